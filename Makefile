@@ -1,0 +1,46 @@
+# Everything a learner, an instructor or a maintainer types. `make help` lists it.
+
+BIN := .venv/bin
+BUILD := $(CURDIR)/build
+NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
+# Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
+export IPYTHONDIR := $(BUILD)/ipython
+export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
+export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
+export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
+export MPLCONFIGDIR := $(BUILD)/matplotlib
+
+.PHONY: help setup lab test demo notebooks run-notebooks bench clean distclean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
+
+setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
+	@$(or $(PYTHON),python3) workshop_lib/bootstrap.py
+
+lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+
+test: setup ## run all tests
+	@$(BIN)/python -m pytest
+
+demo: setup ## train for real with every backend on 1 and 2 ranks; table, scaling and accuracy curves
+	@rm -f $(BUILD)/demo.jsonl
+	@$(BIN)/python -m workshop_lib sweep --ranks 1,2 --repeats 2 --out $(BUILD)/demo.jsonl
+	@$(BIN)/python -m workshop_lib plot $(BUILD)/demo.jsonl --out-dir $(BUILD)
+
+notebooks: setup ## write the notebooks from notebooks/source
+	@$(BIN)/python -m workshop_lib.notebook.generate
+
+run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
+	@$(BIN)/python -m workshop_lib.notebook.generate --run
+
+bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
+	@$(BIN)/python tests/benchmarks/run.py
+
+clean: ## remove what was built and measured, keep .venv
+	@rm -rf build .pytest_cache .ruff_cache *.egg-info
+	@find . -path ./.venv -prune -o -name __pycache__ -exec rm -rf {} +
+
+distclean: clean ## remove .venv too
+	@rm -rf .venv

@@ -1,0 +1,64 @@
+"""Every notebook, learner's and solution: a fresh kernel, no error, no process left behind."""
+
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workshop_lib.notebook import execute, generate
+from workshop_lib.ranks import processes
+
+NAMES = [
+    str(folder / f"{source.stem}.ipynb")
+    for source in generate.sources()
+    for folder in (Path(), Path("solutions"))
+]
+MARK = "WORKSHOP_TEST_RUN"
+
+
+def alive(mark: str) -> list[str]:
+    """Processes that inherited this run's mark: its kernel, and everything started from it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            if environment.get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                rank_of = environment.get(processes.VARIABLE, "no set of ranks")
+                found.append(f"{process.pid} ({rank_of}): {' '.join(process.cmdline())[:120]}")
+        except psutil.Error:
+            continue
+    return found
+
+
+def left_after(mark: str, seconds: float) -> list[str]:
+    end = time.monotonic() + seconds
+    while (left := alive(mark)) and time.monotonic() < end:
+        time.sleep(0.2)
+    return left
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_from_a_fresh_kernel_and_leaves_nothing(name):
+    mark = uuid.uuid4().hex
+    env = {"WORKSHOP_PROFILE": "quick", MARK: mark}
+    path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
+    outcome = execute.run_notebook(path, output, cell_timeout_s=180, env=env)
+    left = left_after(mark, 10)
+    assert not outcome.error, str(outcome)
+    assert not left, f"{name} left processes behind: {left}"
+
+
+def test_a_process_left_behind_would_be_seen(tmp_path):
+    path, mark = tmp_path / "05_x.ipynb", uuid.uuid4().hex
+    start = "import subprocess\nsubprocess.Popen(['sleep', '60'], start_new_session=True).pid"
+    path.write_text(generate.notebook_json(f"# %%\n{start}\n"))
+    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 60, {MARK: mark}, tmp_path)
+    left = left_after(mark, 2)
+    for line in left:
+        psutil.Process(int(line.split()[0])).kill()
+    assert not outcome.error, str(outcome)
+    assert len(left) == 1
+    assert "sleep 60" in left[0]

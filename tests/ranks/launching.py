@@ -1,0 +1,73 @@
+"""Starting ranks for a test, each start with a time limit and no process left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workshop_lib import paths
+from workshop_lib.ranks import mpi
+
+TRAIN_RUNS = Path(__file__).with_name("train_runs.py")
+
+
+def rank_environment(**extra: str) -> dict[str, str]:
+    """The environment of a rank, without what a launcher around the tests may have set."""
+    foreign = ("SLURM_", "OMPI_COMM", "PMI_", "PMIX_", "TORCHELASTIC_", "MASTER_")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    timeouts = {"PYTHONPATH": str(paths.ROOT), "WORKSHOP_GLOO_TIMEOUT_S": "30"}
+    return inherited | mpi.environment() | timeouts | extra
+
+
+def run_bounded(commands: list[list[str]], environments: list[dict], timeout_s: float) -> list:
+    """Run commands at the same time; (exit status, output) of each. Kills them at the limit."""
+    processes = [
+        subprocess.Popen(
+            [str(word) for word in command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for command, environment in zip(commands, environments, strict=True)
+    ]
+    outcomes = []
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=timeout_s)
+            outcomes.append((process.returncode, output))
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"still running after {timeout_s} s: {commands}")
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+    return outcomes
+
+
+def run_training(folder: Path, runs: list[dict], ranks: int, timeout_s: float = 180) -> dict:
+    """Several runs (see train_runs.py) under one mpiexec; one rank is started without MPI.
+    Returns the outcome of each rank, by name of the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.json").write_text(json.dumps(runs))
+    command = [sys.executable, TRAIN_RUNS, folder]
+    if ranks > 1:
+        command = [*mpi.mpiexec(), "-n", ranks, *command]
+    [(status, output)] = run_bounded([command], [rank_environment()], timeout_s)
+    assert status == 0, output
+    return read_outcomes(folder, runs, ranks)
+
+
+def read_outcomes(folder: Path, runs: list[dict], ranks: int) -> dict:
+    return {
+        run["name"]: [
+            json.loads((folder / f"{run['name']}.{rank}.json").read_text()) for rank in range(ranks)
+        ]
+        for run in runs
+    }

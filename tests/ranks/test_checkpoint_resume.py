@@ -1,0 +1,65 @@
+"""A run that was interrupted and continued ends as if nothing had happened, bit for bit."""
+
+import pytest
+from ranks.launching import run_training
+
+STEPS_PER_EPOCH = 24
+
+
+def named_run(folder, backend, name, file, **more):
+    options = {
+        "backend": backend,
+        "train_samples": STEPS_PER_EPOCH * 128 - 5,  # the last global batch is ragged
+        "checkpoint": str(folder / f"{backend}-{file}.pt"),
+    }
+    extra = {key: more.pop(key) for key in ("stop_after",) if key in more}
+    return {"name": f"{backend}-{name}", "options": options | more} | extra
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resume")
+    runs = []
+    for backend in ("mpi", "ddp"):
+        runs += [
+            named_run(folder, backend, "whole", "whole"),
+            named_run(folder, backend, "epoch-first", "epoch", max_steps=STEPS_PER_EPOCH),
+            named_run(folder, backend, "epoch-second", "epoch", resume=True),
+            named_run(folder, backend, "stop-first", "stop", stop_after=STEPS_PER_EPOCH + 8),
+            named_run(folder, backend, "stop-second", "stop", resume=True),
+            named_run(folder, backend, "other-seed", "stop", resume=True, seed=7),
+            named_run(folder, backend, "no-file", "nothing", resume=True),
+        ]
+    return run_training(folder, runs, 2)
+
+
+def without_times(rows):
+    times = ("seconds", "samples_per_s", "communication_s")
+    return [{key: value for key, value in row.items() if key not in times} for row in rows]
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ddp"])
+@pytest.mark.parametrize("interruption", ["epoch", "stop"])
+def test_resumed_run_equals_the_uninterrupted(outcomes, backend, interruption):
+    whole = outcomes[f"{backend}-whole"][0]["record"]
+    first = outcomes[f"{backend}-{interruption}-first"][0]["record"]
+    second = outcomes[f"{backend}-{interruption}-second"][0]["record"]
+    assert first["weights_sha256"] != whole["weights_sha256"]
+    assert len(first["epochs"]) == 1
+    assert second["weights_sha256"] == whole["weights_sha256"]
+    assert without_times(second["epochs"]) == without_times(whole["epochs"])
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ddp"])
+def test_stop_asked_on_one_rank_stops_all(outcomes, backend):
+    for rank in outcomes[f"{backend}-stop-first"]:
+        assert rank["record"]["stopped"] is True
+    assert outcomes[f"{backend}-stop-second"][0]["record"]["stopped"] is False
+
+
+@pytest.mark.parametrize("backend", ["mpi", "ddp"])
+def test_wrong_checkpoint_is_refused_on_every_rank(outcomes, backend):
+    for rank in outcomes[f"{backend}-other-seed"]:
+        assert "written with seed 1 (now 7)" in rank["error"]
+    for rank in outcomes[f"{backend}-no-file"]:
+        assert "no checkpoint to resume from" in rank["error"]

@@ -1,0 +1,214 @@
+"""The fault table: whatever happens to one rank, the learner gets one message, in seconds.
+
+WORKSHOP_FAULT_REPEATS runs each row so many times in a row (1 by default).
+"""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from workshop_lib import ranks
+from workshop_lib.ranks import processes
+
+REPEATS = int(os.environ.get("WORKSHOP_FAULT_REPEATS", 1))
+REPORT_WITHIN_S = 3.0
+RESTART_WITHIN_S = 8.0
+TIMEOUT_S = 2.0
+
+SETUP = {
+    "mpi": """\
+from mpi4py import MPI
+import numpy as np
+import os, signal, sys, time
+rank = MPI.COMM_WORLD.rank
+data = np.ones(1_000_000, dtype=np.float32)
+def allreduce():
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, data)
+""",
+    "gloo": """\
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from workshop_lib.training import device, rendezvous, world
+here = world.detect()
+rendezvous.join_process_group(here, device.choose("cpu", here))
+rank = dist.get_rank()
+data = torch.ones(1_000_000)
+def allreduce():
+    dist.all_reduce(data)
+""",
+}
+WORKS = "allreduce()\nassert data[0] == 2, data[0]\ndata[:] = 1"
+
+# name: (cell, what the message must say about the fault, whether rank 0 is seen waiting)
+PROMPT = {
+    "raises": ("if rank == 1:\n    raise ValueError('boom')\nallreduce()", ["rank 1 raised ValueError", "boom"]),
+    "calls sys.exit": ("if rank == 1:\n    sys.exit(3)\nallreduce()", ["rank 1 raised SystemExit", "3"]),
+    "is killed": (
+        "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\nallreduce()",
+        ["rank 1 on", "was killed by SIGKILL"],
+    ),
+    "exits with 0": ("if rank == 1:\n    os._exit(0)\nallreduce()", ["rank 1 on", "exit code 0"]),
+    "exits with 7": ("if rank == 1:\n    os._exit(7)\nallreduce()", ["rank 1 on", "exit code 7"]),
+}
+AT_TIMEOUT = {
+    "loops": ("if rank == 1:\n    while True:\n        pass\nallreduce()", "In[3], line"),
+    "sleeps": ("if rank == 1:\n    time.sleep(3600)\nallreduce()", "time.sleep(3600)"),
+}
+MISMATCHED = {
+    ("mpi", "bcast against reduce"): """\
+if rank == 1:
+    MPI.COMM_WORLD.Bcast(data)
+else:
+    MPI.COMM_WORLD.Reduce(MPI.IN_PLACE, data)
+MPI.COMM_WORLD.Barrier()""",
+    ("mpi", "different sizes"): "MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, data[: 100_000 * (1 + rank)])",
+    ("gloo", "bcast against reduce"): """\
+if rank == 1:
+    dist.broadcast(data, 0)
+else:
+    dist.reduce(data, 0)
+dist.barrier()""",
+    ("gloo", "different sizes"): "dist.all_reduce(data[: 100_000 * (1 + rank)])\ndist.barrier()",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_ranks_afterwards():
+    yield
+    ranks.stop()
+    assert not processes.marked(), "processes were left behind"
+
+
+@pytest.fixture(params=["mpi", "gloo"])
+def team(request):
+    """Healthy ranks on which allreduce() works, in the library named by the parameter."""
+    team = ranks.start(2)
+    team.communication = request.param
+    prepare(team)
+    return team
+
+
+def prepare(team):
+    team.run_cell(SETUP[team.communication], "In[1]")
+    team.run_cell(WORKS, "In[2]")
+
+
+def fails(team, cell, timeout=TIMEOUT_S):
+    """Run a cell that must fail; returns the message and the seconds until it came."""
+    started = time.monotonic()
+    with pytest.raises(ranks.RankError) as caught:
+        team.run_cell(cell, "In[3]", timeout=timeout)
+    return str(caught.value), time.monotonic() - started
+
+
+def recovers(team):
+    """One call brings fresh ranks, the next cell works, and nothing of the old ones is left."""
+    with pytest.raises(ranks.RankError, match="restart"):
+        team.run_cell("1 + 1", "In[4]")
+    assert not processes.marked()
+    started = time.monotonic()
+    team.restart()
+    took_s = time.monotonic() - started
+    assert took_s < RESTART_WITHIN_S, f"restart took {took_s:.1f} s"
+    prepare(team)
+
+
+@pytest.mark.parametrize("repeat", range(REPEATS))
+@pytest.mark.parametrize("fault", PROMPT)
+def test_a_lost_rank_is_reported_at_once(team, fault, repeat):
+    cell, said = PROMPT[fault]
+    message, took_s = fails(team, cell, timeout=30)
+    print(f"{team.communication}, one rank {fault}: {took_s:.2f} s\n{message}")
+    assert took_s < REPORT_WITHIN_S
+    for text in said:
+        assert text in message
+    if "raised" in message:
+        assert "rank 0 is at In[1]" in message
+        assert "all" in message.lower().split("rank 0 is at")[1]
+    recovers(team)
+
+
+@pytest.mark.parametrize("repeat", range(REPEATS))
+@pytest.mark.parametrize("fault", AT_TIMEOUT)
+def test_a_rank_that_never_comes_is_located_at_the_timeout(team, fault, repeat):
+    cell, line = AT_TIMEOUT[fault]
+    message, took_s = fails(team, cell)
+    print(f"{team.communication}, one rank {fault}: {took_s:.2f} s\n{message}")
+    assert took_s < TIMEOUT_S + REPORT_WITHIN_S
+    at_0, at_1 = message.split("rank 0 is at ")[1].split("rank 1 is at ")
+    assert "In[1]" in at_0
+    assert "In[3]" in at_1
+    assert line in at_1
+    recovers(team)
+
+
+@pytest.mark.parametrize("repeat", range(REPEATS))
+@pytest.mark.parametrize("case", MISMATCHED, ids=" ".join)
+def test_mismatched_collectives_are_located(case, repeat):
+    team = ranks.start(2)
+    if getattr(team, "communication", None) != case[0]:
+        team.communication = case[0]
+        prepare(team)
+    message, took_s = fails(team, MISMATCHED[case])
+    print(f"{case}: {took_s:.2f} s\n{message}")
+    assert took_s < TIMEOUT_S + REPORT_WITHIN_S
+    assert "In[3], line" in message
+    if not team.healthy:
+        recovers(team)
+    else:
+        assert "still in step" in message
+        team.restart()
+        prepare(team)
+
+
+def interrupt_after(seconds):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("repeat", range(REPEATS))
+def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
+    pids = [about["pid"] for about in team.about()]
+    interrupt_after(0.5)
+    message, took_s = fails(team, "kept = 5\ntime.sleep(60)", timeout=30)
+    assert took_s < 0.5 + REPORT_WITHIN_S
+    assert "ready for the next cell" in message
+    assert [about["pid"] for about in team.about()] == pids
+    team.run_cell("assert kept == 5", "In[4]")
+    team.run_cell(WORKS, "In[5]")
+
+
+@pytest.mark.parametrize("repeat", range(REPEATS))
+def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
+    pids = [about["pid"] for about in team.about()]
+    interrupt_after(0.5)
+    message, took_s = fails(team, "if rank == 0:\n    allreduce()\ntime.sleep(60)", timeout=30)
+    print(f"{team.communication}: {took_s:.2f} s\n{message}")
+    assert took_s < 0.5 + REPORT_WITHIN_S + RESTART_WITHIN_S
+    assert "interrupted" in message
+    assert "rank 0 is at In[1]" in message
+    assert not set(pids) & {about["pid"] for about in team.about()}
+    prepare(team)
+
+
+def test_ranks_that_failed_alike_go_on():
+    team = ranks.start(2)
+    message, _ = fails(team, "1 / 0")
+    assert message.startswith("ranks 0, 1 raised ZeroDivisionError")
+    assert "ready for the next cell" in message
+    assert team.run(max, 1, 2) == [2, 2]
+
+
+def test_a_message_left_behind_is_noticed():
+    """A bcast that one rank never joined returns on the other; the next one would take its data."""
+    team = ranks.start(2)
+    cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.bcast('hi')"
+    message, _ = fails(team, cell)
+    assert "never received" in message
+    assert not team.healthy
+    team.restart()
+    assert team.run(max, 1, 2) == [2, 2]

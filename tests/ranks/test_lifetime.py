@@ -1,0 +1,156 @@
+"""Ranks live as long as their notebook, and never longer."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from workshop_lib import ranks
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import processes
+
+GONE_WITHIN_S = 8.0
+STUCK = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0:\n    MPI.COMM_WORLD.Barrier()\nimport time\ntime.sleep(999)"
+
+
+def wait_until_gone(within_s=GONE_WITHIN_S):
+    deadline = time.monotonic() + within_s
+    while (left := processes.marked()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, [(process.pid, mark) for process, mark in left]
+
+
+@pytest.mark.parametrize("stuck", [False, True], ids=["idle ranks", "ranks inside a collective"])
+def test_a_killed_owner_leaves_no_process(stuck):
+    program = f"""
+        from workshop_lib import ranks
+        team = ranks.start(2)
+        print("ready", flush=True)
+        team.run_cell({STUCK!r} if {stuck} else "import time; time.sleep(999)", timeout=500)
+    """
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert owner.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    assert len(processes.marked()) >= 4
+    owner.kill()
+    owner.wait(10)
+    owner.stdout.close()
+    wait_until_gone()
+
+
+def test_a_restarted_kernel_leaves_no_process():
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
+    try:
+        client.execute("from workshop_lib import ranks; team = ranks.start(2)", reply=True, timeout=60)
+        assert len(processes.marked()) >= 4
+        manager.restart_kernel(now=True)
+        wait_until_gone()
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_a_start_reaps_what_a_dead_notebook_left():
+    owner = subprocess.Popen(["true"])
+    mark = f"abc/{owner.pid}/{psutil.Process(owner.pid).create_time():.2f}"
+    owner.wait(10)
+    left = subprocess.Popen(["sleep", "300"], env=os.environ | {processes.VARIABLE: mark})
+    assert [process.pid for process in processes.strays()] == [left.pid]
+    try:
+        ranks.start(1)
+        assert left.wait(5) == -signal.SIGKILL
+        assert not processes.strays(), "the ranks of this living process are no strays"
+    finally:
+        ranks.stop()
+
+
+def test_a_rank_that_ends_between_cells_is_noticed():
+    team = ranks.start(2)
+    os.kill(team.about()[1]["pid"], signal.SIGKILL)
+    time.sleep(1)
+    with pytest.raises(ranks.RankError, match="restart"):
+        team.run(max, 1, 2)
+    team.restart()
+    assert team.run(max, 1, 2) == [2, 2]
+    ranks.stop()
+
+
+def test_starting_again_keeps_healthy_ranks_and_changes_their_number():
+    team = ranks.start(2)
+    pids = [about["pid"] for about in team.about()]
+    assert [about["pid"] for about in ranks.start(2).about()] == pids
+    assert [about["rank"] for about in ranks.start(3, threads_per_rank=1).about()] == [0, 1, 2]
+    assert not set(pids) & {process.pid for process, _ in processes.marked()}
+    ranks.stop()
+
+
+def test_attaching_to_ranks_held_by_another_process():
+    command = [sys.executable, "-m", "workshop_lib", "engines", "--ranks", "2"]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        rows = [holder.stdout.readline() for _ in range(3)]
+        assert rows[2].startswith("In a notebook: ranks.attach(")
+        team = ranks.attach(rows[2].split("'")[1])
+        assert [about["rank"] for about in team.about()] == [0, 1]
+        with pytest.raises(ranks.RankError, match="restart them there"):
+            team.restart()
+        ranks.stop()
+        assert holder.poll() is None, "detaching leaves the ranks to their holder"
+    finally:
+        holder.send_signal(signal.SIGINT)
+        holder.wait(20)
+        holder.stdout.close()
+    wait_until_gone()
+
+
+def test_threads_and_binding_are_what_was_asked_for():
+    bound = ranks.start(1, threads_per_rank=1, bind="core").about()[0]
+    assert (bound["threads"], len(bound["cores"])) == (1, 1)
+    free = ranks.start(1, threads_per_rank=2).about()[0]
+    assert (free["threads"], set(free["cores"])) == (2, os.sched_getaffinity(0))
+    ranks.stop()
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "2", True])
+def test_a_wrong_number_of_ranks_is_refused(n):
+    with pytest.raises(ValueError, match="whole number, at least 1"):
+        ranks.start(n)
+
+
+def test_what_cannot_be_sent_is_said_and_the_ranks_stay():
+    team = ranks.start(2)
+    with pytest.raises(ranks.RankError, match="cannot be sent"):
+        team.run(print, threading.Lock())
+    with pytest.raises(ranks.RankError, match="TypeError"):
+        team.run(threading.Lock)  # the result cannot be brought back
+    assert team.run(max, 1, 2) == [2, 2]
+    ranks.stop()
+
+
+def test_output_comes_line_by_line_with_its_rank(capsys):
+    team = ranks.start(2)
+    team.run_cell("from mpi4py import MPI\nprint('one\\ntwo')\nMPI.COMM_WORLD.rank + 10")
+    assert capsys.readouterr().out.splitlines() == [
+        "[0] one", "[0] two", "[0] 10", "[1] one", "[1] two", "[1] 11",
+    ]  # fmt: skip
+    assert team.pull("MPI") and team.pull("MPI")[0].__name__ == "mpi4py.MPI"
+    ranks.stop()
+
+
+def test_variables_go_to_the_ranks_and_come_back():
+    team = ranks.start(2)
+    team.push(x=3)
+    team.run_cell("from mpi4py import MPI\ny = x * MPI.COMM_WORLD.rank")
+    assert team.pull("y") == [0, 3]
+    with pytest.raises(ranks.RankError, match="no variable 'nothing'"):
+        team.pull("nothing")
+    ranks.stop()

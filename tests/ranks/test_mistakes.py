@@ -1,0 +1,52 @@
+"""Mistakes found in published tutorials, planted here: each must be caught."""
+
+import pytest
+from ranks.ladder import SAMPLES, ladder_run, largest_relative_difference, weights
+from ranks.launching import run_training
+
+# What the training loop itself refuses, and the words that say so.
+REFUSED = {
+    "never_averaged": "the weights of rank 1 differ from those of rank 0",
+    "average_parameters": "the weights of rank 1 differ from those of rank 0",
+    "never_shard": f"saw {2 * SAMPLES['even']} training samples instead of {SAMPLES['even']}",
+    "pad_test_rows": "saw 10001 test samples instead of 10000",
+    "report_own_shard": "saw 5000 test samples instead of 10000",
+}
+# What only the comparison with one process can show.
+WRONG_WEIGHTS = ("never_averaged", "average_parameters", "divide_again", "shard_by_local_rank")
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistakes")
+    outcomes = run_training(folder, [ladder_run(folder, "smooth", "even", 1, "base")], 1)
+    names = dict.fromkeys([*REFUSED, *WRONG_WEIGHTS, "loss_mean_divided_again"])
+    runs = []
+    for name in names:
+        run = ladder_run(folder, "smooth", "even", 2, "mpi", mistake=name) | {"name": name}
+        run["options"]["checkpoint"] = str(folder / f"{name}.pt")
+        runs.append(run)
+    return folder, outcomes | run_training(folder, runs, 2)
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_refused_on_every_rank(mistaken, mistake):
+    _, outcomes = mistaken
+    for rank in outcomes[mistake]:
+        assert REFUSED[mistake] in rank["error"]
+
+
+@pytest.mark.parametrize("mistake", WRONG_WEIGHTS)
+def test_ladder_shows_wrong_weights(mistaken, mistake):
+    folder, _ = mistaken
+    difference = largest_relative_difference(
+        weights(folder, mistake), weights(folder, "smooth-even-base-1")
+    )
+    assert difference > 1e-2  # a thousand times the tolerance
+
+
+def test_ladder_shows_wrong_metrics(mistaken):
+    _, outcomes = mistaken
+    right = outcomes["smooth-even-base-1"][0]["record"]["epochs"][0]
+    wrong = outcomes["loss_mean_divided_again"][0]["record"]["epochs"][0]
+    assert wrong["train_loss"] < right["train_loss"] / 50

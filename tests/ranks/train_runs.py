@@ -1,0 +1,184 @@
+"""Run on every rank: several training runs in one start, each with its outcome in a file.
+
+    train_runs.py FOLDER    reads FOLDER/runs.json, a list of {"name", "options", ...}, and
+                            writes FOLDER/<name>.<rank>.json with the record or the error
+
+A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend
+object ("base"), or a step to stop at.
+"""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from workshop_lib.training import loop, world
+from workshop_lib.training.backends import mpi
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.options import TrainOptions
+
+
+class StopAfter:
+    """Asks to stop once this rank has done so many steps."""
+
+    def __init__(self, steps):
+        self.steps, self.done = steps, 0
+
+    def on_step(self, event):
+        self.done += 1
+
+    def should_stop(self):
+        return self.done >= self.steps
+
+
+def never_averaged(self):
+    """A type test that never matches leaves every rank with its own gradients."""
+
+
+def average_parameters(self):
+    for parameter in self.model.parameters():
+        mean = self.comm.allreduce(parameter.detach().clone()) / self.world.world_size
+        parameter.data.copy_(mean)
+
+
+def divide_again(average):
+    def average_gradients(self):
+        average(self)
+        self.flat /= 64
+
+    return average_gradients
+
+
+def remember_model(prepare):
+    def prepare_and_keep(self, model):
+        self.model = model
+        return prepare(self, model)
+
+    return prepare_and_keep
+
+
+def shard_by_local_rank(epoch_batches):
+    """As on hosts with one rank each, where every local_rank is 0."""
+
+    def batches(size, batch_size, rank, world_size, *rest):
+        return epoch_batches(size, batch_size, 0, world_size, *rest)
+
+    return batches
+
+
+def never_shard(epoch_batches):
+    def batches(size, batch_size, rank, world_size, *rest):
+        return epoch_batches(size, batch_size, 0, 1, *rest)
+
+    return batches
+
+
+def loss_mean_divided_again(metric_sums):
+    def sums(loss, logits, labels):
+        return metric_sums(loss / max(1, len(labels)), logits, labels)
+
+    return sums
+
+
+def pad_test_rows(load):
+    def padded(split, data_dir=None, rank=0, world_size=1):
+        rows = load(split, data_dir, rank, world_size)
+        if split == "train" or rank != world_size - 1:
+            return rows
+        images = np.concatenate([rows.images, rows.images[:1]])
+        labels = np.concatenate([rows.labels, rows.labels[:1]])
+        return dataclasses.replace(rows, images=images, labels=labels)
+
+    return padded
+
+
+def report_own_shard(evaluate):
+    def rank_alone(model, images, labels, total, backend):
+        alone = Backend(world.World(0, 1, 0, "single"), backend.device)
+        return evaluate(model, images, labels, total, alone)
+
+    return rank_alone
+
+
+MISTAKES = {
+    "never_averaged": [(mpi.Mpi, "average_gradients", lambda _: never_averaged)],
+    "average_parameters": [
+        (mpi.Mpi, "prepare", remember_model),
+        (mpi.Mpi, "average_gradients", lambda _: average_parameters),
+    ],
+    "divide_again": [(mpi.Mpi, "average_gradients", divide_again)],
+    "shard_by_local_rank": [(loop.shard, "epoch_batches", shard_by_local_rank)],
+    "never_shard": [(loop.shard, "epoch_batches", never_shard)],
+    "loss_mean_divided_again": [(loop.metrics, "metric_sums", loss_mean_divided_again)],
+    "pad_test_rows": [(loop.mnist, "load", pad_test_rows)],
+    "report_own_shard": [(loop.metrics, "evaluate", report_own_shard)],
+}
+
+
+def smooth(build):
+    """The same network without jumps in its gradient: average pooling and SiLU."""
+
+    def build_smooth(seed):
+        model = build(seed)
+        for place, layer in enumerate(model):
+            if isinstance(layer, torch.nn.MaxPool2d):
+                model[place] = torch.nn.AvgPool2d(2)
+            elif isinstance(layer, torch.nn.ReLU):
+                model[place] = torch.nn.SiLU()
+        return model
+
+    return build_smooth
+
+
+def in_double(function):
+    return lambda argument: function(argument).double()
+
+
+NETWORKS = {
+    "smooth": [(loop.torch_cnn, "build", smooth)],
+    "double": [(loop.torch_cnn, "build", in_double), (loop.torch_cnn, "normalise", in_double)],
+}
+
+
+@contextlib.contextmanager
+def changed(changes):
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    for owner, name, change in changes:
+        setattr(owner, name, change(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def run(spec, here):
+    backend = None
+    if spec.get("backend_object") == "base":
+        backend = Backend(here, torch.device("cpu"))
+    callbacks = []
+    # Only the last rank has the callback: the others must learn of its wish.
+    if "stop_after" in spec and here.rank == here.world_size - 1:
+        callbacks.append(StopAfter(spec["stop_after"]))
+    changes = MISTAKES.get(spec.get("mistake"), []) + NETWORKS.get(spec.get("network"), [])
+    with changed(changes):
+        return loop.train(TrainOptions(**spec["options"]), callbacks, here, backend)
+
+
+def main(folder):
+    here = world.detect()
+    for spec in json.loads((folder / "runs.json").read_text()):
+        try:
+            outcome = {"record": run(spec, here)}
+        except (RuntimeError, ValueError) as error:
+            outcome = {"error": f"{type(error).__name__}: {error}"}
+        outcome["world"] = dataclasses.asdict(here)
+        (folder / f"{spec['name']}.{here.rank}.json").write_text(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""A checkpoint is written whole or not at all, and refused when it does not fit."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from workshop_lib import paths
+from workshop_lib.training import checkpoint
+
+OPTIONS = dict.fromkeys(checkpoint.MUST_MATCH, 1)
+
+
+def state(value):
+    return {"must_match": OPTIONS, "model": torch.full((1000,), float(value))}
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "new" / "run.pt"
+    checkpoint.write(path, state(1))
+    checkpoint.write(path, state(2))
+    assert checkpoint.read(path, OPTIONS)["model"][0] == 2
+    assert [p.name for p in path.parent.iterdir()] == ["run.pt"]
+
+
+@pytest.mark.parametrize("dies_in", ["fsync", "replace"])
+def test_death_while_writing_leaves_the_old_file(tmp_path, dies_in):
+    path = tmp_path / "run.pt"
+    checkpoint.write(path, state(1))
+    code = (
+        "import os, signal, sys, torch\n"
+        "from workshop_lib.training import checkpoint\n"
+        f"os.{dies_in} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "checkpoint.write(sys.argv[1], {'model': torch.zeros(1000)})\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, path], timeout=60, cwd=paths.ROOT, check=False
+    )
+    assert result.returncode == -9
+    assert checkpoint.read(path, OPTIONS)["model"][0] == 1
+
+
+def test_failure_while_writing_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "run.pt"
+    checkpoint.write(path, state(1))
+    with pytest.raises((AttributeError, TypeError)):
+        checkpoint.write(path, {"model": lambda: None})
+    assert checkpoint.read(path, OPTIONS)["model"][0] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(checkpoint.CheckpointError, match="file/run.pt.*--checkpoint"):
+        checkpoint.write(tmp_path / "file" / "run.pt", state(1))
+
+
+def test_missing(tmp_path):
+    with pytest.raises(checkpoint.CheckpointError, match=r"run.pt: no checkpoint.*--resume"):
+        checkpoint.read(tmp_path / "run.pt", OPTIONS)
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 half a zip"])
+def test_damaged(tmp_path, content):
+    path = tmp_path / "run.pt"
+    path.write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match=r"run.pt: not a readable checkpoint"):
+        checkpoint.read(path, OPTIONS)
+
+
+def test_other_options(tmp_path):
+    path = tmp_path / "run.pt"
+    checkpoint.write(path, state(1))
+    with pytest.raises(checkpoint.CheckpointError, match=r"written with lr 1 \(now 2\)"):
+        checkpoint.read(path, OPTIONS | {"lr": 2})

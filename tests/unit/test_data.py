@@ -1,0 +1,192 @@
+"""The IDX loader: what it reads, and how it refuses what is damaged."""
+
+import gzip
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from workshop_lib import paths
+from workshop_lib.data import mnist
+
+NAMES = {
+    split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES
+}
+ROWS = {"train": 50, "test": 23}
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    return header + array.tobytes()
+
+
+@pytest.fixture(params=["plain", "gzip"])
+def folder(tmp_path, request):
+    """Another data set in the same format, as Fashion-MNIST is."""
+    generator = np.random.default_rng(3)
+    for split, rows in ROWS.items():
+        images = generator.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        labels = generator.integers(0, 10, rows, dtype=np.uint8)
+        for kind, array in (("images", images), ("labels", labels)):
+            path = tmp_path / NAMES[split][kind]
+            content = idx_bytes(array)
+            if request.param == "gzip":
+                path = path.with_name(f"{path.name}.gz")
+                content = gzip.compress(content)
+            path.write_bytes(content)
+    return tmp_path
+
+
+def file_of(folder, split, kind):
+    return next(folder.glob(f"{NAMES[split][kind]}*"))
+
+
+def rewrite(path, change):
+    """Change the content of a plain or compressed file."""
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+    else:
+        path.write_bytes(change(path.read_bytes()))
+
+
+def test_shipped_mnist():
+    train, test = mnist.load("train"), mnist.load("test")
+    assert train.images.shape == (60_000, 28, 28) and test.images.shape == (10_000, 28, 28)
+    assert train.images.mean() == pytest.approx(33.3184, abs=1e-4)
+    assert train.images.std() == pytest.approx(78.5675, abs=1e-4)
+    assert not train.images.flags.writeable and not train.labels.flags.writeable
+    assert mnist.load("train") is train  # kept for the life of the process
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_ranks_hold_their_own_rows(folder, split, world_size):
+    whole = mnist.load(split, folder)
+    parts = [mnist.load(split, folder, rank, world_size) for rank in range(world_size)]
+    assert np.array_equal(np.concatenate([p.images for p in parts]), whole.images)
+    assert np.array_equal(np.concatenate([p.labels for p in parts]), whole.labels)
+    for part in parts:
+        assert part.total == whole.total == ROWS[split]
+        assert np.array_equal(part.images, whole.images[part.start :][: len(part.images)])
+
+
+def test_unknown_split(folder):
+    with pytest.raises(ValueError, match="split 'valid': use 'train' or 'test'"):
+        mnist.load("valid", folder)
+
+
+@pytest.mark.parametrize("kind", ["images", "labels"])
+def test_missing(folder, kind):
+    path = file_of(folder, "train", kind)
+    path.unlink()
+    with pytest.raises(mnist.DataError, match=f"{NAMES['train'][kind]}.*found t10k.*--data-dir"):
+        mnist.load("train", folder)
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(mnist.DataError, match="found no such folder"):
+        mnist.load("train", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["images", "labels"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_truncated_content(folder, kind, world_size):
+    path = file_of(folder, "train", kind)
+    rewrite(path, lambda content: content[:-10])
+    expected = ROWS["train"] * (784 if kind == "images" else 1)
+    with pytest.raises(
+        mnist.DataError, match=f"{path.name}: expected {expected} bytes.*found {expected - 10}"
+    ):
+        mnist.load("train", folder, 0, world_size)
+
+
+def test_empty_file(folder):
+    path = file_of(folder, "test", "labels")
+    path.write_bytes(b"")
+    with pytest.raises(mnist.DataError, match=path.name):
+        mnist.load("test", folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: b"\0\0\x0d" + c[3:], "00 00 08 03.*found 00 00 0d 03"),
+        (lambda c: b"<html>" + c, "found 3c 68 74 6d"),
+        (lambda c: c[:8] + b"\0\0\0\x20" + c[12:], r"\(28, 28\), found 50 rows.*\(32, 28\)"),
+        (lambda c: c[:4] + b"\xff\xff\xff\xff" + c[8:], "labels, one for each image"),
+        (lambda c: c + b"more", "found 39204"),
+    ],
+)
+def test_wrong_images(folder, change, words):
+    rewrite(file_of(folder, "train", "images"), change)
+    with pytest.raises(mnist.DataError, match=words):
+        mnist.load("train", folder)
+
+
+def test_labels_out_of_range(folder):
+    rewrite(file_of(folder, "train", "labels"), lambda c: c[:12] + b"\x0a" + c[13:])
+    with pytest.raises(mnist.DataError, match="expected labels 0 to 9, found 10 at row 4"):
+        mnist.load("train", folder)
+
+
+def test_too_few_labels(folder):
+    path = file_of(folder, "train", "labels")
+    rewrite(path, lambda c: idx_bytes(np.zeros(49, np.uint8)))
+    with pytest.raises(mnist.DataError, match=f"{path.name}: expected 50 labels.*found 49"):
+        mnist.load("train", folder)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+def test_damaged_gzip(tmp_path, damage):
+    content = gzip.compress(idx_bytes(np.arange(784 * 50, dtype=np.uint8).reshape(50, 28, 28)))
+    middle = len(content) // 2
+    damaged = {
+        "cut": content[:middle],
+        "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
+        "not gzip": b"<html>" + content,
+    }[damage]
+    path = tmp_path / f"{NAMES['train']['images']}.gz"
+    path.write_bytes(damaged)
+    (tmp_path / NAMES["train"]["labels"]).write_bytes(idx_bytes(np.zeros(50, np.uint8)))
+    with pytest.raises(mnist.DataError, match=f"{path.name}: expected a readable gzip file, found"):
+        mnist.load("train", tmp_path)
+
+
+@pytest.fixture
+def shipped_copy(tmp_path, monkeypatch):
+    """A copy of the shipped files, taken for the checkout's own."""
+    for path in paths.MNIST.glob("*.gz"):
+        shutil.copyfile(path, tmp_path / path.name)
+    monkeypatch.setattr(paths, "MNIST", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("kind", ["images", "labels"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_changed_byte_of_the_shipped_data(shipped_copy, split, kind, rank):
+    path = file_of(shipped_copy, split, kind)
+    rewrite(path, lambda c: c[:-1] + bytes([c[-1] ^ 1]))
+    expected = mnist.SHIPPED_SHA256[NAMES[split][kind]]
+    with pytest.raises(
+        mnist.DataError, match=f"{path.name}: .*{expected}, found [0-9a-f]{{64}}.*git checkout"
+    ):
+        mnist.load(split, None, rank, 2)
+
+
+def test_cut_gzip_of_the_shipped_data(shipped_copy):
+    path = file_of(shipped_copy, "train", "images")
+    path.write_bytes(path.read_bytes()[:1_000_000])
+    with pytest.raises(mnist.DataError, match=f"{path.name}: .*SHA-256 .*found: .*git checkout"):
+        mnist.load("train")
+
+
+def test_data_needs_no_framework():
+    code = (
+        "import sys, workshop_lib.data.mnist, workshop_lib.data.shard\n"
+        "bad = {'torch', 'mpi4py', 'tensorflow'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=paths.ROOT)

@@ -1,0 +1,84 @@
+"""The doctor finds what is there and what is broken, fast."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from workshop_lib import doctor
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import processes
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "workshop_lib", "doctor", *arguments],
+        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def by_name(findings):
+    return {finding["name"]: finding for finding in findings}
+
+
+def test_everything_is_well_here_and_found_in_five_seconds():
+    started = time.monotonic()
+    ran = run("--json")
+    took_s = time.monotonic() - started
+    findings = by_name(json.loads(ran.stdout))
+    assert ran.returncode == 0, ran.stdout
+    assert not [finding for finding in findings.values() if finding["status"] == "fail"]
+    assert "one world of size 2" in findings["two ranks"]["found"]
+    assert "60,000 + 10,000" in findings["MNIST"]["found"]
+    assert {"mpiexec", "MPI settings", "cores", "memory", "disk", "GPUs", "torch", "stray ranks"} <= set(findings)
+    assert took_s < 5, f"doctor took {took_s:.1f} s"
+
+
+def test_the_table_names_each_finding():
+    ran = run()
+    assert ran.returncode == 0
+    for name in ("Python", "mpiexec", "two ranks", "MNIST"):
+        assert name in ran.stdout
+
+
+@pytest.fixture
+def not_mpi(tmp_path):
+    """An mpiexec that starts the processes as strangers, as one of another MPI library does."""
+    script = tmp_path / "mpiexec"
+    script.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nshift 2\n"$@"; "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_mpiexec_of_another_mpi_fails_with_a_remedy(not_mpi):
+    ran = run("--json", WORKSHOP_MPIEXEC=not_mpi)
+    finding = by_name(json.loads(ran.stdout))["two ranks"]
+    assert ran.returncode == 1
+    assert finding["status"] == "fail"
+    assert "two worlds of size 1" in finding["found"]
+    assert "MPI=system" in finding["remedy"]
+
+
+def test_no_mpiexec_fails_with_a_remedy():
+    finding = by_name(json.loads(run("--json", WORKSHOP_MPIEXEC="/nonexistent/mpiexec").stdout))["two ranks"]
+    assert finding["status"] == "fail"
+    assert finding["remedy"]
+
+
+def test_strays_are_listed_with_the_command_that_ends_them():
+    owner = subprocess.Popen(["true"])
+    mark = f"abc/{owner.pid}/{psutil.Process(owner.pid).create_time():.2f}"
+    owner.wait(10)
+    left = subprocess.Popen(["sleep", "60"], env=os.environ | {processes.VARIABLE: mark})
+    try:
+        finding = doctor._strays()
+        assert finding.status == "warn"
+        assert f"kill -9 {left.pid}" in finding.remedy
+    finally:
+        left.kill()
+        left.wait(10)
+    assert doctor._strays().status == "ok"

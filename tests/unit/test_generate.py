@@ -1,0 +1,208 @@
+import json
+import sys
+import time
+
+import pytest
+
+from workshop_lib.notebook import execute, generate
+
+SOURCE = """# %% [markdown]
+# # Average
+# Divide by the number of ranks.
+
+# %%
+def average(total, world_size):
+    # <solution>
+    mean = total / world_size
+    return mean
+    # <stub>
+    # mean = ...  # divide by what?
+    #     # deeper
+    # # a comment stays
+
+    # return mean
+    # </stub>
+    # </solution>
+
+
+# %%
+for rank in range(2):
+    # <solution>
+    print(rank)
+    # </solution>
+
+# %%
+# <solution>
+x = 1
+# </solution>
+# <stub>
+# x = None
+# </stub>
+x
+
+# %%
+# %%ranks --timeout 5
+print("here")
+
+# %%
+x
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "03_average.py").write_text(SOURCE)
+    (tmp_path / "source" / "helper.py").write_text("not a notebook")
+    return tmp_path
+
+
+def cells(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def test_learner_gets_stubs_and_solution_gets_code(folder):
+    written = generate.write(folder)
+    assert written == [folder / "03_average.ipynb", folder / "solutions" / "03_average.ipynb"]
+    learner, solution = map(cells, written)
+    assert learner[1] == (
+        "def average(total, world_size):\n    mean = ...  # divide by what?\n        # deeper\n"
+        "    # a comment stays\n\n    return mean"
+    )
+    assert solution[1] == (
+        "def average(total, world_size):\n    mean = total / world_size\n    return mean"
+    )
+    assert learner[2] == "for rank in range(2):\n    ...  # your code here"
+    assert (learner[3], solution[3]) == ("x = None\nx", "x = 1\nx")
+    assert learner[4] == solution[4] == '%%ranks --timeout 5\nprint("here")'
+    for path in written:
+        text = path.read_text()
+        assert "<solution>" not in text and "<stub>" not in text
+
+
+def test_notebooks_have_no_outputs_and_a_kernel(folder):
+    for path in generate.write(folder):
+        notebook = json.loads(path.read_text())
+        assert notebook["metadata"] == generate.METADATA
+        code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
+def test_ids_are_unique_and_an_edit_leaves_the_others_alone(folder):
+    def ids():
+        notebook = json.loads((folder / "03_average.ipynb").read_text())
+        return [cell["id"] for cell in notebook["cells"]]
+
+    generate.write(folder)
+    before = ids()
+    assert len(set(before)) == len(before)
+    source = folder / "source" / "03_average.py"
+    source.write_text(SOURCE.replace("Divide by", "Divide it by"))
+    generate.write(folder)
+    assert ids()[1:] == before[1:] and ids()[0] != before[0]
+
+
+def test_writing_again_changes_nothing(folder):
+    before = {path: path.read_bytes() for path in generate.write(folder)}
+    assert generate.write(folder) == []
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_drift_is_found(folder):
+    learner, solution = generate.write(folder)
+    (folder / "Untitled.ipynb").write_text("a learner's own notebook")
+    assert generate.drifted(folder) == []
+    learner.write_text(learner.read_text().replace("Divide", "Multiply"))
+    orphan = folder / "09_gone.ipynb"
+    orphan.write_text("{}")
+    solution.unlink()
+    assert generate.drifted(folder) == [learner, solution, orphan]
+    generate.write(folder)
+    assert generate.drifted(folder) == [orphan]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "complaint"),
+    [
+        ("x\n# <solution>\ny\n", 2, "'# <solution>' is not closed"),
+        ("# <solution>\n\n# %%\n# </solution>\n", 1, "not closed by '# </solution>' in its cell"),
+        ("# <solution>\n# <solution>\n# </solution>\n", 1, "not closed"),
+        ("x\n\n# </solution>\n", 3, "'# </solution>' without '# <solution>'"),
+        ("# <stub>\n# x\n# </stub>\n", 1, "'# <stub>' without '# <solution>'"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", 3, "'# <stub>' is not closed"),
+        ("# <solution>\nx\n# </stub>\n# </solution>\n", 3, "'# </stub>' closes nothing"),
+        (
+            "# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n",
+            3,
+            "starts with '# ', found 'y = 1'",
+        ),
+        (
+            "# <solution>\n# </solution>\n# <stub>\ny = 1\n# </stub>\n",
+            4,
+            "starts with '# ', found 'y = 1'",
+        ),
+    ],
+)
+def test_markers_that_do_not_pair_are_named(text, line, complaint):
+    with pytest.raises(generate.SourceError) as error:
+        generate.split(text, "01_x.py")
+    assert str(error.value).startswith(f"01_x.py:{line}: ")
+    assert complaint in str(error.value)
+
+
+def test_the_command_writes_and_says_what_drifted(folder, capsys):
+    assert generate.main([], folder) == 0
+    assert "03_average.ipynb" in capsys.readouterr().out
+    assert generate.main(["--check"], folder) == 0
+    (folder / "solutions" / "03_average.ipynb").unlink()
+    assert generate.main(["--check"], folder) == 1
+    assert "solutions/03_average.ipynb differs from its source" in capsys.readouterr().err
+    (folder / "source" / "03_average.py").write_text("# <solution>\n")
+    assert generate.main([], folder) == 1
+    assert "03_average.py:1: '# <solution>' is not closed" in capsys.readouterr().err
+
+
+def notebook(tmp_path, *code):
+    path = tmp_path / "05_x.ipynb"
+    path.write_text(generate.notebook_json("".join(f"# %%\n{cell}\n\n" for cell in code)))
+    return path
+
+
+def test_a_notebook_is_executed_in_its_folder_with_text_progress(tmp_path):
+    shown = "import os, sys; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable)"
+    output = tmp_path / "out" / "05_x.ipynb"
+    outcome = execute.run_notebook(notebook(tmp_path, shown), output, folder=tmp_path)
+    assert outcome.error == "" and "passed in" in str(outcome)
+    text = json.loads(output.read_text())["cells"][0]["outputs"][0]["text"]
+    assert "".join(text).split() == [str(tmp_path), "0", sys.executable]
+
+
+def test_the_cell_that_failed_is_named_and_the_notebook_kept(tmp_path):
+    path = notebook(tmp_path, "print('fine')", "1 / 0", "print('never')")
+    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", folder=tmp_path)
+    assert outcome.cell == 2 and outcome.source == "1 / 0"
+    assert "ZeroDivisionError" in outcome.error and "\x1b" not in str(outcome)
+    assert "failed in cell 2" in str(outcome)
+    outputs = [
+        cell["outputs"] for cell in json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    ]
+    assert outputs[0] and outputs[1] and not outputs[2]
+
+
+def test_a_cell_that_never_ends_is_ended(tmp_path):
+    path = notebook(tmp_path, "import time\ntime.sleep(600)")
+    started = time.monotonic()
+    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 2, folder=tmp_path)
+    assert time.monotonic() - started < 30
+    assert outcome.cell == 1 and "timed out" in outcome.error
+
+
+def test_a_kernel_that_dies_is_reported(tmp_path):
+    path = notebook(tmp_path, "import os\nos._exit(1)")
+    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 20, folder=tmp_path)
+    assert outcome.cell == 1 and "kernel died" in outcome.error.lower()
+
+
+def test_an_unknown_name_is_refused(capsys):
+    assert generate.main(["--run", "77_nothing"]) == 1
+    assert "no notebook '77_nothing'" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+import io
+
+import pytest
+from record_fixtures import run, sweep
+from rich.console import Console
+
+from workshop_lib.scaling.curves import strong_scaling, summary, throughput, to_frame
+from workshop_lib.scaling.records import RecordError
+
+
+def text(table, width=80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_a_row_holds_steady_throughput_without_the_first_epoch():
+    frame = to_frame([run("mpi", 2, speeds=(5_000, 10_000, 20_000)), {"kind": "bench"}])
+    assert len(frame) == 1
+    row = frame.iloc[0]
+    assert row["first_epoch_s"] == 12
+    assert row["steady_s"] == 6 + 3
+    assert row["samples_per_s"] == pytest.approx(120_000 / 9)
+    assert row["communication_share"] == pytest.approx(0.1)
+    assert row["test_accuracy"] == 0.9911
+    assert not row["first_epoch_only"]
+
+
+def test_a_run_of_one_epoch_is_marked():
+    row = to_frame([run("ddp", speeds=(5_000,))]).iloc[0]
+    assert row["first_epoch_only"]
+    assert row["samples_per_s"] == row["first_epoch_samples_per_s"] == 5_000
+    assert row["communication_share"] != row["communication_share"]  # NaN: ddp does not measure it
+
+
+def test_repeats_are_counted_a_configuration():
+    frame = to_frame([run(), run("ddp"), run(), run(batch=256), run()])
+    assert list(frame["repeat"]) == [0, 0, 1, 0, 2]
+
+
+def test_a_missing_field_is_named():
+    record = run()
+    del record["what"]["world_size"]
+    with pytest.raises(RecordError, match="training record 2 lacks the field 'world_size'"):
+        to_frame([run(), record])
+
+
+def test_speedup_and_efficiency_are_against_the_median_of_one_rank():
+    speeds = {1: (900, 1000, 1300), 2: (1500, 1800, 1900)}
+    runs = [run("mpi", n, (1, speed)) for n in speeds for speed in speeds[n]]
+    points = strong_scaling(to_frame(runs)).set_index("world_size")
+    assert points.loc[2, "samples_per_s"] == pytest.approx(1800)
+    assert points.loc[2, ["speedup_min", "speedup", "speedup_max"]].tolist() == pytest.approx(
+        [1.5, 1.8, 1.9]
+    )
+    assert points.loc[2, "efficiency"] == pytest.approx(0.9)
+    assert points.loc[
+        1, ["efficiency_min", "efficiency", "efficiency_max"]
+    ].tolist() == pytest.approx([0.9, 1.0, 1.3])
+    assert points.loc[2, "repeats"] == 3
+
+
+def test_each_backend_has_its_own_baseline():
+    runs = [run("mpi", 1, (1, 1000)), run("ddp", 1, (1, 500)), run("ddp", 2, (1, 800))]
+    points = strong_scaling(to_frame(runs)).set_index(["backend", "world_size"])
+    assert points.loc[("ddp", 2), "speedup"] == pytest.approx(1.6)
+
+
+def test_a_curve_of_one_global_batch_can_be_asked_for():
+    runs = [run("mpi", 1, (1, 1000), batch=128), run("mpi", 2, (1, 1600), batch=64)]
+    points = strong_scaling(to_frame(runs), same="global_batch").set_index("world_size")
+    assert points.loc[2, "speedup"] == pytest.approx(1.6)
+    with pytest.raises(RecordError, match="no 1-rank run of mpi with batch_size 64"):
+        strong_scaling(to_frame(runs))
+
+
+def test_no_baseline_is_an_error_that_says_what_to_run():
+    with pytest.raises(RecordError, match="no 1-rank run of ddp .* with 1 among its ranks"):
+        strong_scaling(to_frame([run("mpi"), run("ddp", 2)]))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("where", "cpu_model", "Another CPU"),
+        ("what", "threads_per_rank", 2),
+        ("where", "device", "cuda"),
+    ],
+)
+def test_two_machines_or_settings_are_not_mixed(part, name, value):
+    other = run("mpi", 2)
+    other[part][name] = value
+    with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
+        throughput(to_frame([run(), other]))
+
+
+def test_stopped_and_empty_runs_do_not_count():
+    runs = [run("mpi", 1, (1, 1000)), run("mpi", 1, (1, 1), stopped=True), run("mpi", 1, ())]
+    points = throughput(to_frame(runs))
+    assert points["repeats"].tolist() == [1]
+    assert points["samples_per_s"].tolist() == [pytest.approx(1000)]
+    with pytest.raises(RecordError, match="no finished training run"):
+        throughput(to_frame(runs[1:]))
+
+
+def test_the_summary_says_what_was_measured_in_80_columns():
+    runs = sweep()
+    runs[0]["ladder"] = {"largest_relative_difference": 3.1e-7}
+    runs[-1]["ranks_identical"] = False
+    lines = text(summary(runs)).splitlines()
+    mpi_2 = next(line.split() for line in lines if line.startswith("mpi") and " 2 " in line)
+    assert mpi_2 == ["mpi", "2", "15,276", "(6", "%)", "95", "%", "99.09", "%", "12.5", "yes", "–"]
+    ddp_4 = next(line for line in lines if line.startswith("ddp") and " 4* " in line)
+    assert "6.2 (2/3)" in ddp_4 and " NO " in ddp_4
+    assert any("3.1e-07" in line for line in lines)
+    assert any("* more ranks than cores" in line for line in lines)
+
+
+def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_several():
+    lines = text(
+        summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])
+    ).splitlines()
+    rows = [line.split() for line in lines if line.startswith("mpi")]
+    assert [row[2] for row in rows] == ["64", "256"]
+    assert rows[0][4] == "–"
+    assert rows[1][3] == "9,000†"

@@ -1,0 +1,3 @@
+from workshop_lib.cli import main
+
+main()

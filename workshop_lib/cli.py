@@ -1,0 +1,273 @@
+"""The command line: `python -m workshop_lib …`, also installed as `workshop`."""
+
+import contextlib
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
+BatchSize = Annotated[int, typer.Option(help="Samples a rank in each step.")]
+LearningRate = Annotated[float, typer.Option(help="Peak learning rate, before scaling.")]
+LrScaling = Annotated[str, typer.Option(help="How it grows with the ranks: none, sqrt or linear.")]
+Warmup = Annotated[float, typer.Option(help="Epochs over which the learning rate rises to its peak.")]
+Decay = Annotated[str, typer.Option(help="How it falls afterwards: none, linear or cosine.")]
+Optimizer = Annotated[str, typer.Option(help="sgd (Nesterov momentum 0.9) or adam.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda (one GPU a rank).")]
+Seed = Annotated[int, typer.Option(help="One seed for weights, data order and ranks.")]
+DataDir = Annotated[str | None, typer.Option(help="A folder in IDX format instead of MNIST.")]
+TrainSamples = Annotated[int | None, typer.Option(help="Use only the first so many samples.")]
+Timeout = Annotated[float, typer.Option(help="Seconds after which ranks that hang are ended.")]
+Threads = Annotated[int, typer.Option(help="Threads of each rank.")]
+Bind = Annotated[str, typer.Option(help="Bind ranks to cores: none or core.")]
+
+
+@contextlib.contextmanager
+def _clear_errors():
+    """End with one sentence and exit code 1 for what a user can put right."""
+    from workshop_lib.ranks.errors import RankError
+    from workshop_lib.ranks.mpi import MPINotFound
+
+    try:
+        yield
+    except (ValueError, OSError, RankError, MPINotFound) as error:
+        _end(str(error))
+    except RuntimeError as error:
+        # The library's own RuntimeErrors are sentences too; others keep their traceback.
+        if not type(error).__module__.startswith("workshop_lib"):
+            raise
+        _end(str(error))
+
+
+def _end(message: str):
+    print(f"workshop: {message}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _options(**given):
+    from workshop_lib.training.options import TrainOptions
+
+    return TrainOptions(**given)
+
+
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Look at this machine: what works, what does not, and what to do about it."""
+    from workshop_lib import doctor as doctor_module
+
+    raise typer.Exit(doctor_module.main(json))
+
+
+@app.command()
+def train(
+    ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
+    backend: Annotated[str, typer.Option(help="How gradients are averaged: mpi or ddp.")] = "mpi",
+    epochs: Epochs = 2,
+    batch_size: BatchSize = 64,
+    lr: LearningRate = 0.1,
+    lr_scaling: LrScaling = "none",
+    warmup_epochs: Warmup = 0.25,
+    decay: Decay = "linear",
+    optimizer: Optimizer = "sgd",
+    device: Device = "auto",
+    seed: Seed = 1,
+    data_dir: DataDir = None,
+    train_samples: TrainSamples = None,
+    max_steps: Annotated[int | None, typer.Option(help="End after so many steps.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="File to write after each epoch.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
+    threads: Threads = 1,
+    bind: Bind = "none",
+    timeout: Timeout = 3600.0,
+    out: Annotated[str | None, typer.Option(help="Append the run record to this .jsonl file.")] = None,
+) -> None:
+    """Train MNIST on MPI ranks: as one of them under mpiexec, srun or torchrun, or starting them."""
+    given = {name: value for name, value in locals().items() if name in _option_names()}
+    if ranks is None:
+        _train_as_one_rank(given, out)
+        return
+    with _clear_errors():
+        options = _options(**given)
+        with _team(ranks, threads, bind) as team:
+            _report(team.train(options, timeout=timeout), out)
+
+
+def _option_names() -> set[str]:
+    from dataclasses import fields
+
+    from workshop_lib.training.options import TrainOptions
+
+    return {field.name for field in fields(TrainOptions)}
+
+
+def _train_as_one_rank(given: dict, out: str | None) -> None:
+    """Be one rank. An error on any rank ends them all: the others would wait for this one for ever."""
+    from workshop_lib.training.loop import train as train_as_rank
+    from workshop_lib.training.world import detect
+
+    try:
+        with _clear_errors():
+            options = _options(**given)
+            world = detect()
+            record = train_as_rank(options, callbacks=[_Terminal()] if world.rank == 0 else [])
+            if world.rank == 0:
+                _report(record, out)
+    except BaseException as error:
+        MPI = getattr(sys.modules.get("mpi4py"), "MPI", None)
+        if MPI is None or not MPI.Is_initialized() or MPI.COMM_WORLD.size == 1:
+            raise
+        if not isinstance(error, typer.Exit):
+            sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(getattr(error, "exit_code", 1) or 1)
+
+
+class _Terminal:
+    """Callbacks that print progress from rank 0."""
+
+    def __init__(self):
+        from workshop_lib.ranks.progress import TextView
+
+        self.view, self.lead = TextView(1), {"epochs": []}
+
+    def on_start(self, info):
+        self.lead["info"] = info
+        self._update()
+
+    def on_step(self, event):
+        if event["step"] % 20 == 0 or event["step"] == event["steps_per_epoch"]:
+            self.lead["step"] = event
+            self._update()
+
+    def on_epoch(self, row):
+        self.lead["epochs"].append(row)
+        self._update()
+
+    def _update(self):
+        self.view.update([self.lead], 0.0, [0])
+
+
+@contextlib.contextmanager
+def _team(n: int, threads: int, bind: str):
+    from workshop_lib import ranks
+
+    try:
+        yield ranks.start(n, threads_per_rank=threads, bind=bind)
+    finally:
+        ranks.stop()
+
+
+def _report(record: dict, out: str | None) -> None:
+    from workshop_lib.scaling import records
+
+    if out is not None:
+        records.write(out, record)
+    what, epochs = record["what"], record["epochs"]
+    if record["stopped"] or not epochs:
+        print("stopped before the end of the first epoch" if not epochs else "stopped")
+    if epochs:
+        print(
+            f"{what['backend']} on {what['world_size']} rank(s): test accuracy "
+            f"{epochs[-1]['test_accuracy']:.2%}, {epochs[-1]['samples_per_s']:,.0f} samples/s in the last "
+            f"epoch, weights identical on all ranks: {'yes' if record['ranks_identical'] else 'no'}"
+        )
+
+
+@app.command()
+def sweep(
+    ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
+    backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
+    repeats: Annotated[int, typer.Option(help="Runs of each point.")] = 1,
+    epochs: Epochs = 2,
+    batch_size: BatchSize = 64,
+    lr: LearningRate = 0.1,
+    lr_scaling: LrScaling = "none",
+    device: Device = "auto",
+    seed: Seed = 1,
+    data_dir: DataDir = None,
+    train_samples: TrainSamples = None,
+    threads: Threads = 1,
+    bind: Bind = "none",
+    timeout: Timeout = 3600.0,
+    out: Annotated[str, typer.Option(help="Append the run records to this .jsonl file.")] = "sweep.jsonl",
+) -> None:
+    """Train with each backend on each number of ranks, and print what scales."""
+    common = {name: value for name, value in locals().items() if name in _option_names()}
+    with _clear_errors():
+        from rich.console import Console
+
+        from workshop_lib import ranks as ranks_module
+        from workshop_lib.scaling import curves, records
+        from workshop_lib.scaling.sweep import sweep as run_sweep
+
+        counts = _counts(ranks)
+        options = [_options(backend=name, **common) for name in _backends(backends)]
+        done = []
+        try:
+            start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
+            for record in run_sweep(start, counts, options, repeats, timeout, say=print):
+                records.write(out, record)
+                done.append(record)
+        finally:
+            ranks_module.stop()
+        Console().print(curves.summary(done))
+        print(f"records: {out}")
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise ValueError(f"--ranks {text!r}: give whole numbers of at least 1, as in 1,2,4.")
+    return counts
+
+
+def _backends(text: str) -> list[str]:
+    from workshop_lib.training import backends
+
+    return backends.available() if text == "all" else text.split(",")
+
+
+@app.command()
+def plot(
+    files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
+    out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
+) -> None:
+    """Draw the scaling curve and the accuracy curve of recorded runs."""
+    with _clear_errors():
+        from pathlib import Path
+
+        from workshop_lib.notebook import plots
+        from workshop_lib.scaling import records
+
+        found = records.read(files)
+        for name, draw in (("scaling", plots.scaling_curve), ("accuracy", plots.accuracy_curve)):
+            path = Path(out_dir) / f"{name}.png"
+            plots.save(draw(found), path)
+            print(path)
+
+
+@app.command()
+def engines(
+    ranks: Annotated[int, typer.Option(help="How many.")] = 2, threads: Threads = 1, bind: Bind = "none"
+) -> None:
+    """Hold ranks for notebooks to attach to, until interrupted."""
+    with _clear_errors(), _team(ranks, threads, bind) as team:
+        for about in team.about():
+            print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
+        print(f"In a notebook: ranks.attach({str(team.folder)!r}). Stop with Ctrl-C.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while team.healthy:
+                time.sleep(1.0)
+        print(team)
+
+
+def main() -> None:
+    app()

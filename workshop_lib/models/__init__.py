@@ -1,0 +1,1 @@
+"""The one network of the workshop."""

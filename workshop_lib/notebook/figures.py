@@ -1,0 +1,131 @@
+"""What the figures have in common: their colours, markers, caption, legend, and how they are saved.
+
+Colours are Okabe and Ito's (Color Universal Design, 2008), which people with any colour vision can
+tell apart; every curve also has its own marker or line style, for a grey print.
+"""
+
+import io
+import os
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+BACKENDS = ["mpi", "ddp", "fsdp", "horovod", "horovod-tf", "horovod-keras", "deepspeed"]
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1))]
+GREY = "#595959"
+FONT_SIZE = 13
+SIZE_INCHES = (12, 6.4)
+
+
+class RecordFigure(Figure):
+    """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
+
+    def _repr_png_(self) -> bytes:
+        image = io.BytesIO()
+        self.savefig(image, format="png", dpi=100)
+        return image.getvalue()
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one curve looks."""
+
+    colour: str
+    marker: str
+    line: object
+
+    @classmethod
+    def number(cls, index: int) -> "Style":
+        """The style of curve `index`; the first seven differ in all three."""
+        return cls(*(choices[index % len(choices)] for choices in (COLOURS, MARKERS, LINES)))
+
+
+def save(figure: Figure, path: str | os.PathLike) -> Path:
+    """Write `figure` as PNG at 150 dots an inch; under another name first, then renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    figure.savefig(temporary, format="png", dpi=150)
+    os.replace(temporary, path)
+    return path
+
+
+def new_figure(title: str, caption: str) -> RecordFigure:
+    """An empty figure with its title, and under it, small, where and how the numbers were measured."""
+    figure = RecordFigure(figsize=SIZE_INCHES, facecolor="white")
+    figure.text(0.06, 0.945, title, fontsize=FONT_SIZE + 4, weight="bold")
+    lines = textwrap.fill(caption, 118)
+    figure.text(0.06, 0.93, lines, fontsize=FONT_SIZE - 2, color=GREY, verticalalignment="top")
+    return figure
+
+
+def caption(frame: pd.DataFrame) -> str:
+    """Machine, threads, binding, batch and repeats of the runs in `frame`, as one sentence."""
+
+    def values(name: str) -> str:
+        return " and ".join(map(str, sorted(frame[name].dropna().unique()))) or "not recorded"
+
+    batches = "/".join(map(str, sorted(frame["batch_size"].unique())))
+    return (
+        f"{values('cpu_model')}, {values('cores')} cores, {values('device')}; "
+        f"threads a rank: {values('threads_per_rank')}, binding: {values('binding')}; "
+        f"batch {batches} a rank; repeats: {int(frame['repeat'].max()) + 1}"
+    )
+
+
+def in_order(names: Iterable[str]) -> dict[str, int]:
+    """These backends in a fixed order, each with its style number, so that figures agree."""
+    everything = BACKENDS + sorted(set(names) - set(BACKENDS))
+    return {name: index for index, name in enumerate(everything) if name in set(names)}
+
+
+def draw_points(axes, x, y, bars, style: Style, hollow: bool) -> None:
+    """Points with `bars` (two rows: below and above); hollow ones ran more ranks than cores."""
+    axes.errorbar(
+        x, y, yerr=bars, fmt=style.marker, color=style.colour, markersize=8, capsize=7,
+        markerfacecolor="white" if hollow else style.colour, markeredgewidth=2, zorder=3,
+    )  # fmt: skip
+
+
+def handle_of(name: str, style: Style, line: bool = True) -> Line2D:
+    """The legend entry of a curve."""
+    return Line2D(
+        [], [], color=style.colour, marker=style.marker, markersize=8, linewidth=2, label=name,
+        linestyle=style.line if line else "",
+    )  # fmt: skip
+
+
+def hollow_note(points: pd.DataFrame) -> list[Line2D]:
+    """The legend entry that explains hollow points, if there are any."""
+    if not points["oversubscribed"].any():
+        return []
+    label = "hollow, *: oversubscribed (more ranks than cores)"
+    look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2}
+    return [Line2D([], [], linestyle="", markersize=8, **look, label=label)]
+
+
+def draw_legend(figure: Figure, *columns: list[Line2D]) -> None:
+    """Legend of these columns under the axes; the axes give way to its rows."""
+    rows = max(map(len, columns))
+    blank = Line2D([], [], linestyle="", label=" ")
+    handles = [handle for column in columns for handle in column + [blank] * (rows - len(column))]
+    figure.legend(
+        handles=handles, loc="lower center", ncols=len(columns), frameon=False,
+        fontsize=FONT_SIZE - 1, bbox_to_anchor=(0.5, 0.0), handlelength=3.2, columnspacing=1.6,
+    )  # fmt: skip
+    bottom = 0.12 + 0.045 * rows
+    figure.subplots_adjust(left=0.095, right=0.98, top=0.845, bottom=bottom, wspace=0.23)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=FONT_SIZE - 1)
+        axes.xaxis.label.set_size(FONT_SIZE)
+        axes.yaxis.label.set_size(FONT_SIZE)
+        axes.grid(color="#D9D9D9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,52 @@
+"""How large a notebook's runs are, chosen in one place by WORKSHOP_PROFILE."""
+
+import os
+from dataclasses import dataclass
+
+VARIABLE = "WORKSHOP_PROFILE"
+DEFAULT = "laptop"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Sizes that a notebook takes its numbers from.
+
+    The sweep has sizes of its own, because it trains ranks x backends x repeats times.
+    """
+
+    name: str
+    ranks: int  # ranks that have a core (or GPU) each
+    oversubscribed_ranks: (
+        int | None
+    )  # a count above the cores, to show what it costs; None: leave out
+    epochs: int
+    train_samples: int | None  # None: all 60,000
+    sweep_epochs: int  # the first is start-up and not on the curve, so at least 2
+    sweep_samples: int | None
+    repeats: int  # of every point of a sweep; the spread is drawn from them
+    steps: int  # of a short run that is compared, not timed
+    timeout_s: float  # for one run on the ranks
+
+    @property
+    def sweep_ranks(self) -> list[int]:
+        """1, 2, 4, … up to `ranks`, then `oversubscribed_ranks`."""
+        counts = {2**power for power in range(self.ranks.bit_length())} | {self.ranks}
+        return sorted(counts | ({self.oversubscribed_ranks} - {None}))
+
+
+PROFILES = {
+    "quick": Profile("quick", 2, 4, 2, 6_000, 2, 4_000, 2, 10, 60),
+    "laptop": Profile("laptop", 2, 4, 3, None, 2, 20_000, 3, 50, 120),
+    "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300),
+}
+
+
+def current() -> Profile:
+    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises ValueError for another name."""
+    name = os.environ.get(VARIABLE, DEFAULT)
+    if name not in PROFILES:
+        raise ValueError(
+            f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset "
+            f"for {DEFAULT}."
+        )
+    return PROFILES[name]

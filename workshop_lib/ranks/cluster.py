@@ -1,0 +1,311 @@
+"""A set of MPI ranks that a notebook starts, uses, restarts and stops."""
+
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import cloudpickle
+import ipyparallel as ipp
+
+from workshop_lib.paths import BUILD, ROOT
+
+from . import engine, mpi, processes
+from .errors import RankError, remember_source
+from .progress import TextView
+from .watch import watch
+
+START_LIMIT_S = 60.0
+LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
+CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
+ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
+# Half a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
+# without one, far longer than any computation keeps the beat waiting.
+HEARTBEAT = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
+
+_current = None
+
+
+def start(n: int = 2, *, threads_per_rank: int = 1, bind: str = "none") -> "Ranks":
+    """Start `n` MPI ranks and make them the notebook's current ones.
+
+    Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; others are
+    replaced. What killed notebooks left behind on this machine is ended first.
+    Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute.
+    """
+    global _current
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+    shape = (n, threads_per_rank, bind)
+    if _current is not None and _current.healthy and _current.shape == shape:
+        return _current
+    if _current is not None:
+        _current.stop()
+    processes.reap()
+    _current = Ranks(n, threads_per_rank, bind)
+    return _current
+
+
+def attach(folder: str | os.PathLike | None = None) -> "Ranks":
+    """Use ranks that another process holds (`workshop engines`), given their folder, or the newest."""
+    global _current
+    if folder is None:
+        folders = sorted((BUILD / "ranks").glob("*/security"), key=lambda path: path.stat().st_mtime)
+        if not folders:
+            raise RankError("No running ranks were found. Start some with `workshop engines --ranks 2`.")
+        folder = folders[-1].parent
+    _current = Ranks.attached(Path(folder))
+    return _current
+
+
+def current() -> "Ranks":
+    """The notebook's current ranks. Raises RankError when there are none."""
+    if _current is None:
+        raise RankError("No ranks are running in this notebook. Start some with `ranks.start(2)`.")
+    return _current
+
+
+def stop() -> None:
+    """Stop the current ranks, if any."""
+    global _current
+    if _current is not None:
+        _current.stop()
+    _current = None
+
+
+class Ranks:
+    """MPI ranks in ipyparallel engines; engine id = MPI rank = position in every list of results.
+
+    The controller and `mpiexec` are started directly, not through `ipyparallel.Cluster`, so that each
+    runs on a leash: they end when this process ends, however it ends.
+    """
+
+    view = TextView  # how a run shows its progress; the notebook package sets its own
+
+    def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
+        self.shape = (n, threads_per_rank, bind)
+        self.trouble = "they were never started"
+        self.client = None
+        self._leashes = []
+        self.attached_only = False
+        atexit.register(self.stop)
+        self._start()
+
+    @classmethod
+    def attached(cls, folder: Path) -> "Ranks":
+        self = cls.__new__(cls)
+        self.folder, self._leashes, self.attached_only = folder, [], True
+        self.client = _connect(folder, time.monotonic() + 10)
+        self.trouble = None
+        self.shape = (len(self.client.ids), None, None)
+        self._check_order()
+        return self
+
+    @property
+    def n(self) -> int:
+        return self.shape[0]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the ranks can take the next call."""
+        if self.trouble is None and self._exit_records():
+            self._give_up("a rank ended while nothing was running on it")
+        return self.trouble is None
+
+    def __repr__(self):
+        state = "ready" if self.healthy else f"stopped: {self.trouble}"
+        return f"<{self.n} MPI rank{'s' * (self.n > 1)}, {state}>"
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
+        """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
+
+        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds, or
+        within 3 s of a rank failing, with a RankError that says which rank failed and on which line
+        every other rank was. Afterwards the ranks may need `restart()`; the error says so.
+        """
+        if not self.healthy:
+            raise RankError(
+                f"These ranks cannot run anything: {self.trouble}. Get fresh ones with `restart()`."
+            )
+        if not timeout > 0:
+            raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
+        try:
+            payload = cloudpickle.dumps((function, args, kwargs))
+        except Exception as error:
+            raise RankError(f"This cannot be sent to the ranks: {error}") from None
+        view = self.view(self.n) if show else None
+        return watch(self, payload, timeout, view)
+
+    def run_cell(self, source: str, name: str = "<cell>", timeout: float = 120.0) -> None:
+        """Run a cell's source on every rank, in the ranks' own namespace."""
+        remember_source(source, name)
+        self.run(engine.run_cell, source, name, timeout=timeout)
+
+    def train(self, options, timeout: float = 600.0) -> dict:
+        """Train on these ranks with these TrainOptions; returns the run record."""
+        return self.run(engine.train_here, options, timeout=timeout)[0]
+
+    def pull(self, name: str) -> list:
+        """One variable of every rank, in rank order."""
+        return self.run(engine.pull, name, show=False, timeout=30)
+
+    def push(self, **values) -> None:
+        """Set variables on every rank."""
+        self.run(engine.push, values, show=False, timeout=30)
+
+    def about(self) -> list[dict]:
+        """Host, process, threads, allowed cores and MPI library of every rank."""
+        return self.run(engine.about, show=False, timeout=30)
+
+    # -- starting and stopping --------------------------------------------------------------------
+
+    def restart(self, n: int | None = None) -> "Ranks":
+        """Fresh ranks (of another number, if `n` is given). Their variables are gone."""
+        if self.attached_only:
+            raise RankError("These ranks were started elsewhere; restart them there, then attach again.")
+        self.stop()
+        self.shape = (n or self.n, *self.shape[1:])
+        self._start()
+        return self
+
+    def stop(self) -> None:
+        """End the ranks and everything started for them; does nothing when they are stopped already."""
+        if self.client is not None:
+            self.client.close(linger=0)
+            self.client = None
+        if self.attached_only or not self._leashes:
+            return
+        self.trouble = "they were stopped"
+        # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
+        for leash in self._leashes[1:]:
+            leash.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                leash.wait(4)
+        processes.kill([process for process, _ in processes.marked(self._set_id)])
+        for leash in self._leashes:
+            leash.wait(4)
+        self._leashes = []
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        _, threads_per_rank, bind = self.shape
+        command = mpi.mpiexec()
+        settings = mpi.environment(threads_per_rank, bind)
+        self._set_id = uuid.uuid4().hex[:12]
+        self.folder = _run_folder(self._set_id)
+        places = [f"--profile-dir={self.folder}"]
+        environment = os.environ | settings | {
+            processes.VARIABLE: processes.mark(self._set_id),
+            "WORKSHOP_LAUNCHER": "engines",
+            "WORKSHOP_CWD": os.getcwd(),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            "IPYTHONDIR": str(self.folder),
+        }
+        prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
+        record = [*LEASH, "--record", str(self.folder), "--"]
+        ranks = [*record, *ENGINE, *places, f"--IPEngine.startup_command={prepare}"]
+        self._spawn([*CONTROLLER, *places, *HEARTBEAT], "controller.log", environment)
+        deadline = time.monotonic() + START_LIMIT_S
+        try:
+            self.client = _connect(self.folder, deadline, self._leashes)
+            self._spawn([*command, "-n", str(self.n), *ranks], "ranks.log", environment)
+            self._wait_for_engines(deadline)
+            self.trouble = None
+            self._check_order()
+        except BaseException as error:
+            log = self._log_tail()
+            self.stop()
+            if isinstance(error, (RankError, OSError, TimeoutError)):
+                raise RankError(f"The ranks did not start: {error}\n{log}".rstrip()) from None
+            raise
+
+    def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
+        with open(self.folder / log, "wb") as output:
+            leash = subprocess.Popen(
+                [*LEASH, "--", *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._leashes.append(leash)
+
+    def _wait_for_engines(self, deadline: float) -> None:
+        """Until every rank has registered and has run `engine.prepare`."""
+        while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
+            len(self.client.ids) < self.n
+        ):
+            if self._leashes[1].poll() is not None:
+                raise RankError(f"mpiexec ended with exit code {self._leashes[1].returncode}.")
+            if time.monotonic() > deadline:
+                raise RankError(f"{len(self.client.ids)} of {self.n} came up in {START_LIMIT_S:.0f} s.")
+            time.sleep(0.02)
+
+    def _check_order(self) -> None:
+        found = [about["rank"] for about in self.about()]
+        if found != list(range(self.n)):
+            self._give_up("their MPI ranks do not follow their engine ids")
+            raise RankError(
+                f"The engines 0 to {self.n - 1} report the MPI ranks {found}. When every one says 0, "
+                "mpiexec and mpi4py belong to different MPI libraries: run `workshop doctor`."
+            )
+
+    def _log_tail(self, lines: int = 12) -> str:
+        with contextlib.suppress(OSError):
+            return "\n".join((self.folder / "ranks.log").read_text("utf8", "replace").splitlines()[-lines:])
+        return ""
+
+    def _exit_records(self) -> list[dict]:
+        """How ranks ended, earliest first."""
+        records = []
+        for path in self.folder.glob("exit.*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                records.append(json.loads(path.read_text()))
+        return sorted(records, key=lambda record: record["time"])
+
+    def _give_up(self, trouble: str) -> None:
+        """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""
+        self.stop()
+        self.trouble = trouble
+
+
+def _run_folder(set_id: str) -> Path:
+    """A new folder for connection files and logs; in the checkout, which all nodes of a cluster see."""
+    parent = BUILD / "ranks"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = parent / set_id
+        folder.mkdir(mode=0o700)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix=f"workshop-{set_id}-"))
+    return folder
+
+
+def _connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:
+    """Connect to the controller whose files are in `folder`, once it has written them."""
+    files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
+    while not all(_is_json(file) for file in files):
+        if leashes and leashes[0].poll() is not None:
+            raise RankError(f"the controller ended with exit code {leashes[0].returncode}.")
+        if time.monotonic() > deadline:
+            raise RankError(f"no controller's connection file {files[1]} appeared.")
+        time.sleep(0.02)
+    return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
+
+
+def _is_json(file: Path) -> bool:
+    """Whether the file is there and whole: the controller does not write it in one go."""
+    try:
+        return bool(json.loads(file.read_text()))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,171 @@
+"""What happens on a rank inside an engine: running code, publishing progress, telling where it is.
+
+Nothing here knows about notebooks. A call comes in as bytes and its outcome leaves as bytes, so an error
+on a rank is data for the notebook to show, never an exception in the transport.
+"""
+
+import ast
+import faulthandler
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+
+import cloudpickle
+
+# Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
+NAMESPACE = types.ModuleType("__ranks__")
+sys.modules["__ranks__"] = NAMESPACE
+
+_stop = threading.Event()
+
+
+def prepare(folder: str) -> None:
+    """Once per engine, before the first call: signals, working folder, and a note of who this is.
+
+    SIGUSR1, like any crash, writes the line this rank is on, even inside MPI; SIGUSR2 asks the
+    running job to stop at the next step that all ranks agree on.
+    """
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
+    stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - for the engine's life
+    faulthandler.enable(stacks)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
+    os.chdir(os.environ.get("WORKSHOP_CWD", "."))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    about = {"rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
+    about["main_thread"] = threading.main_thread().ident
+    path = os.path.join(folder, f"rank.{rank}.json")
+    with open(path + ".tmp", "w") as file:
+        json.dump(about, file)
+    os.replace(path + ".tmp", path)
+
+
+def call(payload: bytes) -> bytes:
+    """Run one call; returns the pickled outcome: {"value": …} or {"error": …}."""
+    _stop.clear()
+    try:
+        function, args, kwargs = cloudpickle.loads(payload)
+        return cloudpickle.dumps({"value": function(*args, **kwargs)})
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are outcomes too
+        return cloudpickle.dumps({"error": describe(error)})
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def describe(error: BaseException) -> dict:
+    """An exception as plain data: its name, its text and the frames below this file."""
+    frames = [
+        {"file": frame.filename, "line": frame.lineno, "name": frame.name, "code": frame.line}
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+    ]
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return {"type": type(error).__name__, "text": text, "frames": frames}
+
+
+def run_cell(source: str, name: str) -> None:
+    """Run a cell's source in this rank's namespace; print the value of a last expression."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
+        if value is not None:
+            print(repr(value))
+
+
+def pull(name: str):
+    """The value of one of this rank's variables."""
+    if name not in NAMESPACE.__dict__:
+        raise NameError(f"no variable {name!r} on this rank")
+    return NAMESPACE.__dict__[name]
+
+
+def push(values: dict) -> None:
+    """Set variables on this rank."""
+    NAMESPACE.__dict__.update(values)
+
+
+def about() -> dict:
+    """Where this rank runs and on what it may use."""
+    from mpi4py import MPI
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "rank": MPI.COMM_WORLD.rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "threads": int(os.environ.get("OMP_NUM_THREADS", 0)) or None,
+        "cores": sorted(affinity(0)) if affinity else None,
+        "mpi": MPI.Get_library_version().split(",")[0].strip("\0 \n"),
+    }
+
+
+def in_step(token: int) -> bool:
+    """Whether the ranks still match each other, after some calls failed. Called on every rank.
+
+    A message sent but never received would be taken by the next collective as its own. Three
+    collectives with known results find such leftovers; a mailbox probe finds unreceived sends; gloo
+    counts its collectives, and the counts must agree. Blocks if they do not match at all: the caller
+    bounds the wait.
+    """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.bcast(token if comm.rank == 0 else None) != token:
+        return False
+    if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
+        return False
+    return comm.allgather((_gloo_sequence(), comm.Iprobe())) == [(_gloo_sequence(), False)] * comm.size
+
+
+def _gloo_sequence() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        return -1
+    return distributed.group.WORLD._get_sequence_number_for_group()
+
+
+class Publisher:
+    """Training callbacks that send progress to the notebook, at most `hz` times a second."""
+
+    def __init__(self, hz: float = 4.0):
+        from ipyparallel.engine.datapub import publish_data
+
+        self.publish, self.every_s, self.last = publish_data, 1 / hz, 0.0
+        self.epochs = []
+
+    def on_start(self, info):
+        self.publish({"info": info})
+
+    def on_step(self, event):
+        now = time.monotonic()
+        if now - self.last >= self.every_s:
+            self.last = now
+            self.publish({"step": event})
+
+    def on_epoch(self, row):
+        self.epochs.append(row)
+        self.publish({"epochs": list(self.epochs)})
+
+    def should_stop(self):
+        return _stop.is_set()
+
+
+def train_here(options) -> dict:
+    """Train as this rank, with progress published; returns the run record."""
+    from workshop_lib.training.loop import train
+
+    return train(options, callbacks=[Publisher()])

@@ -1,0 +1,95 @@
+"""Errors of ranks, told so that a learner can act on them."""
+
+import linecache
+import re
+import signal
+import sys
+
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
+
+
+class RankError(RuntimeError):
+    """Something went wrong on the ranks; the text says what, where, and what to do next."""
+
+    def _render_traceback_(self):
+        # IPython shows this instead of the frames of the library, which are not the learner's concern.
+        return f"RankError: {self}".splitlines()
+
+
+def remember_source(source: str, name: str) -> None:
+    """Let later messages quote lines of this cell."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+
+
+def parse_stack(text: str, main_thread: int) -> list[dict]:
+    """The frames of the main thread, innermost first, from what faulthandler wrote."""
+    frames, ours = [], False
+    for row in text.splitlines():
+        if thread := _THREAD.match(row):
+            if frames:
+                break
+            ours = int(thread["ident"], 16) == main_thread
+        elif ours and (frame := _FRAME.match(row)):
+            frames.append({"file": frame["file"], "line": int(frame["line"]), "name": frame["name"]})
+    return frames
+
+
+def _is_library(file: str) -> bool:
+    return "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<") or file.endswith("workshop_lib/ranks/engine.py")
+
+
+def _place(frame: dict) -> str:
+    return f"{_short(frame['file'])}, line {frame['line']}, in {frame['name']}"
+
+
+def _short(file: str) -> str:
+    """A file's name as the learner knows it: the cell, or the path without what all share."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    if shell and (cell := shell.compile.format_code_name(file)):
+        return " ".join(cell).removeprefix("Cell ")
+    if "site-packages/" in file:
+        return file.split("site-packages/")[-1]
+    return file.split("workshop_lib/")[-1].join(["workshop_lib/", ""]) if "workshop_lib/" in file else file
+
+
+def _code(frame: dict) -> str:
+    return (frame.get("code") or linecache.getline(frame["file"], frame["line"])).strip()
+
+
+def where(frames: list[dict]) -> str:
+    """One rank's position: the learner's line, and the library call it is inside, if any."""
+    if not frames:
+        return "busy in compiled code; its line could not be read"
+    own = next((frame for frame in frames if not _is_library(frame["file"])), None)
+    if own is None:
+        return f"idle or in library code ({_place(frames[0])})"
+    inside = "" if own is frames[0] else f"   (inside {_short(frames[0]['file'])}, {frames[0]['name']})"
+    return f"{_place(own)}:  {_code(own)}{inside}"
+
+
+def traceback_text(error: dict) -> str:
+    """A rank's error: the learner's frames, the innermost frame, and the message."""
+    frames = [f for f in error["frames"] if not _is_library(f["file"])]
+    innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
+    if innermost is not None and innermost not in frames:
+        frames.append(innermost)
+    rows = [f"    {_place(frame)}\n        {_code(frame)}" for frame in frames]
+    return "\n".join([*rows, f"    {error['text']}"])
+
+
+def how_it_ended(record: dict) -> str:
+    """What an exit record says, in words."""
+    code = record["returncode"]
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}"
+    return f"ended with exit code {code}"
+
+
+def waiting_text(stacks: dict[int, list[dict]]) -> str:
+    return "\n".join(f"  rank {rank} is at {where(frames)}" for rank, frames in sorted(stacks.items()))

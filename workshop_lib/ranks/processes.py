@@ -1,0 +1,71 @@
+"""Which processes belong to which notebook, found by a mark in their environment.
+
+Every process started for a set of ranks inherits WORKSHOP_RANKS = "<set>/<owner pid>/<owner start>".
+The mark survives whatever happens to the processes in between, so what is left of a set can always be
+found and ended, by its owner or by the next start.
+"""
+
+import os
+import time
+
+import psutil
+
+VARIABLE = "WORKSHOP_RANKS"
+
+
+def mark(set_id: str) -> str:
+    """The value of WORKSHOP_RANKS for a set of ranks owned by this process."""
+    return f"{set_id}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+
+
+def _owner_is_gone(value: str) -> bool:
+    _, pid, started = value.rsplit("/", 2)
+    try:
+        return abs(psutil.Process(int(pid)).create_time() - float(started)) > 0.05
+    except psutil.NoSuchProcess:
+        return True
+
+
+def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
+    """This user's marked processes on this machine, with their marks; of one set, or of all."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            value = process.environ().get(VARIABLE, "")
+        except (psutil.Error, OSError):
+            continue
+        if value and process.pid != os.getpid() and set_id in (None, value.rsplit("/", 2)[0]):
+            found.append((process, value))
+    return found
+
+
+def strays() -> list[psutil.Process]:
+    """Processes left by notebooks that no longer live."""
+    return [process for process, value in marked() if _owner_is_gone(value)]
+
+
+def kill(processes: list[psutil.Process], wait_s: float = 3.0) -> None:
+    """End these processes at once and wait until they are gone (at most `wait_s`)."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            pass
+    deadline = time.monotonic() + wait_s
+    while any(map(_runs, processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether a process still does anything; a zombie only waits for its parent to notice."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def reap() -> int:
+    """End every stray; returns how many there were."""
+    left = strays()
+    kill(left)
+    return len(left)

@@ -1,0 +1,232 @@
+"""Follow one call on all ranks to its end, and say what went wrong when it does not end well."""
+
+import contextlib
+import json
+import signal
+import time
+
+import cloudpickle
+from ipyparallel.error import EngineError, RemoteError
+
+from . import engine
+from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
+
+POLL_S = 0.02
+VIEW_EVERY_S = 0.1
+GRACE_S = 0.7  # after one rank failed, for the others to end by themselves
+STACK_LIMIT_S = 1.5
+INTERRUPT_LIMIT_S = 2.0
+STOP_LIMIT_S = 4.0
+IN_STEP_LIMIT_S = 1.5
+
+
+class Call:
+    """One call under way on every rank of a team."""
+
+    def __init__(self, team, payload: bytes):
+        self.team = team
+        self.results = [team.client[rank].apply_async(engine.call, payload) for rank in range(team.n)]
+        self.outcomes: dict[int, dict] = {}
+        self._shown = [[0, 0] for _ in self.results]
+
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank in range(self.team.n) if rank not in self.outcomes]
+
+    @property
+    def failed(self) -> list[int]:
+        return [rank for rank, outcome in sorted(self.outcomes.items()) if "error" in outcome]
+
+    def collect(self) -> None:
+        """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
+        if records := self.team._exit_records():
+            raise self._died(records)
+        for rank in self.running:
+            if not self.results[rank].ready():
+                continue
+            try:
+                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+            except (EngineError, RemoteError) as error:
+                if getattr(error, "ename", "EngineError") == "EngineError":
+                    raise self._died(self._wait_for_exit_records()) from None
+                raise
+
+    def new_lines(self, whole: bool = False) -> list[str]:
+        """What the ranks printed since the last time, each line with its rank, rank 0 first."""
+        lines = []
+        for rank, result in enumerate(self.results):
+            for stream, text in enumerate((result.stdout, result.stderr)):
+                start = self._shown[rank][stream]
+                end = len(text) if whole else text.rfind("\n") + 1
+                if end > start:
+                    lines += [f"[{rank}] {line}" for line in text[start:end].splitlines()]
+                    self._shown[rank][stream] = end
+        return lines
+
+    def wait(self, limit_s: float) -> bool:
+        """Whether all ranks came to an end within the limit."""
+        deadline = time.monotonic() + limit_s
+        while self.running and time.monotonic() < deadline:
+            self.collect()
+            time.sleep(POLL_S)
+        return not self.running
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(Exception):  # a rank that is gone is reported by collect()
+            self.team.client.send_signal(int(number), targets=self.running, block=False)
+
+    def stacks(self) -> dict[int, list[dict]]:
+        """Where each running rank is, even while blocked inside MPI."""
+        asked = self.running
+        for rank in asked:
+            (self.team.folder / f"stack.{rank}.txt").write_text("")
+        self.signal(signal.SIGUSR1)
+        deadline = time.monotonic() + STACK_LIMIT_S
+        found = dict.fromkeys(asked, [])
+        while time.monotonic() < deadline and not all(found.values()):
+            time.sleep(0.1)
+            found = {rank: self._written_stack(rank) for rank in asked}
+        return found
+
+    def _written_stack(self, rank: int) -> list[dict]:
+        folder = self.team.folder
+        main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
+        return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
+
+    def _wait_for_exit_records(self) -> list[dict]:
+        deadline = time.monotonic() + 1.0
+        while not (records := self.team._exit_records()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return records
+
+    def _died(self, records: list[dict]) -> RankError:
+        where_text = ""
+        if records:
+            first = records[0]
+            what = f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
+            if frames := self._written_stack(first["rank"]):
+                where_text = f"\n  It was at {where(frames)}"
+        else:
+            what = "the ranks are gone; their controller or mpiexec ended"
+        self.team._give_up(what)
+        return RankError(
+            f"{what}.{where_text}\nMPI ends all ranks when one is lost. Fresh ones: `restart()`."
+        )
+
+
+def watch(team, payload: bytes, timeout_s: float, view) -> list:
+    """Run a call to its end; returns the values in rank order or raises one RankError."""
+    call = Call(team, payload)
+    try:
+        _follow(call, timeout_s, view)
+    except KeyboardInterrupt:
+        _interrupt(call)
+    finally:
+        if view is not None:
+            # Output travels on a channel of its own and may arrive after the result.
+            for result in call.results:
+                if result.ready() and team.client is not None:
+                    result.wait_for_output(1)
+            view.output(call.new_lines(whole=True))
+            view.close()
+    if call.failed:
+        _raise_failed(call)
+    return [call.outcomes[rank]["value"] for rank in range(team.n)]
+
+
+def _follow(call: Call, timeout_s: float, view) -> None:
+    started = time.monotonic()
+    failed_at = stop_at = None
+    next_view = 0.0
+    while call.running:
+        call.collect()
+        now = time.monotonic()
+        if view is not None and now >= next_view:
+            next_view = now + VIEW_EVERY_S
+            view.output(call.new_lines())
+            view.update([result.data or {} for result in call.results], now - started, call.running)
+            if view.stop_requested and stop_at is None:
+                stop_at = now
+                call.signal(signal.SIGUSR2)
+        if call.failed and failed_at is None:
+            failed_at = now
+        if failed_at is not None and call.running and now - failed_at > GRACE_S:
+            _raise_stuck(call)
+        if stop_at is not None and now - stop_at > STOP_LIMIT_S:
+            raise KeyboardInterrupt
+        if now - started > timeout_s:
+            _raise_timeout(call, timeout_s)
+        time.sleep(POLL_S)
+    if view is not None:
+        view.update([result.data or {} for result in call.results], time.monotonic() - started, [])
+
+
+def _errors_text(call: Call) -> str:
+    """The errors, each told once with the ranks that share it."""
+    told: dict[str, list[int]] = {}
+    for rank in call.failed:
+        told.setdefault(traceback_text(call.outcomes[rank]["error"]), []).append(rank)
+    parts = []
+    for text, ranks in told.items():
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+        kind = call.outcomes[ranks[0]]["error"]["type"]
+        parts.append(f"{who} raised {kind}:\n{text}")
+    return "\n".join(parts)
+
+
+def _raise_stuck(call: Call) -> None:
+    errors, waiting = _errors_text(call), waiting_text(call.stacks())
+    call.team._give_up("a rank failed while others waited for it")
+    raise RankError(
+        f"{errors}\nMeanwhile the others wait for what will not come:\n{waiting}\n"
+        "These ranks were stopped. Fresh ones: `restart()`."
+    )
+
+
+def _raise_timeout(call: Call, timeout_s: float) -> None:
+    done = [rank for rank in range(call.team.n) if rank not in call.running]
+    ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
+    waiting = waiting_text(call.stacks())
+    call.team._give_up(f"a call did not end within {timeout_s:g} s")
+    raise RankError(
+        f"not finished after {timeout_s:g} s{ended}:\n{waiting}\n"
+        "These ranks were stopped. Fresh ones: `restart()`. If the work only needs longer, give "
+        "`timeout=` more seconds."
+    )
+
+
+def _raise_failed(call: Call) -> None:
+    """All ranks came to an end, some with an error: are they still usable?"""
+    errors = _errors_text(call)
+    if _still_in_step(call.team):
+        raise RankError(f"{errors}\nThe ranks are still in step and ready for the next cell.")
+    call.team._give_up("after an error the ranks were out of step")
+    raise RankError(
+        f"{errors}\nSome ranks had sent messages that others never received, so they were stopped. "
+        "Fresh ones: `restart()`."
+    )
+
+
+def _still_in_step(team) -> bool:
+    call = Call(team, cloudpickle.dumps((engine.in_step, (int(time.time()),), {})))
+    try:
+        return call.wait(IN_STEP_LIMIT_S) and all(out.get("value") for out in call.outcomes.values())
+    except RankError:
+        return False
+
+
+def _interrupt(call: Call) -> None:
+    """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
+    call.signal(signal.SIGINT)
+    try:
+        ended = call.wait(INTERRUPT_LIMIT_S)
+    except RankError:
+        ended = False
+    if ended and _still_in_step(call.team):
+        raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
+    waiting = "" if ended else f"\n{waiting_text(call.stacks())}"
+    if call.team.attached_only:
+        call.team._give_up("they were interrupted inside a collective")
+        raise RankError(f"interrupted{waiting}\nThese ranks were started elsewhere: restart them there.")
+    call.team.restart()
+    raise RankError(f"interrupted; the ranks were inside a collective, so fresh ones were started.{waiting}")

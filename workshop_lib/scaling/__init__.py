@@ -1,0 +1,1 @@
+"""Run records and what they say about scaling."""

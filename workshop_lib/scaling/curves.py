@@ -1,0 +1,218 @@
+"""From run records to scaling curves: throughput, speed-up and efficiency, with their spread."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from workshop_lib.scaling.records import RecordError
+
+COLUMNS = [
+    "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
+    "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
+    "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
+    "device", "threads_per_rank", "binding", "train_samples", "cpu_model", "cores",
+]  # fmt: skip
+
+NUMBERS = [
+    "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s",
+    "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference",
+]  # fmt: skip
+
+# Points on one curve may differ in ranks and repeat only; a curve over two machines means nothing.
+SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "train_samples"]
+
+
+def to_frame(records: Iterable[dict]) -> pd.DataFrame:
+    """One row a training run (records of another kind are left out), with the columns COLUMNS.
+
+    `steady_s` and `samples_per_s` are taken over the epochs after the first, because the first pays
+    for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
+    `first_epoch_only` is True. A run without a full epoch has NaN there. `communication_share` is the
+    part of `steady_s` spent communicating, NaN where it was not measured. `repeat` counts the runs of
+    the same backend, world size and batch size from 0.
+
+    Raises RecordError naming a missing field.
+    """
+    rows, seen = [], {}
+    for number, record in enumerate(records, 1):
+        if record.get("kind") != "train":
+            continue
+        try:
+            row = _row(record)
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"training record {number} lacks the field {error}.") from error
+        key = (row["backend"], row["world_size"], row["batch_size"])
+        row["repeat"] = seen[key] = seen.get(key, -1) + 1
+        rows.append(row)
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
+
+
+def _row(record: dict) -> dict:
+    what, where, epochs = record["what"], record["where"], record["epochs"]
+    first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
+    return {
+        **{name: what[name] for name in ("backend", "world_size", "batch_size", "global_batch")},
+        **{name: what.get(name) for name in ("threads_per_rank", "binding", "train_samples")},
+        "oversubscribed": bool(what["oversubscribed"]),
+        "stopped": bool(record.get("stopped", False)),
+        "first_epoch_s": first["seconds"],
+        "first_epoch_samples_per_s": first["samples_per_s"],
+        "first_epoch_only": len(epochs) == 1,
+        **_steady(epochs[1:] or epochs),
+        "test_accuracy": epochs[-1]["test_accuracy"] if epochs else None,
+        "seconds_to_99": record["seconds_to_99"],
+        "ranks_identical": bool(record["ranks_identical"]),
+        "ladder_difference": record.get("ladder", {}).get("largest_relative_difference"),
+        **{name: where.get(name) for name in ("device", "cpu_model", "cores")},
+    }
+
+
+def _steady(epochs: list[dict]) -> dict:
+    if not epochs:
+        return {"steady_s": None, "samples_per_s": None, "communication_share": None}
+    seconds = sum(epoch["seconds"] for epoch in epochs)
+    samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
+    waited = [epoch.get("communication_s") for epoch in epochs]
+    share = None if None in waited else sum(waited) / seconds
+    return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
+
+
+def throughput(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+    """Per backend, `same` and world_size: median, min and max samples/s over the repeats.
+
+    `same` says what the points of one curve have in common: "batch_size" (per rank) or
+    "global_batch". Stopped runs and runs without a full epoch are left out.
+
+    Raises RecordError if runs of different machines, devices, threads or data sizes are mixed.
+    """
+    runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
+    if runs.empty:
+        raise RecordError(
+            "no finished training run among these records: nothing to draw or compare."
+        )
+    for name in SAME_MACHINE:
+        values = sorted(map(str, runs[name].unique()))
+        if len(values) > 1:
+            raise RecordError(
+                f"these records mix runs with {name} = {' and '.join(values)}; "
+                "compare runs of one machine and one setting, each from its own file."
+            )
+    groups = runs.groupby(["backend", same, "world_size"], sort=True)
+    return groups.agg(
+        samples_per_s=("samples_per_s", "median"),
+        samples_per_s_min=("samples_per_s", "min"),
+        samples_per_s_max=("samples_per_s", "max"),
+        first_epoch_samples_per_s=("first_epoch_samples_per_s", "median"),
+        repeats=("repeat", "count"),
+        oversubscribed=("oversubscribed", "any"),
+        first_epoch_only=("first_epoch_only", "any"),
+    ).reset_index()
+
+
+def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+    """`throughput` with `speedup` and `efficiency` (1 = perfect), each with _min and _max.
+
+    Both are against the median of the same backend and batch on 1 rank; min and max carry the spread
+    of the N-rank repeats alone.
+
+    Raises RecordError where a curve has no 1-rank run.
+    """
+    points = throughput(frame, same)
+    single = points[points["world_size"] == 1].set_index(["backend", same])["samples_per_s"]
+    keys = pd.MultiIndex.from_frame(points[["backend", same]])
+    for backend, batch in keys.unique():
+        if (backend, batch) not in single.index:
+            raise RecordError(
+                f"no 1-rank run of {backend} with {same} {batch}, so there is no baseline for its "
+                f"speed-up; run `workshop sweep` with 1 among its ranks for {backend}."
+            )
+    return _against(points, single.reindex(keys).to_numpy())
+
+
+def _against(points: pd.DataFrame, baseline) -> pd.DataFrame:
+    points = points.copy()
+    for end in ("", "_min", "_max"):
+        points[f"speedup{end}"] = points[f"samples_per_s{end}"] / baseline
+        points[f"efficiency{end}"] = points[f"speedup{end}"] / points["world_size"]
+    return points
+
+
+def summary(records: Iterable[dict]) -> Table:
+    """What was measured, as a rich table: one row a backend, batch size per rank and number of ranks.
+
+    Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The
+    largest parameter difference, of `record["ladder"]["largest_relative_difference"]`, is a column if
+    any record has it.
+    """
+    frame = to_frame(records)
+    points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
+    single = {key[:2]: row["samples_per_s"] for key, row in points.iterrows() if key[2] == 1}
+    several = frame["batch_size"].nunique() > 1
+    compared = bool(frame["ladder_difference"].notna().any())
+    table = _empty_table(points, several, compared)
+    runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
+    for key, group in runs.groupby(["backend", "batch_size", "world_size"], sort=True):
+        point = points.loc[key]
+        share = point["samples_per_s"] / single[key[:2]] / key[2] if key[:2] in single else None
+        ranks = f"{key[2]}{'*' if point['oversubscribed'] else ''}"
+        batch = [str(key[1])] if several else []
+        cells = [key[0], ranks, *batch, _spread(point), _percent(share), *_outcome(group)]
+        if compared:
+            cells.append(_number(group["ladder_difference"].max(), "{:.1e}"))
+        table.add_row(*cells)
+    return table
+
+
+def _empty_table(points: pd.DataFrame, several: bool, compared: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = _caption(points), "left"
+    table.add_column("backend", no_wrap=True)
+    batch = ["batch\na rank"] if several else []
+    headings = ["ranks", *batch, "samples/s\n(spread)", "effi-\nciency", "test\naccuracy"]
+    headings += ["s to\n99 %", "ranks\nequal"]
+    if compared:
+        headings.append("largest\nparameter\ndiffer-\nence")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
+def _outcome(runs: pd.DataFrame) -> list[str]:
+    """Accuracy, seconds to 99 % and whether ranks agreed, over the repeats of one configuration."""
+    reached = runs["seconds_to_99"].notna().sum()
+    seconds = _number(runs["seconds_to_99"].median(), "{:.1f}")
+    if 0 < reached < len(runs):
+        seconds += f" ({reached}/{len(runs)})"
+    accuracy = _percent(runs["test_accuracy"].median(), digits=2)
+    return [accuracy, seconds, "yes" if runs["ranks_identical"].all() else "NO"]
+
+
+def _spread(point: pd.Series) -> str:
+    middle, low, high = (point[f"samples_per_s{end}"] for end in ("", "_min", "_max"))
+    mark = "†" if point["first_epoch_only"] else ""
+    if point["repeats"] == 1:
+        return f"{middle:,.0f}{mark}"
+    return f"{middle:,.0f} ({100 * (high - low) / middle:.0f} %){mark}"
+
+
+def _percent(share: float | None, digits: int = 0) -> str:
+    return "–" if share is None or pd.isna(share) else f"{100 * share:.{digits}f} %"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None or pd.isna(value) else form.format(value)
+
+
+def _caption(points: pd.DataFrame) -> str:
+    notes = ["samples/s: median of the repeats, first epochs left out"]
+    batches = points.index.get_level_values("batch_size").unique()
+    only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
+    notes.append("spread: slowest to fastest repeat, of the median")
+    notes.append(f"efficiency: against 1 rank of the same backend and batch{only}")
+    if points["oversubscribed"].any():
+        notes.append("* more ranks than cores")
+    if points["first_epoch_only"].any():
+        notes.append("† some runs have one epoch only: start-up included")
+    return "\n".join(notes)

@@ -1,0 +1,76 @@
+"""Run records on disk: one JSON object a line, so that files can be joined with `cat`."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+SCHEMA = 1
+
+
+class RecordError(ValueError):
+    """A record file, or a set of records, that cannot be used; the message says where and why."""
+
+
+def write(path: str | os.PathLike, record: dict) -> None:
+    """Append one record to `path`; the folder is made if needed.
+
+    The file is rewritten under another name and renamed, so a reader, or a crash, never meets half a
+    line. One writer at a time: on a set of ranks, rank 0 writes.
+
+    Raises RecordError if the record has something JSON cannot hold (NaN and infinity included).
+    """
+    path = Path(path)
+    try:
+        line = json.dumps(record, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"cannot write a record to {path}: {error}; records hold plain numbers, text, lists and "
+            "dicts (use None for a number that is missing)."
+        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    earlier = path.read_bytes() if path.exists() else b""
+    if earlier and not earlier.endswith(b"\n"):
+        earlier += b"\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(earlier + line.encode() + b"\n")
+    os.replace(temporary, path)
+
+
+def read(paths: str | os.PathLike | Iterable[str | os.PathLike]) -> list[dict]:
+    """All records of one file, or of several, in order. Empty lines are passed over.
+
+    Raises RecordError naming file and line for a line that is not a record, and for a missing file.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    return [record for path in paths for record in _read_file(Path(path))]
+
+
+def _read_file(path: Path) -> list[dict]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise RecordError(
+            f"no record file {path}; `workshop train --out {path}` or `workshop sweep` writes one."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read the records in {path}: {error}.") from error
+    return [_parse(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parse(line: str, where: str) -> dict:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{where}: not a JSON object ({error.msg} at column {error.colno}); remove the line, or "
+            "write the file again."
+        ) from error
+    if not isinstance(record, dict):
+        raise RecordError(f"{where}: a record is a JSON object, found {type(record).__name__}.")
+    if record.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{where}: record schema {record.get('schema')!r}, this version reads {SCHEMA}; measure again."
+        )
+    return record

@@ -1,0 +1,87 @@
+"""Checkpoints: one file, written whole or not at all, read by rank 0 for every rank."""
+
+import io
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+# A run that continues must agree on these, or it could not continue bit for bit.
+MUST_MATCH = (
+    "epochs",
+    "batch_size",
+    "lr",
+    "lr_scaling",
+    "warmup_epochs",
+    "decay",
+    "optimizer",
+    "seed",
+    "data_dir",
+    "train_samples",
+    "world_size",
+    "train_size",
+)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read or written, or does not fit; the text says what to do."""
+
+
+def write(path: str | Path, state: dict) -> None:
+    """Write `state` so that a crash at any moment leaves the old file or the new, never a part.
+
+    Raises CheckpointError naming the path and the cause.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because a rename is atomic only within one file system.
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path}: the checkpoint could not be written ({error}); choose another place with "
+            "--checkpoint"
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def read(path: str | Path, wanted: dict) -> dict:
+    """The state in `path`, after comparing its options with `wanted` (of MUST_MATCH).
+
+    Raises CheckpointError naming the file and what is wrong with it.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: no checkpoint to resume from ({error.strerror}); start without --resume"
+        ) from error
+    try:
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        found = state["must_match"]
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(
+            f"{path}: not a readable checkpoint of this workshop ({type(error).__name__}); "
+            "delete it and start without --resume"
+        ) from error
+    different = [name for name in MUST_MATCH if found.get(name) != wanted[name]]
+    if different:
+        listed = ", ".join(
+            f"{name} {found.get(name)!r} (now {wanted[name]!r})" for name in different
+        )
+        raise CheckpointError(
+            f"{path}: written with {listed}; resume with the same, or start without --resume"
+        )
+    return state

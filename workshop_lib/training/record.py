@@ -1,0 +1,203 @@
+"""The run record: what ran, where, and what came out of it, as one JSON-ready dict."""
+
+import hashlib
+import importlib.metadata
+import math
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from workshop_lib import paths
+
+SCHEMA = 1
+TARGET_ACCURACY = 0.99
+PACKAGES = ("torch", "numpy", "mpi4py")
+
+
+def describe_rank(device: torch.device) -> dict:
+    """What one rank contributes to the record: its host, cores and threads."""
+    return {
+        "host": socket.gethostname(),
+        "affinity": sorted(_affinity()),
+        "host_cores": os.cpu_count() or 1,
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+
+
+def start(options, backend) -> dict:
+    """The record of a run that now begins, without results; all ranks call it."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    ranks = backend.allgather(describe_rank(backend.device))
+    # Rank 0 asks git, and its time counts, so that the record is the same on every rank.
+    commit = _commit() if backend.world.rank == 0 else None
+    started, commit = backend.allgather((started, commit))[0]
+    return build(options, backend, ranks, started, commit)
+
+
+def build(options, backend, ranks: list[dict], started: str, commit: str | None) -> dict:
+    """The empty record, from each rank's describe_rank()."""
+    world = backend.world
+    what = options.as_dict() | {
+        "backend": backend.name,
+        "world_size": world.world_size,
+        "global_batch": options.batch_size * world.world_size,
+        "threads_per_rank": max(rank["threads"] for rank in ranks),
+        "binding": binding(ranks),
+        "launcher": world.launcher,
+        "oversubscribed": oversubscribed(ranks),
+    }
+    where = {
+        "hosts": [rank["host"] for rank in ranks],
+        "cpu_model": _cpu_model(),
+        "cores": ranks[0]["cores"],
+        "device": backend.device.type,
+        "gpu_model": ranks[0]["gpu"],
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "mpi_library": _mpi_library(backend),
+        "commit": commit,
+    }
+    return {
+        "schema": SCHEMA,
+        "kind": "train",
+        "started": started,
+        "what": what,
+        "where": where,
+        "epochs": [],
+        "seconds_to_99": None,
+        "weights_sha256": [],
+        "ranks_identical": None,
+        "stopped": False,
+    }
+
+
+def weights_sha256(model: torch.nn.Module) -> str:
+    """SHA-256 of all parameters' bytes, in the order of the model."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_identical(digests: list[str]) -> None:
+    """Raise RuntimeError naming the ranks whose weights differ from rank 0's."""
+    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if different:
+        raise RuntimeError(
+            f"the weights of rank {', '.join(map(str, different))} differ from those of rank 0 "
+            "after training: the gradients were not averaged on every rank, or the ranks did "
+            "not start from the same weights"
+        )
+
+
+def binding(ranks: list[dict]) -> str:
+    """ "none" when every rank may run on every core of its host, else the cores of each."""
+    if all(len(rank["affinity"]) == rank["host_cores"] for rank in ranks):
+        return "none"
+    distinct = dict.fromkeys(_ranges(rank["affinity"]) for rank in ranks)
+    return "cores " + " | ".join(distinct)
+
+
+def oversubscribed(ranks: list[dict]) -> bool:
+    """Whether any host runs more threads than it has cores for these ranks."""
+    for host in {rank["host"] for rank in ranks}:
+        here = [rank for rank in ranks if rank["host"] == host]
+        cores = len(set().union(*(rank["affinity"] for rank in here)))
+        # A cgroup's quota limits all ranks of the host together, a binding each rank alone.
+        quota = max(rank["cores"] for rank in here)
+        if quota < len(here[0]["affinity"]):
+            cores = min(cores, quota)
+        if sum(rank["threads"] for rank in here) > cores:
+            return True
+    return False
+
+
+def usable_cores() -> int:
+    """Cores that this process can use: its affinity, and the quota of its cgroup if lower."""
+    cores = len(_affinity())
+    for quota_file, period_file in (
+        ("cpu.max", None),
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            words = (Path("/sys/fs/cgroup") / quota_file).read_text().split()
+            if period_file is not None:
+                words += (Path("/sys/fs/cgroup") / period_file).read_text().split()
+            quota, period = int(words[0]), int(words[1])
+        except (OSError, ValueError, IndexError):
+            continue  # no such file, or "max": no limit
+        if quota > 0:
+            cores = min(cores, max(1, math.ceil(quota / period)))
+    return cores
+
+
+def _affinity() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))  # macOS has no affinity
+
+
+def _ranges(cores: Iterable[int]) -> str:
+    """[0, 1, 2, 5] -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _mpi_library(backend) -> str | None:
+    """First words of the MPI library's own description, when this run uses it."""
+    if getattr(backend, "comm", None) is None and backend.world.launcher not in (
+        "mpiexec",
+        "engines",
+    ):
+        return None
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].split(",")[0].strip("\0 ")
+
+
+def _commit() -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=paths.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None if result.returncode == 0 else None

@@ -1,0 +1,94 @@
+"""How the ranks of a torch process group find each other, under every launcher."""
+
+import os
+import re
+import socket
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from workshop_lib.training.world import LaunchError, World
+
+TIMEOUT_S = 60.0
+# Below the range from which Linux hands out ports to anybody who asks (from 32768).
+SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
+
+
+def join_process_group(world: World, device: torch.device) -> None:
+    """Join the process group of this process's life, or keep the one it has.
+
+    All ranks call it. A collective whose peer is missing raises after WORKSHOP_GLOO_TIMEOUT_S
+    seconds (60 by default) instead of waiting for ever.
+    """
+    kind = "nccl" if _own_gpu(world, device) else "gloo"
+    if dist.is_initialized():
+        _check_same_group(world, kind)
+        return
+    if world.local_size == world.world_size:
+        # On one host, so that a laptop without a network, or with a strange host name, works.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+    timeout = timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
+    if world.launcher == "torchrun":
+        dist.init_process_group(kind, init_method="env://", timeout=timeout)
+        return
+    store = _store(world, timeout)
+    dist.init_process_group(
+        kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout
+    )
+
+
+def _own_gpu(world: World, device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.device_count() >= world.local_size
+
+
+def _check_same_group(world: World, kind: str) -> None:
+    found = (dist.get_rank(), dist.get_world_size(), dist.get_backend())
+    if found != (world.rank, world.world_size, kind):
+        raise LaunchError(
+            f"this process is rank {found[0]} of a {found[2]} group of {found[1]}, but is asked "
+            f"to be rank {world.rank} of a {kind} group of {world.world_size}: restart the ranks."
+        )
+
+
+def _loopback() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if re.fullmatch(r"lo\d*", name)), "lo")
+
+
+def _store(world: World, timeout: timedelta) -> dist.Store:
+    if world.world_size == 1:
+        return dist.HashStore()
+    if world.launcher == "srun":
+        host, port = _slurm_address(world)
+        return dist.TCPStore(host, port, world.world_size, world.rank == 0, timeout)
+    # Rank 0 takes any free port and tells the others over MPI: nobody has to choose one.
+    host = "127.0.0.1" if world.local_size == world.world_size else socket.gethostname()
+    store = None
+    if world.rank == 0:
+        store = dist.TCPStore(
+            host, 0, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False
+        )
+    host, port = world.mpi_comm().bcast((host, store.port) if store else None, root=0)
+    return store or dist.TCPStore(host, port, world.world_size, False, timeout)
+
+
+def _slurm_address(world: World) -> tuple[str, int]:
+    """Without MPI nobody can say which port is free: it follows from the job's number.
+
+    MASTER_ADDR and MASTER_PORT, when both are set, come first.
+    """
+    env = os.environ
+    if "MASTER_ADDR" in env and "MASTER_PORT" in env:
+        return env["MASTER_ADDR"], int(env["MASTER_PORT"])
+    job, step = int(env.get("SLURM_JOB_ID", 0)), int(env.get("SLURM_STEP_ID", 0))
+    port = SLURM_FIRST_PORT + (31 * job + step) % SLURM_PORTS
+    if world.local_size == world.world_size:
+        return "127.0.0.1", port
+    return _first_host(env["SLURM_STEP_NODELIST"]), port
+
+
+def _first_host(nodelist: str) -> str:
+    """ "node[003-007,12],login1" -> "node003"."""
+    name, low = re.match(r"([^,\[]+)(?:\[(\d+))?", nodelist).groups()
+    return name + (low or "")

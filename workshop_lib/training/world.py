@@ -1,0 +1,96 @@
+"""Which rank this process is, whoever started it."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LAUNCHERS = ("single", "mpiexec", "srun", "torchrun", "engines")
+# How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
+MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+class LaunchError(RuntimeError):
+    """The way this process was started does not fit what it is asked to do."""
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the ranks of a run; local_rank counts within one host."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    launcher: str
+    local_size: int = 1
+
+    def mpi_comm(self):
+        """MPI.COMM_WORLD, after checking that MPI sees the ranks that the launcher started."""
+        comm = _mpi().COMM_WORLD
+        if comm.size != self.world_size:
+            raise LaunchError(_mpi_mismatch(self.launcher, self.world_size, comm.size))
+        return comm
+
+
+def detect(env: Mapping[str, str] | None = None) -> World:
+    """The World of this process, from the variables that each launcher sets.
+
+    Raises LaunchError when the launcher started several processes that MPI sees as several
+    worlds of one, which would otherwise train on as strangers without a word.
+    """
+    env = os.environ if env is None else env
+    if env.get("WORKSHOP_LAUNCHER") == "engines":
+        return _from_mpi("engines")
+    if "TORCHELASTIC_RUN_ID" in env:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        rank, size, local_rank, local_size = (int(env[name]) for name in names)
+        return World(rank, size, local_rank, "torchrun", local_size)
+    # The SLURM_STEP_ variables are srun's own: in a batch script without srun, SLURM_NTASKS
+    # is set too, although there is one process. srun's MPI plug-ins also set PMI_SIZE.
+    started_by_mpiexec = next((int(env[name]) for name in MPIEXEC_SIZES if name in env), None)
+    srun_size = int(env.get("SLURM_STEP_NUM_TASKS", 1))
+    if "OMPI_COMM_WORLD_SIZE" not in env and srun_size > 1 and "SLURM_PROCID" in env:
+        return _from_slurm(env, srun_size)
+    if started_by_mpiexec is not None:
+        return _from_mpi("mpiexec", started_by_mpiexec)
+    return World(0, 1, 0, "single")
+
+
+def _from_mpi(launcher: str, started: int | None = None) -> World:
+    comm = _mpi().COMM_WORLD
+    if started is not None and comm.size != started:
+        raise LaunchError(_mpi_mismatch(launcher, started, comm.size))
+    # By host name and not with Split_type, whose answer differs inside containers.
+    hosts = comm.allgather(socket.gethostname())
+    same_host = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
+    return World(comm.rank, comm.size, same_host.index(comm.rank), launcher, len(same_host))
+
+
+def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
+    # "4(x2),3": tasks on each node, of which SLURM_NODEID is ours.
+    counts: list[int] = []
+    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)).split(","):
+        tasks, _, repeat = part.rstrip(")").partition("(x")
+        counts += [int(tasks)] * int(repeat or 1)
+    local_size = counts[int(env.get("SLURM_NODEID", 0))]
+    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
+    return World(rank, world_size, local_rank, "srun", local_size)
+
+
+def _mpi():
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise LaunchError(f"MPI cannot be used here ({error}): run make setup") from error
+    return MPI
+
+
+def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
+    remedy = {
+        "torchrun": "start it with mpiexec instead, or choose --backend ddp",
+        "srun": "start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, "
+        "or choose --backend ddp",
+        "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names "
+        "both)",
+    }.get(launcher, "restart the ranks")
+    return f"{launcher} started {started} ranks, but MPI sees {seen}: {remedy}."
