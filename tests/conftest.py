@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from our_ranks import our_ranks
 
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import processes
@@ -17,7 +18,7 @@ for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib
 def no_process_is_left_behind():
     yield
     deadline = time.monotonic() + 10
-    while (left := processes.marked()) and time.monotonic() < deadline:
+    while (left := our_ranks()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    processes.kill([process for process, _ in left])
+    processes.kill(left)
     assert not left, f"processes left by the tests: {left}"

@@ -15,7 +15,7 @@ NAMES = [
     for source in generate.sources()
     for folder in (Path(), Path("solutions"))
 ]
-MARK = "WORKSHOP_TEST_RUN"
+MARK = "WORKSHOP_TEST_NOTEBOOK"
 
 
 def alive(mark: str) -> list[str]:

@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
+from our_ranks import our_ranks
 
 from workshop_lib import ranks
-from workshop_lib.ranks import processes
 
 REPEATS = int(os.environ.get("WORKSHOP_FAULT_REPEATS", 1))
 REPORT_WITHIN_S = 3.0
@@ -42,9 +42,12 @@ def allreduce():
 }
 WORKS = "allreduce()\nassert data[0] == 2, data[0]\ndata[:] = 1"
 
-# name: (cell, what the message must say about the fault, whether rank 0 is seen waiting)
+# name: (cell, what the message must say)
 PROMPT = {
-    "raises": ("if rank == 1:\n    raise ValueError('boom')\nallreduce()", ["rank 1 raised ValueError", "boom"]),
+    "raises": (
+        "if rank == 1:\n    raise ValueError('boom')\nallreduce()",
+        ["rank 1 raised ValueError", "boom"],
+    ),
     "calls sys.exit": ("if rank == 1:\n    sys.exit(3)\nallreduce()", ["rank 1 raised SystemExit", "3"]),
     "is killed": (
         "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\nallreduce()",
@@ -79,7 +82,7 @@ dist.barrier()""",
 def no_ranks_afterwards():
     yield
     ranks.stop()
-    assert not processes.marked(), "processes were left behind"
+    assert not our_ranks(), "processes were left behind"
 
 
 @pytest.fixture(params=["mpi", "gloo"])
@@ -108,7 +111,7 @@ def recovers(team):
     """One call brings fresh ranks, the next cell works, and nothing of the old ones is left."""
     with pytest.raises(ranks.RankError, match="restart"):
         team.run_cell("1 + 1", "In[4]")
-    assert not processes.marked()
+    assert not our_ranks()
     started = time.monotonic()
     team.restart()
     took_s = time.monotonic() - started

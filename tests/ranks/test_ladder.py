@@ -1,28 +1,37 @@
 """The equivalence ladder: one process with the global batch against several ranks.
 
-Same seed, same order, 50 steps with the default options. The rungs differ in nothing but the
+Same seed, same order, the first 50 steps of a default run. The rungs differ in nothing but the
 order in which numbers are added. That shows in two ways:
 
 - "smooth", float32: the network with average pooling and SiLU. It stays within 1e-5.
-- "double": the workshop's network as it is, in float64. It stays within 1e-9.
+- "double": the workshop's network as it is, in float64. It stays within 1e-12.
 
-In float32 the workshop's network itself drifts apart by about 1e-3 in 50 steps. Where two
+In float32 the workshop's network itself drifts apart by 1e-6 to 3e-3 in 50 steps. Where two
 inputs of a max pool are equal to the last digit, one rung sends the gradient to the one and
-another rung to the other: a jump that later steps carry on. It happens a few times among the
-tens of millions of windows of a run; float64 makes it a billion times rarer.
+another rung to the other: a jump that later steps carry on. It happens now and then among the
+millions of windows of a run; in float64 it is a billion times rarer.
 """
 
 import pytest
-from ranks.ladder import SAMPLES, STEPS, ladder_run, largest_relative_difference, weights
+from ranks.ladder import (
+    SAMPLES,
+    STEPS,
+    TEST_SAMPLES,
+    ladder_run,
+    largest_relative_difference,
+    weights,
+    write_small_mnist,
+)
 from ranks.launching import run_training
 
-TOLERANCE = {"smooth": 1e-5, "double": 1e-9}
+TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
 
 
 @pytest.fixture(scope="module")
 def rungs(tmp_path_factory):
     """Outcomes of all runs, and the folder with their weights."""
     folder = tmp_path_factory.mktemp("ladder")
+    write_small_mnist(folder)
     outcomes = {}
     for ranks, names in ((1, ["base"]), (2, ["mpi", "ddp"]), (4, ["mpi", "ddp"])):
         runs = [
@@ -64,4 +73,4 @@ def test_same_metrics_and_record_on_every_rank(rungs, network, case, rung):
         for name in ("train_loss", "test_loss", "lr"):
             assert row[name] == pytest.approx(expected_row[name], rel=1e-4)
         for name in ("train_accuracy", "test_accuracy"):
-            assert row[name] == pytest.approx(expected_row[name], abs=2e-4)
+            assert row[name] == pytest.approx(expected_row[name], abs=2 / TEST_SAMPLES)

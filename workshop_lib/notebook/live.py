@@ -9,7 +9,7 @@ from IPython.display import display
 from workshop_lib.ranks.progress import TextView, epoch_line
 
 SHOW_AFTER_S = 0.7
-WIDTH, HEIGHT, MARGIN = 340, 130, 34
+WIDTH, HEIGHT, MARGIN = 340, 130, 42
 MAX_POINTS = 300
 
 
@@ -75,6 +75,8 @@ class LiveView(TextView):
     def close(self) -> None:
         if self.box is not None:
             self.button.layout.display = "none"
+            if not self.stop_requested:
+                self.bar.value = self.bar.max  # the last step's message may not have come
         for row in self.epochs:
             print(epoch_line(row))
 

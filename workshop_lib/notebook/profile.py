@@ -35,7 +35,7 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 2, 4, 2, 6_000, 2, 4_000, 2, 10, 60),
+    "quick": Profile("quick", 2, 4, 2, 6_000, 2, 2_000, 2, 10, 60),
     "laptop": Profile("laptop", 2, 4, 3, None, 2, 20_000, 3, 50, 120),
     "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300),
 }

@@ -115,7 +115,7 @@ class Ranks:
     @property
     def healthy(self) -> bool:
         """Whether the ranks can take the next call."""
-        if self.trouble is None and self._exit_records():
+        if self.trouble is None and self._lost():
             self._give_up("a rank ended while nothing was running on it")
         return self.trouble is None
 
@@ -150,9 +150,9 @@ class Ranks:
         remember_source(source, name)
         self.run(engine.run_cell, source, name, timeout=timeout)
 
-    def train(self, options, timeout: float = 600.0) -> dict:
+    def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
-        return self.run(engine.train_here, options, timeout=timeout)[0]
+        return self.run(engine.train_here, options, timeout=timeout, show=show)[0]
 
     def pull(self, name: str) -> list:
         """One variable of every rank, in rank order."""
@@ -272,6 +272,10 @@ class Ranks:
             with contextlib.suppress(OSError, ValueError):
                 records.append(json.loads(path.read_text()))
         return sorted(records, key=lambda record: record["time"])
+
+    def _lost(self) -> bool:
+        """Whether a rank, mpiexec or the controller has ended."""
+        return bool(self._exit_records()) or any(leash.poll() is not None for leash in self._leashes)
 
     def _give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""

@@ -56,7 +56,7 @@ def call(payload: bytes) -> bytes:
     try:
         function, args, kwargs = cloudpickle.loads(payload)
         return cloudpickle.dumps({"value": function(*args, **kwargs)})
-    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt and SystemExit are outcomes too
+    except BaseException as error:
         return cloudpickle.dumps({"error": describe(error)})
     finally:
         sys.stdout.flush()

@@ -36,7 +36,8 @@ def parse_stack(text: str, main_thread: int) -> list[dict]:
 
 
 def _is_library(file: str) -> bool:
-    return "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<") or file.endswith("workshop_lib/ranks/engine.py")
+    own_transport = file.endswith("workshop_lib/ranks/engine.py")
+    return "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<") or own_transport
 
 
 def _place(frame: dict) -> str:

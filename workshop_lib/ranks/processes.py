@@ -6,7 +6,9 @@ found and ended, by its owner or by the next start.
 """
 
 import os
+import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -15,15 +17,30 @@ VARIABLE = "WORKSHOP_RANKS"
 
 def mark(set_id: str) -> str:
     """The value of WORKSHOP_RANKS for a set of ranks owned by this process."""
-    return f"{set_id}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+    return f"{set_id}/{os.getpid()}/{start_of(os.getpid())}"
+
+
+def start_of(pid: int) -> str | None:
+    """When a process started, as a text that two processes agree on; None when it is gone.
+
+    Linux counts from boot. psutil's absolute time is no substitute there: it moves with the clock, and
+    a corrected clock would make the owner of living ranks look like another process.
+    """
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    try:
+        return f"{psutil.Process(pid).create_time():.0f}"
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _owner_is_gone(value: str) -> bool:
     _, pid, started = value.rsplit("/", 2)
-    try:
-        return abs(psutil.Process(int(pid)).create_time() - float(started)) > 0.05
-    except psutil.NoSuchProcess:
-        return True
+    return start_of(int(pid)) != started
 
 
 def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:

@@ -39,8 +39,8 @@ class Call:
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
-        if records := self.team._exit_records():
-            raise self._died(records)
+        if self.team._lost():
+            raise self._died(self._wait_for_exit_records())
         for rank in self.running:
             if not self.results[rank].ready():
                 continue
@@ -107,7 +107,7 @@ class Call:
             if frames := self._written_stack(first["rank"]):
                 where_text = f"\n  It was at {where(frames)}"
         else:
-            what = "the ranks are gone; their controller or mpiexec ended"
+            what = "the ranks are gone: their mpiexec or controller ended"
         self.team._give_up(what)
         return RankError(
             f"{what}.{where_text}\nMPI ends all ranks when one is lost. Fresh ones: `restart()`."
