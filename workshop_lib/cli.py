@@ -164,18 +164,11 @@ def _team(n: int, threads: int, bind: str):
 
 def _report(record: dict, out: str | None) -> None:
     from workshop_lib.scaling import records
+    from workshop_lib.scaling.sweep import result_line
 
     if out is not None:
         records.write(out, record)
-    what, epochs = record["what"], record["epochs"]
-    if record["stopped"] or not epochs:
-        print("stopped before the end of the first epoch" if not epochs else "stopped")
-    if epochs:
-        print(
-            f"{what['backend']} on {what['world_size']} rank(s): test accuracy "
-            f"{epochs[-1]['test_accuracy']:.2%}, {epochs[-1]['samples_per_s']:,.0f} samples/s in the last "
-            f"epoch, weights identical on all ranks: {'yes' if record['ranks_identical'] else 'no'}"
-        )
+    print(result_line(record))
 
 
 @app.command()
@@ -210,7 +203,7 @@ def sweep(
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
-            for record in run_sweep(start, counts, options, repeats, timeout, say=print):
+            for record in run_sweep(start, counts, options, repeats, timeout):
                 records.write(out, record)
                 done.append(record)
         finally:
@@ -251,7 +244,7 @@ def plot(
         for name, draw in (("scaling", plots.scaling_curve), ("accuracy", plots.accuracy_curve)):
             path = Path(out_dir) / f"{name}.png"
             plots.save(draw(found), path)
-            print(path)
+            print(f"drawn: {path}")
 
 
 @app.command()

@@ -38,7 +38,7 @@ options = [
 ]
 file = BUILD / "08_scaling_curves.jsonl"
 file.unlink(missing_ok=True)
-for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, sizes.timeout_s, say=print):
+for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, sizes.timeout_s, show=False):
     records.write(file, record)
 
 # %% [markdown]
@@ -93,7 +93,7 @@ large = [
     for name in ("mpi", "ddp")
 ]
 counts = [1, sizes.ranks]
-larger_batch = list(sweep(ranks.start, counts, large, 1, sizes.timeout_s, say=print))
+larger_batch = list(sweep(ranks.start, counts, large, 1, sizes.timeout_s, show=False))
 small_batch = [record for record in measured if record["what"]["world_size"] in counts]
 plots.scaling_curve([*small_batch, *larger_batch])
 

@@ -42,8 +42,43 @@ def test_run_all_shows_plots_and_widgets_and_no_error(browser, tmp_path, name, p
         lab.run_all(timeout_s=400)
         assert lab.errors() == []
         assert len(lab.images()) == plots
-        assert lab.widgets(), "no widget in the notebook"
+        shown = ("plot", PLOT) if plots else ("live", WIDGETS)
+        assert plots or lab.widgets(), "the live view is not in the notebook"
         for size, (width, height) in SIZES.items():
-            for what, show in [("plot", PLOT)] * (plots > 0) + [("live", WIDGETS)]:
-                lab.screenshot(SCREENSHOTS / f"{name}-{what}-{size}.png", width, height, show)
+            lab.screenshot(SCREENSHOTS / f"{name}-{shown[0]}-{size}.png", width, height, shown[1])
         assert lab.foreign == [], "the page asked for something outside this machine"
+
+
+STOPPED = """\
+# %%
+from workshop_lib import notebook, ranks
+from workshop_lib.training.options import TrainOptions
+team = ranks.start(2)
+
+# %%
+record = team.train(TrainOptions(epochs=50), timeout=300)
+
+# %%
+print("stopped:", record["stopped"], "identical:", record["ranks_identical"])
+print("still works:", team.run(max, 1, 2))
+ranks.stop()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_the_stop_button_ends_a_training_cleanly(browser, tmp_path):
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    (folder / "stop.ipynb").write_text(generate.notebook_json(STOPPED))
+    with Lab(browser, folder, tmp_path) as lab:
+        lab.start()
+        lab.open("stop.ipynb")
+        lab.begin_all()
+        lab.press("Stop")
+        lab.wait_done(60)
+        assert lab.errors() == []
+        text = "\n".join(output.text for output in lab.outputs())
+        lab.screenshot(SCREENSHOTS / "stopped-laptop.png", *SIZES["laptop"], WIDGETS)
+    assert "stopped: True" in text
+    assert "identical: True" in text
+    assert "still works: [2, 2]" in text

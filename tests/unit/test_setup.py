@@ -65,8 +65,8 @@ def test_what_is_installed_is_what_is_pinned():
 
 
 def test_a_set_up_checkout_is_done_at_once():
-    if not (ROOT / ".venv" / "workshop-setup").exists():
-        pytest.skip("this checkout was not set up with make setup")
+    if not bootstrap.is_done(bootstrap.describe({"MPI": "", "TORCH_INDEX": ""})):
+        pytest.skip("this checkout was not set up by a plain make setup since its requirements changed")
     ran = run_bootstrap(ROOT, timeout=2)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 

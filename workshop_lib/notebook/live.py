@@ -45,6 +45,9 @@ class LiveView(TextView):
         self.button = widgets.Button(description="Stop", icon="stop", button_style="warning")
         self.button.add_class("workshop-stop")
         self.button.on_click(self._stop)
+        # The cell keeps the kernel's main loop busy. JupyterLab sends clicks to a subshell beside it;
+        # ipykernel would send them on to the loop that made the button, where they would wait.
+        self.button.comm._reply_subshell_for = lambda data, subshell_id: subshell_id
         self.status, self.chart = widgets.HTML(), widgets.HTML()
         self.box = widgets.VBox([widgets.HBox([self.bar, self.button, self.status]), self.chart])
         display(self.box)

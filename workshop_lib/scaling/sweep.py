@@ -9,12 +9,13 @@ def sweep(
     options: list,
     repeats: int = 1,
     timeout_s: float = 3600.0,
-    say: Callable[[str], None] = lambda text: None,
+    show: bool = True,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
     `start(n)` gives a team of n ranks. Repeats go round the options, so that a slow minute of the
     machine touches all of them; runs never overlap, since they would share the cores they are measured on.
+    A line a run is printed; `show` adds each run's own progress.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1.")
@@ -22,6 +23,21 @@ def sweep(
         team = start(n)
         for repeat in range(repeats):
             for option in options:
+                record = team.train(option, timeout=timeout_s, show=show)
                 again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
-                say(f"{option.backend}, {n} rank{'s' * (n > 1)}{again}")
-                yield team.train(option, timeout=timeout_s)
+                print(f"{result_line(record)}{again}", flush=True)
+                yield record
+
+
+def result_line(record: dict) -> str:
+    """What a run came to, in one line."""
+    what, epochs = record["what"], record["epochs"]
+    ranks = f"{what['backend']}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
+    if not epochs:
+        return f"{ranks}: stopped in the first epoch"
+    last = epochs[-1]
+    stopped = "; stopped" if record["stopped"] else ""
+    return (
+        f"{ranks}: {last['samples_per_s']:,.0f} samples/s in the last epoch, test accuracy "
+        f"{last['test_accuracy']:.2%}, weights identical on all ranks{stopped}"
+    )

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import math
 import os
 import platform
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from workshop_lib import paths
+from workshop_lib.training.cores import affinity, usable_cores
 
 SCHEMA = 1
 TARGET_ACCURACY = 0.99
@@ -24,7 +24,7 @@ def describe_rank(device: torch.device) -> dict:
     """What one rank contributes to the record: its host, cores and threads."""
     return {
         "host": socket.gethostname(),
-        "affinity": sorted(_affinity()),
+        "affinity": sorted(affinity()),
         "host_cores": os.cpu_count() or 1,
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
@@ -118,31 +118,6 @@ def oversubscribed(ranks: list[dict]) -> bool:
         if sum(rank["threads"] for rank in here) > cores:
             return True
     return False
-
-
-def usable_cores() -> int:
-    """Cores that this process can use: its affinity, and the quota of its cgroup if lower."""
-    cores = len(_affinity())
-    for quota_file, period_file in (
-        ("cpu.max", None),
-        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):
-        try:
-            words = (Path("/sys/fs/cgroup") / quota_file).read_text().split()
-            if period_file is not None:
-                words += (Path("/sys/fs/cgroup") / period_file).read_text().split()
-            quota, period = int(words[0]), int(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # no such file, or "max": no limit
-        if quota > 0:
-            cores = min(cores, max(1, math.ceil(quota / period)))
-    return cores
-
-
-def _affinity() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))  # macOS has no affinity
 
 
 def _ranges(cores: Iterable[int]) -> str:

@@ -1,0 +1,165 @@
+"""Measure what the README claims; print it, and write it as records to build/bench.jsonl.
+
+    python tests/benchmarks/run.py [NAME …]      all of them, or some of: scaling engines target start
+
+Ratios are taken side by side in one run, from medians of REPEATS rounds; the spread is printed with them.
+Run it on a machine that does nothing else. `target` takes about half an hour, the rest some minutes.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from workshop_lib import ranks
+from workshop_lib.paths import BUILD, ROOT
+from workshop_lib.ranks import mpi
+from workshop_lib.scaling import records
+from workshop_lib.training.options import TrainOptions
+
+REPEATS, SEEDS = 3, 5
+LIMIT_S = 1800
+OUT = BUILD / "bench.jsonl"
+
+
+def train_command(out: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "workshop_lib", "train", "--out", str(out), *arguments]
+
+
+def start(command: list[str]) -> subprocess.Popen:
+    environment = os.environ | mpi.environment()
+    return subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(*processes: subprocess.Popen) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=LIMIT_S)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(process.args)} failed: {errors[-500:]}")
+
+
+def speed(record: dict) -> float:
+    """samples/s after the first epoch."""
+    return record["epochs"][-1]["samples_per_s"]
+
+
+def under_mpiexec(n: int, *arguments: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.jsonl"
+        finish(start([*mpi.mpiexec(), "-n", str(n), *train_command(out, *arguments)]))
+        return records.read(out)[0]
+
+
+def independently(n: int, *arguments: str) -> float:
+    """Summed samples/s of n one-rank processes that know nothing of each other: the machine's ceiling."""
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [Path(folder) / f"{i}.jsonl" for i in range(n)]
+        finish(*[start(train_command(out, *arguments)) for out in outs])
+        return sum(speed(records.read(out)[0]) for out in outs)
+
+
+def in_engines(n: int, options: TrainOptions) -> dict:
+    try:
+        return ranks.start(n).train(options, timeout=LIMIT_S, show=False)
+    finally:
+        ranks.stop()
+
+
+def report(name: str, wanted: str, values: list[float], **details) -> None:
+    """Print a measure and write its record."""
+    middle = statistics.median(values)
+    print(f"{name}: {middle:.3g} (from {min(values):.3g} to {max(values):.3g}; wanted: {wanted})", flush=True)
+    where = {"cpu_count": os.cpu_count(), "python": sys.version.split()[0]}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {"schema": 1, "kind": "bench", "name": name, "started": now, "where": where}
+    records.write(OUT, record | {"median": middle, "values": values, "wanted": wanted, **details})
+
+
+def scaling() -> None:
+    """2 ranks against 1, and against two independent processes."""
+    names = ("one", "two", "ceiling", "ddp")
+    rounds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(REPEATS):
+        half = ("--epochs", "2", "--train-samples", "30000")
+        rounds["one"].append(speed(under_mpiexec(1, "--epochs", "2")))
+        rounds["two"].append(speed(under_mpiexec(2, "--epochs", "2")))
+        rounds["ceiling"].append(independently(2, *half))
+        rounds["ddp"].append(speed(under_mpiexec(2, "--epochs", "2", "--backend", "ddp")))
+    one, two, ceiling, ddp = (rounds[name] for name in names)
+    samples_per_s = {"samples_per_s": rounds}
+    report("mpi, 2 ranks / 1 rank", "1.8 or more", ratios(two, one), **samples_per_s)
+    report("mpi, 2 ranks / 2 processes", "0.95 or more", ratios(two, ceiling), **samples_per_s)
+    report("ddp, 2 ranks / mpi, 2 ranks", "explained in notebook 02", ratios(ddp, two), **samples_per_s)
+
+
+def ratios(above: list[float], below: list[float]) -> list[float]:
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def engines() -> None:
+    """The same code in engines and under plain mpiexec."""
+    found = []
+    for _ in range(REPEATS):
+        inside = speed(in_engines(2, TrainOptions(backend="mpi", epochs=2)))
+        outside = speed(under_mpiexec(2, "--epochs", "2"))
+        found.append(inside / outside)
+    report("engines / mpiexec, mpi on 2 ranks", "0.97 or more", found)
+
+
+def target() -> None:
+    """Seconds to 99 % test accuracy, against the classic example on the same cores."""
+    ours, classic = [], []
+    script = Path(__file__).with_name("classic_example.py")
+    for seed in range(1, SEEDS + 1):
+        record = in_engines(2, TrainOptions(backend="mpi", seed=seed))
+        ours.append({"seconds_to_99": record["seconds_to_99"], "epochs": record["epochs"]})
+        ran = subprocess.run(
+            [sys.executable, str(script), str(seed), "14"], stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
+        )
+        classic.append(json.loads(ran.stdout))
+        print(f"seed {seed}: {seconds(ours[-1])} s against {seconds(classic[-1])} s", flush=True)
+    means = [statistics.mean(seconds(run) for run in runs) for runs in (classic, ours)]
+    details = {"ours": ours, "classic": classic, "mean_seconds": means}
+    report("mean seconds to 99 %, classic / ours", "20 or more", [means[0] / means[1]], **details)
+
+
+def seconds(run: dict) -> float:
+    """Seconds to 99 %; a run that never got there fails the benchmark."""
+    if run["seconds_to_99"] is None:
+        raise RuntimeError(f"99 % was not reached: {run['epochs']}")
+    return round(run["seconds_to_99"], 1)
+
+
+def start_up() -> None:
+    """Import and doctor, as processes."""
+    for name, wanted, arguments in (
+        ("import workshop_lib, s", "under 0.5", ["-c", "import workshop_lib"]),
+        ("workshop doctor, s", "under 5", ["-m", "workshop_lib", "doctor"]),
+    ):
+        took = []
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True, timeout=60)
+            took.append(time.perf_counter() - began)
+        report(name, wanted, took)
+
+
+def main(names: list[str]) -> None:
+    benchmarks = {"scaling": scaling, "engines": engines, "target": target, "start": start_up}
+    unknown = set(names) - set(benchmarks)
+    if unknown:
+        sys.exit(f"no benchmark {', '.join(sorted(unknown))}: use {', '.join(benchmarks)}")
+    for name in names or benchmarks:
+        benchmarks[name]()
+    print(f"records: {OUT}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
