@@ -1,0 +1,107 @@
+"""The command line as its user meets it: what it does, what it says, and that it always ends."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import mpi
+from workshop_lib.scaling import records
+
+SMALL = ("--train-samples", "1280", "--epochs", "1")
+
+
+def workshop(*arguments, launcher=(), limit_s=120, **environment):
+    return subprocess.run(
+        [*launcher, sys.executable, "-m", "workshop_lib", *arguments],
+        cwd=ROOT, env=os.environ | mpi.environment() | environment, text=True, timeout=limit_s,
+        stdin=subprocess.DEVNULL, capture_output=True,
+    )  # fmt: skip
+
+
+def says(ran, *words):
+    """One message, exit code 1, no traceback."""
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.startswith("workshop: ")
+    for word in words:
+        assert word in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--backend", "nccl"], ["nccl", "mpi or ddp"]),
+        (["train", "--epochs", "0"], ["epochs 0"]),
+        (["train", "--data-dir", "/nonexistent"], ["/nonexistent"]),
+        (["train", "--resume"], ["checkpoint"]),
+        (["train", "--ranks", "0"], ["number of ranks is 0"]),
+        (["sweep", "--ranks", "1,x"], ["1,x", "whole numbers"]),
+        (["plot", "/nonexistent.jsonl"], ["/nonexistent.jsonl"]),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words, tmp_path):
+    says(workshop(*arguments), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_on_the_ranks_is_one_message():
+    says(workshop("train", "--ranks", "2", "--data-dir", "/nonexistent"), "/nonexistent", "ranks 0, 1")
+
+
+def test_train_writes_a_record_that_says_what_ran_and_where(tmp_path):
+    out = tmp_path / "runs.jsonl"
+    ran = workshop("train", "--ranks", "2", "--out", str(out), "--seed", "3", *SMALL)
+    assert ran.returncode == 0, ran.stderr
+    assert "weights identical on all ranks" in ran.stdout
+    (record,) = records.read(out)
+    what, where = record["what"], record["where"]
+    assert (what["backend"], what["world_size"], what["seed"], what["launcher"]) == ("mpi", 2, 3, "engines")
+    assert (what["threads_per_rank"], what["global_batch"]) == (1, 128)
+    assert {"hosts", "cpu_model", "cores", "versions", "mpi_library"} <= set(where)
+    assert len(set(record["weights_sha256"])) == 1 and len(record["weights_sha256"]) == 2
+    assert not record["stopped"]
+
+
+def test_the_same_training_in_engines_and_under_mpiexec_ends_with_the_same_weights(tmp_path):
+    out = tmp_path / "runs.jsonl"
+    assert workshop("train", "--ranks", "2", "--out", str(out), *SMALL).returncode == 0
+    mpiexec = [*mpi.mpiexec(), "-n", "2"]
+    assert workshop("train", "--out", str(out), *SMALL, launcher=mpiexec).returncode == 0
+    engines, plain = records.read(out)
+    assert (engines["what"]["launcher"], plain["what"]["launcher"]) == ("engines", "mpiexec")
+    assert engines["weights_sha256"] == plain["weights_sha256"]
+
+
+def test_sweep_and_plot(tmp_path):
+    out = tmp_path / "sweep.jsonl"
+    sizes = ("--train-samples", "1280", "--epochs", "2")
+    ran = workshop("sweep", "--ranks", "1,2", "--repeats", "2", "--out", str(out), *sizes, limit_s=200)
+    assert ran.returncode == 0, ran.stderr
+    assert len(records.read(out)) == 8
+    for word in ("mpi", "ddp", "samples/s", "ciency"):
+        assert word in ran.stdout
+    assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
+    for name in ("scaling.png", "accuracy.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_failing_rank_under_mpiexec_ends_them_all():
+    program = (
+        "import sys; from mpi4py import MPI\n"
+        "from workshop_lib import cli; from workshop_lib.training import loop\n"
+        "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
+        "if MPI.COMM_WORLD.rank == 1: loop._Run.train_step = broken\n"
+        "sys.argv = ['workshop', 'train', '--train-samples', '1280']; cli.main()"
+    )
+    started = time.monotonic()
+    ran = subprocess.run(
+        [*mpi.mpiexec(), "-n", "2", sys.executable, "-c", program],
+        cwd=ROOT, env=os.environ | mpi.environment(), text=True, timeout=60, capture_output=True,
+    )  # fmt: skip
+    assert ran.returncode != 0
+    assert "ZeroDivisionError" in ran.stderr and "on rank 1" in ran.stderr
+    assert time.monotonic() - started < 30
