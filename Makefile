@@ -33,7 +33,7 @@ notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.notebook.generate
 
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
-	@$(BIN)/python -m workshop_lib.notebook.generate --run
+	@$(BIN)/python -m workshop_lib.notebook.execute
 
 bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py

@@ -3,19 +3,24 @@
 import contextlib
 import sys
 import time
+from dataclasses import fields
 from typing import Annotated
 
 import typer
 
+from workshop_lib.training.backends import REGISTRY
+from workshop_lib.training.options import TrainOptions
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
+Backend = Annotated[str, typer.Option(help=f"How gradients are averaged: {', '.join(REGISTRY)}.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 BatchSize = Annotated[int, typer.Option(help="Samples a rank in each step.")]
 LearningRate = Annotated[float, typer.Option(help="Peak learning rate, before scaling.")]
 LrScaling = Annotated[str, typer.Option(help="How it grows with the ranks: none, sqrt or linear.")]
 Warmup = Annotated[float, typer.Option(help="Epochs over which the learning rate rises to its peak.")]
 Decay = Annotated[str, typer.Option(help="How it falls afterwards: none, linear or cosine.")]
-Optimizer = Annotated[str, typer.Option(help="sgd (Nesterov momentum 0.9) or adam.")]
+Optimizer = Annotated[str, typer.Option(help="sgd (with Nesterov momentum) or adam.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda (one GPU a rank).")]
 Seed = Annotated[int, typer.Option(help="One seed for weights, data order and ranks.")]
 DataDir = Annotated[str | None, typer.Option(help="A folder in IDX format instead of MNIST.")]
@@ -47,12 +52,6 @@ def _end(message: str):
     raise typer.Exit(1)
 
 
-def _options(**given):
-    from workshop_lib.training.options import TrainOptions
-
-    return TrainOptions(**given)
-
-
 @app.command()
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -66,16 +65,16 @@ def doctor(
 @app.command()
 def train(
     ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
-    backend: Annotated[str, typer.Option(help="How gradients are averaged: mpi or ddp.")] = "mpi",
-    epochs: Epochs = 2,
-    batch_size: BatchSize = 64,
-    lr: LearningRate = 0.1,
-    lr_scaling: LrScaling = "none",
-    warmup_epochs: Warmup = 0.25,
-    decay: Decay = "linear",
-    optimizer: Optimizer = "sgd",
-    device: Device = "auto",
-    seed: Seed = 1,
+    backend: Backend = TrainOptions.backend,
+    epochs: Epochs = TrainOptions.epochs,
+    batch_size: BatchSize = TrainOptions.batch_size,
+    lr: LearningRate = TrainOptions.lr,
+    lr_scaling: LrScaling = TrainOptions.lr_scaling,
+    warmup_epochs: Warmup = TrainOptions.warmup_epochs,
+    decay: Decay = TrainOptions.decay,
+    optimizer: Optimizer = TrainOptions.optimizer,
+    device: Device = TrainOptions.device,
+    seed: Seed = TrainOptions.seed,
     data_dir: DataDir = None,
     train_samples: TrainSamples = None,
     max_steps: Annotated[int | None, typer.Option(help="End after so many steps.")] = None,
@@ -92,16 +91,12 @@ def train(
         _train_as_one_rank(given, out)
         return
     with _clear_errors():
-        options = _options(**given)
+        options = TrainOptions(**given)
         with _team(ranks, threads, bind) as team:
             _report(team.train(options, timeout=timeout), out)
 
 
 def _option_names() -> set[str]:
-    from dataclasses import fields
-
-    from workshop_lib.training.options import TrainOptions
-
     return {field.name for field in fields(TrainOptions)}
 
 
@@ -112,7 +107,7 @@ def _train_as_one_rank(given: dict, out: str | None) -> None:
 
     try:
         with _clear_errors():
-            options = _options(**given)
+            options = TrainOptions(**given)
             world = detect()
             record = train_as_rank(options, callbacks=[_Terminal()] if world.rank == 0 else [])
             if world.rank == 0:
@@ -176,12 +171,12 @@ def sweep(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
     backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
     repeats: Annotated[int, typer.Option(help="Runs of each point.")] = 1,
-    epochs: Epochs = 2,
-    batch_size: BatchSize = 64,
-    lr: LearningRate = 0.1,
-    lr_scaling: LrScaling = "none",
-    device: Device = "auto",
-    seed: Seed = 1,
+    epochs: Epochs = TrainOptions.epochs,
+    batch_size: BatchSize = TrainOptions.batch_size,
+    lr: LearningRate = TrainOptions.lr,
+    lr_scaling: LrScaling = TrainOptions.lr_scaling,
+    device: Device = TrainOptions.device,
+    seed: Seed = TrainOptions.seed,
     data_dir: DataDir = None,
     train_samples: TrainSamples = None,
     threads: Threads = 1,
@@ -199,7 +194,7 @@ def sweep(
         from workshop_lib.scaling.sweep import sweep as run_sweep
 
         counts = _counts(ranks)
-        options = [_options(backend=name, **common) for name in _backends(backends)]
+        options = [TrainOptions(backend=name, **common) for name in _backends(backends)]
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731

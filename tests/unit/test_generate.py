@@ -204,5 +204,5 @@ def test_a_kernel_that_dies_is_reported(tmp_path):
 
 
 def test_an_unknown_name_is_refused(capsys):
-    assert generate.main(["--run", "77_nothing"]) == 1
+    assert execute.run_all(["77_nothing"]) == 1
     assert "no notebook '77_nothing'" in capsys.readouterr().err

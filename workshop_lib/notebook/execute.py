@@ -1,4 +1,7 @@
-"""Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed."""
+"""Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
+
+    python -m workshop_lib.notebook.execute [NAME …]    all of them, or those named, to build/notebooks/
+"""
 
 import os
 import re
@@ -84,8 +87,10 @@ def _last_started(notebook) -> tuple[int | None, str]:
 def run_all(names: list[str]) -> int:
     """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed."""
     known = [source.stem for source in sources()]
-    for name in set(names) - set(known):
-        raise ValueError(f"no notebook {name!r} in notebooks/source; there are {', '.join(known)}.")
+    if unknown := set(names) - set(known):
+        listed = ", ".join(map(repr, sorted(unknown)))
+        print(f"no notebook {listed} in notebooks/source; there are {', '.join(known)}.", file=sys.stderr)
+        return 1
     outcomes = []
     for name in [name for name in known if name in (names or known)]:
         for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb")):
@@ -95,3 +100,7 @@ def run_all(names: list[str]) -> int:
     seconds = sum(outcome.seconds for outcome in outcomes)
     print(f"{len(outcomes)} notebooks in {seconds:.0f} s, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_all(sys.argv[1:]))

@@ -2,7 +2,6 @@
 
     python -m workshop_lib.notebook.generate            write notebooks/ and notebooks/solutions/
     python -m workshop_lib.notebook.generate --check    fail if they differ from notebooks/source/
-    python -m workshop_lib.notebook.generate --run      execute all of them, to build/notebooks/
 
 A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
 
@@ -182,17 +181,10 @@ def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
     parser.add_argument(
         "--check", action="store_true", help="fail if notebooks differ from sources"
     )
-    parser.add_argument(
-        "--run", nargs="*", metavar="NAME", help="execute all notebooks, or those named"
-    )
     options = parser.parse_args(arguments)
     try:
         if options.check:
             return _check(folder)
-        if options.run is not None:
-            from workshop_lib.notebook.execute import run_all
-
-            return run_all(options.run)
         for path in write(folder):
             print(f"wrote {os.path.relpath(path)}")
         return 0

@@ -123,8 +123,6 @@ class Ranks:
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
         return f"<{self.n} MPI rank{'s' * (self.n > 1)}, {state}>"
 
-    # -- running ---------------------------------------------------------------------------------
-
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
@@ -166,8 +164,6 @@ class Ranks:
         """Host, process, threads, allowed cores and MPI library of every rank."""
         return self.run(engine.about, show=False, timeout=30)
 
-    # -- starting and stopping --------------------------------------------------------------------
-
     def restart(self, n: int | None = None) -> "Ranks":
         """Fresh ranks (of another number, if `n` is given). Their variables are gone."""
         if self.attached_only:
@@ -192,7 +188,8 @@ class Ranks:
                 leash.wait(4)
         processes.kill([process for process, _ in processes.marked(self._set_id)])
         for leash in self._leashes:
-            leash.wait(4)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                leash.wait(4)
         self._leashes = []
         shutil.rmtree(self.folder, ignore_errors=True)
 
