@@ -3,6 +3,8 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
+# Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
+ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
 export IPYTHONDIR := $(BUILD)/ipython
 export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
@@ -13,10 +15,10 @@ export MPLCONFIGDIR := $(BUILD)/matplotlib
 .PHONY: help setup lab test demo notebooks run-notebooks bench clean distclean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s "$$(printf '\t')"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
-	@$(or $(PYTHON),python3) workshop_lib/bootstrap.py
+	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
 lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)

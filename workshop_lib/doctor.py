@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
 from workshop_lib.training.cores import usable_cores
 
-COMMAND_LIMIT_S = 15.0
+COMMAND_LIMIT_S = 10.0
 PACKAGES = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
@@ -151,15 +152,24 @@ def _cores() -> Finding:
     return Finding("cores", "ok", found)
 
 
+def cgroup_available_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Bytes of memory that the cgroup (version 2 or 1) has left; infinite where it sets no limit."""
+    for folder, limit, used, cache in (
+        (cgroup, "memory.max", "memory.current", "inactive_file"),
+        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
+            rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue  # not this version, or "max": no limit
+        # Files read before count as used, and are dropped when the memory is wanted.
+        return limit_bytes - used_bytes + int(rows.get(cache, 0))
+    return math.inf
+
+
 def _memory() -> Finding:
-    available = psutil.virtual_memory().available
-    try:
-        limit, used = (
-            int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current")
-        )
-        available = min(available, limit - used)
-    except (OSError, ValueError):
-        pass  # no cgroup, or no limit
+    available = min(psutil.virtual_memory().available, cgroup_available_bytes())
     found = f"{available / 1e9:.1f} GB available"
     if available < LEAST_MEMORY_BYTES:
         return Finding("memory", "warn", found, "close other notebooks: a rank takes about 0.3 GB")

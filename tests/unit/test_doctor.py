@@ -1,6 +1,7 @@
 """The doctor finds what is there and what is broken, fast."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -67,6 +68,28 @@ def test_no_mpiexec_fails_with_a_remedy():
     finding = by_name(json.loads(run("--json", WORKSHOP_MPIEXEC="/nonexistent/mpiexec").stdout))["two ranks"]
     assert finding["status"] == "fail"
     assert finding["remedy"]
+
+
+@pytest.mark.parametrize("version", [2, 1])
+def test_memory_of_a_cgroup(tmp_path, version):
+    """Files as the two versions write them: 8 GB allowed, 6 GB used, of which 1 GB is cache."""
+    folder = tmp_path if version == 2 else tmp_path / "memory"
+    folder.mkdir(exist_ok=True)
+    limit, used, cache = {
+        2: ("memory.max", "memory.current", "inactive_file"),
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    }[version]
+    (folder / limit).write_text("8000000000\n")
+    (folder / used).write_text("6000000000\n")
+    (folder / "memory.stat").write_text(f"anon 5000000000\n{cache} 1000000000\n")
+    assert doctor.cgroup_available_bytes(tmp_path) == 3e9
+
+
+def test_memory_without_a_limit(tmp_path):
+    assert doctor.cgroup_available_bytes(tmp_path) == math.inf
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("6000000000\n")
+    assert doctor.cgroup_available_bytes(tmp_path) == math.inf
 
 
 def test_strays_are_listed_with_the_command_that_ends_them():

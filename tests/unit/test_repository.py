@@ -1,0 +1,46 @@
+"""What is under version control: the layout, the data and its card, nothing that ties it to one place."""
+
+import gzip
+import hashlib
+import re
+import subprocess
+
+import pytest
+
+from workshop_lib.paths import ROOT
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "assets" / "mnist").glob("*.gz")))
+def test_the_data_card_describes_the_files(name):
+    card = (ROOT / "assets" / "mnist" / "README.md").read_text()
+    packed = (ROOT / "assets" / "mnist" / name).read_bytes()
+    for file, content in ((name, packed), (name.removesuffix(".gz"), gzip.decompress(packed))):
+        row = f"| `{file}` | {len(content):,} | `{hashlib.sha256(content).hexdigest()}` |"
+        assert row in card, f"the card does not say: {row}"
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    """Names of the files under version control."""
+    ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    if not ran.stdout:
+        pytest.skip("not a git checkout")
+    return ran.stdout.splitlines()
+
+
+def test_packages_come_from_where_pip_is_told_to_look(tracked):
+    """A host name in a file would break machines behind a mirror."""
+    names = ("py" r"pi\.org", "python" r"hosted\.org", "download\\.py" r"torch\.org", "ana" r"conda\.org")
+    hosts = re.compile(rf"\b({'|'.join(names)})")
+    for path in (ROOT / name for name in tracked):
+        if path.suffix not in (".gz", ".png") and path.is_file():
+            found = hosts.search(path.read_text())
+            assert not found, f"{path.relative_to(ROOT)} names {found[0]}"
+
+
+def test_the_top_level_is_as_the_readme_says(tracked):
+    allowed = {
+        ".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "assets", "constraints.txt",
+        "environment.yml", "notebooks", "pyproject.toml", "submissions", "tests", "workshop_lib",
+    }  # fmt: skip
+    assert {name.split("/")[0] for name in tracked} <= allowed
