@@ -1,6 +1,6 @@
 """Measure what the README claims; print it, and write it as records to build/bench.jsonl.
 
-    python tests/benchmarks/run.py [NAME …]      all of them, or some of: scaling engines target start
+    python tests/benchmarks/run.py [NAME …]      all, or some of: scaling engines target start dashboard
 
 Ratios are taken side by side in one run, from medians of REPEATS rounds; the spread is printed with them.
 Run it on a machine that does nothing else. `target` takes about half an hour, the rest some minutes.
@@ -16,6 +16,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jupyter_client.manager import start_new_kernel
+
 from workshop_lib import ranks
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import mpi
@@ -23,6 +25,7 @@ from workshop_lib.scaling import records
 from workshop_lib.training.options import TrainOptions
 
 REPEATS, SEEDS = 3, 5
+DASHBOARD_ROUNDS = 5
 LIMIT_S = 1800
 OUT = BUILD / "bench.jsonl"
 
@@ -151,8 +154,62 @@ def start_up() -> None:
         report(name, wanted, took)
 
 
+IN_KERNEL = """\
+import json
+from workshop_lib import notebook, ranks
+from workshop_lib.training.options import TrainOptions
+
+def unwatched(options):
+    from workshop_lib.training.loop import train
+    return train(options)
+
+team, options = ranks.start(2), TrainOptions(epochs=4)
+for number in range(%d):
+    order = ["shown", "hidden", "unwatched"]
+    for how in order if number %% 2 else reversed(order):
+        if how == "unwatched":
+            record = team.run(unwatched, options, timeout=600, show=False)[0]
+        else:
+            record = team.train(options, show=how == "shown")
+        print(json.dumps({how: [epoch["samples_per_s"] for epoch in record["epochs"][1:]]}), flush=True)
+ranks.stop()
+"""
+
+
+def dashboard() -> None:
+    """Training with the dashboard in a real kernel, against show=False, and against no progress at all."""
+    found: dict[str, list[float]] = {"shown": [], "hidden": [], "unwatched": []}
+    updates = 0
+
+    def read(message: dict) -> None:
+        nonlocal updates
+        kind, content = message["msg_type"], message["content"]
+        updates += kind == "comm_msg"
+        if kind == "error":
+            raise RuntimeError("\n".join(content["traceback"]))
+        for line in content["text"].splitlines() if kind == "stream" else ():
+            if line.startswith("{"):
+                (how, samples_per_s), *_ = json.loads(line).items()
+                found[how].append(statistics.harmonic_mean(samples_per_s))
+                print(f"{how}: {found[how][-1]:,.0f} samples/s", flush=True)
+
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
+    try:
+        client.execute_interactive(IN_KERNEL % DASHBOARD_ROUNDS, timeout=LIMIT_S, output_hook=read)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+    details = {"samples_per_s": found, "updates": updates}
+    report("dashboard shown / show=False", "0.98 or more", ratios(found["shown"], found["hidden"]), **details)
+    report(
+        "dashboard shown / unwatched", "0.98 or more", ratios(found["shown"], found["unwatched"]), **details
+    )
+
+
 def main(names: list[str]) -> None:
-    benchmarks = {"scaling": scaling, "engines": engines, "target": target, "start": start_up}
+    benchmarks = {
+        "scaling": scaling, "engines": engines, "target": target, "start": start_up, "dashboard": dashboard,
+    }  # fmt: skip
     unknown = set(names) - set(benchmarks)
     if unknown:
         sys.exit(f"no benchmark {', '.join(sorted(unknown))}: use {', '.join(benchmarks)}")

@@ -205,6 +205,15 @@ class Lab:
                 f"{error} Prompts: {self.prompts()}; errors: {self.errors()}"
             ) from None
 
+    def edit_and_run(self, old: str, new: str, timeout_s: float = 60) -> None:
+        """Replace the source of the code cell that holds the text `old` by `new`, and run it."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell", has_text=old).first
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(new)
+        self.page.keyboard.press("Shift+Enter")
+        self.wait_done(timeout_s)
+
     def prompts(self) -> list[str]:
         """The prompt of every code cell: "[3]:" when done, "[*]:" while it runs or waits."""
         return self.page.eval_on_selector_all(

@@ -19,9 +19,7 @@ def markers(axes, hollow: bool) -> dict[str, list[tuple[float, float]]]:
     for bars in axes.containers:
         line = bars.lines[0]
         if (line.get_markerfacecolor() == "white") == hollow:
-            found.setdefault(to_hex(line.get_color()).upper(), []).extend(
-                line.get_xydata().tolist()
-            )
+            found.setdefault(to_hex(line.get_color()).upper(), []).extend(line.get_xydata().tolist())
     return found
 
 
@@ -55,9 +53,7 @@ def test_points_are_the_medians_and_oversubscribed_ones_are_hollow():
 
 def test_curves_differ_in_colour_marker_and_line():
     speed = plots.scaling_curve(sweep(figures.BACKENDS, (1, 2))).axes[0]
-    curves = [
-        line for line in speed.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2
-    ]
+    curves = [line for line in speed.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2]
     assert len(curves) == 7
     assert len({line.get_color() for line in curves}) == 7
     assert len({str(line._dash_pattern) for line in curves}) == 7
@@ -115,9 +111,7 @@ def test_accuracy_curve(x, label, last):
 def test_text_is_large_and_stays_inside_the_figure(draw):
     records = sweep(figures.BACKENDS[:5])
     for record in records:
-        record["where"]["cpu_model"] = (
-            "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
-        )
+        record["where"]["cpu_model"] = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
     figure = draw(records)
     figure.draw_without_rendering()
     whole = figure.bbox

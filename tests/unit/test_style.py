@@ -12,12 +12,13 @@ from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
 ALWAYS = {"paths", "__version__"}
-RANK_WORLD = ALWAYS | {"data", "models", "comm", "training"}
+RANK_WORLD = ALWAYS | {"data", "models", "comm", "training", "probes"}
 MAY_IMPORT = {
     "data": ALWAYS,
     "models": ALWAYS | {"data", "models"},
     "comm": ALWAYS | {"comm"},
-    "training": RANK_WORLD,
+    "training": RANK_WORLD - {"probes"},
+    "probes": RANK_WORLD,
     "ranks": RANK_WORLD | {"ranks"},
     "scaling": RANK_WORLD | {"scaling"},
     "notebook": RANK_WORLD | {"ranks", "scaling", "notebook"},
@@ -61,7 +62,7 @@ def test_arrows_between_the_parts_run_one_way(part):
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; {part} must not know them"
 
 
-@pytest.mark.parametrize("part", ["data", "models", "comm", "training"])
+@pytest.mark.parametrize("part", ["data", "models", "comm", "training", "probes"])
 def test_code_on_ranks_knows_no_notebook(part):
     for path in (LIBRARY / part).rglob("*.py"):
         wrong = {name for name in imported(path) if name.split(".")[0] in NOTEBOOK_ONLY}

@@ -37,7 +37,9 @@ class RanksMagics(Magics):
         # The line of the magic counts, so that messages name the line the learner sees.
         source = "\n" + cell
         try:
-            ranks.current().run_cell(source, f"In[{self.shell.execution_count}]", options.timeout)
+            # The number beside the cell: execution_count is that of the next one already.
+            name = f"In[{self.shell.displayhook.prompt_count}]"
+            ranks.current().run_cell(source, name, options.timeout)
         except ranks.RankError as error:
             if not options.catch:
                 raise

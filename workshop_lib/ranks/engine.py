@@ -8,6 +8,7 @@ import ast
 import faulthandler
 import json
 import linecache
+import math
 import os
 import signal
 import socket
@@ -16,12 +17,15 @@ import threading
 import time
 import traceback
 import types
+from collections import deque
 
 import cloudpickle
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
 NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
+
+POINTS_SENT = 8
 
 _stop = threading.Event()
 
@@ -139,29 +143,52 @@ def _gloo_sequence() -> int:
 
 
 class Publisher:
-    """Training callbacks that send progress to the notebook, at most `hz` times a second."""
+    """Training callbacks that send progress to the notebook, two to four times a second.
+
+    All ranks publish after the same steps, those divisible by a power of two that fits their common pace.
+    So the notebook compares like with like, and the ranks pay for publishing at the same moment rather
+    than waiting for each in turn. Between these steps, a step costs a comparison and a look at the clock.
+    Should the pace drop for long, publishing goes by time until a new power of two fits.
+    """
 
     def __init__(self, hz: float = 4.0):
         from ipyparallel.engine.datapub import publish_data
 
-        self.publish, self.every_s, self.last = publish_data, 1 / hz, 0.0
-        self.epochs = []
+        self.publish, self.every_s, self.every_steps = publish_data, 1 / hz, 1
+        self.epochs, self.event = [], None
+        self.points = deque(maxlen=POINTS_SENT)
 
     def on_start(self, info):
         self.publish({"info": info})
+        self._start_counting()
 
     def on_step(self, event):
-        now = time.monotonic()
-        if now - self.last >= self.every_s:
-            self.last = now
-            self.publish({"step": event})
+        self.event = event
+        self.steps += 1
+        if event["step"] % self.every_steps == 0 or time.perf_counter() - self.since > 4 * self.every_s:
+            self.publish(self._progress())
+            seconds_a_step = (time.perf_counter() - self.since) / self.steps
+            self.every_steps = 2 ** max(0, int(math.log2(self.every_s / seconds_a_step)))
+            self._start_counting()
 
     def on_epoch(self, row):
         self.epochs.append(row)
-        self.publish({"epochs": list(self.epochs)})
+        self.publish(self._progress() | {"epochs": list(self.epochs)})
+        self._start_counting()
 
     def should_stop(self):
         return _stop.is_set()
+
+    def _start_counting(self):
+        self.steps, self.since = 0, time.perf_counter()
+
+    def _progress(self) -> dict:
+        """This rank's state after its last step; a few points more, should the notebook miss a message."""
+        event = self.event
+        done = (event["epoch"] - 1) * event["steps_per_epoch"] + event["step"]
+        if not self.points or self.points[-1]["done"] < done:
+            self.points.append({"done": done, **event, "sums": event["sums"]})
+        return {"points": list(self.points), "stamps": event["stamps"]}
 
 
 def train_here(options) -> dict:

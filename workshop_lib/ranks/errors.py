@@ -6,6 +6,8 @@ import signal
 import sys
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
+# What carries the learner's code, and what it calls: never the line to look at.
+IN_BETWEEN = ("ranks/engine.py", "probes/", "comm/")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -36,8 +38,9 @@ def parse_stack(text: str, main_thread: int) -> list[dict]:
 
 
 def _is_library(file: str) -> bool:
-    own_transport = file.endswith("workshop_lib/ranks/engine.py")
-    return "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<") or own_transport
+    if "/lib/python3" in file or file.endswith(".pyx") or file.startswith("<"):
+        return True
+    return any(f"workshop_lib/{part}" in file for part in IN_BETWEEN)
 
 
 def _place(frame: dict) -> str:

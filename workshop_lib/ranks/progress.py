@@ -1,8 +1,107 @@
-"""A run's progress as text: what a terminal, or a notebook without widgets, shows."""
+"""A run's progress: what the ranks published put together, and shown as text."""
 
 import sys
+from typing import NamedTuple
 
 from tqdm import tqdm
+
+from .timeline import timeline
+
+MAX_POINTS = 100
+SHARES_OF_LAST_S = 1.0
+
+
+class Point(NamedTuple):
+    """What happened since the point before, on the same steps of all ranks."""
+
+    done: int  # steps of the run, so far
+    lr: float
+    sums: list[list[float]]  # [rank] loss, correct answers, samples
+
+    def of_ranks(self) -> list[list[float]]:
+        """The sums of each rank, and last those of all ranks together."""
+        return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
+
+
+class Progress:
+    """What the ranks have published about a training, as curves over the steps of the run."""
+
+    def __init__(self):
+        self.info, self.step, self.epochs, self.stamps = None, None, [], []
+        self.curve: list[Point] = []
+        self._last: list[dict] = []  # the ranks' points that the curve ends with
+
+    def take(self, data: list[dict]) -> bool:
+        """Add what each rank published last; whether there was anything new about the training."""
+        lead = data[0]
+        self.info = lead.get("info")
+        known = [{point["done"]: point for point in of_rank.get("points", ())} for of_rank in data]
+        after = self._last[0]["done"] if self._last else 0
+        new = sorted(done for done in set.intersection(*map(set, known)) if done > after)
+        for done in new:
+            self._add([points[done] for points in known])
+        if new:
+            self.step, self.stamps = self._last[0], [of_rank["stamps"] for of_rank in data]
+        elif not known[0] and "step" in lead:  # only one rank is known: under plain mpiexec
+            self.step = lead["step"]
+        news = bool(new) or len(self.epochs) < len(lead.get("epochs", ()))
+        self.epochs = lead.get("epochs", self.epochs)
+        return news
+
+    def _add(self, points: list[dict]) -> None:
+        lead = points[0]
+        goes_on = bool(self._last) and self._last[0]["epoch"] == lead["epoch"]  # sums begin with an epoch
+        before = [point["sums"] for point in self._last] if goes_on else [[0.0] * 3] * len(points)
+        sums = [
+            [now - then for now, then in zip(point["sums"], old, strict=True)]
+            for point, old in zip(points, before, strict=True)
+        ]
+        self.curve.append(Point(lead["done"], lead["lr"], sums))
+        self._last = points
+        if len(self.curve) > MAX_POINTS:
+            self.curve = [merged(*self.curve[i : i + 2]) for i in range(0, len(self.curve), 2)]
+
+    @property
+    def done(self) -> int:
+        """Steps of the run that are done."""
+        step = self.step
+        return (step["epoch"] - 1) * step["steps_per_epoch"] + step["step"] if step else 0
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.info["epochs"] * self.info["steps_per_epoch"] if self.info else 1
+
+    def figures(self) -> list[str]:
+        """What the last steps gave, in words: loss over all ranks, learning rate, speed."""
+        if self.step is None:
+            return []
+        if self.curve:
+            loss, _, samples = self.curve[-1].of_ranks()[-1]
+            loss = loss / samples if samples else None
+        else:
+            loss = self.step["loss"]
+        found = [] if loss is None else [f"loss {loss:.3f}"]
+        return [
+            *found,
+            f"learning rate {self.step['lr']:.3g}",
+            f"{self.step['samples_per_s']:,.0f} samples/s",
+        ]
+
+    def shares(self) -> list[str]:
+        """What all ranks together did with the last second, in words; nothing where that is not known."""
+        recent = timeline(self.stamps, SHARES_OF_LAST_S)
+        if len(self.stamps) < 2 or not recent.meetings_known:
+            return []
+        return [f"{kind} {share:.0%}" for kind, share in recent.mean_shares().items()]
+
+
+def merged(first: Point, second: Point | None = None) -> Point:
+    """Two neighbouring points as one; the first alone when there is no second."""
+    if second is None:
+        return first
+    sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(first.sums, second.sums, strict=True)]
+    return Point(second.done, second.lr, sums)
 
 
 class TextView:
@@ -10,6 +109,7 @@ class TextView:
 
     def __init__(self, n: int):
         self.n, self.bar, self.epochs_shown = n, None, 0
+        self.progress = Progress()
         self.stop_requested = False
 
     def output(self, lines: list[str]) -> None:
@@ -19,20 +119,18 @@ class TextView:
 
     def update(self, data: list[dict], elapsed_s: float, running: list[int]) -> None:
         """Called about ten times a second: what each rank published last, and who still runs."""
-        lead = data[0]
-        if "info" in lead and self.bar is None:
-            total = lead["info"]["epochs"] * lead["info"]["steps_per_epoch"]
-            self.bar = tqdm(total=total, unit="step", file=sys.stdout, leave=False, mininterval=0.5)
-        if self.bar is not None and "step" in lead:
-            self._step(lead["step"])
-        for row in lead.get("epochs", [])[self.epochs_shown :]:
+        done_before = self.progress.done
+        self.progress.take(data)
+        if self.progress.info and self.bar is None:
+            self.bar = tqdm(
+                total=self.progress.total, unit="step", file=sys.stdout, leave=False, mininterval=0.5
+            )
+        if self.bar is not None and self.progress.done > done_before:
+            self.bar.set_postfix_str(", ".join(self.progress.figures() + self.progress.shares()), False)
+            self.bar.update(self.progress.done - self.bar.n)
+        for row in self.progress.epochs[self.epochs_shown :]:
             self.output([epoch_line(row)])
             self.epochs_shown += 1
-
-    def _step(self, step: dict) -> None:
-        self.bar.set_postfix_str(f"loss {step['loss']:.3f}, {step['samples_per_s']:,.0f} samples/s", False)
-        done = (step["epoch"] - 1) * step["steps_per_epoch"] + step["step"]
-        self.bar.update(done - self.bar.n)
 
     def close(self) -> None:
         if self.bar is not None:

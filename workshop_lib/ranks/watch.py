@@ -27,6 +27,7 @@ class Call:
         self.team = team
         self.results = [team.client[rank].apply_async(engine.call, payload) for rank in range(team.n)]
         self.outcomes: dict[int, dict] = {}
+        self._started = time.monotonic()
         self._shown = [[0, 0] for _ in self.results]
 
     @property
@@ -36,6 +37,14 @@ class Call:
     @property
     def failed(self) -> list[int]:
         return [rank for rank, outcome in sorted(self.outcomes.items()) if "error" in outcome]
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def published(self) -> list[dict]:
+        """What each rank published last about its progress."""
+        return [result.data or {} for result in self.results]
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
@@ -128,6 +137,7 @@ def watch(team, payload: bytes, timeout_s: float, view) -> list:
                 if result.ready() and team.client is not None:
                     result.wait_for_output(1)
             view.output(call.new_lines(whole=True))
+            view.update(call.published(), call.elapsed_s, call.running)
             view.close()
     if call.failed:
         _raise_failed(call)
@@ -135,7 +145,6 @@ def watch(team, payload: bytes, timeout_s: float, view) -> list:
 
 
 def _follow(call: Call, timeout_s: float, view) -> None:
-    started = time.monotonic()
     failed_at = stop_at = None
     next_view = 0.0
     while call.running:
@@ -144,7 +153,7 @@ def _follow(call: Call, timeout_s: float, view) -> None:
         if view is not None and now >= next_view:
             next_view = now + VIEW_EVERY_S
             view.output(call.new_lines())
-            view.update([result.data or {} for result in call.results], now - started, call.running)
+            view.update(call.published(), call.elapsed_s, call.running)
             if view.stop_requested and stop_at is None:
                 stop_at = now
                 call.signal(signal.SIGUSR2)
@@ -154,11 +163,9 @@ def _follow(call: Call, timeout_s: float, view) -> None:
             _raise_stuck(call)
         if stop_at is not None and now - stop_at > STOP_LIMIT_S:
             raise KeyboardInterrupt
-        if now - started > timeout_s:
+        if call.elapsed_s > timeout_s:
             _raise_timeout(call, timeout_s)
         time.sleep(POLL_S)
-    if view is not None:
-        view.update([result.data or {} for result in call.results], time.monotonic() - started, [])
 
 
 def _errors_text(call: Call) -> str:

@@ -13,8 +13,9 @@ from workshop_lib.models import torch_cnn
 from workshop_lib.training import backends, checkpoint, device, metrics, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
-from workshop_lib.training.callbacks import methods_of
+from workshop_lib.training.callbacks import StepEvent, methods_of
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.stamps import Stamps
 
 STEPS_BETWEEN_STOP_CHECKS = 8
 MOMENTUM = 0.85
@@ -36,6 +37,7 @@ def train(
     so that none waits for ever in a collective.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device.keep_freed_memory()
     if backend is None:
         world = world or worlds.detect()
         backend = backends.create(options.backend, world, device.choose(options.device, world))
@@ -87,9 +89,7 @@ class _Run:
 
     def build_model(self) -> None:
         options, world_size = self.options, self.world.world_size
-        self.steps_per_epoch = shard.steps_per_epoch(
-            self.train_size, options.batch_size, world_size
-        )
+        self.steps_per_epoch = shard.steps_per_epoch(self.train_size, options.batch_size, world_size)
         self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, world_size)
         self.warmup_steps = round(options.warmup_epochs * self.steps_per_epoch)
         self.model = torch_cnn.build(options.seed).to(self.device)
@@ -98,9 +98,7 @@ class _Run:
         if options.optimizer == "adam":
             self.optimizer = torch.optim.Adam(parameters, foreach=True)
         else:
-            self.optimizer = torch.optim.SGD(
-                parameters, momentum=MOMENTUM, nesterov=True, foreach=True
-            )
+            self.optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, foreach=True)
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
@@ -115,6 +113,7 @@ class _Run:
         return self.options.max_steps is not None and self.steps_done >= self.options.max_steps
 
     def run(self) -> dict:
+        self.stamps = Stamps(self.backend)
         self.call_hooks("on_start", self.info())
         stopped = False
         while self.epoch <= self.options.epochs and not (stopped or self.at_max_steps):
@@ -143,6 +142,8 @@ class _Run:
             "steps_per_epoch": self.steps_per_epoch,
             "global_batch": self.options.batch_size * self.world.world_size,
             "backend": self.backend.name,
+            "oversubscribed": self.record["what"]["oversubscribed"],
+            "clock_origin_s": self.stamps.clock_origin_s,
         }
 
     def call_hooks(self, name: str, value: dict) -> None:
@@ -164,14 +165,18 @@ class _Run:
         if self.backend.communication_s is not None:
             self.backend.communication_s = 0.0
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
-        start, first_step, stopped = time.perf_counter(), self.step, False
+        start = step_start = time.perf_counter()
+        first_step, stopped = self.step, False
         for indices, n_global in batches:
             loss = self.train_step(torch.from_numpy(indices).to(self.device), n_global)
             self.step += 1
+            span = self.backend.averaging_span
+            meetings = [] if span is None else [span]
             if self.hooks["on_step"]:
                 seconds_a_step = (time.perf_counter() - start) / (self.step - first_step)
                 self.report_step(loss, len(indices), n_global / seconds_a_step)
-            stopped = self.stop_is_possible and self.ranks_agree_to_stop()
+            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings)
+            step_start = self.stamps.add(self.steps_done, step_start, meetings)
             if stopped or self.at_max_steps:
                 break
         if self.device.type == "cuda":
@@ -205,21 +210,29 @@ class _Run:
         return loss.detach()
 
     def report_step(self, loss: torch.Tensor, n_local: int, samples_per_s: float) -> None:
-        event = {
+        values = {
             "epoch": self.epoch,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
-            "loss": loss.item() / n_local if n_local else None,
             "lr": self.lr,
             "samples_per_s": samples_per_s,
         }
-        self.call_hooks("on_step", event)
+        later = {
+            "loss": lambda: loss.item() / n_local if n_local else None,
+            "sums": self.sums.tolist,
+            "stamps": lambda: list(self.stamps.last),
+        }
+        self.call_hooks("on_step", StepEvent(values, later))
 
-    def ranks_agree_to_stop(self) -> bool:
+    def ranks_agree_to_stop(self, meetings: list[tuple[float, float]]) -> bool:
         if self.step % STEPS_BETWEEN_STOP_CHECKS and self.step != self.steps_per_epoch:
             return False
         asked = any(hook() for hook in self.hooks["should_stop"])
-        return bool(self.backend.sum(np.array([asked], dtype=np.int64))[0])
+        start = time.perf_counter()
+        agreed = bool(self.backend.sum(np.array([asked], dtype=np.int64))[0])
+        if meetings:  # else the backend's own meetings are unknown, and this one alone would mislead
+            meetings.append((start, time.perf_counter()))
+        return agreed
 
     def finish_epoch(self) -> None:
         """Add the epoch's row to the record, with metrics over all samples of all ranks."""
@@ -257,9 +270,7 @@ class _Run:
         own = {
             "sums": self.sums.cpu(),
             "torch_generator": torch.get_rng_state(),
-            "cuda_generator": (
-                torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
-            ),
+            "cuda_generator": (torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None),
         }
         state = {name: getattr(self, name) for name in PROGRESS} | {
             "must_match": self.must_match(),

@@ -24,6 +24,9 @@ class Backend:
     name = "base"
     # Seconds this rank spent in average_gradients; None where that cannot be told apart.
     communication_s: float | None = 0.0
+    # time.perf_counter() when this rank entered and left the last averaging's blocking collective;
+    # None where there is none, or where it overlaps with backward.
+    averaging_span: tuple[float, float] | None = None
 
     def __init__(self, world: World, device: torch.device):
         self.world, self.device = world, device

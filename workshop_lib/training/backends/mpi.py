@@ -48,7 +48,9 @@ class Mpi(Backend):
         """One blocking Allreduce of all gradients. The time includes waiting for slower ranks."""
         start = time.perf_counter()
         host = self.flat.cpu()  # the buffer itself when it is on the CPU
+        ready = time.perf_counter()  # a GPU has finished backward only now
         self.comm.Allreduce(MPI.IN_PLACE, host.numpy(), MPI.SUM)
+        self.averaging_span = (ready, time.perf_counter())
         self.flat.copy_(host).div_(self.world.world_size)
         self.communication_s += time.perf_counter() - start
 

@@ -1,0 +1,275 @@
+"""What the notebook shows of a training, from hand-made messages of its ranks."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from workshop_lib.notebook import charts, figures, live
+from workshop_lib.notebook.widgets import answers_while_busy
+from workshop_lib.ranks import engine, progress
+from workshop_lib.ranks.progress import Point, Progress, TextView, merged
+from workshop_lib.ranks.timeline import timeline
+from workshop_lib.training.callbacks import StepEvent
+
+INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
+ROW = {
+    "epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0,
+}  # fmt: skip
+
+
+def stamps(steps, rank, late_s=0.003):
+    """Steps of 10 ms; rank 1 comes late to the averaging."""
+    found = []
+    for step in steps:
+        start_s = 0.01 * step
+        came_s = start_s + 0.005 + (late_s if rank == 1 else 0)
+        found.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
+    return found
+
+
+def point(step, sums, epoch=1):
+    done = (epoch - 1) * INFO["steps_per_epoch"] + step
+    values = {"epoch": epoch, "step": step, "steps_per_epoch": 100, "lr": 0.05, "samples_per_s": 12345.6}
+    return {"done": done, **values, "sums": sums}
+
+
+def message(rank, points, **more):
+    last = points[-1]["done"] if points else 1
+    return {"info": INFO, "points": points, "stamps": stamps(range(max(1, last - 20), last), rank)} | more
+
+
+def training(n=2, points=10, **more):
+    """What n ranks have published after a number of points of 10 steps each."""
+
+    def sums(rank, k):
+        return [640 * k * 0.5 / (rank + 1), 600 * k, 640 * k]
+
+    return [
+        message(rank, [point(10 * k, sums(rank, k)) for k in range(1, points + 1)], **more)
+        for rank in range(n)
+    ]
+
+
+def test_the_loss_over_all_ranks_weighs_each_sample_the_same():
+    seen = Progress()
+    seen.take([message(0, [point(1, [30.0, 5, 10])]), message(1, [point(1, [10.0, 10, 30])])])
+    assert seen.curve == [Point(1, 0.05, [[30.0, 5, 10], [10.0, 10, 30]])]
+    assert seen.curve[0].of_ranks()[-1] == [40.0, 15, 40]
+    assert seen.figures() == ["loss 1.000", "learning rate 0.05", "12,346 samples/s"]
+
+
+def test_points_are_of_the_same_steps_on_all_ranks_and_count_from_the_point_before():
+    seen = Progress()
+    both = [point(4, [4.0, 1, 8]), point(8, [6.0, 5, 16])]
+    assert seen.take([message(0, both), message(1, both[:1])])
+    assert [p.done for p in seen.curve] == [4], "rank 1 has not published step 8 yet"
+    assert seen.take([message(0, both), message(1, both)])
+    assert seen.curve[-1] == Point(8, 0.05, [[2.0, 4, 8], [2.0, 4, 8]])
+    assert not seen.take([message(0, both), message(1, both)]), "nothing new"
+
+
+def test_sums_begin_again_with_an_epoch():
+    seen = Progress()
+    points = [point(100, [50.0, 900, 1000]), point(10, [3.0, 95, 100], epoch=2)]
+    seen.take([message(0, points)])
+    assert seen.curve[-1] == Point(110, 0.05, [[3.0, 95, 100]])
+
+
+def test_a_long_curve_is_thinned_without_losing_a_sample(monkeypatch):
+    monkeypatch.setattr(progress, "MAX_POINTS", 8)
+    seen = Progress()
+    for k in range(1, 60):
+        seen.take([message(0, [point(k, [float(k), k, 2 * k])])])
+    assert len(seen.curve) <= 8
+    assert sum(p.sums[0][2] for p in seen.curve) == 2 * 59
+    assert seen.curve[-1].done == 59
+    assert merged(seen.curve[0]) == seen.curve[0]
+
+
+def test_the_text_line_has_the_same_facts(capsys):
+    view = TextView(2)
+    view.update(training(), 1.0, [0, 1])
+    line = view.bar.postfix
+    assert "loss 0.375, learning rate 0.05, 12,346 samples/s" in line
+    assert "computing 75%, waiting 15%, communicating 10%" in line
+    assert view.bar.n == 100
+    view.update(training(epochs=[ROW]), 1.1, [])
+    view.close()
+    assert "epoch 1: train loss 0.2100, test accuracy 97.12%" in capsys.readouterr().out
+
+
+def test_one_rank_alone_shows_its_own_step():
+    view = TextView(1)
+    view.update([{"info": INFO}], 0.0, [0])
+    event = StepEvent(
+        {"epoch": 1, "step": 20, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 100.0},
+        {"loss": lambda: 0.5},
+    )
+    view.update([{"info": INFO, "step": event}], 0.0, [0])
+    assert view.bar.postfix == "loss 0.500, learning rate 0.1, 100 samples/s"
+    assert view.bar.n == 20
+    view.close()
+
+
+def publisher(every_s, monkeypatch, pace_s):
+    """A Publisher on a clock that goes on by pace_s a step, with what it has sent."""
+    clock = [0.0]
+    monkeypatch.setattr(engine.time, "perf_counter", lambda: clock[0])
+    sender = engine.Publisher(hz=1 / every_s)
+    sent = []
+    sender.publish = sent.append
+    sender.on_start(INFO)
+    for step in range(1, 101):
+        clock[0] += pace_s
+        values = {"epoch": 1, "step": step, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}
+        later = {"sums": lambda step=step: [0.0, 0.0, step], "stamps": list}
+        sender.on_step(StepEvent(values, later))
+    return sender, sent
+
+
+@pytest.mark.parametrize("pace_s", [0.0101, 0.0149])
+def test_ranks_of_nearly_the_same_pace_publish_the_same_steps(monkeypatch, pace_s):
+    _, sent = publisher(0.25, monkeypatch, pace_s)
+    steps = [data["points"][-1]["step"] for data in sent if "points" in data]
+    assert steps == [1, 16, 32, 48, 64, 80, 96]
+    assert all("loss" not in point for data in sent for point in data.get("points", []))
+
+
+def test_slow_steps_are_all_published_and_the_end_of_an_epoch_too(monkeypatch):
+    sender, sent = publisher(0.25, monkeypatch, 0.4)
+    assert [data["points"][-1]["step"] for data in sent[1:]] == list(range(1, 101))
+    assert len(sent[-1]["points"]) == engine.POINTS_SENT
+    sender.on_epoch(ROW)
+    assert sent[-1]["epochs"] == [ROW]
+    assert [p["step"] for p in sent[-1]["points"]] == list(range(93, 101)), "no step twice"
+
+
+def test_an_event_works_out_only_what_is_read():
+    asked = []
+    event = StepEvent({"step": 3}, {"loss": lambda: asked.append("loss") or 0.5})
+    assert (event["step"], {**event}, asked) == (3, {"step": 3}, [])
+    assert (event["loss"], asked) == (0.5, ["loss"])
+    with pytest.raises(KeyError):
+        event["nothing"]
+
+
+def drawn(svg):
+    """The drawing as an element tree; fails if it is not well-formed."""
+    return ET.fromstring(svg)
+
+
+def texts(svg):
+    return ["".join(element.itertext()) for element in drawn(svg).findall(".//{*}text")]
+
+
+def view_of(data, monkeypatch, n=2):
+    monkeypatch.setattr(live, "display", lambda box: None)
+    view = live.LiveView(n)
+    view.update(data, 1.0, list(range(n)))
+    return view
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
+    view = view_of(training(n), monkeypatch, n)
+    lines = [
+        e.get("data-rank") for e in drawn(view.curves.value).findall(".//{*}polyline") if e.get("data-rank")
+    ]
+    assert lines == [*map(str, range(n)), "all"] * 2
+    strips = drawn(view.strips.value)
+    assert [e.get("data-strip") for e in strips.iter() if e.get("data-strip")] == [str(r) for r in range(n)]
+    assert len(view.strips.value) < 12_000
+
+
+def test_the_charts_name_their_axes_units_and_colours(monkeypatch):
+    view = view_of(training(epochs=[ROW]), monkeypatch)
+    curves, strips = texts(view.curves.value), texts(view.strips.value)
+    for wanted in ("Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step", "each rank",
+                   "all ranks together", "test, after an epoch", "97.12"):  # fmt: skip
+        assert wanted in curves
+    for wanted in ("rank 0", "rank 1", "time in ms", "computing", "waiting", "communicating",
+                   "The last 4 steps on each rank", "60%", "30%", "90%", "step 96"):  # fmt: skip
+        assert wanted in strips
+    assert "97.12%" in view.status.value
+    assert "epoch 1 of 2, step 100 of 100" in view.status.value
+
+
+def test_colours_are_those_of_the_figures():
+    used = set(re.findall(r"#[0-9A-F]{6}", Path(charts.__file__).read_text()))
+    assert used < set(figures.COLOURS)
+
+
+def test_communication_inside_backward_is_called_by_its_name():
+    rows = [[(k, 0.01 * k, 0.01 * k + 0.01, ()) for k in range(5)]] * 2
+    svg = charts.strips(timeline(rows), timeline(rows), "one")
+    assert charts.PURPLE in svg
+    assert "computing and communicating" in texts(svg)
+    assert "waiting" not in " ".join(texts(svg))
+
+
+def test_one_rank_alone_only_computes():
+    row = [[(1, 0.0, 0.01, ())]]
+    svg = charts.strips(timeline(row), timeline(row), "one")
+    assert "100%" in texts(svg)
+    assert "The last step on each rank" in texts(svg)
+
+
+def test_many_ranks_are_drawn_as_the_first_ones(monkeypatch):
+    view = view_of(training(40), monkeypatch, 40)
+    assert "ranks 0 to 15" in texts(view.curves.value)
+    strips = [e for e in drawn(view.strips.value).iter() if e.get("data-strip")]
+    assert len(strips) == charts.MAX_RANKS
+
+
+def test_ranks_without_samples_leave_gaps_and_no_error():
+    curve = [Point(1, 0.1, [[0.5, 1, 1], [0.0, 0, 0]]), Point(2, 0.1, [[0.4, 1, 1], [0.0, 0, 0]])]
+    drawn(charts.curves(curve, [], 100))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [
+        (0, 100, [0, 20, 40, 60, 80, 100]),
+        (97.3, 100, [97, 98, 99, 100]),
+        (0, 0.1, [0, 0.02, 0.04, 0.06, 0.08, 0.1]),
+        (5, 5, [5, 6]),
+    ],
+)
+def test_ticks_are_round_and_cover_the_range(low, high, found):
+    assert charts.ticks(low, high) == pytest.approx(found)
+
+
+def test_log_ticks_cover_the_range():
+    assert charts.log_ticks(0.13, 2.3) == [0.1, 0.2, 0.5, 1, 2, 5]
+    assert charts.log_ticks(0.002, 2.3) == [0.01, 0.1, 1]
+    assert charts.log_ticks(1, 1) == [1, 2]
+
+
+def test_drawing_takes_a_small_share_of_a_core(monkeypatch):
+    """With a drawing that takes 20 ms, the next one comes 2 s later."""
+    clock = iter([0.0, 0.020])
+    monkeypatch.setattr(live.time, "thread_time", lambda: next(clock))
+    assert view_of(training(), monkeypatch).next_redraw_s == pytest.approx(1.0 + 2.0)
+
+
+def test_a_call_that_does_not_train_shows_only_its_button_and_status(monkeypatch):
+    view = view_of([{}, {}], monkeypatch)
+    assert (view.bar.layout.display, view.curves.value) == ("none", "")
+    assert view.status.value == "1 s &middot; 2 of 2 ranks running"
+    view.button.click()
+    assert view.stop_requested
+    view.close()
+
+
+def test_a_training_that_loads_for_long_still_gets_its_bar(monkeypatch):
+    view = view_of([{}, {}], monkeypatch)
+    view.update(training(), 2.0, [0, 1])
+    assert (view.bar.layout.display, view.bar.max, view.bar.value) == (None, 200, 100)
+
+
+def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
+    button = view_of([{}], monkeypatch, 1).button
+    assert button.comm._reply_subshell_for({"method": "custom"}, "a-subshell") == "a-subshell"
+    assert answers_while_busy(button) is button

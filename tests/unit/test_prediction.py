@@ -1,0 +1,59 @@
+"""A guess is taken once, drawn beside the result, and never waited for."""
+
+import pytest
+
+from workshop_lib.notebook import has_widgets
+from workshop_lib.notebook.prediction import predict
+
+
+def texts(figure):
+    return [text.get_text() for text in [*figure.texts, *figure.axes[0].texts]]
+
+
+def bars(figure):
+    return [bar.get_width() for bar in figure.axes[0].patches]
+
+
+def test_the_first_guess_counts_and_is_drawn_beside_the_result():
+    guess = predict("How many times faster?", 0.5, 4, "times")
+    guess.commit(3)
+    guess.commit(1.9)
+    figure = guess.compare(1.9, spread=(1.8, 2.0))
+    assert bars(figure) == [1.9, 3.0]
+    assert {"measured", "your guess", "1.9 times", "3 times"} <= set(texts(figure))
+    assert figure.axes[0].get_xlabel() == "times"
+
+
+def test_without_a_guess_the_result_is_shown_and_says_so():
+    figure = predict("How many?", 0, 10).compare(1234)
+    assert bars(figure) == [1234]
+    assert any("no guess was made" in text for text in texts(figure))
+    assert "1,234" in texts(figure)
+
+
+def test_without_widgets_the_question_is_printed(capsys):
+    assert not has_widgets()
+    predict("How many times faster?", 0.5, 4, "times")._ipython_display_()
+    assert capsys.readouterr().out == "Prediction: How many times faster? (0.5 to 4 times)\n"
+
+
+def test_an_empty_range_is_refused():
+    with pytest.raises(ValueError, match="low < high"):
+        predict("?", 2, 2)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 100_000), (0.5, 4), (0, 1), (-5, 5), (90, 100)])
+def test_the_widget_commits_what_its_slider_says(low, high, monkeypatch):
+    import ipywidgets
+
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    guess = predict("?", low, high, "x")
+    guess._show_widget()
+    slider, button = shown[0].children[1].children
+    assert isinstance(slider, ipywidgets.FloatSlider)
+    assert low <= slider.value <= high
+    slider.value = low + slider.step
+    button.click()
+    assert guess.value == slider.value
+    assert slider.disabled and button.disabled

@@ -1,0 +1,43 @@
+"""Scripts started from a notebook: their output, their failures, and that nothing of them is left."""
+
+import sys
+import time
+
+import pytest
+from our_ranks import our_ranks
+
+from workshop_lib.ranks import RankError, scripts
+
+
+def test_the_command_and_what_it_prints_are_shown(capfd):
+    scripts.run("python", "-c", "import os; print(os.environ['OMP_NUM_THREADS'], 'thread')", timeout_s=30)
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].startswith("$ python -c ")
+    assert shown[1] == "1 thread"
+
+
+def test_a_failure_is_an_error_that_names_the_command(capfd):
+    with pytest.raises(RankError, match=r"python -c .* ended with exit code 3"):
+        scripts.run("python", "-c", "import sys; print('why', file=sys.stderr); sys.exit(3)", timeout_s=30)
+    assert "why" in capfd.readouterr().out
+
+
+def test_at_the_limit_also_a_child_in_a_session_of_its_own_is_ended():
+    sleep = "import time; time.sleep(60)"
+    start = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}], start_new_session=True)"
+    )
+    begun = time.monotonic()
+    with pytest.raises(RankError, match="had not finished after 1 s"):
+        scripts.run(sys.executable, "-c", start, timeout_s=1)
+    assert time.monotonic() - begun < 20
+    assert not [p for p in our_ranks() if "time.sleep(60)" in " ".join(p.cmdline())]
+
+
+def test_a_child_that_outlives_its_parent_is_ended():
+    start = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(61)'], "
+        "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
+    )
+    scripts.run("python", "-c", start, timeout_s=30)
+    assert not [p for p in our_ranks() if "time.sleep(61)" in " ".join(p.cmdline())]

@@ -1,0 +1,105 @@
+"""What ranks did with their time, from hand-made stamps in which every duration is known."""
+
+import pytest
+
+from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, WAITING, timeline
+from workshop_lib.training import stamps
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.world import World
+
+MS = 1e-3
+
+
+def step(number, start_ms, end_ms, *meetings_ms):
+    meetings = tuple((came * MS, left * MS) for came, left in meetings_ms)
+    return (number, start_ms * MS, end_ms * MS, meetings)
+
+
+def durations_ms(pieces):
+    return [(piece.kind, round((piece.end_s - piece.start_s) / MS, 6)) for piece in pieces]
+
+
+def test_the_others_wait_exactly_as_long_as_the_late_rank_is_late():
+    early, late = step(1, 0, 12, (5, 9)), step(1, 0, 12, (8, 9))
+    first, second = timeline([[early], [late]]).pieces
+    assert durations_ms(first) == [(COMPUTING, 5), (WAITING, 3), (COMMUNICATING, 1), (COMPUTING, 3)]
+    assert durations_ms(second) == [(COMPUTING, 8), (WAITING, 0), (COMMUNICATING, 1), (COMPUTING, 3)]
+
+
+def test_shares_are_of_each_ranks_own_time_and_of_all_together():
+    found = timeline([[step(1, 0, 10, (5, 9))], [step(1, 0, 10, (8, 9))]])
+    assert found.shares()[0] == pytest.approx({COMPUTING: 0.6, WAITING: 0.3, COMMUNICATING: 0.1})
+    assert found.shares()[1] == pytest.approx({COMPUTING: 0.9, WAITING: 0.0, COMMUNICATING: 0.1})
+    assert found.mean_shares() == pytest.approx({COMPUTING: 0.75, WAITING: 0.15, COMMUNICATING: 0.1})
+
+
+def test_a_step_may_have_several_meetings():
+    ranks = [[step(8, 0, 20, (5, 7), (10, 16))], [step(8, 0, 20, (6, 7), (15, 16))]]
+    waited = [ms for kind, ms in durations_ms(timeline(ranks).pieces[0]) if kind == WAITING]
+    assert waited == [1, 5]
+
+
+def test_only_steps_that_all_ranks_have_are_compared():
+    ranks = [
+        [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in having]
+        for having in ((1, 2, 3), (2, 3, 4))
+    ]
+    found = timeline(ranks)
+    assert [number for number, _ in found.steps] == [2, 3]
+    assert found.seconds == pytest.approx(0.020)
+
+
+def test_the_last_steps_and_the_last_seconds_can_be_asked_for():
+    rank = [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in range(1, 10)]
+    assert [number for number, _ in timeline([rank, rank], last_steps=3).steps] == [7, 8, 9]
+    assert [number for number, _ in timeline([rank, rank], last_s=0.015).steps] == [8, 9]
+    assert len(timeline([rank, rank]).steps) == 9
+
+
+def test_clocks_that_disagree_give_no_negative_times():
+    ranks = [[step(1, 0, 10, (5, 6))], [step(1, 2, 12, (7, 8))]]  # the second clock is 2 ms ahead
+    for row in timeline(ranks).pieces:
+        assert all(ms >= 0 for _, ms in durations_ms(row))
+        assert sum(ms for _, ms in durations_ms(row)) == pytest.approx(10)
+
+
+def test_without_meetings_all_is_computing_and_said_to_be_unknown():
+    found = timeline([[step(1, 0, 10)], [step(1, 0, 11)]])
+    assert not found.meetings_known
+    assert found.mean_shares() == {COMPUTING: 1.0, WAITING: 0.0, COMMUNICATING: 0.0}
+
+
+@pytest.mark.parametrize("nothing", [[], [[], []], [[step(1, 0, 1)], []]])
+def test_nothing_in_common_gives_an_empty_timeline(nothing):
+    found = timeline(nothing)
+    assert (found.steps, found.seconds) == ([], 0.0)
+
+
+class TwoHosts(Backend):
+    """As rank 2 of 4 would see them: two ranks on another host, whose clock shows something else."""
+
+    def __init__(self, host):
+        super().__init__(World(0, 1, 0, "single"), None)
+        self.host = host
+
+    def allgather(self, value):
+        if value is None:
+            return [None] * 4
+        _, now_s = value
+        return [("other", 10.0), ("other", 11.0), (self.host, now_s - 0.5), (self.host, now_s)]
+
+
+def test_ranks_on_one_host_share_one_zero(monkeypatch):
+    monkeypatch.setattr(stamps.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(stamps.time, "perf_counter", lambda: 100.0)
+    kept = stamps.Stamps(TwoHosts("here"))
+    assert kept.clock_origin_s == 99.5, "the reading of the first rank on this host"
+    assert kept.add(7, 99.75, [(99.8, 99.9)]) == 100.0
+    assert kept.last[0] == (7, 0.25, 0.5, ((pytest.approx(0.3), pytest.approx(0.4)),))
+
+
+def test_only_the_last_stamps_are_kept():
+    kept = stamps.Stamps(Backend(World(0, 1, 0, "single"), None))
+    for number in range(stamps.KEPT + 5):
+        kept.add(number, 0.0, [])
+    assert [stamp[0] for stamp in kept.last] == list(range(5, stamps.KEPT + 5))

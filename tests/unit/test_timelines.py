@@ -1,0 +1,43 @@
+"""The picture of backward and its allreduces."""
+
+import pytest
+from matplotlib.colors import to_hex
+
+from workshop_lib.notebook import timelines
+
+
+def times(end: float, messages: list) -> dict:
+    return {"backward": 40.0, "ready": [10.0, 25.0, 40.0], "messages": messages, "end": end}
+
+
+AFTER = [times(70.0, [[41.0, 69.0]]), times(71.0, [[43.0, 70.0]])]
+DURING = [times(55.0, [[11.0, 20.0], [26.0, 38.0], [41.0, 54.0]])] * 2
+
+
+def test_each_message_is_drawn_from_sent_to_arrived():
+    figure = timelines.overlap({"after": AFTER, "during": DURING})
+    upper, lower = figure.axes
+    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == timelines.ALLREDUCE.lower()]
+    assert [(bar.get_x(), bar.get_width()) for bar in bars[:3]] == [(11.0, 9.0), (26.0, 12.0), (41.0, 13.0)]
+    assert len(bars) == 6
+    assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
+
+
+def test_bands_do_not_overlap_and_are_named():
+    axes = timelines.overlap({"during": DURING}).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[:4] == ["rank 0: backward", "bucket 0", "bucket 1", "bucket 2"]
+    assert labels[4] == "rank 1: backward"
+    places = axes.get_yticks()
+    assert min(b - a for a, b in zip(places, places[1:], strict=False)) >= 1
+
+
+def test_the_end_is_written_in_milliseconds():
+    axes = timelines.overlap({"after": AFTER}).axes[0]
+    assert [text.get_text().strip() for text in axes.texts] == ["70 ms", "71 ms"]
+
+
+@pytest.mark.parametrize("panels", [{}, {"nothing": []}])
+def test_nothing_to_draw_is_refused(panels):
+    with pytest.raises(ValueError, match="at least one"):
+        timelines.overlap(panels)

@@ -1,0 +1,254 @@
+"""The dashboard's charts as SVG, from plain data and without a plotting library: the ranks need the cores.
+
+Colours are those of figures.py, which is not imported here because matplotlib takes a second to load. What
+colour tells apart, line widths, markers or stripes tell apart as well. Text has the page's own colour.
+"""
+
+import math
+from collections.abc import Callable
+
+from workshop_lib.ranks.progress import Point
+from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
+
+BLUE, ORANGE, GREEN, LIGHT_BLUE = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
+YELLOW, PURPLE = "#E69F00", "#CC79A7"
+WIDTH = 940
+LARGEST_WIDTH_PX = 1300  # on a projector the drawing grows, and its text with it
+PLOT_HEIGHT, ROW_HEIGHT = 118, 17
+MAX_RANKS = 16  # drawn one by one; the thick lines and the shares are of all
+STRIP_LEFT, STRIP_WIDTH, SHARES_LEFT, SHARE_WIDTH = 54, 532, 606, 104
+MIXED = "computing and communicating (inside backward, not told apart)"
+
+
+def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
+    """Loss, accuracy and learning rate by step; thin lines for the ranks, thick ones for all together.
+
+    Accuracy has the test accuracy of each epoch's row too. Its axis fits the last three quarters of the
+    curve, since nobody could read 98 % from 99 % beside the first steps' 10 %.
+    """
+    n, steps = len(curve[0].sums), curve[-1].done
+    sums = [point.of_ranks() for point in curve]
+    rows = [*range(min(n, MAX_RANKS)), n]
+
+    def lines(of: Callable[[list[float]], float]) -> list[list[tuple[int, float]]]:
+        return [
+            [(point.done, of(row[i])) for point, row in zip(curve, sums, strict=True) if row[i][2]]
+            for i in rows
+        ]
+
+    loss = lines(lambda row: max(row[0] / row[2], 1e-6))
+    accuracy = lines(lambda row: 100 * row[1] / row[2])
+    tested = [(row["epoch"] * steps_per_epoch, 100 * row["test_accuracy"]) for row in epochs]
+    recent = [y for line in [*accuracy, tested] for x, y in line if x > steps / 4]
+    low = min([*recent, 99.0])
+    ends = range(steps_per_epoch, steps + 1, steps_per_epoch * (1 + steps // steps_per_epoch // 10))
+
+    axes = Axes(48, 268, "Training loss (cross-entropy)", steps, _span(loss), log=True)
+    parts = [axes.frame(ends), _rank_lines(axes, loss)]
+    axes = Axes(372, 268, "Accuracy in %", steps, (low, 100.0))
+    parts += [axes.frame(ends), _rank_lines(axes, [[p for p in line if p[1] >= low] for line in accuracy])]
+    parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
+    axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve)))
+    parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
+    return _svg(PLOT_HEIGHT + 84, "".join(parts) + _curves_key(PLOT_HEIGHT + 76, n))
+
+
+class Axes:
+    """One chart's place and scales: x from 0 to x_end steps, y over a range, perhaps logarithmic."""
+
+    top = 24
+
+    def __init__(self, left: float, width: float, title: str, x_end: int, y_range: tuple, log: bool = False):
+        self.left, self.width, self.title, self.x_end = left, width, title, x_end
+        low, high = y_range
+        self.scale = math.log10 if log else float
+        self.y_ticks = log_ticks(low, high) if log else ticks(low, high)
+        low, high = min(low, self.y_ticks[0]), max(high, self.y_ticks[-1])
+        self.x_unit, self.y_unit = width / x_end, PLOT_HEIGHT / (self.scale(high) - self.scale(low))
+        self.y_zero = self.top + PLOT_HEIGHT + self.scale(low) * self.y_unit
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Where in the drawing x steps and y are."""
+        return self.left + x * self.x_unit, self.y_zero - self.scale(y) * self.y_unit
+
+    def frame(self, epoch_ends: range) -> str:
+        """Title, ticks with their numbers, and a dashed line at the end of some epochs."""
+        bottom, right = self.top + PLOT_HEIGHT, self.left + self.width
+        parts = [_text(self.left, 13, self.title, weight="bold")]
+        for y in self.y_ticks:
+            level = self.at(0, y)[1]
+            parts.append(_text(self.left - 6, level + 4, f"{y:g}", "end"))
+            parts.append(f'<path d="M{self.left} {level:.1f}H{right}" {_FAINT}/>')
+        for x in ticks(0, self.x_end, 4):
+            if x <= self.x_end:
+                parts.append(_text(self.at(x, 1)[0], bottom + 16, f"{x:g}", "middle"))
+        for x in epoch_ends:
+            where = self.at(x, 1)[0]
+            parts.append(f'<path d="M{where:.1f} {self.top}V{bottom}" {_FAINT} stroke-dasharray="4 3"/>')
+        parts.append(_text(self.left + self.width / 2, bottom + 32, "step", "middle"))
+        return "".join(parts)
+
+    def line(self, points: list[tuple], colour: str, width: float, more: str = "") -> str:
+        left, zero, x_unit, y_unit, scale = self.left, self.y_zero, self.x_unit, self.y_unit, self.scale
+        path = " ".join([f"{left + x * x_unit:.1f},{zero - scale(y) * y_unit:.1f}" for x, y in points])
+        stroke = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"'
+        return f'<polyline points="{path}" {stroke} {more}/>'
+
+
+def _rank_lines(axes: Axes, lines: list[list[tuple]]) -> str:
+    """Each rank's line, and over them the last: all ranks together."""
+    thin = [axes.line(line, LIGHT_BLUE, 1, f'data-rank="{rank}"') for rank, line in enumerate(lines[:-1])]
+    return "".join(thin) + axes.line(lines[-1], BLUE, 2.5, 'data-rank="all"')
+
+
+def _tested(axes: Axes, points: list[tuple]) -> str:
+    if not points:
+        return ""
+    marks = "".join(_square(*axes.at(*point)) for point in points)
+    x, y = axes.at(*points[-1])
+    value = _text(x - 7, y + 14, f"{points[-1][1]:.2f}", "end", weight="bold")
+    return axes.line(points, ORANGE, 1.5, 'stroke-dasharray="2 3"') + marks + value
+
+
+def _square(x: float, y: float) -> str:
+    return f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" fill="{ORANGE}"/>'
+
+
+def _curves_key(y: float, n: int) -> str:
+    each = "each rank" if n <= MAX_RANKS else f"ranks 0 to {MAX_RANKS - 1}"
+    entries = (
+        (48, f'<path d="M48 {y - 4}h26" stroke="{LIGHT_BLUE}"/>', each),
+        (190, f'<path d="M190 {y - 4}h26" stroke="{BLUE}" stroke-width="2.5"/>', "all ranks together"),
+        (372, _square(385, y - 4), "test, after an epoch"),
+        (572, f'<path d="M572 {y - 4}h26" {_FAINT} stroke-dasharray="4 3"/>', "end of an epoch"),
+    )
+    return "".join(sign + _text(x + 32, y, text) for x, sign, text in entries)
+
+
+def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
+    """What each rank did in the few steps `shown`, and its shares of the time of the `recent` ones.
+
+    `name` is unique in the page: the stripes are found by it. `note` is a sentence under the chart.
+    """
+    mixed = not shown.meetings_known and len(shown.pieces) > 1
+    fills = {COMPUTING: PURPLE if mixed else BLUE} | {
+        kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)
+    }
+    ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
+    bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
+    parts = [_patterns(name), _text(STRIP_LEFT, 13, _count(len(shown.steps)), weight="bold")]
+    for rank, shares in enumerate(recent.shares()[:ranks]):
+        y = top + rank * ROW_HEIGHT
+        parts.append(f'<g data-strip="{rank}">' + _text(STRIP_LEFT - 6, y + 12, f"rank {rank}", "end"))
+        for kind in KINDS:
+            path = "".join(
+                f"M{STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / seconds:.1f} {y}"
+                f"h{(w := STRIP_WIDTH * (end_s - start_s) / seconds):.1f}v{ROW_HEIGHT - 4}h-{w:.1f}z"
+                for piece, start_s, end_s in shown.pieces[rank]
+                if piece == kind and end_s > start_s
+            )
+            parts.append(f'<path d="{path}" fill="{fills[kind]}"/>' if path else "")
+        for column, kind in enumerate(() if mixed else KINDS):
+            x = SHARES_LEFT + SHARE_WIDTH * (column + 1) - 12
+            parts.append(_text(x, y + 12, f"{shares[kind]:.0%}", "end"))
+        parts.append("</g>")
+    parts += [_step_marks(shown, top, bottom), _time_axis(seconds, bottom)]
+    parts += [_strips_key(fills, recent.seconds, mixed), _text(STRIP_LEFT, bottom + 50, note)]
+    return _svg(bottom + (58 if note else 38), "".join(parts))
+
+
+def _count(steps: int) -> str:
+    return f"The last {steps} steps on each rank" if steps > 1 else "The last step on each rank"
+
+
+def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
+    """A line where each step begins on the first rank to begin it, with its number if there is room."""
+    parts, free_from, zero = [], 0.0, shown.steps[0][1]
+    for step, start_s in shown.steps:
+        x = STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / (shown.seconds or 1.0)
+        parts.append(f'<path d="M{x:.1f} {top - 12}V{bottom}" {_FAINT}/>')
+        if x >= free_from:
+            parts.append(_text(x + 3, top - 5, f"step {step}"))
+            free_from = x + 70
+    return "".join(parts)
+
+
+def _time_axis(seconds: float, bottom: float) -> str:
+    parts = []
+    for ms in ticks(0, 1000 * seconds, 8):
+        if ms <= 1000 * seconds:
+            x = STRIP_LEFT + STRIP_WIDTH * ms / (1000 * seconds)
+            parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="currentColor"/>')
+            parts.append(_text(x, bottom + 17, f"{ms:g}", "middle"))
+    return "".join(parts) + _text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle")
+
+
+def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
+    """The heading of the shares, which also says what each colour means."""
+    if mixed:
+        box = f'<rect x="{SHARES_LEFT - 14}" y="3" width="12" height="12" fill="{fills[COMPUTING]}"/>'
+        words = MIXED.partition(" (")
+        return (
+            box + _text(SHARES_LEFT + 4, 13, words[0]) + _text(SHARES_LEFT + 4, 29, words[1][1:] + words[2])
+        )
+    parts = [_text(SHARES_LEFT - 6, 13, f"Share of the last {recent_s:.1f} s", weight="bold")]
+    for column, kind in enumerate(KINDS):
+        x = SHARES_LEFT + SHARE_WIDTH * column - 6
+        parts.append(f'<rect x="{x}" y="25" width="14" height="12" fill="{fills[kind]}"/>')
+        parts.append(_text(x + 18, 36, kind))
+    return "".join(parts)
+
+
+def _patterns(name: str) -> str:
+    """Stripes for a grey print: waiting is light with slanting lines, communicating dark with white ones."""
+
+    def pattern(kind: str, colour: str, size: float, turn: int, stripe: str) -> str:
+        place = f'width="{size}" height="{size}" patternUnits="userSpaceOnUse"'
+        return (
+            f'<pattern id="{name}-{kind}" {place} patternTransform="rotate({turn})">'
+            f'<rect width="{size}" height="{size}" fill="{colour}"/>'
+            f'<rect width="1.5" height="{size}" fill="{stripe}"/></pattern>'
+        )
+
+    waiting, communicating = (
+        pattern(WAITING, YELLOW, 6, 45, "#000"),
+        pattern(COMMUNICATING, GREEN, 4, 90, "#fff"),
+    )
+    return f"<defs>{waiting}{communicating}</defs>"
+
+
+_FAINT = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "normal") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{text}</text>'
+
+
+def _svg(height: float, content: str) -> str:
+    look = f'style="width:100%;max-width:{LARGEST_WIDTH_PX}px;height:auto" font-size="12" fill="currentColor"'
+    box = f'viewBox="0 0 {WIDTH} {height:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
+
+
+def _span(lines: list[list[tuple]]) -> tuple[float, float]:
+    values = [y for line in lines for _, y in line]
+    return min(values), max(values)
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers at even distances that cover low to high."""
+    rough = (high - low) / about or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    distance = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
+    first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
+    return [round(i * distance, 10) for i in range(first, max(last, first + 1) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten that cover low to high; only the powers when these are many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
+    first = max((i for i, y in enumerate(found) if y <= low), default=0)
+    last = min((i for i, y in enumerate(found) if y >= high), default=len(found) - 1)
+    found = found[first : max(last, first + 1) + 1]
+    return found if len(found) <= 7 else [y for y in found if f"{y:e}".startswith("1.0")]

@@ -1,0 +1,1 @@
+"""The checks of the notebooks' exercises, one file a notebook."""
