@@ -5,14 +5,20 @@
 # gradient of the whole batch, write that averaging yourself, and train MNIST with it: by hand, and with
 # PyTorch's DDP.
 #
-# **Time** about 30 minutes. **Needs** two cores; no GPU, no network.
+# **Time** about 40 minutes. **Needs** two cores; no GPU, no network.
 #
 # A *rank* is one process of a parallel program, numbered from 0. All ranks run the same code on different
 # data. *MPI*, the Message Passing Interface, is the library through which they talk.
 
 # %%
+import numpy as np
+import torch
+from mpi4py import MPI
+
 from workshop_lib import ranks
 from workshop_lib.notebook import profile
+from workshop_lib.notebook.exercises import sync_sgd as check
+from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()
@@ -90,56 +96,128 @@ if comm.rank == 0:
 # samples, or the samples of small shards weigh too much.
 
 # %% [markdown]
-# ## Exercise: the averaging step
+# ## Exercise 1: the averaging step
 #
-# Fill in `average_gradients`, which every rank calls after `backward()`. Afterwards each parameter's gradient
-# must be the mean over all ranks. `comm.Allreduce(MPI.IN_PLACE, array)` replaces an array by its sum over ranks.
+# Every rank calls `average_gradients` after `backward()`, with its own model. Afterwards each parameter's gradient must
+# be the mean over all ranks. `comm.Allreduce(MPI.IN_PLACE, array)` replaces an array by its sum over ranks.
+
 
 # %%
-# %%ranks
-def average_gradients(model):
+def average_gradients(model, comm):
     for p in model.parameters():
-        gradient = np.ascontiguousarray(p.grad)
+        gradient = np.ascontiguousarray(p.grad)  # in the order in memory that MPI needs
         # <solution>
         comm.Allreduce(MPI.IN_PLACE, gradient)
         gradient /= comm.size
         # <stub>
-        # # your code here: make gradient the mean over ranks
+        # raise NotImplementedError("your code here")  # make `gradient` the mean over ranks
         # </stub>
         # </solution>
         p.grad.copy_(torch.from_numpy(gradient))
 
 
+# %%
+check.average_gradients(average_gradients)
+
 # %% [markdown]
 # Train a few steps with it. Each rank takes its shard of every global batch, so the ranks compute different
-# gradients; what keeps their weights equal is your function alone.
+# gradients; what keeps their weights equal is your function alone. (Until it is written, the ranks train without.)
+
+# %%
+team.push(average_gradients=average_gradients)
+
 
 # %%
 # %%ranks
-model = torch_cnn.build(seed=1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-for indices, _ in shard.epoch_batches(2048, 64, comm.rank, comm.size, seed=1, epoch=1):
-    images = torch_cnn.normalise(torch.tensor(train.images[indices]))
-    labels = torch.tensor(train.labels[indices]).long()
-    optimizer.zero_grad()
-    cross_entropy(model(images), labels).backward()
-    average_gradients(model)
-    optimizer.step()
+def train_steps(model, samples=2048):
+    """Train on this many samples of all ranks, in batches of 64 a rank; returns the last loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=1):
+        images = torch_cnn.normalise(torch.tensor(train.images[indices]))
+        labels = torch.tensor(train.labels[indices]).long()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images), labels)
+        loss.backward()
+        try:
+            average_gradients(model, comm)
+        except NotImplementedError:
+            pass
+        optimizer.step()
+    return loss.item()
 
-weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-all_weights = comm.gather(weights)
-if comm.rank == 0:
-    if all((other == weights).all() for other in all_weights):
-        print("After the last step all ranks hold the same weights, to the last bit.")
-    else:
+
+def compare(model):
+    """Say how far the ranks' weights are apart."""
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    all_weights = comm.gather(weights)
+    if comm.rank == 0:
         apart = max(np.abs(other - weights).max() for other in all_weights)
-        print(f"The ranks' weights differ by up to {apart:.3f}: they train different networks.")
-        print("Hint: are the gradients of all ranks summed, and the sum divided by their number?")
+        same = "to the last bit the same" if apart == 0 else f"up to {apart:.3f} apart: different networks"
+        print(f"The ranks' weights are {same}.")
+
+
+model = torch_cnn.build(seed=1)
+print(f"loss at the end: {train_steps(model):.3f}")
+compare(model)
 
 # %% [markdown]
 # Ranks that start alike and apply the same averaged gradient stay alike, bit for bit. A framework that fails to
 # average still trains and still reports a falling loss; comparing weights is how one notices.
 #
+# *Try it:* put `return` as the first line of `average_gradients`, run the cells again, and look at the losses.
+#
+# ## The same start
+#
+# Averaged gradients keep equal weights equal. They do not make different weights equal: here each rank draws its
+# first weights from a seed of its own.
+
+# %%
+# %%ranks
+model = torch_cnn.build(seed=comm.rank)
+print(f"loss at the end: {train_steps(model):.3f}")
+compare(model)
+
+# %% [markdown]
+# Each rank steps by the mean of gradients that were computed at different weights, which is the gradient of nothing.
+# So a training begins with a *broadcast*: one rank, the *root*, sends its weights to all.
+#
+# ## Exercise 2: broadcast the weights
+#
+# Every rank calls `broadcast_weights` with its own model. Afterwards all must hold the weights of rank 0, to the last bit.
+# `comm.Bcast(array, root=0)` overwrites `array` on every rank by that of rank 0.
+
+
+# %%
+def broadcast_weights(model, comm):
+    with torch.no_grad():  # what follows is no part of a computation to be differentiated
+        for p in model.parameters():
+            weights = np.ascontiguousarray(p.detach()).copy()
+            # <solution>
+            comm.Bcast(weights, root=0)
+            p.copy_(torch.from_numpy(weights))
+            # <stub>
+            # raise NotImplementedError("your code here")  # then put `weights` into the parameter, with p.copy_
+            # </stub>
+            # </solution>
+
+
+# %%
+check.broadcast_weights(broadcast_weights)
+
+# %%
+team.push(broadcast_weights=broadcast_weights)
+
+# %%
+# %%ranks
+model = torch_cnn.build(seed=comm.rank)
+try:
+    broadcast_weights(model, comm)
+except NotImplementedError:
+    print("not solved yet")
+print(f"loss at the end: {train_steps(model):.3f}")
+compare(model)
+
+# %% [markdown]
 # ## When a rank fails
 #
 # Rank 1 raises an error below, while the others wait in a collective for it. Plain MPI would wait for ever.
@@ -162,7 +240,15 @@ team.restart()
 # ## A whole training
 #
 # The library's `mpi` backend does what you just did, with one `Allreduce` for all parameters together, for
-# whole epochs, and evaluates the test set over all ranks. Watch it; the button stops it cleanly.
+# whole epochs, and evaluates the test set over all ranks. Watch it; the button stops it cleanly. The strip under the
+# curves shows the last steps of each rank: *computing*; *waiting* for the slowest rank to arrive at the `Allreduce`; and
+# *communicating*, from then until the sum is there.
+#
+# Each step is a few milliseconds of computing and one message with all gradients.
+
+# %%
+guess = predict("What share of the time will the ranks spend in Allreduce?", low=0, high=100, unit="%")
+guess
 
 # %%
 by_hand = team.train(
@@ -198,10 +284,14 @@ for record in (by_hand, with_ddp):
         f"{record['what']['backend']:>4}: test accuracy {last['test_accuracy']:.2%}, "
         f"{last['samples_per_s']:>7,.0f} samples/s in the last epoch"
     )
-share = sum(e["communication_s"] for e in by_hand["epochs"]) / sum(e["seconds"] for e in by_hand["epochs"])
-print(f"mpi spends {share:.0%} of its time in Allreduce, including waiting for the slower rank")
+
+# %%
+shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in by_hand["epochs"]]
+guess.compare(float(np.median(shares)), spread=(min(shares), max(shares)))
 
 # %% [markdown]
+# That share includes waiting for the slower rank; with perfectly even ranks less would be left.
+#
 # Both average the same gradients in float32, so both learn alike; their speed differs by how fast the messages
 # are. For so small a network DDP's machinery and gloo's sockets cost more than the computing they could hide
 # behind. A larger batch means fewer messages for the same number of samples. Try it:
