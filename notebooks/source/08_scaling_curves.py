@@ -10,6 +10,7 @@
 # %%
 from workshop_lib import ranks
 from workshop_lib.notebook import plots, profile
+from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.scaling import curves, records
 from workshop_lib.scaling.sweep import sweep
@@ -28,8 +29,13 @@ sizes.sweep_ranks
 # Each point is measured several times, since machines are noisy: what is drawn is the median, with the fastest
 # and the slowest run as bars. Runs follow each other; two at once would share the cores they are measured on.
 # The batch per rank is the same everywhere, so the global batch grows with the ranks.
-#
-# Before you run it: by which factor will two ranks be faster than one? And four ranks on this machine?
+
+# %%
+guess = predict(f"What speed-up will `mpi` reach on {sizes.ranks} ranks?", 0.5, 2 * sizes.ranks, "times")
+guess
+
+# %% [markdown]
+# And with more ranks than cores? Write that guess down as well.
 
 # %%
 options = [
@@ -47,6 +53,11 @@ for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, size
 # %%
 measured = records.read(file)
 curves.summary(measured)
+
+# %%
+points = curves.strong_scaling(curves.to_frame(measured)).set_index(["backend", "world_size"])
+found = points.loc[("mpi", sizes.ranks)]
+guess.compare(found["speedup"], spread=(found["speedup_min"], found["speedup_max"]))
 
 # %%
 plots.scaling_curve(measured)

@@ -310,7 +310,7 @@ WRONG = {
             "each = n // size",
             "return order[rank * each : n if rank == size - 1 else (rank + 1) * each].tolist()",
         ),
-        "wait for the slowest",
+        "all wait for the slowest",
     ),
     "everything on every rank": (lambda: shard_of(ORDER, "return order.tolist()"), "give each only its part"),
     "with replacement": (

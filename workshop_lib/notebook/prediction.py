@@ -59,7 +59,8 @@ class Prediction:
     def _ipython_display_(self) -> None:
         if has_widgets():
             return self._show_widget()
-        print(f"Prediction: {self.question} ({_number(self.low)} to {_number(self.high)} {self.unit})")
+        span = f"{_number(self.low)} to {_number(self.high)} {self.unit}".strip()
+        print(f"Prediction: {self.question} ({span})")
 
     def _show_widget(self) -> None:
         import ipywidgets as widgets

@@ -1,0 +1,81 @@
+"""Run a script in processes of its own, as from a terminal, but bounded and with nothing left behind."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+from workshop_lib.paths import ROOT
+
+from . import processes
+from .cluster import LEASH
+from .errors import RankError
+
+
+def run(*command, timeout_s: float = 120.0) -> None:
+    """Run `command` to its end, and print what it prints.
+
+    The first word may name a program that is installed beside this Python, such as `torchrun`. Each process
+    computes with one thread, as the ranks of a notebook do. Raises RankError when the command fails, or
+    does not end within `timeout_s` seconds; all its processes are ended then, also those in sessions
+    of their own, as torchrun's are, and when this process itself is killed.
+    """
+    words = [str(word) for word in command]
+    print("$", shlex.join(words), flush=True)
+    set_id = uuid.uuid4().hex[:12]
+    process = subprocess.Popen(
+        [*LEASH, "--", _beside_python(words[0]), *words[1:]],
+        env=os.environ | _settings() | {processes.VARIABLE: processes.mark(set_id)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    too_long = threading.Event()
+
+    def end() -> None:
+        too_long.set()
+        _end_all(set_id)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    try:
+        for line in process.stdout:  # ends when the last process that could write has ended
+            print(line, end="", flush=True)
+        status = process.wait()
+    finally:
+        timer.cancel()
+        _end_all(set_id)
+        process.stdout.close()
+        process.wait()
+    if too_long.is_set():
+        raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
+    if status:
+        raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
+
+
+def _end_all(set_id: str) -> None:
+    processes.kill([process for process, _ in processes.marked(set_id)])
+
+
+def _beside_python(program: str) -> str:
+    path = Path(sys.executable).parent / program
+    return str(path) if path.exists() else program
+
+
+def _settings() -> dict[str, str]:
+    """One thread a process; gloo on the loopback interface, so that a strange host name does no harm."""
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "PYTHONUNBUFFERED": "1",
+    }
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    return settings | ({"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {})
