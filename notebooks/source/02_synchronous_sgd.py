@@ -1,22 +1,18 @@
 # %% [markdown]
-# # Synchronous SGD on MPI ranks
+# # Synchronous SGD
 #
-# **You will** start MPI ranks from this notebook, see why averaging the ranks' gradients gives exactly the
-# gradient of the whole batch, write that averaging yourself, and train MNIST with it: by hand, and with
-# PyTorch's DDP.
+# **You will** see why averaging the ranks' gradients gives exactly the gradient of the whole batch, write that averaging
+# yourself, give all ranks the same start, find out where the time of a step goes, and train MNIST with what you wrote.
 #
-# **Time** about 40 minutes. **Needs** two cores; no GPU, no network.
-#
-# A *rank* is one process of a parallel program, numbered from 0. All ranks run the same code on different
-# data. *MPI*, the Message Passing Interface, is the library through which they talk.
+# **Time** about 40 minutes. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you, begin with
+# [00_start_here](00_start_here.ipynb); `Allreduce` and `Bcast` are explained in [01_mpi_basics](01_mpi_basics.ipynb).
 
 # %%
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from workshop_lib import ranks
-from workshop_lib.notebook import profile
+from workshop_lib.notebook import bars, profile
 from workshop_lib.notebook.exercises import sync_sgd as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
@@ -26,47 +22,43 @@ team = ranks.start(sizes.ranks)
 team
 
 # %% [markdown]
-# A cell that begins with `%%ranks` runs on every rank at once, each with its own memory. What a rank prints
-# appears with its number in front.
-
-# %%
-# %%ranks
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
-print(f"I am rank {comm.rank} of {comm.size}")
-
-# %% [markdown]
-# ## One batch, two halves
+# ## One batch, in parts
 #
-# Stochastic gradient descent takes a *batch* of samples, computes the gradient of their mean loss, and takes a
-# step against it. Suppose each of $N$ ranks holds $B$ different samples. The mean over all $N \cdot B$ samples
-# is the mean over ranks of the means over their $B$ samples:
+# *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, and takes a
+# step against it. Suppose that each of $N$ ranks holds $B$ samples, all of them different. The mean over all $N B$
+# samples is the mean over ranks of the means over their $B$ samples. The gradient of a mean is the mean of the gradients, so
 #
-# $$\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i = \frac{1}{N} \sum_{r=1}^{N} \Big( \nabla \frac{1}{B}
-# \sum_{i \in \text{rank } r} \ell_i \Big)$$
+# $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
+# \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
+# \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
 #
-# So every rank can compute the gradient of its own *shard* of the batch, and the average of these gradients is
-# the gradient of the *global batch*. Check it. Each rank builds the same network from the same seed and takes
-# its own part of the same 128 images; rank 0 also computes the gradient of all of them.
+# where $\ell_i$ is the loss of sample $i$. Every rank computes the gradient of its own part, its *shard*, and the mean of these
+# is the gradient of the *global batch*. Check it: each rank builds the same network from the same seed and takes its
+# own shard of the same 128 images. Rank 0 also computes the gradient of all of them.
 
 # %%
 # %%ranks
 import numpy as np
 import torch
+from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.models import torch_cnn
 
 torch.set_num_threads(1)
+comm = MPI.COMM_WORLD
 train = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(train.images[:128]))
-labels = torch.tensor(train.labels[:128]).long()
+
+
+def batch(indices):
+    """These training images, ready for the network, and their labels."""
+    images = torch_cnn.normalise(torch.tensor(train.images[indices]))
+    return images, torch.tensor(train.labels[indices]).long()
 
 
 def gradient(model, images, labels):
-    """The gradient of the mean loss, all parameters in one flat vector."""
+    """The gradient of the mean loss, all parameters in one flat array."""
     model.zero_grad()
     cross_entropy(model(images), labels).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
@@ -74,129 +66,169 @@ def gradient(model, images, labels):
 
 model = torch_cnn.build(seed=1)
 start, stop = shard.shard_bounds(128, comm.rank, comm.size)
-mine = gradient(model, images[start:stop], labels[start:stop])
+mine = gradient(model, *batch(np.arange(start, stop)))
 
-average = np.empty_like(mine)
-comm.Allreduce(mine, average, op=MPI.SUM)
-average /= comm.size
+mean = np.empty_like(mine)
+comm.Allreduce(mine, mean)  # the sum over ranks, on every rank
+mean /= comm.size
 
-print(f"samples {start} to {stop - 1}: my gradient's norm is {np.linalg.norm(mine):.4f}")
+print(f"samples {start} to {stop - 1}: the norm of my gradient is {np.linalg.norm(mine):.4f}")
 if comm.rank == 0:
-    whole = gradient(model, images, labels)
-    print(f"norm of the average:            {np.linalg.norm(average):.4f}")
-    print(f"norm of the global gradient:    {np.linalg.norm(whole):.4f}")
-    print(f"largest difference, relatively: {np.abs(average - whole).max() / np.abs(whole).max():.1e}")
+    whole = gradient(model, *batch(np.arange(128)))
+    print(f"norm of the mean over ranks:              {np.linalg.norm(mean):.4f}")
+    print(f"norm of the gradient of the global batch: {np.linalg.norm(whole):.4f}")
+    print(f"largest difference, relatively:           {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
 
 # %% [markdown]
-# The shards' gradients differ; their average is the global gradient, but for rounding. `Allreduce` did the
-# work: every rank gives an array, and every rank gets the sum of all of them. It is a *collective*: it ends
-# only when every rank has called it.
+# The shards' gradients differ. Their mean is the gradient of the global batch but for rounding: float32 has about seven
+# digits, and the sum was taken in another order.
 #
-# That equation needs equal shards. When they differ in size, each rank's gradient counts by its number of
-# samples, or the samples of small shards weigh too much.
-
-# %% [markdown]
+# *Try it:* let two ranks hold the same samples, with `start, stop = 0, 64`. The mean is still a mean, but of which batch?
+#
 # ## Exercise 1: the averaging step
 #
-# Every rank calls `average_gradients` after `backward()`, with its own model. Afterwards each parameter's gradient must
-# be the mean over all ranks. `comm.Allreduce(MPI.IN_PLACE, array)` replaces an array by its sum over ranks.
+# After `backward()`, every rank calls `average_gradients` with its own model. Then the gradient of each parameter, `p.grad`,
+# must be the mean over all ranks.
+#
+# `mine` is an array with the gradient of one parameter, a copy in the order in memory that MPI wants.
+# `comm.Allreduce(mine, total)` fills `total` with the sum over ranks, and `p.grad.copy_(torch.from_numpy(array))` puts an
+# array into the gradient.
 
 
 # %%
 def average_gradients(model, comm):
     for p in model.parameters():
-        gradient = np.ascontiguousarray(p.grad)  # in the order in memory that MPI needs
+        mine = p.grad.numpy().copy()
+        total = np.empty_like(mine)
         # <solution>
-        comm.Allreduce(MPI.IN_PLACE, gradient)
-        gradient /= comm.size
+        comm.Allreduce(mine, total)
+        p.grad.copy_(torch.from_numpy(total / comm.size))
         # <stub>
-        # raise NotImplementedError("your code here")  # make `gradient` the mean over ranks
+        # # fill `total`, make a mean of it, and put that into p.grad
+        # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
-        p.grad.copy_(torch.from_numpy(gradient))
 
 
 # %%
 check.average_gradients(average_gradients)
 
 # %% [markdown]
-# Train a few steps with it. Each rank takes its shard of every global batch, so the ranks compute different
-# gradients; what keeps their weights equal is your function alone. (Until it is written, the ranks train without.)
+# Now train a few steps with it. Each rank takes its shard of every global batch, so the ranks compute different
+# gradients, and nothing but your function keeps their weights equal. (While it is not written, they train without it.)
+#
+# A *digest* is a checksum: two arrays with the same digest are equal in every bit.
 
 # %%
-team.push(average_gradients=average_gradients)
-
+team.push(average_gradients=average_gradients, steps=sizes.steps)
 
 # %%
 # %%ranks
-def train_steps(model, samples=2048):
-    """Train on this many samples of all ranks, in batches of 64 a rank; returns the last loss."""
+import hashlib
+
+
+def train_steps(model, steps, average=average_gradients):
+    """Train for some steps with 64 samples a rank; returns the loss of the last step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=1):
-        images = torch_cnn.normalise(torch.tensor(train.images[indices]))
-        labels = torch.tensor(train.labels[indices]).long()
+    for indices, _ in shard.epoch_batches(64 * comm.size * steps, 64, comm.rank, comm.size, seed=1, epoch=1):
+        images, labels = batch(indices)
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
         loss.backward()
         try:
-            average_gradients(model, comm)
+            average(model, comm)
         except NotImplementedError:
             pass
         optimizer.step()
     return loss.item()
 
 
-def compare(model):
-    """Say how far the ranks' weights are apart."""
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    all_weights = comm.gather(weights)
-    if comm.rank == 0:
-        apart = max(np.abs(other - weights).max() for other in all_weights)
-        same = "to the last bit the same" if apart == 0 else f"up to {apart:.3f} apart: different networks"
-        print(f"The ranks' weights are {same}.")
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+
+
+def digest(model):
+    return hashlib.sha256(weights(model).tobytes()).hexdigest()[:12]
 
 
 model = torch_cnn.build(seed=1)
-print(f"loss at the end: {train_steps(model):.3f}")
-compare(model)
+loss = train_steps(model, steps)
+print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
 
 # %% [markdown]
-# Ranks that start alike and apply the same averaged gradient stay alike, bit for bit. A framework that fails to
-# average still trains and still reports a falling loss; comparing weights is how one notices.
-#
-# *Try it:* put `return` as the first line of `average_gradients`, run the cells again, and look at the losses.
-#
-# ## The same start
-#
-# Averaged gradients keep equal weights equal. They do not make different weights equal: here each rank draws its
-# first weights from a seed of its own.
+# The losses differ, since each rank reports that of its own shard. The digests are the same: ranks that start alike
+# and take the same step stay alike, bit for bit. Now once more, with nothing averaged.
 
 # %%
 # %%ranks
-model = torch_cnn.build(seed=comm.rank)
-print(f"loss at the end: {train_steps(model):.3f}")
-compare(model)
+model = torch_cnn.build(seed=1)
+loss = train_steps(model, steps, average=lambda model, comm: None)
+print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
 
 # %% [markdown]
-# Each rank steps by the mean of gradients that were computed at different weights, which is the gradient of nothing.
+# The losses look no worse. Each rank trains a network of its own on its own samples, and nothing in the loss tells. Frameworks
+# have been set up this way by accident, and nobody noticed for as long as nobody compared the ranks' weights. So
+# compare them.
+#
+# *Try it:* leave the division out of your function and train again. What does that do to the step?
+#
+# ## The same start
+#
+# Averaged gradients keep equal weights equal. Do they make different weights equal? Let each rank draw its first weights
+# from a seed of its own, and average as before.
+
+# %%
+guess = predict(
+    "How far apart are the ranks' weights after the training? (at its start: 100 %)",
+    low=0,
+    high=200,
+    unit="%",
+)
+guess
+
+
+# %%
+# %%ranks
+def apart(model):
+    """How far this rank's weights are from those of rank 0: the norm of the difference."""
+    return float(np.linalg.norm(weights(model) - comm.bcast(weights(model), root=0)))
+
+
+model = torch_cnn.build(seed=comm.rank)
+before = apart(model)
+loss = train_steps(model, steps)
+after = apart(model)
+print(f"loss of the last step {loss:.3f}, {before:.4f} away from rank 0 at the start, {after:.4f} in the end")
+
+# %%
+before, after = np.array(team.pull("before")[1:]), np.array(team.pull("after")[1:])
+shares = 100 * after / before
+guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
+
+# %% [markdown]
+# With averaged gradients every rank takes the *same* step, so what lay between the ranks at the start stays between them to
+# the end. (Without exercise 1, the ranks drift.) Nor is the mean gradient of much use to anyone: it is a mean of
+# gradients that were taken at different weights.
+#
 # So a training begins with a *broadcast*: one rank, the *root*, sends its weights to all.
 #
 # ## Exercise 2: broadcast the weights
 #
 # Every rank calls `broadcast_weights` with its own model. Afterwards all must hold the weights of rank 0, to the last bit.
-# `comm.Bcast(array, root=0)` overwrites `array` on every rank by that of rank 0.
+# `comm.Bcast(array, root=0)` overwrites `array`, on every rank, with that of rank 0.
 
 
 # %%
 def broadcast_weights(model, comm):
-    with torch.no_grad():  # what follows is no part of a computation to be differentiated
+    with torch.no_grad():  # what follows is not part of what is differentiated
         for p in model.parameters():
-            weights = np.ascontiguousarray(p.detach()).copy()
+            array = p.numpy().copy()
             # <solution>
-            comm.Bcast(weights, root=0)
-            p.copy_(torch.from_numpy(weights))
+            comm.Bcast(array, root=0)
+            p.copy_(torch.from_numpy(array))
             # <stub>
-            # raise NotImplementedError("your code here")  # then put `weights` into the parameter, with p.copy_
+            # # send `array`, then put it into the parameter: `p.copy_(…)`
+            # raise NotImplementedError("your code here")
             # </stub>
             # </solution>
 
@@ -213,25 +245,166 @@ model = torch_cnn.build(seed=comm.rank)
 try:
     broadcast_weights(model, comm)
 except NotImplementedError:
-    print("not solved yet")
-print(f"loss at the end: {train_steps(model):.3f}")
-compare(model)
+    print("broadcast_weights is not written yet")
+loss = train_steps(model, steps)
+print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
 
 # %% [markdown]
+# That is all of *synchronous SGD*: the same start, different shards, one averaging in each step. It is called
+# synchronous because no rank begins a step before all have finished the one before.
+#
+# ## Where the time goes
+#
+# A rank that comes to the `Allreduce` early has to wait for the others. To see the waiting apart from the messages, the
+# cell below puts a `Barrier` in front, which ends when the last rank has come. It leaves out the update of the weights,
+# a few additions. `rows` says how many samples each rank has in its batch.
+
+# %%
+# %%ranks
+import time
+
+
+def timed_steps(rows, steps):
+    """Milliseconds that this rank spends computing, waiting and in Allreduce, for each step: [steps, 3]."""
+    model, spent = torch_cnn.build(seed=1), []
+    random = np.random.default_rng(comm.rank)
+    mean = np.empty_like(weights(model))
+    for _ in range(steps):
+        began = time.perf_counter()
+        mine = gradient(model, *batch(random.integers(len(train.images), size=rows[comm.rank])))
+        computed = time.perf_counter()
+        comm.Barrier()
+        all_there = time.perf_counter()
+        comm.Allreduce(mine, mean)
+        mean /= comm.size
+        spent.append(np.diff([began, computed, all_there, time.perf_counter()]))
+    return 1000 * np.array(spent[1:])  # without the first, which warms up
+
+
+rows = [64] * comm.size
+even_ms = timed_steps(rows, steps)
+
+
+# %%
+def of_ranks(spent_ms):
+    """What each rank spends a step on: the mean over the middle half of the steps, by their length."""
+    spent_ms = np.array(spent_ms)  # [rank, step, kind]
+    by_length = np.argsort(spent_ms[0].sum(axis=1))
+    quarter = len(by_length) // 4
+    means = spent_ms[:, by_length[quarter : len(by_length) - quarter]].mean(axis=1)
+    return [dict(zip(("computing", "waiting", "Allreduce"), row, strict=True)) for row in means]
+
+
+even = of_ranks(team.pull("even_ms"))
+bars.step_times({"64 samples on every rank": even})
+
+# %% [markdown]
+# Computing is what one rank alone would need as well; the rest is the price of being many. Even with equal samples no two
+# ranks are equally fast in every step, so somebody always waits a little. Now an imbalance: the last rank gets three times
+# the samples.
+
+# %%
+guess = predict("What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%")
+guess
+
+# %%
+# %%ranks
+rows = [64] * (comm.size - 1) + [3 * 64]
+uneven_ms = timed_steps(rows, steps)
+
+# %%
+uneven_ms = team.pull("uneven_ms")
+bars.step_times({"64 samples on every rank": even, "192 samples on the last rank": of_ranks(uneven_ms)})
+
+# %%
+shares = 100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1)
+guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
+
+# %% [markdown]
+# The slowest rank sets the pace for all, and the others spend the difference waiting. On real machines the reason may be
+# another job on the same cores, a slow disk, or a hot GPU. A time in `Allreduce` says little by itself: without the
+# `Barrier`, the waiting would be inside it, and it would look like a slow network.
+#
+# *Try it:* other `rows`; or equal rows, and `time.sleep(0.01)` on one rank before it computes.
+#
+# ## Unequal shards
+#
+# An imbalance in samples does a second thing, which is worse because it is silent. With 64 samples on one rank and 192 on
+# another, the mean over *ranks* is not the mean over *samples*: a sample of the small shard weighs three times as much.
+
+# %%
+# %%ranks
+model = torch_cnn.build(seed=1)
+first = sum(rows[: comm.rank])
+own = gradient(model, *batch(np.arange(first, first + rows[comm.rank])))
+whole = gradient(model, *batch(np.arange(sum(rows))))
+
+
+def off(mean):
+    """How far `mean` is from the gradient of the global batch, relatively."""
+    return np.linalg.norm(mean - whole) / np.linalg.norm(whole)
+
+
+if comm.size > 1:
+    plain = comm.allreduce(own) / comm.size
+    if comm.rank == 0:
+        print(f"the plain mean over ranks is off by {off(plain):.1%}")
+
+# %% [markdown]
+# This happens in practice at the end of an epoch, when the number of samples does not divide by the number of ranks.
+#
+# ## Exercise 3: the mean over samples (optional)
+#
+# `weighted_mean` is called on every rank with the gradient of the *mean* loss of its own samples, as an array, and with how many
+# samples these are. Return the gradient of the mean loss of all samples together, as a new array. A rank may have no samples;
+# its gradient is then all zeros. `comm.allreduce(x)`, in lower case, returns the sum over ranks of a number or an array.
+
+
+# %%
+def weighted_mean(gradient, n_samples, comm):
+    # <solution>
+    total = comm.allreduce(gradient * n_samples)
+    return total / comm.allreduce(n_samples)
+    # <stub>
+    # # a mean is a sum divided by a count; how do you get back to the sum?
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.weighted_mean(weighted_mean)
+
+# %%
+team.push(weighted_mean=weighted_mean)
+
+# %%
+# %%ranks
+try:
+    weighted = weighted_mean(own, rows[comm.rank], comm)
+    if comm.rank == 0:
+        print(f"the weighted mean is off by {off(weighted):.1e}")
+except NotImplementedError:
+    print("weighted_mean is not written yet")
+
+# %% [markdown]
+# There is a way without the second message: the size of the global batch is known beforehand, so let each rank divide the *sum*
+# of its losses by it. Then the gradients only have to be added up. The library's training does it so.
+#
 # ## When a rank fails
 #
-# Rank 1 raises an error below, while the others wait in a collective for it. Plain MPI would wait for ever.
-# Here it is reported within seconds, together with the line on which each other rank waits. (`--catch` only
-# keeps "Run all" going.)
+# In synchronous SGD every rank waits for every other, in every step. When one fails, plain MPI lets the others wait for ever. Here
+# the failure is reported within seconds, with the line on which each other rank waits. (`--catch` only keeps "Run all" going.)
 
 # %%
 # %%ranks --catch
-if comm.rank == 1:
+if comm.rank == comm.size - 1:
     raise ValueError("this shard is broken")
+train_steps(torch_cnn.build(seed=1), steps)
 comm.Barrier()
 
 # %% [markdown]
-# Fresh ranks take a few seconds. Their memory is empty: cells that define something have to run again.
+# Fresh ranks take a few seconds. Their memory is empty: cells that define something would have to run again.
 
 # %%
 team.restart()
@@ -239,15 +412,17 @@ team.restart()
 # %% [markdown]
 # ## A whole training
 #
-# The library's `mpi` backend does what you just did, with one `Allreduce` for all parameters together, for
-# whole epochs, and evaluates the test set over all ranks. Watch it; the button stops it cleanly. The strip under the
-# curves shows the last steps of each rank: *computing*; *waiting* for the slowest rank to arrive at the `Allreduce`; and
-# *communicating*, from then until the sum is there.
+# The library's `mpi` backend does what you just did, for whole *epochs*, each of them one pass over all training images. It sends
+# the gradients of all parameters in one message, where your function sends one for each parameter and pays the latency as
+# often. After each epoch all ranks together test the network on images that are not used in training.
 #
-# Each step is a few milliseconds of computing and one message with all gradients.
+# Watch it run; the button stops it cleanly. The strip under the curves shows the last steps of each rank: *computing*; *waiting*
+# for the slowest rank to arrive at the `Allreduce`; and *communicating*, from then until the sum is there.
 
 # %%
-guess = predict("What share of the time will the ranks spend in Allreduce?", low=0, high=100, unit="%")
+guess = predict(
+    "What share of the time will the ranks spend in Allreduce, waiting included?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
@@ -256,68 +431,57 @@ by_hand = team.train(
     timeout=sizes.timeout_s,
 )
 
-# %% [markdown]
-# The returned *run record* says what ran, where, and what came out, and holds a checksum of the final weights of
-# every rank.
-
-# %%
-print("accuracy on the test set:", [f"{epoch['test_accuracy']:.2%}" for epoch in by_hand["epochs"]])
-print("weights of each rank:    ", [checksum[:12] for checksum in by_hand["weights_sha256"]])
-
-# %% [markdown]
-# ## The same with DDP
-#
-# PyTorch's `DistributedDataParallel` does the averaging during `backward()`: it packs gradients into *buckets*
-# and sends each off as soon as it is complete, while the rest is still being computed. On a CPU it talks through
-# the *gloo* library.
-
-# %%
-with_ddp = team.train(
-    TrainOptions(backend="ddp", epochs=sizes.epochs, train_samples=sizes.train_samples),
-    timeout=sizes.timeout_s,
-)
-
-# %%
-for record in (by_hand, with_ddp):
-    last = record["epochs"][-1]
-    print(
-        f"{record['what']['backend']:>4}: test accuracy {last['test_accuracy']:.2%}, "
-        f"{last['samples_per_s']:>7,.0f} samples/s in the last epoch"
-    )
-
 # %%
 shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in by_hand["epochs"]]
-guess.compare(float(np.median(shares)), spread=(min(shares), max(shares)))
+guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print(
+    "stopped before the end"
+)
 
 # %% [markdown]
-# That share includes waiting for the slower rank; with perfectly even ranks less would be left.
-#
-# Both average the same gradients in float32, so both learn alike; their speed differs by how fast the messages
-# are. For so small a network DDP's machinery and gloo's sockets cost more than the computing they could hide
-# behind. A larger batch means fewer messages for the same number of samples. Try it:
+# `train` returned a *run record*: what ran, where, and what came out, with a digest of the final weights of every rank.
 
 # %%
+print("test accuracy:        ", [f"{epoch['test_accuracy']:.2%}" for epoch in by_hand["epochs"]])
+print("weights of each rank: ", [checksum[:12] for checksum in by_hand["weights_sha256"]])
+
+# %% [markdown]
+# ## A larger batch hides communication
+#
+# The messages of a step are as large as the network, whatever the batch. A larger batch on each rank means fewer steps
+# for the same samples, and so fewer messages. We compare with `ddp`, PyTorch's `DistributedDataParallel`. It averages the
+# same gradients, and sends some of them while it still computes the rest; on a CPU through a library called *gloo*.
+
+# %%
+records = []
 for batch_size in (64, 256):
     for backend in ("mpi", "ddp"):
         options = TrainOptions(backend=backend, epochs=2, batch_size=batch_size, train_samples=6_000)
         record = team.train(options, timeout=sizes.timeout_s, show=False)
-        speed = record["epochs"][-1]["samples_per_s"]
-        print(f"batch {batch_size:>3} a rank, {backend:>4}: {speed:>7,.0f} samples/s")
+        records.append(record)
+        last = record["epochs"][-1]
+        print(
+            f"batch {batch_size:>3} a rank, {backend:>4}: {last['samples_per_s']:>7,.0f} samples/s, "
+            f"test accuracy {last['test_accuracy']:.2%}"
+        )
 
 # %% [markdown]
-# Larger batches are not free: the same number of epochs makes fewer steps, and each step must then count for
-# more. That is a lesson of its own.
+# Look at both columns. Larger batches are not free: they make fewer steps of the same length, so that the network learns
+# less in the same number of epochs. What to do about it is a lesson of its own.
+#
+# *Try it:* other batch sizes; or `lr_scaling="linear"` in the options, which makes the steps longer by the number of ranks.
 #
 # ## Remember
 #
-# - The mean of the ranks' gradients is the gradient of the global batch; with unequal shards, weighted by size.
-# - Synchronous SGD is: same start, different shards, one averaging a step. The ranks then stay identical.
-# - Identical weights can be checked, and should be: training without averaging looks almost normal.
-# - Communication costs time for every step, whatever the batch.
+# - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weigh by samples.
+# - Synchronous SGD is: the same start, different shards, one averaging in each step. Then the ranks stay identical.
+# - Whether they are identical can be checked, and should be: training without averaging looks almost normal.
+# - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
+# - A step costs the same messages whatever its batch, so larger batches communicate less.
 #
-# **Sources.** P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), section 3, for synchronous SGD
-# and the pitfalls of averaging; S. Li et al., *PyTorch Distributed* (arXiv:2006.15704) for DDP's buckets and
-# overlap; the MPI standard, chapter on collective communication.
+# **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
+# slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average over and
+# the pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum, *MPI: A
+# Message-Passing Interface Standard* (mpi-forum.org), chapter on collective communication.
 
 # %%
 ranks.stop()

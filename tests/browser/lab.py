@@ -38,9 +38,7 @@ def launch(playwright):
     """The system's Chromium or Chrome if there is one, else Playwright's own. Raises NoBrowser."""
     found = next(filter(None, map(shutil.which, SYSTEM_BROWSERS)), None)
     try:
-        return playwright.chromium.launch(
-            executable_path=found, args=BROWSER_ARGUMENTS, timeout=60_000
-        )
+        return playwright.chromium.launch(executable_path=found, args=BROWSER_ARGUMENTS, timeout=60_000)
     except Exception as error:
         tried = found or "Playwright's own Chromium (`playwright install chromium` fetches it)"
         reason = str(error).strip().splitlines()[0]
@@ -81,9 +79,7 @@ class Lab:
             self.stop()
 
     def _note_request(self, request) -> None:
-        if not request.url.startswith(
-            (self.url, "data:", "blob:", self.url.replace("http", "ws", 1))
-        ):
+        if not request.url.startswith((self.url, "data:", "blob:", self.url.replace("http", "ws", 1))):
             self.foreign.append(request.url)
 
     def _serve(self, profile: str) -> subprocess.Popen:
@@ -125,9 +121,7 @@ class Lab:
                 return
             except OSError:
                 time.sleep(0.2)
-        raise RuntimeError(
-            f"JupyterLab did not start in {timeout_s:.0f} s:\n{self.log.read_text()}"
-        )
+        raise RuntimeError(f"JupyterLab did not start in {timeout_s:.0f} s:\n{self.log.read_text()}")
 
     def stop(self) -> None:
         """Shut the kernels down, as a learner does by closing the lab, then the server."""
@@ -150,9 +144,7 @@ class Lab:
 
     def open(self, notebook: str, timeout_s: float = 90) -> None:
         """Open a notebook of the folder and wait until its kernel is idle."""
-        self.page.goto(
-            f"{self.url}/lab/tree/{notebook}?token={self.token}", timeout=timeout_s * 1000
-        )
+        self.page.goto(f"{self.url}/lab/tree/{notebook}?token={self.token}", timeout=timeout_s * 1000)
         self.page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=timeout_s * 1000)
         # The page says "idle" for a moment before it has a kernel, so the server is asked first.
         self._wait_for("a kernel with this page on it", self._kernel_is_connected, timeout_s)
@@ -193,17 +185,13 @@ class Lab:
         """Wait until every code cell has an execution count, or one failed, and the kernel is idle."""
 
         def done() -> bool:
-            return all(re.fullmatch(r"\[\d+\]:", text) for text in self.prompts()) or bool(
-                self.errors()
-            )
+            return all(re.fullmatch(r"\[\d+\]:", text) for text in self.prompts()) or bool(self.errors())
 
         try:
             self._wait_for("end of all cells", done, timeout_s)
             self.wait_idle(30)
         except TimeoutError as error:
-            raise TimeoutError(
-                f"{error} Prompts: {self.prompts()}; errors: {self.errors()}"
-            ) from None
+            raise TimeoutError(f"{error} Prompts: {self.prompts()}; errors: {self.errors()}") from None
 
     def edit_and_run(self, old: str, new: str, timeout_s: float = 60) -> None:
         """Replace the source of the code cell that holds the text `old` by `new`, and run it."""
@@ -251,7 +239,7 @@ class Lab:
     def images(self) -> list[Output]:
         """PNG outputs that are shown with more than a few pixels."""
         images = [output for output in self.outputs() if output.mime == "image/png"]
-        return [output for output in images if output.width >= 300 and output.height >= 150]
+        return [output for output in images if output.width >= 300 and output.height >= 100]
 
     def widgets(self) -> int:
         """How many widgets are drawn in outputs."""
@@ -260,9 +248,7 @@ class Lab:
     def press(self, button: str, timeout_s: float = 60) -> None:
         """Press a widget's button, such as "Stop", as soon as it can be pressed."""
         name = re.compile(button, re.IGNORECASE)
-        buttons = self.page.locator(
-            ".jp-OutputArea-output button.jupyter-button:enabled", has_text=name
-        )
+        buttons = self.page.locator(".jp-OutputArea-output button.jupyter-button:enabled", has_text=name)
         buttons.last.click(timeout=timeout_s * 1000)
 
     def screenshot(self, path: Path, width: int, height: int, show: str = "") -> Path:

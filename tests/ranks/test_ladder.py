@@ -53,9 +53,7 @@ def test_same_weights_as_one_process(rungs, network, case, rung):
     difference = largest_relative_difference(
         weights(folder, f"{network}-{case}-{rung}"), weights(folder, f"{network}-{case}-base-1")
     )
-    print(
-        f"{network} {case} {rung}: largest relative difference {difference:.1e} after {STEPS} steps"
-    )
+    print(f"{network} {case} {rung}: largest relative difference {difference:.1e} after {STEPS} steps")
     assert difference < TOLERANCE[network]
 
 

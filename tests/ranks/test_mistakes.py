@@ -47,9 +47,7 @@ def test_refused_on_every_rank(mistaken, mistake):
 @pytest.mark.parametrize("mistake", WRONG_WEIGHTS)
 def test_ladder_shows_wrong_weights(mistaken, mistake):
     folder, _ = mistaken
-    difference = largest_relative_difference(
-        weights(folder, mistake), weights(folder, "smooth-even-base-1")
-    )
+    difference = largest_relative_difference(weights(folder, mistake), weights(folder, "smooth-even-base-1"))
     assert difference > 1e-2  # a thousand times the tolerance
 
 

@@ -34,9 +34,7 @@ def test_death_while_writing_leaves_the_old_file(tmp_path, dies_in):
         f"os.{dies_in} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
         "checkpoint.write(sys.argv[1], {'model': torch.zeros(1000)})\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code, path], timeout=60, cwd=paths.ROOT, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", code, path], timeout=60, cwd=paths.ROOT, check=False)
     assert result.returncode == -9
     assert checkpoint.read(path, OPTIONS)["model"][0] == 1
 

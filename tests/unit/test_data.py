@@ -11,9 +11,7 @@ import pytest
 from workshop_lib import paths
 from workshop_lib.data import mnist
 
-NAMES = {
-    split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES
-}
+NAMES = {split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES}
 ROWS = {"train": 50, "test": 23}
 
 

@@ -69,9 +69,7 @@ def test_learner_gets_stubs_and_solution_gets_code(folder):
         "def average(total, world_size):\n    mean = ...  # divide by what?\n        # deeper\n"
         "    # a comment stays\n\n    return mean"
     )
-    assert solution[1] == (
-        "def average(total, world_size):\n    mean = total / world_size\n    return mean"
-    )
+    assert solution[1] == ("def average(total, world_size):\n    mean = total / world_size\n    return mean")
     assert learner[2] == "for rank in range(2):\n    ...  # your code here"
     assert (learner[3], solution[3]) == ("x = None\nx", "x = 1\nx")
     assert learner[4] == solution[4] == '%%ranks --timeout 5\nprint("here")'
@@ -183,9 +181,7 @@ def test_the_cell_that_failed_is_named_and_the_notebook_kept(tmp_path):
     assert outcome.cell == 2 and outcome.source == "1 / 0"
     assert "ZeroDivisionError" in outcome.error and "\x1b" not in str(outcome)
     assert "failed in cell 2" in str(outcome)
-    outputs = [
-        cell["outputs"] for cell in json.loads((tmp_path / "out.ipynb").read_text())["cells"]
-    ]
+    outputs = [cell["outputs"] for cell in json.loads((tmp_path / "out.ipynb").read_text())["cells"]]
     assert outputs[0] and outputs[1] and not outputs[2]
 
 

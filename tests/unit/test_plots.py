@@ -69,6 +69,36 @@ def test_the_ideal_line_is_straight_in_ranks():
     assert many.get_xscale() == many.get_yscale() == "log"
 
 
+def weak_sweep(counts=(1, 2, 4)):
+    records = sweep(("mpi",), counts)
+    for record in records:
+        n, what = record["what"]["world_size"], record["what"]
+        what["train_samples"] = 10_000 * n
+        for epoch in record["epochs"]:
+            epoch["seconds"] = 10_000 * n / epoch["samples_per_s"]
+    return records
+
+
+def test_weak_scaling_is_drawn_as_the_time_of_an_epoch():
+    figure = plots.weak_scaling_curve(weak_sweep())
+    seconds, efficiency = figure.axes
+    assert (seconds.get_ylabel(), efficiency.get_ylabel()) == (
+        "time of an epoch (s)",
+        "parallel efficiency (%)",
+    )
+    assert figure.texts[0].get_text() == "Weak scaling on MNIST: 10,000 samples a rank"
+    blue = "#0072B2"
+    (one, two), (four,) = markers(seconds, False)[blue], markers(seconds, True)[blue]
+    assert two[1] == pytest.approx(one[1] / 0.95, rel=0.01)
+    assert four[1] == pytest.approx(one[1] / 0.5, rel=0.01)
+    assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=0.01)
+    ideal = next(line for line in seconds.lines if line.get_color() == figures.GREY)
+    assert ideal.get_ydata().tolist() == pytest.approx([one[1]] * 2)
+    assert "ideal: as on 1 rank of mpi" in legend(figure)
+    crosses = next(line for line in seconds.lines if line.get_marker() == "x")
+    assert (crosses.get_ydata() > [one[1], two[1], four[1]]).all(), "first epochs take longer"
+
+
 def test_batches_are_named_when_a_backend_ran_with_several():
     figure = plots.scaling_curve(sweep(("ddp",), batch=64) + sweep(("ddp",), batch=256))
     assert legend(figure)[:2] == ["ddp, batch 64 a rank", "ddp, batch 256 a rank"]
@@ -107,9 +137,9 @@ def test_accuracy_curve(x, label, last):
     assert legend(figure)[:4] == ["mpi", "ddp", "1 rank", "4* ranks"]
 
 
-@pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve])
+@pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve, plots.weak_scaling_curve])
 def test_text_is_large_and_stays_inside_the_figure(draw):
-    records = sweep(figures.BACKENDS[:5])
+    records = weak_sweep() if draw is plots.weak_scaling_curve else sweep(figures.BACKENDS[:5])
     for record in records:
         record["where"]["cpu_model"] = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
     figure = draw(records)

@@ -4,8 +4,16 @@ import pytest
 from record_fixtures import run, sweep
 from rich.console import Console
 
-from workshop_lib.scaling.curves import strong_scaling, summary, throughput, to_frame
+from workshop_lib.scaling import sweep as sweeping
+from workshop_lib.scaling.curves import strong_scaling, summary, throughput, to_frame, weak_scaling
 from workshop_lib.scaling.records import RecordError
+
+
+def weak(ranks, speed, a_rank=1000, **changes):
+    """A run with so many samples a rank, and start-up in its first epoch."""
+    record = run("mpi", ranks, (speed / 2, speed), samples=a_rank * ranks, **changes)
+    record["what"]["train_samples"] = a_rank * ranks
+    return record
 
 
 def text(table, width=80) -> str:
@@ -50,13 +58,11 @@ def test_speedup_and_efficiency_are_against_the_median_of_one_rank():
     runs = [run("mpi", n, (1, speed)) for n in speeds for speed in speeds[n]]
     points = strong_scaling(to_frame(runs)).set_index("world_size")
     assert points.loc[2, "samples_per_s"] == pytest.approx(1800)
-    assert points.loc[2, ["speedup_min", "speedup", "speedup_max"]].tolist() == pytest.approx(
-        [1.5, 1.8, 1.9]
-    )
+    assert points.loc[2, ["speedup_min", "speedup", "speedup_max"]].tolist() == pytest.approx([1.5, 1.8, 1.9])
     assert points.loc[2, "efficiency"] == pytest.approx(0.9)
-    assert points.loc[
-        1, ["efficiency_min", "efficiency", "efficiency_max"]
-    ].tolist() == pytest.approx([0.9, 1.0, 1.3])
+    assert points.loc[1, ["efficiency_min", "efficiency", "efficiency_max"]].tolist() == pytest.approx(
+        [0.9, 1.0, 1.3]
+    )
     assert points.loc[2, "repeats"] == 3
 
 
@@ -117,10 +123,55 @@ def test_the_summary_says_what_was_measured_in_80_columns():
 
 
 def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_several():
-    lines = text(
-        summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])
-    ).splitlines()
+    lines = text(summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])).splitlines()
     rows = [line.split() for line in lines if line.startswith("mpi")]
     assert [row[2] for row in rows] == ["64", "256"]
     assert rows[0][4] == "–"
     assert rows[1][3] == "9,000†"
+
+
+def test_weak_scaling_compares_the_time_of_an_epoch_with_samples_that_grow():
+    runs = [
+        weak(n, speed) for n, speeds in {1: (90, 100, 110), 2: (150, 160, 200)}.items() for speed in speeds
+    ]
+    points = weak_scaling(to_frame(runs)).set_index("world_size")
+    assert points["epoch_s"].tolist() == pytest.approx([1000 / 100, 2000 / 160])
+    assert points.loc[2, ["epoch_s_min", "epoch_s_max"]].tolist() == pytest.approx([10, 2000 / 150])
+    assert points["first_epoch_s"].tolist() == pytest.approx([20, 25])
+    assert points.loc[2, "efficiency"] == pytest.approx(points.loc[1, "epoch_s"] / points.loc[2, "epoch_s"])
+    assert points.loc[2, "speedup"] == pytest.approx(1.6)
+
+
+def test_strong_and_weak_runs_are_not_mixed():
+    with pytest.raises(RecordError, match="mix runs with train_samples = 1000 and 2000"):
+        strong_scaling(to_frame([weak(1, 100), weak(2, 200)]))
+    with pytest.raises(RecordError, match="mix runs with samples_per_rank = 1000.0 and 500.0"):
+        weak_scaling(to_frame([weak(1, 100), weak(2, 200, a_rank=500)]))
+    with pytest.raises(RecordError, match="told their `train_samples`"):
+        weak_scaling(to_frame([run("mpi", 1), run("mpi", 2)]))
+    with pytest.raises(RecordError, match="no 1-rank run"):
+        weak_scaling(to_frame([weak(2, 200)]))
+
+
+class Team:
+    """Stands in for ranks: a run's record says what it was asked for."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def train(self, options, timeout, show):
+        return run(options, self.n)
+
+
+def test_a_sweep_goes_round_the_options_in_each_repeat(capsys):
+    records = list(sweeping.sweep(Team, [1, 2], ["mpi", "ddp"], repeats=2))
+    order = [(record["what"]["world_size"], record["what"]["backend"]) for record in records]
+    assert order == [(n, backend) for n in (1, 2) for _ in range(2) for backend in ("mpi", "ddp")]
+    assert "ddp, 2 ranks: 8,200 samples/s" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_sweep_can_choose_its_options_by_the_number_of_ranks():
+    records = sweeping.sweep(Team, [1, 4], lambda n: [f"made for {n}"])
+    assert [record["what"]["backend"] for record in records] == ["made for 1", "made for 4"]
+    with pytest.raises(ValueError, match="repeats is 0"):
+        next(sweeping.sweep(Team, [1], ["mpi"], repeats=0))

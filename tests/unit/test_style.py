@@ -84,9 +84,7 @@ def test_importing_the_library_is_quick_and_light():
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     shown = [
-        subprocess.check_output(
-            [sys.executable, "-c", code], text=True, env=env, timeout=30
-        ).split()
+        subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=30).split()
         for _ in range(3)
     ]
     assert min(float(seconds) for seconds, *_ in shown) < 0.5
@@ -94,15 +92,11 @@ def test_importing_the_library_is_quick_and_light():
 
 
 def test_a_module_fits_in_the_head():
-    long = {
-        str(p.relative_to(ROOT)): n for p in MODULES if (n := len(p.read_text().splitlines())) > 320
-    }
+    long = {str(p.relative_to(ROOT)): n for p in MODULES if (n := len(p.read_text().splitlines())) > 320}
     assert not long, f"more than 320 lines: {long}"
 
 
 def test_ruff_finds_nothing():
     command = [sys.executable, "-m", "ruff", "check", "workshop_lib", "tests", "notebooks/source"]
-    found = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -111,8 +111,7 @@ class _IdxFile:
         if folder.is_dir():
             found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
         raise DataError(
-            f"{folder / self.name}: expected this file, plain or with .gz, found {found}. "
-            f"{self.remedy}"
+            f"{folder / self.name}: expected this file, plain or with .gz, found {found}. {self.remedy}"
         )
 
     def _open(self):

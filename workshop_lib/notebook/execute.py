@@ -1,6 +1,6 @@
 """Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
 
-    python -m workshop_lib.notebook.execute [NAME …]    all of them, or those named, to build/notebooks/
+python -m workshop_lib.notebook.execute [NAME …]    all of them, or those named, to build/notebooks/
 """
 
 import os
@@ -33,9 +33,7 @@ class Outcome:
         if self.cell is None and not self.error:
             return f"{name}: passed in {self.seconds:.1f} s"
         code = "\n".join(f"    {line}" for line in self.source.splitlines())
-        return (
-            f"{name}: failed in cell {self.cell} after {self.seconds:.1f} s\n{code}\n{self.error}"
-        )
+        return f"{name}: failed in cell {self.cell} after {self.seconds:.1f} s\n{code}\n{self.error}"
 
 
 def run_notebook(
@@ -57,9 +55,7 @@ def run_notebook(
 
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(
-        notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources
-    )
+    client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
     started, error = time.perf_counter(), ""
     try:
         client.execute(env={**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})})

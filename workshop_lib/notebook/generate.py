@@ -57,17 +57,12 @@ def split(text: str, name: str) -> tuple[str, str]:
             at += 1
             continue
         if found[2] or found[3] == "stub":
-            raise SourceError(
-                f"{name}:{at + 1}: {lines[at].strip()!r} without '# <solution>' before it."
-            )
+            raise SourceError(f"{name}:{at + 1}: {lines[at].strip()!r} without '# <solution>' before it.")
         end = _closing(lines, at, name)
         code, stub = _take_stub(lines[at + 1 : end], name, at + 1)
         if end + 1 < len(lines) and _is_opening(lines[end + 1], "stub"):
             start, end = end + 1, _closing(lines, end + 1, name)
-            stub += [
-                _uncomment(line, name, n)
-                for n, line in enumerate(lines[start + 1 : end], start + 2)
-            ]
+            stub += [_uncomment(line, name, n) for n, line in enumerate(lines[start + 1 : end], start + 2)]
         learner += stub or [f"{found[1]}...  # your code here"]
         solution += code
         at = end + 1
@@ -116,9 +111,7 @@ def _take_stub(lines: list[str], name: str, offset: int) -> tuple[list[str], lis
 def _uncomment(line: str, name: str, number: int) -> str:
     found = re.match(r"^(\s*)#\s?(.*)$", line)
     if line.strip() and not found:
-        raise SourceError(
-            f"{name}:{number}: a line of a stub starts with '# ', found {line.strip()!r}."
-        )
+        raise SourceError(f"{name}:{number}: a line of a stub starts with '# ', found {line.strip()!r}.")
     return found[1] + found[2] if found else ""
 
 
@@ -178,9 +171,7 @@ def _holds(path: Path, text: str) -> bool:
 def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
     """The command above; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.notebook.generate")
-    parser.add_argument(
-        "--check", action="store_true", help="fail if notebooks differ from sources"
-    )
+    parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
     options = parser.parse_args(arguments)
     try:
         if options.check:

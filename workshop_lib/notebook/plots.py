@@ -1,9 +1,10 @@
-"""Figures drawn from run records: throughput and efficiency against ranks, accuracy against time."""
+"""Figures drawn from run records: strong and weak scaling against ranks, accuracy against time."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
@@ -21,11 +22,12 @@ from workshop_lib.notebook.figures import (
     new_figure,
     save,
 )  # fmt: skip
-from workshop_lib.scaling.curves import strong_scaling, to_frame
+from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
 from workshop_lib.scaling.records import RecordError
 
-__all__ = ["accuracy_curve", "save", "scaling_curve"]
+__all__ = ["accuracy_curve", "save", "scaling_curve", "weak_scaling_curve"]
 
+FIRST_EPOCH = {"samples_per_s": "first_epoch_samples_per_s", "epoch_s": "first_epoch_s"}
 LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 
 
@@ -40,31 +42,54 @@ def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
     """
     frame = to_frame(records)
     points = strong_scaling(frame, same)
-    figure = new_figure("Strong scaling on MNIST", caption(frame))
-    speed, efficiency = figure.subplots(1, 2)
-    _rank_axes(speed, efficiency, points)
+    figure, speed = _against_ranks("Strong scaling on MNIST", frame, points, same, "samples_per_s")
+    speed.set_ylabel("throughput (samples/s)")
+    if _wide(points):
+        speed.set_yscale("log")
+        speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        speed.yaxis.set_minor_locator(NullLocator())
+    else:
+        speed.set_ylim(bottom=0)
+    speed.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    return figure
+
+
+def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
+    """Measured weak scaling: seconds an epoch (left) and weak efficiency in % (right) against ranks, where
+    the samples of an epoch grow with the ranks. Points, bars and crosses as in `scaling_curve`.
+
+    Raises RecordError without a 1-rank run of every curve, or unless the samples a rank are the same.
+    """
+    frame = to_frame(records)
+    points = weak_scaling(frame, same)
+    title = f"Weak scaling on MNIST: {frame['samples_per_rank'].iloc[0]:,.0f} samples a rank"
+    figure, seconds = _against_ranks(title, frame, points, same, "epoch_s")
+    seconds.set_ylabel("time of an epoch (s)")
+    seconds.set_ylim(bottom=0)
+    return figure
+
+
+def _against_ranks(title: str, frame, points: pd.DataFrame, same: str, column: str) -> tuple[Figure, Axes]:
+    """The figure, and its left axes, on which `column` is drawn; efficiency is on the right."""
+    figure = new_figure(title, caption(frame))
+    left, efficiency = figure.subplots(1, 2)
+    _rank_axes(left, efficiency, points)
     curves = _curves(points, same)
     handles = []
     for index, (name, style, curve) in enumerate(curves):
         place = (index - (len(curves) - 1) / 2) * min(1, 3 / len(curves))
         at = _beside(curve["world_size"], place, points)
-        _draw(speed, at, curve, "samples_per_s", 1, style)
+        _draw(left, at, curve, column, 1, style)
         _draw(efficiency, at, curve, "efficiency", 100, style)
         if not curve["first_epoch_only"].any():
-            speed.plot(at, curve["first_epoch_samples_per_s"], "x", color=style.colour, ms=7)
+            left.plot(at, curve[FIRST_EPOCH[column]], "x", color=style.colour, ms=7)
         handles.append(handle_of(name, style))
-    notes = [_draw_ideal(speed, efficiency, points), *_notes(points)]
-    speed.set_ylabel("throughput (samples/s)")
+    notes = [_draw_ideal(left, efficiency, points, column), *_notes(points)]
     efficiency.set_ylabel("parallel efficiency (%)")
-    speed.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    if not _wide(points):
-        speed.set_ylim(bottom=0)
     efficiency.set_ylim(0, max(110, 108 * points["efficiency_max"].max()))
     half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
-    draw_legend(
-        figure, handles[:half], handles[half:] or notes[:2], notes if handles[half:] else notes[2:]
-    )
-    return figure
+    draw_legend(figure, handles[:half], handles[half:] or notes[:2], notes if handles[half:] else notes[2:])
+    return figure, left
 
 
 def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
@@ -75,9 +100,7 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     the backend, the line style the ranks; hollow points ran more ranks than cores.
     """
     if x not in ("seconds", "epochs"):
-        raise ValueError(
-            f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'."
-        )
+        raise ValueError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
     records = [record for record in records if record.get("kind") == "train"]
     frame, rows = to_frame(records), _accuracy_rows(records)
     if rows.empty:
@@ -118,9 +141,7 @@ def _setting_handles(rows: pd.DataFrame, settings: list[tuple[int, int]]) -> lis
 def _curves(points: pd.DataFrame, same: str) -> list[tuple[str, Style, pd.DataFrame]]:
     """Name, style and points of each curve; batches are named only if a backend ran with several."""
     order = in_order(points["backend"].unique())
-    groups = sorted(
-        points.groupby(["backend", same]), key=lambda pair: (order[pair[0][0]], pair[0][1])
-    )
+    groups = sorted(points.groupby(["backend", same]), key=lambda pair: (order[pair[0][0]], pair[0][1]))
     if len(groups) == len(order):
         return [(key[0], Style.number(order[key[0]]), curve) for key, curve in groups]
     word = {"batch_size": "batch {} a rank", "global_batch": "global batch {}"}[same]
@@ -142,9 +163,7 @@ def _beside(ranks: pd.Series, place: float, points: pd.DataFrame) -> pd.Series:
     return ranks + 0.022 * place * points["world_size"].max()
 
 
-def _draw(
-    axes, at: pd.Series, curve: pd.DataFrame, column: str, scale: float, style: Style
-) -> None:
+def _draw(axes, at: pd.Series, curve: pd.DataFrame, column: str, scale: float, style: Style) -> None:
     middle = scale * curve[column]
     low, high = scale * curve[f"{column}_min"], scale * curve[f"{column}_max"]
     axes.plot(at, middle, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
@@ -157,32 +176,30 @@ def _draw(
             draw_points(axes, at[chosen], middle[chosen], bars, style, hollow)
 
 
-def _draw_ideal(speed, efficiency, points: pd.DataFrame) -> Line2D:
+def _draw_ideal(left, efficiency, points: pd.DataFrame, column: str) -> Line2D:
     """The line of perfect scaling, from the fastest 1-rank run."""
     single = points[points["world_size"] == 1]
     best = single.loc[single["samples_per_s"].idxmax()]
     ends = [1, points["world_size"].max()]
     look = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
-    speed.plot(ends, [best["samples_per_s"] * end for end in ends], **look)
+    grows = column == "samples_per_s"
+    left.plot(ends, [best[column] * (end if grows else 1) for end in ends], **look)
     efficiency.axhline(100, **look)
-    return Line2D([], [], **look, label=f"ideal: ranks × 1 rank of {best['backend']}")
+    label = f"ideal: {'ranks × ' if grows else 'as on '}1 rank of {best['backend']}"
+    return Line2D([], [], **look, label=label)
 
 
-def _rank_axes(speed, efficiency, points: pd.DataFrame) -> None:
+def _rank_axes(left, efficiency, points: pd.DataFrame) -> None:
     """A tick at every measured number of ranks; a star says that it is more than the cores."""
     counts = sorted(points["world_size"].unique())
     above = set(points.loc[points["oversubscribed"], "world_size"])
-    for axes in (speed, efficiency):
+    for axes in (left, efficiency):
         if _wide(points):
             axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(counts))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticklabels([f"{count}{'*' * (count in above)}" for count in counts])
         axes.set_xlabel("ranks")
-    if _wide(points):
-        speed.set_yscale("log")
-        speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        speed.yaxis.set_minor_locator(NullLocator())
 
 
 def _notes(points: pd.DataFrame) -> list[Line2D]:

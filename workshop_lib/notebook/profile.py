@@ -16,9 +16,7 @@ class Profile:
 
     name: str
     ranks: int  # ranks that have a core (or GPU) each
-    oversubscribed_ranks: (
-        int | None
-    )  # a count above the cores, to show what it costs; None: leave out
+    oversubscribed_ranks: int | None  # a count above the cores, to show what it costs; None: leave out
     epochs: int
     train_samples: int | None  # None: all 60,000
     sweep_epochs: int  # the first is start-up and not on the curve, so at least 2
@@ -36,7 +34,7 @@ class Profile:
 
 PROFILES = {
     "quick": Profile("quick", 2, 4, 2, 6_000, 2, 2_000, 2, 10, 60),
-    "laptop": Profile("laptop", 2, 4, 3, None, 2, 20_000, 3, 50, 120),
+    "laptop": Profile("laptop", 2, 4, 3, None, 2, 15_000, 3, 50, 120),
     "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300),
 }
 

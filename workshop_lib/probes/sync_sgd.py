@@ -1,11 +1,16 @@
 """Rank side of the exercises in 02_synchronous_sgd."""
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.models import torch_cnn
 
 ROWS = 16  # images a rank
+
+
+def ready() -> None:
+    """Nothing, but with PyTorch imported, which takes seconds on fresh ranks."""
 
 
 def average_gradients(comm, function) -> dict:
@@ -41,6 +46,29 @@ def broadcast_weights(comm, function) -> dict:
     own = _weights(model)
     function(model, comm)
     return {"own": own, "got": _weights(model)}
+
+
+def weighted_mean(comm, function) -> dict[str, dict]:
+    """Two calls: every rank with another number of samples, and rank 1 with none. `returned` should be
+    `right`, the mean of one vector for each sample.
+    """
+    uneven = [comm.size + 1 + 2 * rank for rank in range(comm.size)]
+    found = {}
+    for case, counts in {"uneven": uneven, "none": [uneven[0], 0, *uneven[2:]][: comm.size]}.items():
+        of_samples = np.random.default_rng(5).normal(size=(sum(counts), 6))
+        first = sum(counts[: comm.rank])
+        own = of_samples[first : first + counts[comm.rank]]
+        gradient = own.mean(axis=0) if len(own) else np.zeros(6)
+        given = gradient.copy()
+        returned = function(given, len(own), comm)
+        found[case] = {
+            "returned": returned,
+            "right": of_samples.mean(axis=0),
+            "own": gradient,
+            "n_samples": len(own),
+            "unchanged": np.array_equal(given, gradient),
+        }
+    return found
 
 
 def _batch(rows: int) -> tuple[torch.Tensor, torch.Tensor]:

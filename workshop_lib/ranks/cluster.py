@@ -200,13 +200,17 @@ class Ranks:
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = _run_folder(self._set_id)
         places = [f"--profile-dir={self.folder}"]
-        environment = os.environ | settings | {
-            processes.VARIABLE: processes.mark(self._set_id),
-            "WORKSHOP_LAUNCHER": "engines",
-            "WORKSHOP_CWD": os.getcwd(),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-            "IPYTHONDIR": str(self.folder),
-        }
+        environment = (
+            os.environ
+            | settings
+            | {
+                processes.VARIABLE: processes.mark(self._set_id),
+                "WORKSHOP_LAUNCHER": "engines",
+                "WORKSHOP_CWD": os.getcwd(),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+                "IPYTHONDIR": str(self.folder),
+            }
+        )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*LEASH, "--record", str(self.folder), "--"]
         ranks = [*record, *ENGINE, *places, f"--IPEngine.startup_command={prepare}"]

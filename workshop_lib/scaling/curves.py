@@ -12,16 +12,16 @@ COLUMNS = [
     "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
     "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
-    "device", "threads_per_rank", "binding", "train_samples", "cpu_model", "cores",
+    "device", "threads_per_rank", "binding", "train_samples", "samples_per_rank", "cpu_model", "cores",
 ]  # fmt: skip
 
 NUMBERS = [
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s",
-    "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference",
+    "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank",
 ]  # fmt: skip
 
 # Points on one curve may differ in ranks and repeat only; a curve over two machines means nothing.
-SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "train_samples"]
+SAME_MACHINE = ["device", "cpu_model", "threads_per_rank"]
 
 
 def to_frame(records: Iterable[dict]) -> pd.DataFrame:
@@ -55,6 +55,7 @@ def _row(record: dict) -> dict:
     return {
         **{name: what[name] for name in ("backend", "world_size", "batch_size", "global_batch")},
         **{name: what.get(name) for name in ("threads_per_rank", "binding", "train_samples")},
+        "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
         "oversubscribed": bool(what["oversubscribed"]),
         "stopped": bool(record.get("stopped", False)),
         "first_epoch_s": first["seconds"],
@@ -79,20 +80,19 @@ def _steady(epochs: list[dict]) -> dict:
     return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
 
 
-def throughput(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train_samples") -> pd.DataFrame:
     """Per backend, `same` and world_size: median, min and max samples/s over the repeats.
 
     `same` says what the points of one curve have in common: "batch_size" (per rank) or
-    "global_batch". Stopped runs and runs without a full epoch are left out.
+    "global_batch"; `work` which work is fixed: "train_samples", or "samples_per_rank" in weak scaling.
+    Stopped runs and runs without a full epoch are left out.
 
-    Raises RecordError if runs of different machines, devices, threads or data sizes are mixed.
+    Raises RecordError if runs of different machines, devices, threads or work are mixed.
     """
     runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
     if runs.empty:
-        raise RecordError(
-            "no finished training run among these records: nothing to draw or compare."
-        )
-    for name in SAME_MACHINE:
+        raise RecordError("no finished training run among these records: nothing to draw or compare.")
+    for name in [*SAME_MACHINE, work]:
         values = sorted(map(str, runs[name].unique()))
         if len(values) > 1:
             raise RecordError(
@@ -119,7 +119,32 @@ def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFram
 
     Raises RecordError where a curve has no 1-rank run.
     """
-    points = throughput(frame, same)
+    return _against_one_rank(throughput(frame, same), same)
+
+
+def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+    """As `strong_scaling`, for runs whose samples grow with the ranks; with `epoch_s`, its _min and _max, and
+    `first_epoch_s`.
+
+    On N ranks the work is N times that on 1, so `speedup`, the ratio of the throughputs, is the scaled one
+    (Gustafson 1988), and `efficiency` is seconds on 1 rank / seconds on N.
+
+    Raises RecordError where a curve has no 1-rank run, and when the samples a rank are not the same.
+    """
+    if frame["samples_per_rank"].isna().any():
+        raise RecordError(
+            "weak scaling needs runs that were told their `train_samples`: samples a rank × ranks."
+        )
+    points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
+    samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
+    points["epoch_s"] = samples / points["samples_per_s"]
+    points["epoch_s_min"] = samples / points["samples_per_s_max"]
+    points["epoch_s_max"] = samples / points["samples_per_s_min"]
+    points["first_epoch_s"] = samples / points["first_epoch_samples_per_s"]
+    return points
+
+
+def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
     single = points[points["world_size"] == 1].set_index(["backend", same])["samples_per_s"]
     keys = pd.MultiIndex.from_frame(points[["backend", same]])
     for backend, batch in keys.unique():
@@ -128,11 +153,7 @@ def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFram
                 f"no 1-rank run of {backend} with {same} {batch}, so there is no baseline for its "
                 f"speed-up; run `workshop sweep` with 1 among its ranks for {backend}."
             )
-    return _against(points, single.reindex(keys).to_numpy())
-
-
-def _against(points: pd.DataFrame, baseline) -> pd.DataFrame:
-    points = points.copy()
+    baseline, points = single.reindex(keys).to_numpy(), points.copy()
     for end in ("", "_min", "_max"):
         points[f"speedup{end}"] = points[f"samples_per_s{end}"] / baseline
         points[f"efficiency{end}"] = points[f"speedup{end}"] / points["world_size"]

@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterator
 def sweep(
     start: Callable,
     rank_counts: list[int],
-    options: list,
+    options: list | Callable[[int], list],
     repeats: int = 1,
     timeout_s: float = 3600.0,
     show: bool = True,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
-    `start(n)` gives a team of n ranks. Repeats go round the options, so that a slow minute of the
-    machine touches all of them; runs never overlap, since they would share the cores they are measured on.
+    `start(n)` gives a team of n ranks. `options` is a list of TrainOptions, or a function that gives one for
+    n ranks, as in weak scaling, where the samples grow with the ranks. Repeats go round the options, so that
+    a slow minute of the machine touches all of them; runs never overlap, since they would share the cores
+    they are measured on.
     A line a run is printed; `show` adds each run's own progress.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1.")
     for n in rank_counts:
-        team = start(n)
+        team, chosen = start(n), options(n) if callable(options) else options
         for repeat in range(repeats):
-            for option in options:
+            for option in chosen:
                 record = team.train(option, timeout=timeout_s, show=show)
                 again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
                 print(f"{result_line(record)}{again}", flush=True)

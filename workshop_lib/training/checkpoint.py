@@ -38,9 +38,7 @@ def write(path: str | Path, state: dict) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # In the same folder, because a rename is atomic only within one file system.
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = file.name
             torch.save(state, file)
             file.flush()
@@ -49,8 +47,7 @@ def write(path: str | Path, state: dict) -> None:
         temporary = None
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path}: the checkpoint could not be written ({error}); choose another place with "
-            "--checkpoint"
+            f"{path}: the checkpoint could not be written ({error}); choose another place with --checkpoint"
         ) from error
     finally:
         if temporary is not None:
@@ -78,9 +75,7 @@ def read(path: str | Path, wanted: dict) -> dict:
         ) from error
     different = [name for name in MUST_MATCH if found.get(name) != wanted[name]]
     if different:
-        listed = ", ".join(
-            f"{name} {found.get(name)!r} (now {wanted[name]!r})" for name in different
-        )
+        listed = ", ".join(f"{name} {found.get(name)!r} (now {wanted[name]!r})" for name in different)
         raise CheckpointError(
             f"{path}: written with {listed}; resume with the same, or start without --resume"
         )

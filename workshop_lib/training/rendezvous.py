@@ -33,9 +33,7 @@ def join_process_group(world: World, device: torch.device) -> None:
         dist.init_process_group(kind, init_method="env://", timeout=timeout)
         return
     store = _store(world, timeout)
-    dist.init_process_group(
-        kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout
-    )
+    dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
 
 
 def _own_gpu(world: World, device: torch.device) -> bool:

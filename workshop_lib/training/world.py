@@ -90,7 +90,6 @@ def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
         "torchrun": "start it with mpiexec instead, or choose --backend ddp",
         "srun": "start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, "
         "or choose --backend ddp",
-        "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names "
-        "both)",
+        "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
     }.get(launcher, "restart the ranks")
     return f"{launcher} started {started} ranks, but MPI sees {seen}: {remedy}."
