@@ -25,16 +25,18 @@ team
 # ## One batch, in parts
 #
 # *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, and takes a
-# step against it. Suppose that each of $N$ ranks holds $B$ samples, all of them different. The mean over all $N B$
-# samples is the mean over ranks of the means over their $B$ samples. The gradient of a mean is the mean of the gradients, so
+# step against it: it subtracts from the weights the gradient times a number, the *learning rate*. Suppose that each of $N$
+# ranks holds $B$ samples, all of them different. The mean over all $N B$ samples is the mean over ranks of the means over
+# their $B$ samples. The gradient of a mean is the mean of the gradients, so
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
 # \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
 #
-# where $\ell_i$ is the loss of sample $i$. Every rank computes the gradient of its own part, its *shard*, and the mean of these
-# is the gradient of the *global batch*. Check it: each rank builds the same network from the same seed and takes its
-# own shard of the same 128 images. Rank 0 also computes the gradient of all of them.
+# where $\ell_i$ is the loss of sample $i$, and depends on no other sample (with batch normalisation it would). Every rank
+# computes the gradient of its own part, its *shard*, and the mean of these is the gradient of the *global batch*. Check it:
+# each rank builds the same network from the same seed and takes its own shard of the same 128 images. Rank 0 also computes
+# the gradient of all of them.
 
 # %%
 # %%ranks
@@ -83,14 +85,15 @@ if comm.rank == 0:
 # The shards' gradients differ. Their mean is the gradient of the global batch but for rounding: float32 has about seven
 # digits, and the sum was taken in another order.
 #
-# *Try it:* let two ranks hold the same samples, with `start, stop = 0, 64`. The mean is still a mean, but of which batch?
+# *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64` instead of `shard_bounds`. The mean is still a
+# mean, but of which batch?
 #
 # ## Exercise 1: the averaging step
 #
-# After `backward()`, every rank calls `average_gradients` with its own model. Then the gradient of each parameter, `p.grad`,
-# must be the mean over all ranks.
+# After `backward()`, every rank calls `average_gradients` with its own model. When the call ends, the gradient of each
+# parameter, `p.grad`, must be the mean over all ranks.
 #
-# `mine` is an array with the gradient of one parameter, a copy in the order in memory that MPI wants.
+# `mine` is a copy of one parameter's gradient, as an array that is stored row by row, as mpi4py needs it.
 # `comm.Allreduce(mine, total)` fills `total` with the sum over ranks, and `p.grad.copy_(torch.from_numpy(array))` puts an
 # array into the gradient.
 
@@ -117,7 +120,7 @@ check.average_gradients(average_gradients)
 # Now train a few steps with it. Each rank takes its shard of every global batch, so the ranks compute different
 # gradients, and nothing but your function keeps their weights equal. (While it is not written, they train without it.)
 #
-# A *digest* is a checksum: two arrays with the same digest are equal in every bit.
+# A *digest* is a checksum of all bytes: if one bit of the weights differs, the digest is, as good as certainly, another one.
 
 # %%
 team.push(average_gradients=average_gradients, steps=sizes.steps)
@@ -128,7 +131,7 @@ import hashlib
 
 
 def train_steps(model, steps, average=average_gradients):
-    """Train for some steps with 64 samples a rank; returns the loss of the last step."""
+    """Train for some steps, in each with 64 new samples on every rank; returns the loss of the last step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for indices, _ in shard.epoch_batches(64 * comm.size * steps, 64, comm.rank, comm.size, seed=1, epoch=1):
         images, labels = batch(indices)
@@ -156,8 +159,8 @@ loss = train_steps(model, steps)
 print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
 
 # %% [markdown]
-# The losses differ, since each rank reports that of its own shard. The digests are the same: ranks that start alike
-# and take the same step stay alike, bit for bit. Now once more, with nothing averaged.
+# The losses differ, since each rank reports that of its own shard. With your function the digests are the same: ranks that
+# start alike and take the same step stay alike, bit for bit. Now once more, with nothing averaged.
 
 # %%
 # %%ranks
@@ -166,11 +169,11 @@ loss = train_steps(model, steps, average=lambda model, comm: None)
 print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
 
 # %% [markdown]
-# The losses look no worse. Each rank trains a network of its own on its own samples, and nothing in the loss tells. Frameworks
-# have been set up this way by accident, and nobody noticed for as long as nobody compared the ranks' weights. So
-# compare them.
+# The losses look like any others: each rank trains a network of its own on its own samples, and nothing in its loss tells.
+# Only the digests do. The same happens by accident, when a script or a framework leaves the averaging out without a word. So
+# compare the weights.
 #
-# *Try it:* leave the division out of your function and train again. What does that do to the step?
+# *Try it:* leave the division out of your function and run the cells from there on again. What does that do to the step?
 #
 # ## The same start
 #
@@ -207,8 +210,8 @@ guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
 
 # %% [markdown]
 # With averaged gradients every rank takes the *same* step, so what lay between the ranks at the start stays between them to
-# the end. (Without exercise 1, the ranks drift.) Nor is the mean gradient of much use to anyone: it is a mean of
-# gradients that were taken at different weights.
+# the end, but for rounding. (Without exercise 1, the ranks drift.) The losses may fall all the same, but the step is a
+# compromise: the mean of gradients that were taken at different weights is the gradient of none of these networks.
 #
 # So a training begins with a *broadcast*: one rank, the *root*, sends its weights to all.
 #
@@ -251,13 +254,13 @@ print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}"
 
 # %% [markdown]
 # That is all of *synchronous SGD*: the same start, different shards, one averaging in each step. It is called
-# synchronous because no rank begins a step before all have finished the one before.
+# synchronous because no rank updates its weights before all have computed their gradients at the same weights.
 #
 # ## Where the time goes
 #
 # A rank that comes to the `Allreduce` early has to wait for the others. To see the waiting apart from the messages, the
 # cell below puts a `Barrier` in front, which ends when the last rank has come. It leaves out the update of the weights,
-# a few additions. `rows` says how many samples each rank has in its batch.
+# which is the same on every rank and needs no message. `rows` says how many samples each rank has in its batch.
 
 # %%
 # %%ranks
@@ -299,9 +302,11 @@ even = of_ranks(team.pull("even_ms"))
 bars.step_times({"64 samples on every rank": even})
 
 # %% [markdown]
-# Computing is what one rank alone would need as well; the rest is the price of being many. Even with equal samples no two
-# ranks are equally fast in every step, so somebody always waits a little. Now an imbalance: the last rank gets three times
-# the samples.
+# Each bar is the mean over half of the steps, without the shortest and the longest quarter. *Computing* is what one rank alone
+# would have to do as well; the rest is the price of being many. Even with equal samples no two ranks are equally fast in
+# every step, so somebody always waits a little. `Allreduce`, the messages and the sum, is short for a network as small as this.
+#
+# Now an imbalance: the last rank gets three times the samples.
 
 # %%
 guess = predict("What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%")
@@ -321,9 +326,10 @@ shares = 100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1)
 guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
 
 # %% [markdown]
-# The slowest rank sets the pace for all, and the others spend the difference waiting. On real machines the reason may be
-# another job on the same cores, a slow disk, or a hot GPU. A time in `Allreduce` says little by itself: without the
-# `Barrier`, the waiting would be inside it, and it would look like a slow network.
+# If computing took time in strict proportion to the samples, rank 0 would wait for nearly two thirds of a step. The slowest
+# rank sets the pace for all, and the others spend the difference waiting. In practice the reason may be another job on the
+# same cores, a slow disk, or a hot GPU. A time in `Allreduce` says little by itself: without the `Barrier`, the waiting would
+# be inside it, and it would look like a slow network.
 #
 # *Try it:* other `rows`; or equal rows, and `time.sleep(0.01)` on one rank before it computes.
 #
@@ -351,13 +357,15 @@ if comm.size > 1:
         print(f"the plain mean over ranks is off by {off(plain):.1%}")
 
 # %% [markdown]
-# This happens in practice at the end of an epoch, when the number of samples does not divide by the number of ranks.
+# This happens in practice in the last step of a pass over the data, when the samples that are left cannot be shared out
+# evenly.
 #
 # ## Exercise 3: the mean over samples (optional)
 #
-# `weighted_mean` is called on every rank with the gradient of the *mean* loss of its own samples, as an array, and with how many
-# samples these are. Return the gradient of the mean loss of all samples together, as a new array. A rank may have no samples;
-# its gradient is then all zeros. `comm.allreduce(x)`, in lower case, returns the sum over ranks of a number or an array.
+# `weighted_mean` is called on every rank with the gradient of the *mean* loss of its own samples, as an array, and with the
+# number of these samples. Return, on every rank, the gradient of the mean loss of all samples together, as a new array. A rank
+# may have no samples; its gradient is then all zeros. `comm.allreduce(x)`, in lower case, returns the sum over ranks of a
+# number or an array.
 
 
 # %%
@@ -388,13 +396,14 @@ except NotImplementedError:
     print("weighted_mean is not written yet")
 
 # %% [markdown]
-# There is a way without the second message: the size of the global batch is known beforehand, so let each rank divide the *sum*
-# of its losses by it. Then the gradients only have to be added up. The library's training does it so.
+# There is a way without the second allreduce: the size of the global batch is known beforehand, so let each rank divide the
+# *sum* of its losses by it. Then the gradients only have to be added up. The library's training does it so.
 #
 # ## When a rank fails
 #
-# In synchronous SGD every rank waits for every other, in every step. When one fails, plain MPI lets the others wait for ever. Here
-# the failure is reported within seconds, with the line on which each other rank waits. (`--catch` only keeps "Run all" going.)
+# In synchronous SGD every rank waits for every other, in every step. When one fails, plain MPI lets the others wait for ever.
+# Here the failure is reported within seconds, with the line on which each other rank waits. (`--catch` only keeps "Run all"
+# going.)
 
 # %%
 # %%ranks --catch
@@ -412,12 +421,14 @@ team.restart()
 # %% [markdown]
 # ## A whole training
 #
-# The library's `mpi` backend does what you just did, for whole *epochs*, each of them one pass over all training images. It sends
-# the gradients of all parameters in one message, where your function sends one for each parameter and pays the latency as
-# often. After each epoch all ranks together test the network on images that are not used in training.
+# In the library, what averages the gradients is called a *backend*. The one named `mpi` does what you just did, but with one
+# `Allreduce` of all parameters' gradients, where your function makes one for each parameter and pays the latency as often.
+# The training runs for whole *epochs*, each of them one pass over the training images. Its steps have momentum, and their
+# learning rate first rises, then falls. After each epoch all ranks together test the network on images that are not used in
+# training.
 #
-# Watch it run; the button stops it cleanly. The strip under the curves shows the last steps of each rank: *computing*; *waiting*
-# for the slowest rank to arrive at the `Allreduce`; and *communicating*, from then until the sum is there.
+# Watch it run; the button stops it cleanly. The strip under the curves shows the last steps of each rank: *computing*;
+# *waiting* for the slowest rank to arrive at the `Allreduce`; and *communicating*, from then until the sum is there.
 
 # %%
 guess = predict(
@@ -445,11 +456,12 @@ print("test accuracy:        ", [f"{epoch['test_accuracy']:.2%}" for epoch in by
 print("weights of each rank: ", [checksum[:12] for checksum in by_hand["weights_sha256"]])
 
 # %% [markdown]
-# ## A larger batch hides communication
+# ## A larger batch needs fewer messages
 #
 # The messages of a step are as large as the network, whatever the batch. A larger batch on each rank means fewer steps
 # for the same samples, and so fewer messages. We compare with `ddp`, PyTorch's `DistributedDataParallel`. It averages the
-# same gradients, and sends some of them while it still computes the rest; on a CPU through a library called *gloo*.
+# same gradients, on a CPU through a library called *gloo*. In a large network it sends some of them while it still computes the
+# rest; this one is so small that all go in one message ([05_ddp](05_ddp.ipynb) shows both).
 
 # %%
 records = []
@@ -465,10 +477,12 @@ for batch_size in (64, 256):
         )
 
 # %% [markdown]
-# Look at both columns. Larger batches are not free: they make fewer steps of the same length, so that the network learns
-# less in the same number of epochs. What to do about it is a lesson of its own.
+# Look at both numbers, and mind that each comes from one run: small differences in speed may be chance. Larger batches are
+# not free: they make fewer steps at the same learning rate, and here the network learns less in the same number of epochs.
+# What to do about it is a lesson of its own.
 #
-# *Try it:* other batch sizes; or `lr_scaling="linear"` in the options, which makes the steps longer by the number of ranks.
+# *Try it:* other batch sizes; or `lr_scaling="linear"` in the options, which multiplies the learning rate by the number of
+# ranks.
 #
 # ## Remember
 #
@@ -476,12 +490,12 @@ for batch_size in (64, 256):
 # - Synchronous SGD is: the same start, different shards, one averaging in each step. Then the ranks stay identical.
 # - Whether they are identical can be checked, and should be: training without averaging looks almost normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
-# - A step costs the same messages whatever its batch, so larger batches communicate less.
+# - A step costs the same messages whatever its batch, so larger batches communicate less for each sample.
 #
 # **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
-# slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average over and
-# the pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum, *MPI: A
-# Message-Passing Interface Standard* (mpi-forum.org), chapter on collective communication.
+# slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average
+# over and the pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum,
+# *MPI: A Message-Passing Interface Standard* (mpi-forum.org), chapter on collective communication.
 
 # %%
 ranks.stop()

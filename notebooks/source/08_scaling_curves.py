@@ -44,9 +44,11 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
+# The weak speed-up takes it that one rank would need $N \, t_1$ for $N$ times the images.
+#
 # In both, the *batch*, the samples of one step, is fixed for each rank, so the *global batch* of all ranks grows with $N$.
-# Always say what was kept the same: many papers on deep learning look at one step instead of an epoch, call a fixed batch a rank
-# weak scaling, and a fixed global batch strong scaling.
+# Always say what was kept the same. Many papers on deep learning mean the work of one step instead of an epoch: to them, what
+# we do here is weak scaling in both cases, and strong scaling is a fixed global batch.
 #
 # Commit to three predictions before anything is measured.
 
@@ -66,7 +68,7 @@ guess_other
 
 # %%
 guess_weak = predict(
-    f"Weak: {most} ranks, {most} times the images. How many times as long as on 1 rank is an epoch?",
+    f"Weak: {most} ranks, {most} times the images. How many times as long as on 1 rank does an epoch take?",
     low=0,
     high=2 * most,
     unit="times",
@@ -76,9 +78,10 @@ guess_weak
 # %% [markdown]
 # ## Measure
 #
-# Each point is measured several times, because machines are never quite idle. The runs follow each other; two at once would share
-# the cores on which they are measured. `mpi` averages the gradients with one `Allreduce` a step, `ddp` is PyTorch's own. (The number of
-# images a rank for weak scaling is chosen such that one run of `mpi` serves both.)
+# Each point is measured several times, because machines are never quite idle. The runs follow each other; two at once would
+# share the cores on which they are measured. There are two *backends*: `mpi` averages the gradients with one `Allreduce` a step,
+# `ddp` is PyTorch's own. Weak scaling is measured with `mpi` alone; its number of images a rank, `per_rank`, is such that for one
+# number of ranks, `sizes.ranks`, the same runs serve both.
 
 # %%
 per_rank = samples // sizes.ranks
@@ -132,15 +135,17 @@ seconds
 
 # %% [markdown]
 # The first epoch of a run also pays for starting up: memory, connections, on a GPU the choice of algorithms. Compare the first
-# number of each run with the others; here the difference may be lost in the noise, elsewhere the first epoch can take twice as
-# long. In a long training that does not matter, and in a short measurement it does, so it is left out. Of the repeats we take
-# the median, which one disturbed run cannot move far. The fastest run would be the one in which chance helped most.
+# number of each run with the others. Here the difference may be lost in the noise; elsewhere, above all on GPUs, it can be
+# large. In a long training that does not matter, and in a short measurement it does, so the first epoch is left out. Of the
+# repeats we take the median: of three or more, one disturbed run cannot move it far. The fastest run would be the one in which
+# chance helped most.
 #
 # ## Exercise 1: the table
 #
 # `seconds` is a dictionary as above: `{ranks: [run, …]}`, where a run is a list of the seconds of its epochs, and all runs have
-# the same number of epochs. Return a dictionary `{ranks: (speed-up, efficiency)}` for strong scaling, with efficiency as a fraction.
-# The time of a number of ranks is the median over its runs of their mean epoch, without the first one.
+# the same number of epochs, at least two. Return a dictionary `{ranks: (speed-up, efficiency)}` for strong scaling, with 1 rank
+# in it, and efficiency as a fraction. What to take as the time on $N$ ranks: for each run, the mean of its epochs after the
+# first; and of these means, one a run, the median.
 
 
 # %%
@@ -161,14 +166,15 @@ check.scaling_table(scaling_table)
 # %%
 try:
     for n, (speedup, efficiency) in scaling_table(seconds).items():
-        print(f"{n} rank{'s' * (n > 1):1}: speed-up {speedup:.2f}, efficiency {efficiency:.0%}")
+        print(f"N = {n}: speed-up {speedup:.2f}, efficiency {efficiency:.0%}")
 except NotImplementedError:
     print("scaling_table is not written yet")
 
 # %% [markdown]
-# The library makes the same table from the records, and adds the spread between the slowest and the fastest run: without it, two
-# points cannot be compared. (It takes the median of speeds instead of times. For an odd number of runs that is the same run; for
-# an even number, and a large spread, the results differ.)
+# The library makes the same table from the records, and adds the spread between the slowest and the fastest run: without it,
+# two points cannot be compared. The last three columns tell the test accuracy, the seconds to an accuracy of 99 % (a dash: not
+# reached), and whether all ranks ended with the same weights. (It takes the median of speeds instead of times. For an odd number
+# of runs that is the same run; for an even number, and a large spread, the results differ.)
 
 # %%
 curves.summary(strong)
@@ -193,29 +199,35 @@ plots.scaling_curve(strong)
 # %% [markdown]
 # Read the picture:
 #
-# - The grey line is perfect scaling. A speed-up above it, more than $N$ on $N$ ranks, nearly always means that the run on one
-#   rank was handicapped, for instance by being bound to fewer cores. That is why threads and binding are noted at the top.
+# - On the left is the throughput, on the right the efficiency. A point is the median of its runs, and its bar goes from the
+#   slowest to the fastest.
+# - The dotted grey line is perfect scaling. A speed-up above it, more than $N$ on $N$ ranks, nearly always means that the run on
+#   one rank was handicapped, for instance by being bound to fewer cores. That is why threads and binding are noted at the top.
 # - Hollow points are *oversubscribed*: more ranks than cores, which then take turns. They say nothing about a machine that has as
 #   many cores.
 # - Crosses show the first epochs. They are not part of the curve.
-# - `mpi` and `ddp` compute the same gradients. What separates their curves is the communication.
+# - `mpi` and `ddp` compute the same gradients, but for rounding. What separates their curves is the communication, and what DDP
+#   does around it.
 #
 # *Try it:* add `batch_size=256` to the `TrainOptions` and measure again. What does it do to the efficiency, and what to the
 # accuracy in the table?
 #
 # ## What keeps it from scaling?
 #
-# Suppose that a fraction $f$ of the work cannot be shared out, and the rest can be shared perfectly. Then the time on $N$ ranks is
-# $f + (1 - f)/N$ of that on one, so
+# Suppose that a fraction $f$ of the work is *serial*, it cannot be shared out, and the rest can be shared perfectly. Then the
+# time on $N$ ranks is $f + (1 - f)/N$ of that on one, so
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
-# Gustafson (1988) objected that people with more processors solve larger problems. If $s$ is the share of the time *on $N$ ranks* that
-# is spent on work that cannot be shared out, one rank would need $s + N(1 - s)$ times as long for that larger problem:
+# Gustafson (1988) objected that people with more processors solve larger problems. If $s$ is the share of the time *on $N$ ranks*
+# that is spent on serial work, one rank would need $s + N(1 - s)$ times as long for that larger problem:
 #
 # $$S = N - (N - 1)\,s \quad \text{(Gustafson 1988)}.$$
 #
-# They do not contradict each other: Amdahl's law is about strong, Gustafson's about weak scaling.
+# They do not contradict each other. Of the time that one rank would need, the serial work is the share $f = s / (s + N(1 - s))$;
+# put that into Amdahl's law, and Gustafson's comes out. What differs is what stays the same as $N$ grows: $f$ if the work does,
+# in strong scaling; $s$ in weak scaling, if the serial part takes the same time however large the problem. (Then $t_N = t_1$, and
+# the table at the top would say $S = N$: it counts $N$ times the serial part, which one rank would have to do only once.)
 
 # %%
 fraction = 0.05
@@ -271,9 +283,10 @@ def serial_fraction(speedup, n):
 check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# What is it good for? If a serial part were all that limits, $f$ would be the same for every $N$. If $f$ *grows* with $N$, something
-# else grows too: communication, or waiting. Try it on measurements that others have published: training on MNIST on 1 to 32 GPUs of
-# the ThetaGPU machine, once with Horovod and once with DDP.
+# What is it good for? If a serial part were all that limits, $f$ would be the same for every $N$. If $f$ *grows* with $N$,
+# something else grows too: communication, or waiting. Try it on measurements that others have published: seconds of training on
+# MNIST on 1 to 32 GPUs of the machine ThetaGPU, with a fixed batch on each. Once with DDP, and once with *Horovod*, another
+# library that averages gradients (there it is a whole run, with start-up and tests).
 
 # %%
 published_s = {
@@ -298,12 +311,21 @@ for title, times in published_s.items():
     show_fractions(title, {n: times[1] / s for n, s in times.items() if n > 1})
 
 # %% [markdown]
-# Two things stand out. Where $f$ is *negative*, the speed-up is larger than the number of GPUs, an efficiency above 100 %. No work was
-# saved, so the run on one GPU must have been slower than it had to be; ranks bound to fewer cores are the usual reason. Then every
-# other number in the table, which is compared with that run, looks too good. And from 8 GPUs on, $f$ grows: that is overhead,
-# not a serial part. A table of efficiencies alone hardly shows either.
+# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so no work was saved, and
+# the run on one GPU must have been slower than it had to be; a process bound to fewer cores is a common reason. Every other
+# number in the table is compared with that run, and looks too good.
 #
-# Now your own measurements.
+# Horovod's *time* rises from 8 GPUs to 16. No serial part can do that: it is overhead, or chance, since no spread was published.
+# (Eight GPUs are in one machine; with more, messages go through the network.)
+#
+# DDP's $f$ grows as well, but proves nothing: a baseline that is too slow takes something off every $f$, and most where $N$ is
+# small. A constant $f$ then seems to grow.
+#
+# *Try it:* suppose that DDP needs 10.1 s on one GPU, not 11.7, and $f$ is between 1 and 2 % for every $N$.
+#
+# Now your own measurements. With a fixed batch a rank, a step is the same work on any number of ranks, and more ranks make fewer
+# steps: hardly anything is serial. Here $f$ tells how much longer a step has become: if it takes $1 + x$ times as long as on one
+# rank, then $f = x / (N - 1)$.
 
 # %%
 for backend in ("mpi", "ddp"):
@@ -315,13 +337,13 @@ for backend in ("mpi", "ddp"):
 
 # %% [markdown]
 # The `mpi` backend also measures which share of its time it spends in `Allreduce`, with messages and with waiting for the
-# slowest rank. Compare that with what is missing to an efficiency of 100 %. If more is missing, computing itself has become slower:
-# ranks share memory and caches, too.
+# slowest rank. Compare that with what is missing to an efficiency of 100 %. If more is missing, computing itself has become
+# slower: ranks share memory and caches, too, and where they are oversubscribed, the cores.
 
 # %%
 share = curves.to_frame(strong).groupby(["backend", "world_size"])["communication_share"].median()
 for n, part in share["mpi"].items():
-    print(f"{n} rank{'s' * (n > 1):1}: {part:.1%} of the time in Allreduce")
+    print(f"N = {n}: {part:.1%} of the time in Allreduce")
 
 # %% [markdown]
 # ## Weak scaling
@@ -339,12 +361,12 @@ guess_weak.compare(
 plots.weak_scaling_curve(weak)
 
 # %% [markdown]
-# Perfect weak scaling is a flat line on the left. Where ranks no longer have a core each, it has to bend upwards: the work has grown,
-# and the machine has not.
+# Perfect weak scaling is a flat line on the left, the dotted one. Where ranks no longer have a core each, the measured line has
+# to bend upwards: the work has grown, and the machine has not.
 #
 # With a fixed batch a rank, a single step is the same here as in strong scaling, and costs the same; only the number of steps
-# differs. So the efficiencies should agree with those of `mpi` above, within their spread. The hard case is a fixed *global* batch:
-# each rank computes less and less in a step, for the same messages.
+# differs. So the efficiencies should agree with those of `mpi` above, within their spread. The hard case is a fixed *global*
+# batch: each rank computes less and less in a step, for the same messages.
 #
 # *Try it:* measure that, and draw it.
 #
@@ -358,8 +380,9 @@ plots.weak_scaling_curve(weak)
 #
 # ## Accuracy is the other half
 #
-# Throughput is worth nothing if the network learns less. With a fixed batch a rank, more ranks make fewer and larger steps in
-# the same number of epochs.
+# Throughput is worth nothing if the network learns less. With a fixed batch a rank, more ranks make fewer steps in the same
+# number of epochs, each from a larger global batch. In the figure a line is one backend on one number of ranks, and its points
+# are the ends of epochs.
 
 # %%
 plots.accuracy_curve(strong)
@@ -372,15 +395,15 @@ plots.accuracy_curve(strong)
 # - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what was kept the same.
 # - Report the baseline, the spread, the threads and the binding; leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
-# - A serial fraction that grows with the ranks means overhead; one below zero means a bad baseline.
+# - A serial fraction below zero means a bad baseline. With a good one, a fraction that grows with the ranks means overhead.
 # - A faster epoch is a means; the time to a given accuracy is the end.
 #
-# **Sources.** G. Amdahl, *Validity of the Single Processor Approach to Achieving Large Scale Computing Capabilities* (AFIPS Spring Joint
-# Computer Conference, 1967). J. Gustafson, *Reevaluating Amdahl's Law* (Communications of the ACM 31, 1988). A. Karp and H. Flatt,
-# *Measuring Parallel Processor Performance* (Communications of the ACM 33, 1990). The published times are from the ALCF's
-# workshop material, github.com/argonne-lcf/sdl_ai_workshop. What goes wrong in reports of scaling: T. Hoefler and R. Belli, *Scientific
-# Benchmarking of Parallel Computing Systems* (SC 2015). Batch size and training: C. Shallue et al., *Measuring the Effects of Data
-# Parallelism on Neural Network Training* (arXiv:1811.03600).
+# **Sources.** G. Amdahl, *Validity of the Single Processor Approach to Achieving Large Scale Computing Capabilities* (AFIPS
+# Spring Joint Computer Conference, 1967). J. Gustafson, *Reevaluating Amdahl's Law* (Communications of the ACM 31, 1988). A. Karp
+# and H. Flatt, *Measuring Parallel Processor Performance* (Communications of the ACM 33, 1990). The published times are from
+# the ALCF's workshop material, github.com/argonne-lcf/sdl_ai_workshop, in 01_distributedDeepLearning. What goes wrong in reports
+# of scaling: T. Hoefler and R. Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC 2015). Batch size and training:
+# C. Shallue et al., *Measuring the Effects of Data Parallelism on Neural Network Training* (arXiv:1811.03600).
 
 # %%
 ranks.stop()
