@@ -1,6 +1,7 @@
 """The counting communicator: rounds of logs written by hand, and what it counts on real ranks."""
 
 import pytest
+from mpi4py import MPI
 
 from workshop_lib import ranks
 from workshop_lib.comm.counting import Event, rounds
@@ -10,8 +11,8 @@ def send(peer: int, nbytes: int = 8) -> Event:
     return Event("send", peer, 0, nbytes)
 
 
-def recv(peer: int, same_call: bool = False) -> Event:
-    return Event("recv", peer, 0, same_call=same_call)
+def recv(peer: int, since: int = 0, tag: int = 0) -> Event:
+    return Event("recv", peer, tag, since=since)
 
 
 def isend(peer: int) -> Event:
@@ -19,7 +20,7 @@ def isend(peer: int) -> Event:
 
 
 def sendrecv(dest: int, source: int) -> list[Event]:
-    return [send(dest), recv(source, same_call=True)]
+    return [send(dest), recv(source, since=1)]
 
 
 def ring(p: int, steps: int, step) -> list[list[Event]]:
@@ -43,6 +44,20 @@ def test_a_ring_in_turns_takes_two_rounds_a_step(p):
 @pytest.mark.parametrize("p", [3, 4, 8])
 def test_a_ring_of_isend_and_recv_takes_a_round_a_step(p):
     assert rounds(ring(p, 2 * (p - 1), lambda _, right, left: [isend(right), recv(left)])) == 2 * (p - 1)
+
+
+@pytest.mark.parametrize("p", [3, 4, 8])
+@pytest.mark.parametrize("peer", ["the left neighbour", "any"])
+def test_a_receive_under_way_while_a_send_blocks_takes_its_round(p, peer):
+    def step(_, right, left):
+        return [send(right), recv(left if peer != "any" else MPI.ANY_SOURCE, since=1, tag=MPI.ANY_TAG)]
+
+    assert rounds(ring(p, 2 * (p - 1), step)) == 2 * (p - 1)
+
+
+def test_receives_under_way_can_be_waited_for_in_any_order():
+    for waited in ([recv(1), recv(2, since=1)], [recv(2), recv(1, since=1)]):
+        assert rounds([waited, [send(0)], [recv(3), send(0)], [send(2)]]) == 2
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
@@ -146,7 +161,60 @@ found = comm.bytes_sent, sorted(event.peer for event in comm.log), rounds(world.
     assert found == [(0, [1, 2], 2), (40, [0], 2), (40, [0], 2)]
 
 
-@pytest.mark.parametrize("name", ["Allreduce", "bcast", "Irecv"])
+RECEIVES_UNDER_WAY = {
+    "waited for": """\
+    receive = comm.Irecv(incoming, left)
+    send = comm.Isend(np.full(2, float(comm.rank)), right)
+    send.Wait(); receive.Wait()
+""",
+    "waited for together": """\
+    send = comm.Isend(np.full(2, float(comm.rank)), right, step)
+    MPI.Request.Waitall([comm.Irecv(incoming, left, step), send])
+""",
+    "from any rank, during a send": """\
+    receive = comm.Irecv(incoming)
+    comm.Ssend(np.full(2, float(comm.rank)), right)
+    receive.Wait()
+""",
+    "tested": """\
+    receive = comm.Irecv(incoming, left)
+    send = comm.Isend(np.full(2, float(comm.rank)), right)
+    while not (receive.Test() and send.Test()): pass
+    receive.Wait()
+""",
+    "of objects": """\
+    receive = comm.irecv(source=left)
+    comm.isend(np.full(2, float(comm.rank)), right).wait()
+    incoming = receive.wait()
+""",
+}
+
+
+@pytest.mark.parametrize("way", RECEIVES_UNDER_WAY)
+def test_receives_under_way_are_logged_once_they_are_waited_for(counted, way):
+    found = counted(f"""\
+incoming = np.empty(2)
+for step in range(3):
+{RECEIVES_UNDER_WAY[way]}
+kinds = sorted(event.kind[-4:] for event in comm.log)
+found = rounds(world.allgather(comm.log)), kinds, incoming.tolist(), comm.messages_sent
+""")
+    kinds = ["recv"] * 3 + ["send"] * 3
+    assert found == [(3, kinds, [left] * 2, 3) for left in (2.0, 0.0, 1.0)]
+
+
+def test_a_receive_that_nobody_waited_for_is_not_logged(counted):
+    found = counted("""\
+request = comm.Irecv(np.empty(1), left)
+comm.Send(np.zeros(1), right)
+found = [event.kind for event in comm.log]
+request.Wait()
+found += [event.kind for event in comm.log]
+""")
+    assert found == [["send", "send", "recv"]] * 3
+
+
+@pytest.mark.parametrize("name", ["Allreduce", "bcast", "Isendrecv"])
 def test_other_calls_are_refused_with_a_sentence(counted, name):
     found = counted(f"""\
 try:
@@ -157,8 +225,8 @@ except AttributeError as error:
     assert (
         found
         == [
-            f"this communicator has no {name}: build it from Send, Isend, Recv, Sendrecv, send, isend, recv, "
-            "sendrecv, rank and size"
+            f"this communicator has no {name}: build it from Send, Isend, Recv, Irecv, Sendrecv, send, "
+            "isend, recv, irecv, sendrecv, rank and size"
         ]
         * 3
     )

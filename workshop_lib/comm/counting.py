@@ -17,11 +17,11 @@ from mpi4py import MPI
 class Event:
     """One end of a message, in the order in which a rank called for it."""
 
-    kind: str  # "send", "isend", "recv"; a sendrecv is both of them in one call
+    kind: str  # "send", "isend", or "recv" where a receive ended; a sendrecv is send and recv
     peer: int
     tag: int
     nbytes: int = 0
-    same_call: bool = False  # the receiving half of a sendrecv
+    since: int = 0  # of a receive: how many events came between its start and its end
 
 
 class CountingComm:
@@ -29,12 +29,13 @@ class CountingComm:
     ones any object, as in mpi4py. Raises AttributeError, saying what there is, for any other call.
     """
 
-    CALLS = ("Send", "Isend", "Recv", "Sendrecv", "send", "isend", "recv", "sendrecv")
+    CALLS = "Send, Isend, Recv, Irecv, Sendrecv, send, isend, recv, irecv, sendrecv"
 
     def __init__(self, comm: MPI.Comm):
         self._comm = comm
         self.rank, self.size = comm.rank, comm.size
-        self.log: list[Event] = []
+        self._log: list[Event] = []
+        self._under_way: list[tuple] = []  # (request, source, tag, events before it) of Irecv and irecv
 
     def Get_rank(self) -> int:
         return self.rank
@@ -43,9 +44,18 @@ class CountingComm:
         return self.size
 
     def __getattr__(self, name: str):
-        raise AttributeError(
-            f"this communicator has no {name}: build it from {', '.join(self.CALLS)}, rank and size"
-        )
+        raise AttributeError(f"this communicator has no {name}: build it from {self.CALLS}, rank and size")
+
+    @property
+    def log(self) -> list[Event]:
+        """What this rank has called, each call after those that it waited for."""
+        under_way, self._under_way = self._under_way, []
+        for request, source, tag, before in under_way:
+            if request == MPI.REQUEST_NULL:  # what a request becomes once it has been waited for
+                self._log.append(Event("recv", source, tag, since=len(self._log) - before))
+            else:
+                self._under_way.append((request, source, tag, before))
+        return self._log
 
     @property
     def messages_sent(self) -> int:
@@ -68,13 +78,16 @@ class CountingComm:
         self._comm.Recv(buf, source, tag, status)
         self._receives(status)
 
+    def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        return self._starts(self._comm.Irecv(buf, source, tag), source, tag)
+
     def Sendrecv(
         self, sendbuf, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None
     ) -> None:
         self._sends("send", dest, sendtag, _nbytes(sendbuf))
         status = status or MPI.Status()
         self._comm.Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        self._receives(status, same_call=True)
+        self._receives(status, since=1)
 
     def send(self, obj, dest: int, tag: int = 0) -> None:
         self._sends("send", dest, tag, len(pickle.dumps(obj)))
@@ -90,20 +103,31 @@ class CountingComm:
         self._receives(status)
         return obj
 
+    def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        return self._starts(self._comm.irecv(buf, source, tag), source, tag)
+
     def sendrecv(
         self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None
     ):
         self._sends("send", dest, sendtag, len(pickle.dumps(sendobj)))
         status = status or MPI.Status()
         obj = self._comm.sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        self._receives(status, same_call=True)
+        self._receives(status, since=1)
         return obj
 
     def _sends(self, kind: str, dest: int, tag: int, nbytes: int) -> None:
         self.log.append(Event(kind, dest, tag, nbytes))
 
-    def _receives(self, status: MPI.Status, same_call: bool = False) -> None:
-        self.log.append(Event("recv", status.Get_source(), status.Get_tag(), same_call=same_call))
+    # All sends are synchronous here already.
+    Ssend, Issend, ssend, issend = Send, Isend, send, isend
+
+    def _receives(self, status: MPI.Status, since: int = 0) -> None:
+        self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=since))
+
+    def _starts(self, request: MPI.Request, source: int, tag: int) -> MPI.Request:
+        before = len(self.log)
+        self._under_way.append((request, source, tag, before))
+        return request
 
 
 def _nbytes(buf) -> int:
@@ -120,8 +144,7 @@ def rounds(logs: list[list[Event]]) -> int:
     Raises ValueError when a receive in the logs has no send.
     """
     clocks = [_Clock() for _ in logs]
-    sent_in = defaultdict(list)  # (sender, receiver, tag): the rounds of these messages, in order
-    taken = defaultdict(int)
+    coming = defaultdict(list)  # by receiver: (round, sender, tag) of the messages not received yet
     at = [0] * len(logs)
     moved = True
     while moved:
@@ -130,14 +153,18 @@ def rounds(logs: list[list[Event]]) -> int:
             while at[rank] < len(log):
                 event = log[at[rank]]
                 if event.kind == "recv":
-                    message = (event.peer, rank, event.tag)
-                    if taken[message] == len(sent_in[message]):
+                    fitting = [
+                        (in_round, sender, tag)
+                        for in_round, sender, tag in coming[rank]
+                        if event.peer in (sender, MPI.ANY_SOURCE) and event.tag in (tag, MPI.ANY_TAG)
+                    ]
+                    if not fitting:
                         break  # its send has not been placed yet
-                    clocks[rank].receive(sent_in[message][taken[message]], event.same_call)
-                    taken[message] += 1
+                    coming[rank].remove(min(fitting))
+                    clocks[rank].receive(min(fitting)[0], event.since)
                 else:
                     in_round = clocks[rank].send(blocks=event.kind == "send")
-                    sent_in[rank, event.peer, event.tag].append(in_round)
+                    coming[event.peer].append((in_round, rank, event.tag))
                 at[rank] += 1
                 moved = True
     if any(position < len(log) for position, log in zip(at, logs, strict=True)):
@@ -149,16 +176,21 @@ class _Clock:
     """The round one rank has come to."""
 
     def __init__(self):
-        self.now = self.before = self.last_send = self.last_receive = 0
+        self.now = self.last_send = 0
+        self.before = []  # `now` at each event
+        self.receives_in = set()
 
     def send(self, blocks: bool) -> int:
-        self.before = self.now
+        self.before.append(self.now)
         self.last_send = max(self.now, self.last_send) + 1
         if blocks:
             self.now = self.last_send
         return self.last_send
 
-    def receive(self, sent_in: int, same_call: bool) -> None:
-        start = self.before if same_call else self.now
-        self.last_receive = max(sent_in, max(start, self.last_receive) + 1)
-        self.now = max(self.now, self.last_receive)
+    def receive(self, sent_in: int, since: int) -> None:
+        self.before.append(self.now)
+        round_ = max(sent_in, self.before[-1 - since] + 1)
+        while round_ in self.receives_in:
+            round_ += 1
+        self.receives_in.add(round_)
+        self.now = max(self.now, round_)
