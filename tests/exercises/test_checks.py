@@ -1,17 +1,20 @@
 """All checks run the learner's function on the ranks, and nothing it does ends the notebook."""
 
+import importlib
 import os
 import sys
 import time
 
 import cloudpickle
+import numpy as np
 import pytest
 from exercises.answers import from_source
 from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
-from workshop_lib.notebook.checks import judged
+from workshop_lib.notebook.checks import judged, shown
 from workshop_lib.paths import ROOT
+from workshop_lib.probes.compare import close
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks do not have the tests' modules
 
@@ -75,6 +78,65 @@ def test_no_answer_ends_the_notebook(body, words):
         assert word in repr(verdict)
     assert ("who waits?" in repr(verdict)) == ("not finished" in repr(verdict))
     assert judged(learner("return comm.rank"), probe, judge).passed
+
+
+def test_the_clock_starts_when_the_ranks_have_imported_the_probe(team, tmp_path, monkeypatch):
+    (tmp_path / "slow_probe.py").write_text(
+        "import time\ntime.sleep(2)\ndef probe(comm, function):\n    return function(comm)\n"
+    )
+    folder = str(tmp_path)
+    monkeypatch.syspath_prepend(folder)
+    team.run(lambda: sys.path.append(folder), show=False)
+    slow = importlib.import_module("slow_probe")
+    verdict = judged(learner("return comm.rank"), slow.probe, judge, timeout=1)
+    assert verdict.passed, verdict
+
+
+def test_the_clock_starts_when_the_ranks_say_that_they_are_ready(team):
+    verdict = judged(learner("return comm.rank"), probe, judge, timeout=1, ready=lambda: time.sleep(2))
+    assert verdict.passed, verdict
+
+
+def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
+    verdict = judged(learner("return comm.rank"), probe, judge, ready=lambda: 1 / 0)
+    assert "ZeroDivisionError" in verdict.failed
+    monkeypatch.setattr("workshop_lib.notebook.checks.READY_LIMIT_S", 2)
+    verdict = judged(
+        learner("return comm.rank"), probe, judge, ready=lambda: time.sleep(99), stuck="who waits?"
+    )
+    assert "not finished after 2 s" in verdict.failed
+    assert not verdict.hint
+    assert ranks.current().healthy
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        ("a" * 99, "'" + "a" * 56 + "…"),
+        (np.arange(6.0), "[0. 1. 2. 3.] …"),
+        (np.ones((2, 2)), "[1. 1. 1. 1.]"),
+    ],
+)
+def test_what_was_returned_is_shown_short(value, text):
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "same"),
+    [
+        (1 + 1e-12, 1.0, True),
+        (1 + 1e-6, 1.0, False),
+        ([1.0, 2.0], np.array([1.0, 2.0]), True),
+        ([[1.0, 2.0]], np.array([1.0, 2.0]), False),
+        (np.full(2, np.nan), np.ones(2), False),
+        (np.empty(0), np.empty(0), True),
+        (None, 1.0, False),
+        ("one", 1.0, False),
+    ],
+)
+def test_close_means_the_same_shape_and_the_same_values_but_for_rounding(got, right, same):
+    assert close(got, right) is same
 
 
 def test_what_cannot_be_compared_is_said():

@@ -3,8 +3,11 @@ hint at the likely mistake. A check never raises for what the learner wrote.
 """
 
 import html
+import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from workshop_lib import probes, ranks
 
@@ -12,6 +15,7 @@ STUCK_HINT = "some rank waits for a message or a collective that never comes; se
 TRUNCATED_HINT = (
     "a message was larger than the array made ready for it: give that array the size of what arrives."
 )
+READY_LIMIT_S = 60.0  # for what takes long once on fresh ranks, such as importing PyTorch
 Judge = Callable[[list], Iterator[tuple[str, bool, str]]]
 
 
@@ -48,13 +52,21 @@ class Verdict:
 
 
 def judged(
-    function, probe, judge: Judge, *, on: int | None = None, timeout: float = 10.0, stuck: str = STUCK_HINT
+    function,
+    probe,
+    judge: Judge,
+    *,
+    on: int | None = None,
+    timeout: float = 5.0,
+    stuck: str = STUCK_HINT,
+    ready=None,
 ) -> Verdict:
     """Run `probe(comm, function)` on every rank and judge what it reports.
 
     judge: takes the facts in rank order and yields (property, whether it holds, hint); the first property
     that fails ends it, so a later one may rely on those before it. on: the number of ranks that the
-    exercise needs. stuck: the hint for a function that does not end on all ranks.
+    exercise needs. timeout: seconds for the probe, which begin when the ranks have imported what it needs and
+    called `ready()`. stuck: the hint for a function that does not end on all ranks.
     """
     verdict = Verdict(getattr(function, "__name__", "exercise"))
     if not callable(function):
@@ -62,13 +74,13 @@ def judged(
         verdict.hint = "give the function itself, without calling it."
         verdict.passed = False
         return verdict
-    facts = _gather(verdict, function, probe, on, timeout, stuck)
+    facts = _gather(verdict, function, probe, on, timeout, stuck, ready)
     if facts is not None:
         _judge(verdict, judge, facts)
     return verdict
 
 
-def _gather(verdict: Verdict, function, probe, on, timeout, stuck) -> list | None:
+def _gather(verdict: Verdict, function, probe, on, timeout, stuck, ready) -> list | None:
     """The facts of every rank; None when there are none, which the verdict then explains."""
     try:
         team = ranks.current()
@@ -76,10 +88,11 @@ def _gather(verdict: Verdict, function, probe, on, timeout, stuck) -> list | Non
             raise ranks.RankError(
                 f"This exercise needs {on} ranks, not {team.n}: `team = ranks.start({on})`."
             )
+        team.run(probes.prepare, probe, function, ready, timeout=READY_LIMIT_S, show=False)
         outcomes = team.run(probes.attempt, probe, function, timeout=timeout)
     except ranks.RankError as error:
         verdict.passed, verdict.failed = False, f"it did not run to its end on every rank.\n{error}"
-        if "not finished after" in str(error):
+        if str(error).startswith(f"not finished after {timeout:g} s"):
             verdict.hint = stuck
         elif "truncate" in str(error).lower():  # MPI's word, told by Open MPI and MPICH alike
             verdict.hint = TRUNCATED_HINT
@@ -114,3 +127,18 @@ def _judge(verdict: Verdict, judge: Judge, facts: list) -> None:
     except Exception as error:  # whatever the learner's function returned, the notebook goes on
         verdict.passed = False
         verdict.failed = f"what it returned cannot be compared: {type(error).__name__}: {error}"
+
+
+def is_number(value) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.shape == ()
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def shown(value) -> str:
+    """What a function returned, short enough for a hint."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
+        return first + (" …" if value.size > 4 else "")
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "…"

@@ -9,10 +9,6 @@ from workshop_lib.models import torch_cnn
 ROWS = 16  # images a rank
 
 
-def ready() -> None:
-    """Nothing, but with PyTorch imported, which takes seconds on fresh ranks."""
-
-
 def average_gradients(comm, function) -> dict:
     """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which
     shows whether weights are averaged.

@@ -2,21 +2,18 @@
 
 import numpy as np
 
-from workshop_lib import ranks
-from workshop_lib.notebook.checks import Verdict, judged
+from workshop_lib.notebook.checks import Verdict, judged, shown
 from workshop_lib.probes import ddp as probes
-
-TIMEOUT_S = 5.0
+from workshop_lib.probes.compare import close
 
 
 def accumulate(function) -> Verdict:
-    """`accumulate(model, micro_batches, loss_function)` leaves the averaged gradients of all "
-    "micro-batches."""
+    """`accumulate(model, micro_batches, loss_function)` leaves all micro-batches' averaged gradients."""
     stuck = (
         "a rank waits for an allreduce that another one never starts. All ranks must enter `no_sync` for the "
         "same micro-batches, whatever their rank."
     )
-    return _judged(function, probes.accumulate, _judge_accumulate, stuck)
+    return judged(function, probes.accumulate, _judge_accumulate, stuck=stuck, ready=probes.join)
 
 
 def average_hook(function) -> Verdict:
@@ -25,21 +22,13 @@ def average_hook(function) -> Verdict:
         "either some rank never starts its allreduce (all of them must, for every bucket), or the future "
         "that the hook returned is never completed."
     )
-    return _judged(function, probes.average_hook, _judge_hook, stuck)
+    return judged(function, probes.average_hook, _judge_hook, stuck=stuck, ready=probes.join)
 
 
 def shard_of(function) -> Verdict:
     """`shard_of(n, epoch, rank, size)` returns the samples that `rank` takes in this epoch."""
-    return _judged(function, probes.shard_of, _judge_shards, "the function does not end.")
-
-
-def _judged(function, probe, judge, stuck: str) -> Verdict:
-    """As `judged`, with what takes long once on fresh ranks done before the clock starts."""
-    try:
-        ranks.current().run(probes.join, timeout=60, show=False)
-    except ranks.RankError:
-        pass  # `judged` meets the same trouble, and tells it
-    return judged(function, probe, judge, timeout=TIMEOUT_S, stuck=stuck)
+    stuck = "the function does not end."
+    return judged(function, probes.shard_of, _judge_shards, stuck=stuck, ready=probes.join)
 
 
 def _judge_accumulate(facts: list[list[dict]]):
@@ -49,14 +38,14 @@ def _judge_accumulate(facts: list[list[dict]]):
     yield "every parameter has a gradient", all(row["gradient"] is not None for row in several), hint
     same = all(np.array_equal(row["gradient"], several[0]["gradient"]) for row in several)
     yield "the ranks hold the same gradients", same, _unequal_hint(several)
-    wrong = not _close(several[0]["gradient"], several[0]["expected"])
+    wrong = not close(several[0]["gradient"], several[0]["expected"])
     hint = _value_hint(several[0]) if wrong else ""
     yield "they are those of the mean loss over all micro-batches of all ranks", not wrong, hint
     rounds = max(row["allreduces"] for row in several)
     yield f"{k} micro-batches take one round of allreduces", rounds == 1, _rounds_hint(several[0], rounds)
     yield from _judge_memory(several[0])
     right = all(
-        row["gradient"] is not None and _close(row["gradient"], row["expected"]) and row["allreduces"] == 1
+        row["gradient"] is not None and close(row["gradient"], row["expected"]) and row["allreduces"] == 1
         for row in single
     )
     hint = (
@@ -88,15 +77,15 @@ def _unequal_hint(rows: list[dict]) -> str:
 
 def _value_hint(row: dict) -> str:
     got, k, size = row["gradient"], row["k"], row["size"]
-    if _close(got, row["expected"] * k):
+    if close(got, row["expected"] * k):
         return f"they are {k} times too large, the sum over micro-batches: divide each loss by their number."
-    if _close(got, row["last"]) or _close(got, row["last"] / k):
+    if close(got, row["last"]) or close(got, row["last"] / k):
         return (
             "only the last micro-batch is in them: something empties the gradients in between. Call "
             "`zero_grad` once before the loop, or leave it to the caller."
         )
     for factor, what in ((k, "the number of micro-batches"), (size, "the number of ranks")):
-        if _close(got, row["expected"] / factor):
+        if close(got, row["expected"] / factor):
             return (
                 f"they are too small by {factor}, {what}: something is divided twice. DDP itself takes the "
                 "mean over ranks."
@@ -141,7 +130,7 @@ def _judge_hook(facts: list[list[dict]]):
     held = {call["holds"] for row in together for call in row["calls"]}
     yield "the future holds a tensor", held == {"Tensor"}, _held_hint(held - {"Tensor"})
     wrong = next(
-        (rank for rank, row in enumerate(together) if not _close(row["gradient"], row["expected"])), None
+        (rank for rank, row in enumerate(together) if not close(row["gradient"], row["expected"])), None
     )
     hint = "" if wrong is None else _average_hint(wrong, together)
     yield "DDP ends with the mean of all ranks' gradients, on every rank", wrong is None, hint
@@ -149,7 +138,7 @@ def _judge_hook(facts: list[list[dict]]):
     hint = "they differ in their last bits: let one allreduce give all ranks the same sum, divided alike."
     yield "the ranks hold identical gradients", same, hint
     wrong = next(
-        (rank for rank, row in enumerate(alone) if not _close(row["gradient"], row["expected"])), None
+        (rank for rank, row in enumerate(alone) if not close(row["gradient"], row["expected"])), None
     )
     hint = "" if wrong is None else _group_hint(alone[wrong])
     yield "also in a process group of one rank", wrong is None, hint
@@ -187,14 +176,14 @@ def _held_hint(held: set[str]) -> str:
 def _average_hint(rank: int, rows: list[dict]) -> str:
     row = rows[rank]
     got, size = row["gradient"], row["size"]
-    if _close(got, row["expected"] * size):
+    if close(got, row["expected"] * size):
         return "the values are the sum, not the mean: divide by the number of ranks, `process_group.size()`."
-    if _close(got, row["own"]) or _close(got, row["own"] / size):
+    if close(got, row["own"]) or close(got, row["own"] / size):
         return (
             f"rank {rank} ended with gradients of its own samples alone: either there was no allreduce, or "
             "the future was complete before the allreduce was."
         )
-    if _close(got, row["expected"] / size):
+    if close(got, row["expected"] / size):
         return f"the values are {size} times too small: the number of ranks was divided by twice."
     ratio = np.linalg.norm(got) / np.linalg.norm(row["expected"])
     if np.allclose(got, row["expected"], rtol=1e-2, atol=1e-3):
@@ -209,12 +198,12 @@ def _average_hint(rank: int, rows: list[dict]) -> str:
 
 def _group_hint(row: dict) -> str:
     got, ranks_ = row["gradient"], row["ranks"]
-    if _close(got, row["expected"] / ranks_):
+    if close(got, row["expected"] / ranks_):
         return (
             f"the values were divided by {ranks_}, but this group has one rank: `process_group.size()` "
             "knows, `dist.get_world_size()` without it counts all ranks."
         )
-    if _close(got, row["of_all"]) or _close(got, row["of_all"] * ranks_):
+    if close(got, row["of_all"]) or close(got, row["of_all"] * ranks_):
         return "other ranks' gradients are in it: pass `group=process_group` to the allreduce."
     return "the values differ from this rank's own gradients."
 
@@ -225,7 +214,7 @@ def _judge_shards(facts: list[dict]):
         for rank, returned in enumerate(epochs[0]):
             fine = isinstance(returned, list | tuple | range) and all(isinstance(i, int) for i in returned)
             if not fine:
-                hint = f"for {n} samples, rank {rank} of {size} returned {_shown(returned)}."
+                hint = f"for {n} samples, rank {rank} of {size} returned {shown(returned)}."
                 yield "it returns a list of whole numbers", False, hint
     yield "it returns a list of whole numbers", True, ""
     agree = all(of_rank[name] == first for of_rank in facts for name in ("first", "again"))
@@ -287,12 +276,3 @@ def _cover(case: tuple[int, int], parts: list) -> str:
     if missing:
         return told + f"{missing} are taken by nobody: {size} does not divide {n}, so some take one more."
     return ""
-
-
-def _close(got: np.ndarray, right: np.ndarray) -> bool:
-    return bool(np.abs(got - right).max() <= 1e-9 * np.abs(right).max())
-
-
-def _shown(value) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else text[:57] + "…"

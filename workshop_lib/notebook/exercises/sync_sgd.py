@@ -1,41 +1,33 @@
 """Checks of the exercises in 02_synchronous_sgd."""
 
+import functools
+
 import numpy as np
 
-from workshop_lib import ranks
 from workshop_lib.notebook.checks import Verdict, judged
 from workshop_lib.probes import sync_sgd as probes
+from workshop_lib.probes.compare import close
 
 STUCK = (
     "every rank has to make the same collective calls in the same order: is one of them inside an `if`, or "
     "after a `return`?"
 )
-ROUNDING = 1e-4  # of the largest element; float32 sums in another order
-TIMEOUT_S = 5.0
+_close = functools.partial(close, rounding=1e-4)  # float32, added up in another order
 
 
 def average_gradients(function) -> Verdict:
     """`average_gradients(model, comm)` leaves the gradient of the global batch on every rank."""
-    return _judged(function, probes.average_gradients, _judge_average)
+    return judged(function, probes.average_gradients, _judge_average, stuck=STUCK)
 
 
 def broadcast_weights(function) -> Verdict:
     """`broadcast_weights(model, comm)` gives every rank the weights of rank 0."""
-    return _judged(function, probes.broadcast_weights, _judge_broadcast)
+    return judged(function, probes.broadcast_weights, _judge_broadcast, stuck=STUCK)
 
 
 def weighted_mean(function) -> Verdict:
     """`weighted_mean(gradient, n_samples, comm)` returns the gradient of the mean loss of all samples."""
-    return _judged(function, probes.weighted_mean, _judge_weighted)
-
-
-def _judged(function, probe, judge) -> Verdict:
-    """As `judged`, with what takes long once on fresh ranks done before the clock starts."""
-    try:
-        ranks.current().run(probes.ready, timeout=60, show=False)
-    except ranks.RankError:
-        pass  # `judged` meets the same trouble, and tells it
-    return judged(function, probe, judge, timeout=TIMEOUT_S, stuck=STUCK)
+    return judged(function, probes.weighted_mean, _judge_weighted, stuck=STUCK)
 
 
 def _judge_average(facts: list[dict]):
@@ -160,7 +152,3 @@ def _weighted_hint(rows: list[dict], rank: int) -> str:
 
 def _count(facts: list[dict]) -> int:
     return sum(len(fact["whole"]) for fact in facts)
-
-
-def _close(got, wanted: np.ndarray) -> bool:
-    return bool(np.abs(got - wanted).max() <= ROUNDING * np.abs(wanted).max())
