@@ -51,6 +51,12 @@ def from_source(text: str, name: str):
     return namespace[name]
 
 
+def written(imports: str, head: str, *lines: str):
+    """A function with this head and these lines, and the imports before it."""
+    body = "\n    ".join(lines)
+    return from_source(f"{imports}\ndef {head}:\n    {body}\n", head.split("(")[0])
+
+
 def solution(notebook: str, name: str):
     return from_source(_source(notebook, name, solved=True), name)
 

@@ -1,7 +1,7 @@
 """The checks of exchange and global_mean accept right answers, and say of wrong ones what is wrong."""
 
 import pytest
-from answers import from_source, solution, stub
+from answers import solution, stub, written
 
 from workshop_lib import ranks
 from workshop_lib.notebook.exercises import mpi_basics as check
@@ -24,9 +24,7 @@ def healthy(team):
 
 def function(head: str, *lines: str):
     """A learner's function with this head and these lines."""
-    name = head.split("(")[0]
-    body = "\n    ".join(lines)
-    return from_source(f"import numpy as np\nfrom mpi4py import MPI\ndef {head}:\n    {body}\n", name)
+    return written("import numpy as np\nfrom mpi4py import MPI", head, *lines)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,6 +68,26 @@ RIGHT = {
             "return theirs",
         ),
     ),
+    "exchange, waiting for both": (
+        check.exchange,
+        lambda: function(
+            EXCHANGE,
+            PARTNER,
+            "requests = [comm.Isend(mine, partner), comm.Irecv(theirs, partner)]",
+            "MPI.Request.Waitall(requests)",
+            "return theirs",
+        ),
+    ),
+    "exchange, of objects without waiting": (
+        check.exchange,
+        lambda: function(
+            EXCHANGE,
+            PARTNER,
+            "request = comm.irecv(source=partner)",
+            "comm.ssend(mine, partner)",
+            "return request.wait()",
+        ),
+    ),  # fmt: skip
     "exchange, of objects": (
         check.exchange,
         lambda: function(EXCHANGE, "return comm.sendrecv(mine, comm.rank ^ 1, source=comm.rank ^ 1)"),
@@ -107,6 +125,26 @@ WRONG = {
         check.exchange,
         lambda: function(EXCHANGE, PARTNER, SWAP, "return mine"),
         "returned its own values",
+    ),
+    "never received": (
+        check.exchange,
+        lambda: function(EXCHANGE, "return np.zeros_like(mine)"),
+        "returned [0. 0. 0. 0.] … where its partner sent [1000. 1001. 1002. 1003.] …",
+    ),
+    "never waited for": (
+        check.exchange,
+        lambda: function(
+            EXCHANGE,
+            "theirs = np.full_like(mine, 5e-324)",
+            "comm.Irecv(theirs, comm.rank ^ 1)",
+            "return theirs",
+        ),
+        "had the receive ended",
+    ),
+    "wrong length": (
+        check.exchange,
+        lambda: function(EXCHANGE, PARTNER, SWAP, "return theirs[1:]"),
+        "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
     ),
     "nothing returned": (check.exchange, lambda: function(EXCHANGE, PARTNER, SWAP), "`return` it"),
     "knows one size only": (
@@ -206,6 +244,15 @@ WRONG = {
             "return both[:1] / both[1:]",
         ),
         "take the number out of it",
+    ),
+    "nothing from a rank without values": (
+        check.global_mean,
+        lambda: function(
+            MEAN,
+            "mean = comm.allreduce(values.sum()) / comm.allreduce(len(values))",
+            "return mean if len(values) else None",
+        ),
+        "rank 1 returned None",
     ),
     "prints the mean": (check.global_mean, lambda: function(MEAN, "print(values.mean())"), "`return` it"),
 }

@@ -53,6 +53,17 @@ RIGHT = {
     "without waiting": lambda: ring(
         (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
     ),
+    "Isend and Irecv": lambda: ring(
+        (
+            SENDRECV,
+            "requests = comm.Isend(outgoing, right), comm.Irecv(incoming, left)\n"
+            "        for request in requests:\n"
+            "            request.Wait()",
+        )
+    ),
+    "Irecv first": lambda: ring(
+        (SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")
+    ),
 }
 WRONG = {
     "whole arrays go round": (

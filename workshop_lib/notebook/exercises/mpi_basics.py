@@ -1,12 +1,12 @@
 """Checks of the exercises in 01_mpi_basics."""
 
 import math
-import numbers
 
 import numpy as np
 
-from workshop_lib.notebook.checks import Verdict, judged
+from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
 from workshop_lib.probes import mpi_basics as probes
+from workshop_lib.probes.compare import close
 
 ONCE = "give the result a name and `return` it."
 
@@ -17,13 +17,13 @@ def exchange(function) -> Verdict:
         "both partners do the same thing first, send or receive, and wait for each other. Let one of them "
         "receive before it sends, or use Sendrecv, which does both at once."
     )
-    return judged(function, probes.exchange, _judge_exchange, on=4, timeout=5, stuck=stuck)
+    return judged(function, probes.exchange, _judge_exchange, on=4, stuck=stuck)
 
 
 def global_mean(function) -> Verdict:
     """`global_mean(comm, values)` returns the mean of all ranks' values, on every rank."""
     stuck = "a collective ends only when every rank has called it: is it inside an `if`?"
-    return judged(function, probes.global_mean, _judge_global_mean, on=4, timeout=5, stuck=stuck)
+    return judged(function, probes.global_mean, _judge_global_mean, on=4, stuck=stuck)
 
 
 def ring_allreduce(function) -> Verdict:
@@ -32,22 +32,16 @@ def ring_allreduce(function) -> Verdict:
         "when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let ranks of "
         "even number send first and the others receive first. Does every rank take the same number of steps?"
     )
-    return judged(function, probes.ring_allreduce, _judge_ring, on=4, timeout=5, stuck=stuck)
+    return judged(function, probes.ring_allreduce, _judge_ring, on=4, stuck=stuck)
 
 
 def _judge_exchange(facts: list[dict[str, dict]]):
     first = _case(facts, "floats")
     yield _all_arrays(first)
     wrong = _first(first, lambda row: not np.array_equal(row["returned"], row["right"]))
-    yield "it is the partner's array", wrong is None, _exchange_hint(*(wrong or (0, first[0])))
+    yield "it is the partner's array", wrong is None, _exchange_hint(*wrong) if wrong else ""
     wrong = _first(_case(facts, "integers"), lambda row: not _same(row["returned"], row["right"]))
-    hint = ""
-    if wrong:
-        got, right = np.asarray(wrong[1]["returned"]), wrong[1]["right"]
-        hint = (
-            f"rank {wrong[0]} got {got.size} values of {got.dtype} where its partner sent {right.size} of "
-            f"{right.dtype}. Make the array to receive into like `mine`: `np.empty_like(mine)`."
-        )
+    hint = _exchange_hint(*wrong) if wrong else ""
     yield "also for an array of another length and type", wrong is None, hint
     wrong = _first(first, lambda row: not row["unchanged"])
     hint = "what arrived has overwritten it: receive into an array of its own, `np.empty_like(mine)`."
@@ -58,14 +52,21 @@ def _judge_exchange(facts: list[dict[str, dict]]):
 
 
 def _exchange_hint(rank: int, row: dict) -> str:
-    returned = row["returned"]
-    if np.array_equal(returned, row["own"]):
+    got, right = np.asarray(row["returned"]), row["right"]
+    if np.array_equal(got, row["own"]):
         return f"rank {rank} returned its own values: return the array that it received into."
-    if np.shape(returned) == np.shape(row["right"]) and returned.size:
-        of = float(returned.flat[0]) / 1000
-        if of in range(4):
-            return f"rank {rank} returned the values of rank {of:.0f}; its partner is rank {rank ^ 1}."
-    return f"rank {rank} returned {_shown(returned)}; its partner sent {_shown(row['partners'])}."
+    if (got.shape, got.dtype) != (right.shape, right.dtype):
+        return (
+            f"rank {rank} returned {got.dtype} of shape {got.shape}, its partner sent {right.dtype} of shape "
+            f"{right.shape}. Make the array to receive into like `mine`: `np.empty_like(mine)`."
+        )
+    for of in range(4):
+        if np.array_equal(got, 1000 * of + np.arange(got.size)):
+            return f"rank {rank} returned the values of rank {of}; its partner is rank {rank ^ 1}."
+    return (
+        f"rank {rank} returned {shown(got)} where its partner sent {shown(right)}: is it the array that was "
+        "received into, and had the receive ended?"
+    )
 
 
 def _judge_global_mean(facts: list[dict[str, dict]]):
@@ -80,12 +81,12 @@ def _judge_global_mean(facts: list[dict[str, dict]]):
         hint = f"rank 0 returned {first[0]['returned']!r}: take the number out of it, as with `[0]`."
     else:
         hint = f"rank 0 returned {first[0]['returned']!r}: a rank's values have to be added up, too."
-    yield "every rank returns a number", all(_is_number(row["returned"]) for row in first), hint
+    yield "every rank returns a number", all(is_number(row["returned"]) for row in first), hint
     for text, case in (
         ("it is the mean of all values", "uneven"),
         ("also when a rank has no values at all", "none"),
     ):
-        wrong = _first(_case(facts, case), lambda row: not _close(row["returned"], row["right"]))
+        wrong = _first(_case(facts, case), lambda row: not close(row["returned"], row["right"]))
         yield text, wrong is None, _mean_hint(*wrong) if wrong else ""
 
 
@@ -93,29 +94,29 @@ def _mean_hint(rank: int, row: dict) -> str:
     got, of_ranks, right = row["returned"], row["of_ranks"], row["right"]
     own = of_ranks[rank]
     total = sum(values.sum() for values in of_ranks)
-    if not _is_number(got):
+    if not is_number(got):
         return f"rank {rank} returned {got!r}."
     if math.isnan(got):
         return "the mean of no values is not a number (nan): share sums and counts, and divide once."
     told = f"rank {rank} returned {got:.6g}, but the mean is {right:.6g}. "
     filled = [values.mean() for values in of_ranks if values.size]
-    if _close(got, np.mean(filled)):
+    if close(got, np.mean(filled)):
         return told + (
             "That is the mean of the ranks' means, in which a rank with few values weighs as much as one "
             "with many: add up the values, add up their counts, divide once."
         )
-    if _close(got, total):
+    if close(got, total):
         return told + "That is the sum of all values: divide by how many there are on all ranks."
-    if _close(got, sum(filled)):
+    if close(got, sum(filled)):
         return told + "That is the sum of the ranks' means: add up the values and their counts instead."
-    if _close(got, total / len(of_ranks)):
+    if close(got, total / len(of_ranks)):
         return told + "That is the sum divided by the number of ranks: divide by the number of values."
-    if own.size and _close(got, total / own.size):
+    if own.size and close(got, total / own.size):
         return (
             told
             + "The sum is right, but it was divided by this rank's count alone: add up the counts as well."
         )
-    if own.size and _close(got, own.mean()):
+    if own.size and close(got, own.mean()):
         return told + "That is the mean of this rank's own values: use `comm.allreduce`."
     return told + "Add up the values of all ranks and their counts, each with one allreduce, and divide."
 
@@ -123,11 +124,11 @@ def _mean_hint(rank: int, row: dict) -> str:
 def _judge_ring(facts: list[dict[str, dict]]):
     origin = _case(facts, "origin")
     yield _all_arrays(origin)
-    wrong = _first(origin, lambda row: not _close(row["returned"], row["right"]))
+    wrong = _first(origin, lambda row: not close(row["returned"], row["right"]))
     hint = _origin_hint(origin, *wrong) if wrong else ""
     yield "it is the sum of all ranks' values, on every rank", wrong is None, hint
     equal = _case(facts, "equal")
-    wrong = _first(equal, lambda row: not _close(row["returned"], row["right"]))
+    wrong = _first(equal, lambda row: not close(row["returned"], row["right"]))
     hint = "the values are added in the wrong places: a chunk must be added to the chunk of the same number."
     yield "the sum agrees with comm.Allreduce, element by element", wrong is None, hint
     wrong = _first(equal, lambda row: not row["unchanged"])
@@ -137,13 +138,13 @@ def _judge_ring(facts: list[dict[str, dict]]):
         ("uneven", "when the ranks' number does not divide the length"),
         ("few", "with fewer values than ranks"),
     ):
-        wrong = _first(_case(facts, case), lambda row: not _close(row["returned"], row["right"]))
+        wrong = _first(_case(facts, case), lambda row: not close(row["returned"], row["right"]))
         hint = ""
         if wrong:
             got, right = wrong[1]["returned"], wrong[1]["right"]
             hint = (
-                f"for {right.size} values on {len(facts)} ranks, rank {wrong[0]} returned {_shown(got)}; "
-                f"right is {_shown(right)}. `np.array_split(total, p)` cuts any length into p chunks."
+                f"for {right.size} values on {len(facts)} ranks, rank {wrong[0]} returned {shown(got)}; "
+                f"right is {shown(right)}. `np.array_split(total, p)` cuts any length into p chunks."
             )
         yield f"also {text}", wrong is None, hint
     yield from _judge_cost(equal, _case(facts, "uneven"))
@@ -201,13 +202,13 @@ def _origin_hint(rows: list[dict], rank: int, row: dict) -> str:
     p, returned = len(rows), np.asarray(row["returned"], dtype=float)
     if returned.shape != row["right"].shape:
         return f"rank {rank} returned {returned.size} values where {row['right'].size} are right."
-    if _close(returned, row["right"] / p):
+    if close(returned, row["right"] / p):
         return "these are the means of the ranks' values: an allreduce gives the sum, without dividing."
     if np.array_equal(returned, row["own"]):
         return f"rank {rank} returned its own values: nothing was added to what it returns."
     times = [[_times(value, of, p) for of in range(p)] for value in returned]
     if any(None in element for element in times):
-        return f"rank {rank} returned {_shown(returned)}, which no sum of the ranks' values gives."
+        return f"rank {rank} returned {shown(returned)}, which no sum of the ranks' values gives."
     done = [[all(n == 1 for n in _digits(v, p)) for v in np.ravel(r["returned"])] for r in rows]
     if all(sum(finished) == len(finished) // p for finished in done) and _others_partial(rows, p):
         return (
@@ -244,7 +245,7 @@ def _all_arrays(rows: list[dict]) -> tuple[str, bool, str]:
     hint = ""
     if wrong:
         rank, returned = wrong[0], wrong[1]["returned"]
-        hint = f"rank {rank} returned {returned!r}: {ONCE}"
+        hint = f"rank {rank} returned {shown(returned)}: {ONCE}"
     return "every rank returns an array", wrong is None, hint
 
 
@@ -261,19 +262,4 @@ def _first(rows: list[dict], is_wrong) -> tuple[int, dict] | None:
 def _same(returned, right: np.ndarray) -> bool:
     return (
         isinstance(returned, np.ndarray) and returned.dtype == right.dtype and np.array_equal(returned, right)
-    )
-
-
-def _close(got, right) -> bool:
-    """Equal but for rounding, and in the same shape."""
-    return np.shape(got) == np.shape(right) and bool(np.allclose(got, right, rtol=1e-9, atol=0))
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, numbers.Real) or (isinstance(value, np.ndarray) and value.shape == ())
-
-
-def _shown(values) -> str:
-    return np.array2string(np.ravel(values)[:4], precision=4, threshold=4) + (
-        " …" if np.size(values) > 4 else ""
     )
