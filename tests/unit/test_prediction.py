@@ -42,6 +42,16 @@ def test_an_empty_range_is_refused():
         predict("?", 2, 2)
 
 
+@pytest.mark.parametrize(("committed", "at"), [(None, 5), (0, 0), (7, 7)])
+def test_the_slider_stands_at_what_was_committed_and_in_the_middle_before(committed, at, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    guess = predict("?", 0, 10)
+    guess.value = committed
+    guess._show_widget()
+    assert shown[0].children[1].children[0].value == at
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 100_000), (0.5, 4), (0, 1), (-5, 5), (90, 100)])
 def test_the_widget_commits_what_its_slider_says(low, high, monkeypatch):
     import ipywidgets

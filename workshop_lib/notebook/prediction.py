@@ -71,7 +71,7 @@ class Prediction:
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         middle = self.low + round((self.high - self.low) / 2 / step) * step
         slider = widgets.FloatSlider(
-            value=self.value or middle, min=self.low, max=self.high, step=step,
+            value=middle if self.value is None else self.value, min=self.low, max=self.high, step=step,
             description=self.unit, readout_format=f".{max(0, -math.floor(math.log10(step)))}f",
             layout=widgets.Layout(width="420px"), disabled=self.value is not None,
         )  # fmt: skip
