@@ -1,8 +1,6 @@
 """Checks of the exercises in 08_scaling_curves."""
 
-import numbers
-
-from workshop_lib.notebook.checks import Verdict, judged
+from workshop_lib.notebook.checks import Verdict, is_number, judged
 from workshop_lib.probes import scaling as probes
 
 STUCK = "the function does not end: is there a `while` whose condition stays true?"
@@ -14,15 +12,9 @@ MISTAKES = {
     (1.6957, 2.0526): "the first epoch is in it: take the epochs after it, `run[1:]`.",
     (1.6993, 2.2034): "the first epoch is in it: take `run[1:]`; and the median of the runs, not their mean.",
     (1.6667, 1.9444): "the first epoch is in it: take the epochs after it, `run[1:]`.",
-    (
-        1.5676,
-        2.1481,
-    ): "the first epoch is in it: take `run[1:]`; and the median of the runs, not the fastest.",
+    (1.5676, 2.1481): "the first epoch is in it: take `run[1:]`; and take the median run, not the fastest.",
     (1.7333, 2.1667): "it uses the first epochs alone: those are to be left out, `run[1:]`.",
-    (
-        2.0,
-        2.6667,
-    ): "it uses the fastest run of each: chance makes a run fast as well as slow. Take the median.",
+    (2.0, 2.6667): "it uses the fastest run, and chance makes a run fast as well as slow: take the median.",
     (1.875, 1.875): "it uses the slowest run of each, or one in the middle without sorting: take the median.",
     (1.7561, 2.2979): "it uses the mean of the runs, on which one slow run weighs heavily: take the median.",
     (1.6364, 2.5714): "it uses the first run of each alone: take the median of all of them.",
@@ -46,12 +38,12 @@ EFFICIENCIES = {
 
 def scaling_table(function) -> Verdict:
     """`scaling_table(seconds)` returns {ranks: (speed-up, efficiency)}."""
-    return judged(function, probes.scaling_table, _judge_table, timeout=5, stuck=STUCK)
+    return judged(function, probes.scaling_table, _judge_table, stuck=STUCK)
 
 
 def serial_fraction(function) -> Verdict:
     """`serial_fraction(speedup, n)` returns Amdahl's serial fraction for a measured speed-up on n ranks."""
-    return judged(function, probes.serial_fraction, _judge_fraction, timeout=5, stuck=STUCK)
+    return judged(function, probes.serial_fraction, _judge_fraction, stuck=STUCK)
 
 
 def _judge_table(facts: list[dict]):
@@ -93,7 +85,7 @@ def _judge_fraction(facts: list[dict]):
     found = facts[0]
     nothing = all(value is None for value in found.values())
     hint = "it returned nothing: `return` the fraction." if nothing else f"it returned {found[0.1]!r}."
-    yield "it returns a number", all(_is_number(value) for value in found.values()), hint
+    yield "it returns a number", all(is_number(value) for value in found.values()), hint
     speedup, n = probes.FRACTIONS[0.1]
     got = found[0.1]
     told = f"for a speed-up of {speedup:.3f} on {n} ranks it is {0.1:g}, not {got:.3g}. "
@@ -132,12 +124,8 @@ def _known(mistakes: dict, values: tuple) -> str:
     return hint or f"for 2 and 4 ranks it says {values[0]:.4g} and {values[1]:.4g}."
 
 
-def _is_number(value) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
 def _is_pair(value) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
 
 
 def _near(values: tuple, wanted: tuple) -> bool:
