@@ -56,3 +56,4 @@ def test_what_json_cannot_hold_leaves_the_file_alone(tmp_path, value):
     with pytest.raises(records.RecordError, match="cannot write a record"):
         records.write(path, run(seconds_to_99=value))
     assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]

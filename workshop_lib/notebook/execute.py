@@ -64,10 +64,8 @@ def run_notebook(
     except DeadKernelError:
         error = "The kernel died."
     seconds = time.perf_counter() - started
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    nbformat.write(notebook, temporary)
-    os.replace(temporary, output)
+    with paths.replacing(output) as temporary:
+        nbformat.write(notebook, temporary)
     if not error:
         return Outcome(path, seconds)
     cell, source = _last_started(notebook)

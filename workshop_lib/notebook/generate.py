@@ -149,10 +149,8 @@ def write(folder: Path = NOTEBOOKS) -> list[Path]:
     """Write every notebook that differs from its source; returns those written."""
     changed = {path: text for path, text in render(folder).items() if not _holds(path, text)}
     for path, text in changed.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        with paths.replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     return list(changed)
 
 

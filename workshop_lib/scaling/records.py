@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-SCHEMA = 1
+from workshop_lib.paths import replacing
+from workshop_lib.training import SCHEMA
 
 
 class RecordError(ValueError):
@@ -28,13 +29,11 @@ def write(path: str | os.PathLike, record: dict) -> None:
             f"cannot write a record to {path}: {error}; records hold plain numbers, text, lists and "
             "dicts (use None for a number that is missing)."
         ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
     earlier = path.read_bytes() if path.exists() else b""
     if earlier and not earlier.endswith(b"\n"):
         earlier += b"\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(earlier + line.encode() + b"\n")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(earlier + line.encode() + b"\n")
 
 
 def read(paths: str | os.PathLike | Iterable[str | os.PathLike]) -> list[dict]:

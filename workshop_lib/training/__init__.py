@@ -1,1 +1,3 @@
 """Training on every rank: one loop, and one short backend file a framework."""
+
+SCHEMA = 1  # of the run records: what writes them and what reads them agree on it

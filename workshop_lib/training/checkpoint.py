@@ -2,10 +2,11 @@
 
 import io
 import os
-import tempfile
 from pathlib import Path
 
 import torch
+
+from workshop_lib.paths import replacing
 
 # A run that continues must agree on these, or it could not continue bit for bit.
 MUST_MATCH = (
@@ -33,25 +34,15 @@ def write(path: str | Path, state: dict) -> None:
 
     Raises CheckpointError naming the path and the cause.
     """
-    path = Path(path)
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because a rename is atomic only within one file system.
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
+        with replacing(path) as temporary, open(temporary, "wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{path}: the checkpoint could not be written ({error}); choose another place with --checkpoint"
         ) from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def read(path: str | Path, wanted: dict) -> dict:
