@@ -8,6 +8,8 @@ from record_fixtures import CPU, run, sweep
 from workshop_lib.notebook import figures, plots
 from workshop_lib.scaling.records import RecordError
 
+SEVEN = ["mpi", "ddp", *(f"backend-{n}" for n in range(3, 8))]
+
 
 def legend(figure) -> list[str]:
     return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
@@ -52,7 +54,7 @@ def test_points_are_the_medians_and_oversubscribed_ones_are_hollow():
 
 
 def test_curves_differ_in_colour_marker_and_line():
-    speed = plots.scaling_curve(sweep(figures.BACKENDS, (1, 2))).axes[0]
+    speed = plots.scaling_curve(sweep(SEVEN, (1, 2))).axes[0]
     curves = [line for line in speed.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2]
     assert len(curves) == 7
     assert len({line.get_color() for line in curves}) == 7
@@ -119,6 +121,49 @@ def test_what_cannot_be_drawn_is_an_error():
         plots.accuracy_curve([run()], x="steps")
 
 
+def test_backends_keep_their_colours_whatever_else_is_drawn():
+    assert [figures.in_order(names) for names in (["ddp"], ["a", "ddp", "mpi"])] == [
+        {"ddp": 1},
+        {"mpi": 0, "ddp": 1, "a": 2},
+    ]
+
+
+def changed(part, name, value, **more):
+    record = run("mpi", 2, **more)
+    record[part][name] = value
+    return record
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("data_dir", "/data/fashion"), ("train_samples", 6000), ("epochs", 9), ("optimizer", "adam"),
+        ("lr", 0.4), ("lr_scaling", "linear"), ("warmup_epochs", 3), ("decay", "cosine"), ("max_steps", 7),
+    ],
+)  # fmt: skip
+def test_accuracies_of_unlike_trainings_are_not_mixed(name, value):
+    with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
+        plots.accuracy_curve([run(), changed("what", name, value)], x="epochs")
+
+
+def test_the_machine_matters_for_seconds_and_not_for_epochs():
+    records = [run(), changed("where", "cpu_model", "Another CPU")]
+    with pytest.raises(RecordError, match="mix runs with cpu_model"):
+        plots.accuracy_curve(records)
+    plots.accuracy_curve(records, x="epochs")
+
+
+@pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve, plots.weak_scaling_curve])
+def test_the_title_names_the_data(draw):
+    records = weak_sweep((1, 2))
+    if draw is not plots.weak_scaling_curve:
+        records = sweep(("mpi",), (1, 2))
+    assert "on MNIST" in draw(records).texts[0].get_text()
+    for record in records:
+        record["what"]["data_dir"] = "/data/fashion"
+    assert "on fashion" in draw(records).texts[0].get_text()
+
+
 @pytest.mark.parametrize(
     ("x", "label", "last"),
     [
@@ -139,7 +184,7 @@ def test_accuracy_curve(x, label, last):
 
 @pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve, plots.weak_scaling_curve])
 def test_text_is_large_and_stays_inside_the_figure(draw):
-    records = weak_sweep() if draw is plots.weak_scaling_curve else sweep(figures.BACKENDS[:5])
+    records = weak_sweep() if draw is plots.weak_scaling_curve else sweep(SEVEN[:5])
     for record in records:
         record["where"]["cpu_model"] = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
     figure = draw(records)
@@ -167,6 +212,18 @@ def test_saved_as_png_and_shown_in_a_notebook(tmp_path):
     path = plots.save(figure, tmp_path / "made" / "curve.png")
     assert path.read_bytes()[:8] == figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
     assert [p.name for p in path.parent.iterdir()] == ["curve.png"]
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_nothing_behind(tmp_path, monkeypatch):
+    def half(temporary, **_):
+        temporary.write_bytes(b"half a figure")
+        raise ZeroDivisionError
+
+    figure = plots.scaling_curve(sweep(("mpi",), (1, 2)))
+    monkeypatch.setattr(figure, "savefig", half)
+    with pytest.raises(ZeroDivisionError):
+        plots.save(figure, tmp_path / "curve.png")
+    assert not list(tmp_path.iterdir())
 
 
 def test_plotting_needs_no_notebook():

@@ -91,6 +91,10 @@ def test_no_baseline_is_an_error_that_says_what_to_run():
         ("where", "cpu_model", "Another CPU"),
         ("what", "threads_per_rank", 2),
         ("where", "device", "cuda"),
+        ("what", "data_dir", "/data/fashion"),
+        ("what", "optimizer", "adam"),
+        ("what", "lr", 0.4),
+        ("what", "lr_scaling", "linear"),
     ],
 )
 def test_two_machines_or_settings_are_not_mixed(part, name, value):
@@ -98,6 +102,20 @@ def test_two_machines_or_settings_are_not_mixed(part, name, value):
     other[part][name] = value
     with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
         throughput(to_frame([run(), other]))
+
+
+def test_bound_runs_name_other_cores_on_each_number_of_ranks_and_are_alike():
+    runs = [run(), run("mpi", 2)]
+    for record, binding in zip(runs, ("cores 0", "cores 0 | 1"), strict=True):
+        record["what"]["binding"] = binding
+    throughput(to_frame(runs))
+    with pytest.raises(RecordError, match="mix runs with bind = core and none"):
+        throughput(to_frame([*runs, run("mpi", 2)]))
+
+
+def test_an_option_that_only_some_runs_were_given_is_named():
+    with pytest.raises(RecordError, match="mix runs with train_samples = 1000.0 and not given"):
+        throughput(to_frame([run(), weak(1, 100)]))
 
 
 def test_stopped_and_empty_runs_do_not_count():

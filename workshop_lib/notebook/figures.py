@@ -15,7 +15,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-BACKENDS = ["mpi", "ddp", "fsdp", "horovod", "horovod-tf", "horovod-keras", "deepspeed"]
+from workshop_lib.paths import replacing
+from workshop_lib.training.backends import REGISTRY
+
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1))]
@@ -48,13 +50,10 @@ class Style:
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:
-    """Write `figure` as PNG at 150 dots an inch; under another name first, then renamed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, path)
-    return path
+    """Write `figure` as PNG at 150 dots an inch."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return Path(path)
 
 
 def new_figure(title: str, caption: str) -> RecordFigure:
@@ -64,6 +63,11 @@ def new_figure(title: str, caption: str) -> RecordFigure:
     lines = textwrap.fill(caption, 118)
     figure.text(0.06, 0.93, lines, fontsize=FONT_SIZE - 2, color=GREY, verticalalignment="top")
     return figure
+
+
+def data_name(frame: pd.DataFrame) -> str:
+    """The name of the data set, for a title: MNIST, or the folder that was given instead."""
+    return " and ".join(sorted({Path(folder).name for folder in frame["data_dir"]}))
 
 
 def caption(frame: pd.DataFrame) -> str:
@@ -82,7 +86,7 @@ def caption(frame: pd.DataFrame) -> str:
 
 def in_order(names: Iterable[str]) -> dict[str, int]:
     """These backends in a fixed order, each with its style number, so that figures agree."""
-    everything = BACKENDS + sorted(set(names) - set(BACKENDS))
+    everything = [*REGISTRY, *sorted(set(names) - set(REGISTRY))]
     return {name: index for index, name in enumerate(everything) if name in set(names)}
 
 

@@ -14,6 +14,7 @@ from workshop_lib.notebook.figures import (
     LINES,
     Style,
     caption,
+    data_name,
     draw_legend,
     draw_points,
     handle_of,
@@ -22,7 +23,14 @@ from workshop_lib.notebook.figures import (
     new_figure,
     save,
 )  # fmt: skip
-from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
+from workshop_lib.scaling.curves import (
+    SAME_MACHINE,
+    SAME_RESULT,
+    require_same,
+    strong_scaling,
+    to_frame,
+    weak_scaling,
+)
 from workshop_lib.scaling.records import RecordError
 
 __all__ = ["accuracy_curve", "save", "scaling_curve", "weak_scaling_curve"]
@@ -38,11 +46,12 @@ def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
     repeats of the epochs after the first, bars from the slowest to the fastest repeat. Hollow points
     ran more ranks than cores. Small crosses are first epochs, start-up included.
 
-    Raises RecordError without a 1-rank run of every curve, or if machines are mixed.
+    Raises RecordError without a 1-rank run of every curve, or if machines, data or settings are mixed.
     """
     frame = to_frame(records)
     points = strong_scaling(frame, same)
-    figure, speed = _against_ranks("Strong scaling on MNIST", frame, points, same, "samples_per_s")
+    title = f"Strong scaling on {data_name(frame)}"
+    figure, speed = _against_ranks(title, frame, points, same, "samples_per_s")
     speed.set_ylabel("throughput (samples/s)")
     if _wide(points):
         speed.set_yscale("log")
@@ -62,7 +71,7 @@ def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Fig
     """
     frame = to_frame(records)
     points = weak_scaling(frame, same)
-    title = f"Weak scaling on MNIST: {frame['samples_per_rank'].iloc[0]:,.0f} samples a rank"
+    title = f"Weak scaling on {data_name(frame)}: {frame['samples_per_rank'].iloc[0]:,.0f} samples a rank"
     figure, seconds = _against_ranks(title, frame, points, same, "epoch_s")
     seconds.set_ylabel("time of an epoch (s)")
     seconds.set_ylim(bottom=0)
@@ -98,6 +107,9 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     One curve a backend, number of ranks and batch size: medians over the repeats, bars from the worst
     to the best repeat. Seconds are those of training, without the evaluation. Colour and marker tell
     the backend, the line style the ranks; hollow points ran more ranks than cores.
+
+    Raises RecordError if runs are mixed that differ in data, samples, epochs, optimizer or learning rate,
+    or, against seconds, in the machine.
     """
     if x not in ("seconds", "epochs"):
         raise ValueError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
@@ -105,7 +117,9 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     frame, rows = to_frame(records), _accuracy_rows(records)
     if rows.empty:
         raise RecordError("no training run with a full epoch among these records: nothing to draw.")
-    figure = new_figure("Test accuracy on MNIST", caption(frame))
+    same = SAME_RESULT + (SAME_MACHINE if x == "seconds" else [])
+    require_same(frame[frame["first_epoch_s"].notna()], same)
+    figure = new_figure(f"Test accuracy on {data_name(frame)}", caption(frame))
     axes = figure.subplots()
     order = in_order(rows["backend"].unique())
     settings = sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None)))

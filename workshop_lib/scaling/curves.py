@@ -12,7 +12,8 @@ COLUMNS = [
     "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
     "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
-    "device", "threads_per_rank", "binding", "train_samples", "samples_per_rank", "cpu_model", "cores",
+    "device", "threads_per_rank", "binding", "bind", "train_samples", "samples_per_rank", "cpu_model",
+    "cores", "data_dir", "epochs", "max_steps", "optimizer", "lr", "lr_scaling", "warmup_epochs", "decay",
 ]  # fmt: skip
 
 NUMBERS = [
@@ -20,8 +21,10 @@ NUMBERS = [
     "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank",
 ]  # fmt: skip
 
-# Points on one curve may differ in ranks and repeat only; a curve over two machines means nothing.
-SAME_MACHINE = ["device", "cpu_model", "threads_per_rank"]
+# What the points of a figure must have in common: a curve over two machines or settings means nothing.
+SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
+SAME_TRAINING = ["data_dir", "optimizer", "lr", "lr_scaling"]
+SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay"]
 
 
 def to_frame(records: Iterable[dict]) -> pd.DataFrame:
@@ -31,7 +34,7 @@ def to_frame(records: Iterable[dict]) -> pd.DataFrame:
     for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
     `first_epoch_only` is True. A run without a full epoch has NaN there. `communication_share` is the
     part of `steady_s` spent communicating, NaN where it was not measured. `repeat` counts the runs of
-    the same backend, world size and batch size from 0.
+    the same backend, world size and batch size from 0. `bind` is "core" where `binding` names cores.
 
     Raises RecordError naming a missing field.
     """
@@ -54,7 +57,10 @@ def _row(record: dict) -> dict:
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
         **{name: what[name] for name in ("backend", "world_size", "batch_size", "global_batch")},
-        **{name: what.get(name) for name in ("threads_per_rank", "binding", "train_samples")},
+        **{name: what.get(name) for name in ("threads_per_rank", "binding", *SAME_RESULT)},
+        "data_dir": what.get("data_dir") or "MNIST",
+        # The cores themselves are others on each number of ranks.
+        "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
         "oversubscribed": bool(what["oversubscribed"]),
         "stopped": bool(record.get("stopped", False)),
@@ -87,18 +93,12 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
     "global_batch"; `work` which work is fixed: "train_samples", or "samples_per_rank" in weak scaling.
     Stopped runs and runs without a full epoch are left out.
 
-    Raises RecordError if runs of different machines, devices, threads or work are mixed.
+    Raises RecordError if runs of different machines, data, settings or work are mixed.
     """
     runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
     if runs.empty:
         raise RecordError("no finished training run among these records: nothing to draw or compare.")
-    for name in [*SAME_MACHINE, work]:
-        values = sorted(map(str, runs[name].unique()))
-        if len(values) > 1:
-            raise RecordError(
-                f"these records mix runs with {name} = {' and '.join(values)}; "
-                "compare runs of one machine and one setting, each from its own file."
-            )
+    require_same(runs, [*SAME_MACHINE, *SAME_TRAINING, work])
     groups = runs.groupby(["backend", same, "world_size"], sort=True)
     return groups.agg(
         samples_per_s=("samples_per_s", "median"),
@@ -109,6 +109,17 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
         oversubscribed=("oversubscribed", "any"),
         first_epoch_only=("first_epoch_only", "any"),
     ).reset_index()
+
+
+def require_same(runs: pd.DataFrame, names: list[str]) -> None:
+    """Raise RecordError naming the first of these columns in which the runs differ, and its values."""
+    for name in names:
+        values = sorted("not given" if pd.isna(value) else str(value) for value in runs[name].unique())
+        if len(values) > 1:
+            raise RecordError(
+                f"these records mix runs with {name} = {' and '.join(values)}; "
+                "compare runs of one machine and one setting, each from its own file."
+            )
 
 
 def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
