@@ -228,6 +228,31 @@ def test_ranks_without_samples_leave_gaps_and_no_error():
     drawn(charts.curves(curve, [], 100))
 
 
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("sound", [0, 3])
+def test_a_training_that_diverges_is_drawn_as_far_as_its_loss_is_a_number(monkeypatch, broken, sound):
+    data = training(epochs=[ROW | {"train_loss": None, "test_loss": None}])
+    for of_rank in data:
+        for later in of_rank["points"][sound:]:
+            later["sums"][0] = broken
+    svg = view_of(data, monkeypatch).curves.value
+    drawn(svg)
+    assert "nan" not in svg and "inf" not in svg
+    lines = drawn(svg).findall(".//{*}polyline")
+    loss = [e for e in lines if e.get("data-rank") == "all"][0]
+    assert len(loss.get("points").split()) == sound
+    view = TextView(2)
+    view.update(data, 1.0, [])
+    assert "loss nan" in view.bar.postfix or "loss inf" in view.bar.postfix
+    view.close()
+
+
+def test_an_epoch_without_a_finite_loss_has_its_line():
+    assert "epoch 1: train loss not finite, test accuracy 97.12%" in progress.epoch_line(
+        ROW | {"train_loss": None}
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high", "found"),
     [
@@ -245,6 +270,7 @@ def test_log_ticks_cover_the_range():
     assert charts.log_ticks(0.13, 2.3) == [0.1, 0.2, 0.5, 1, 2, 5]
     assert charts.log_ticks(0.002, 2.3) == [0.01, 0.1, 1]
     assert charts.log_ticks(1, 1) == [1, 2]
+    assert len(charts.log_ticks(0.1, 1e30)) <= 9, "a loss on its way to infinity"
 
 
 def test_drawing_takes_a_small_share_of_a_core(monkeypatch):

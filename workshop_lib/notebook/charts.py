@@ -31,10 +31,9 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     rows = [*range(min(n, MAX_RANKS)), n]
 
     def lines(of: Callable[[list[float]], float]) -> list[list[tuple[int, float]]]:
-        return [
-            [(point.done, of(row[i])) for point, row in zip(curve, sums, strict=True) if row[i][2]]
-            for i in rows
-        ]
+        seen = [[(p.done, of(row[i])) for p, row in zip(curve, sums, strict=True) if row[i][2]] for i in rows]
+        # The loss of a training that diverges is infinite, then NaN: its line ends before.
+        return [[point for point in line if math.isfinite(point[1])] for line in seen]
 
     loss = lines(lambda row: max(row[0] / row[2], 1e-6))
     accuracy = lines(lambda row: 100 * row[1] / row[2])
@@ -231,7 +230,8 @@ def _svg(height: float, content: str) -> str:
 
 
 def _span(lines: list[list[tuple]]) -> tuple[float, float]:
-    values = [y for line in lines for _, y in line]
+    """The range of y; any, when there is nothing to draw."""
+    values = [y for line in lines for _, y in line] or [0.1, 1.0]
     return min(values), max(values)
 
 
@@ -245,10 +245,13 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that cover low to high; only the powers when these are many."""
+    """1, 2 and 5 times powers of ten that cover low to high; only powers, or some, when there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
     first = max((i for i, y in enumerate(found) if y <= low), default=0)
     last = min((i for i, y in enumerate(found) if y >= high), default=len(found) - 1)
     found = found[first : max(last, first + 1) + 1]
-    return found if len(found) <= 7 else [y for y in found if f"{y:e}".startswith("1.0")]
+    if len(found) <= 7:
+        return found
+    powers = [y for y in found if f"{y:e}".startswith("1.0")]
+    return powers[:: 1 + len(powers) // 8]

@@ -138,8 +138,9 @@ class TextView:
 
 
 def epoch_line(row: dict) -> str:
-    """One epoch's result in a line."""
+    """One epoch's result in a line; its train_loss is None after the training diverged."""
+    loss = "not finite" if row["train_loss"] is None else f"{row['train_loss']:.4f}"
     return (
-        f"epoch {row['epoch']}: train loss {row['train_loss']:.4f}, test accuracy "
+        f"epoch {row['epoch']}: train loss {loss}, test accuracy "
         f"{row['test_accuracy']:.2%}, {row['seconds']:.1f} s, {row['samples_per_s']:,.0f} samples/s"
     )

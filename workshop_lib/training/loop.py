@@ -1,5 +1,6 @@
 """The training loop: the same on one process and on every rank of many."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -109,14 +110,15 @@ class _Run:
         return (self.epoch - 1) * self.steps_per_epoch + self.step
 
     @property
-    def at_max_steps(self) -> bool:
-        return self.options.max_steps is not None and self.steps_done >= self.options.max_steps
+    def steps_left(self) -> int:
+        whole = self.options.epochs * self.steps_per_epoch
+        return min(whole, self.options.max_steps or whole) - self.steps_done
 
     def run(self) -> dict:
         self.stamps = Stamps(self.backend)
         self.call_hooks("on_start", self.info())
         stopped = False
-        while self.epoch <= self.options.epochs and not (stopped or self.at_max_steps):
+        while self.steps_left > 0 and not stopped:
             stopped = self.train_epoch()
             complete = self.step >= self.steps_per_epoch
             if not complete:
@@ -151,7 +153,7 @@ class _Run:
             hook(value)
 
     def train_epoch(self) -> bool:
-        """Train to the end of this epoch, or to max_steps; True when a callback asked to stop."""
+        """Train to the end of this epoch, or to max_steps; True when a callback cut the run short."""
         options, world = self.options, self.world
         batches = shard.epoch_batches(
             self.train_size,
@@ -166,18 +168,18 @@ class _Run:
             self.backend.communication_s = 0.0
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
         start = step_start = time.perf_counter()
-        first_step, stopped = self.step, False
+        samples, stopped = 0, False
         for indices, n_global in batches:
             loss = self.train_step(torch.from_numpy(indices).to(self.device), n_global)
             self.step += 1
+            samples += n_global
             span = self.backend.averaging_span
             meetings = [] if span is None else [span]
             if self.hooks["on_step"]:
-                seconds_a_step = (time.perf_counter() - start) / (self.step - first_step)
-                self.report_step(loss, len(indices), n_global / seconds_a_step)
-            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings)
+                self.report_step(loss, len(indices), samples / (time.perf_counter() - start))
+            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings) and self.steps_left > 0
             step_start = self.stamps.add(self.steps_done, step_start, meetings)
-            if stopped or self.at_max_steps:
+            if stopped or self.steps_left <= 0:
                 break
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -251,9 +253,9 @@ class _Run:
             "epoch": self.epoch,
             "seconds": self.epoch_seconds,
             "samples_per_s": samples / self.epoch_seconds,
-            "train_loss": loss / samples,
+            "train_loss": finite(loss / samples),
             "train_accuracy": correct / samples,
-            "test_loss": test_loss,
+            "test_loss": finite(test_loss),
             "test_accuracy": test_accuracy,
             "lr": self.lr,
             "communication_s": communication_s,
@@ -309,3 +311,8 @@ class _Run:
             "train_size": self.train_size,
         }
         return {name: all_names[name] for name in checkpoint.MUST_MATCH}
+
+
+def finite(loss: float) -> float | None:
+    """None for the loss of a run that diverged: JSON, and so the record, has neither NaN nor infinity."""
+    return loss if math.isfinite(loss) else None

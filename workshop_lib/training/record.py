@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from workshop_lib import paths
+from workshop_lib.training import SCHEMA
 from workshop_lib.training.cores import affinity, usable_cores
 
-SCHEMA = 1
 TARGET_ACCURACY = 0.99
 PACKAGES = ("torch", "numpy", "mpi4py")
 
@@ -57,7 +57,7 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
     where = {
         "hosts": [rank["host"] for rank in ranks],
         "cpu_model": _cpu_model(),
-        "cores": ranks[0]["cores"],
+        "cores": cores_of([rank for rank in ranks if rank["host"] == ranks[0]["host"]]),
         "device": backend.device.type,
         "gpu_model": ranks[0]["gpu"],
         "python": platform.python_version(),
@@ -83,7 +83,9 @@ def weights_sha256(model: torch.nn.Module) -> str:
     """SHA-256 of all parameters' bytes, in the order of the model."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
+        values = parameter.detach().cpu().contiguous()
+        # A NaN can be any of many bit patterns; ranks that diverged alike must not differ by that.
+        digest.update(torch.where(values.isnan(), torch.nan, values).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -110,14 +112,17 @@ def oversubscribed(ranks: list[dict]) -> bool:
     """Whether any host runs more threads than it has cores for these ranks."""
     for host in {rank["host"] for rank in ranks}:
         here = [rank for rank in ranks if rank["host"] == host]
-        cores = len(set().union(*(rank["affinity"] for rank in here)))
-        # A cgroup's quota limits all ranks of the host together, a binding each rank alone.
-        quota = max(rank["cores"] for rank in here)
-        if quota < len(here[0]["affinity"]):
-            cores = min(cores, quota)
-        if sum(rank["threads"] for rank in here) > cores:
+        if sum(rank["threads"] for rank in here) > cores_of(here):
             return True
     return False
+
+
+def cores_of(here: list[dict]) -> int:
+    """How many cores the ranks of one host can use together."""
+    cores = len(set().union(*(rank["affinity"] for rank in here)))
+    # A cgroup's quota limits all ranks of the host together, a binding each rank alone.
+    quota = max(rank["cores"] for rank in here)
+    return min(cores, quota) if quota < len(here[0]["affinity"]) else cores
 
 
 def _ranges(cores: Iterable[int]) -> str:

@@ -1,0 +1,79 @@
+"""What a run says of itself: its speed, whether it was cut short, and a loss that is no number."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from workshop_lib.training import loop, record
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import World
+
+ALONE = World(0, 1, 0, "single")
+
+
+def train(steps, callbacks=(), ragged=0, **options):
+    """Train as one process; the last batch of an epoch has `ragged` samples less."""
+    chosen = TrainOptions(train_samples=64 * steps - ragged, **{"epochs": 1} | options)
+    return loop.train(chosen, callbacks, ALONE, Backend(ALONE, torch.device("cpu")))
+
+
+def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold():
+    (row,) = train(20, lr=100.0, warmup_epochs=0.0)["epochs"]
+    assert row["train_loss"] is None and row["test_loss"] is None
+    assert 0 <= row["test_accuracy"] <= 1
+    json.dumps(row, allow_nan=False)
+
+
+class Watch:
+    def __init__(self, stop_at=None):
+        self.speeds, self.stop_at = [], stop_at
+
+    def on_step(self, event):
+        self.speeds.append(event["samples_per_s"])
+
+    def should_stop(self):
+        return self.stop_at is not None and len(self.speeds) >= self.stop_at
+
+
+def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batch():
+    seen = Watch()
+    (row,) = train(12, [seen], ragged=63)["epochs"]
+    assert seen.speeds[-1] == pytest.approx(row["samples_per_s"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "options", "stopped", "epochs"),
+    [
+        (8, {}, True, 0),
+        (10, {"epochs": 2}, True, 1),
+        (10, {}, False, 1),
+        (8, {"max_steps": 8}, False, 1),
+    ],
+)
+def test_a_run_that_was_stopped_at_its_end_is_complete(stop_at, options, stopped, epochs):
+    ended = train(10, [Watch(stop_at)], **options)
+    assert (ended["stopped"], len(ended["epochs"])) == (stopped, epochs)
+
+
+def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():
+    models = [torch.nn.Linear(2, 1, bias=False) for _ in range(3)]
+    for model, bits in zip(models, (0x7FC00000, -0x00400000, 0x3F800000), strict=True):
+        model.weight.data = torch.tensor([[bits, bits]], dtype=torch.int32).view(torch.float32)
+    nan, other_nan, one = map(record.weights_sha256, models)
+    assert nan == other_nan != one
+
+
+@pytest.mark.parametrize(
+    ("affinities", "quota", "cores"),
+    [([[0], [1]], 1, 2), ([[0, 1, 2, 3]] * 2, 4, 4), ([[0, 1, 2, 3]] * 2, 2, 2)],
+)
+def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quota, cores):
+    ranks = [
+        {"host": host, "affinity": own, "host_cores": 4, "cores": quota, "threads": 1, "gpu": None}
+        for own, host in zip([*affinities, [7]], ["here", "here", "elsewhere"], strict=True)
+    ]
+    backend = SimpleNamespace(name="mpi", world=World(0, 3, 0, "single"), device=torch.device("cpu"))
+    assert record.build(TrainOptions(), backend, ranks, "now", None)["where"]["cores"] == cores
