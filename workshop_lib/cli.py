@@ -3,11 +3,14 @@
 import contextlib
 import sys
 import time
+import traceback
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from workshop_lib.paths import ROOT
 from workshop_lib.training.backends import REGISTRY
 from workshop_lib.training.options import TrainOptions
 
@@ -33,23 +36,29 @@ Bind = Annotated[str, typer.Option(help="Bind ranks to cores: none or core.")]
 @contextlib.contextmanager
 def _clear_errors():
     """End with one sentence and exit code 1 for what a user can put right."""
-    from workshop_lib.ranks.errors import RankError
-    from workshop_lib.ranks.mpi import MPINotFound
-
     try:
         yield
-    except (ValueError, OSError, RankError, MPINotFound) as error:
+    except OSError as error:
         _end(str(error))
-    except RuntimeError as error:
-        # The library's own RuntimeErrors are sentences too; others keep their traceback.
-        if not type(error).__module__.startswith("workshop_lib"):
+    except (ValueError, RuntimeError) as error:
+        if not _is_a_sentence(error):
             raise
         _end(str(error))
 
 
-def _end(message: str):
+def _is_a_sentence(error: Exception) -> bool:
+    """Whether this library raised it on purpose: an error from inside torch or numpy keeps its traceback."""
+    if type(error).__module__.startswith("workshop_lib"):
+        return True
+    # What compiled code raises has the frame of its caller, perhaps one of ours, so the line decides.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    ours = Path(place.filename).resolve().is_relative_to(ROOT / "workshop_lib")
+    return ours and place.line.startswith("raise ")
+
+
+def _end(message: str, code: int = 1):
     print(f"workshop: {message}", file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -64,6 +73,7 @@ def doctor(
 
 @app.command()
 def train(
+    context: typer.Context,
     ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
     backend: Backend = TrainOptions.backend,
     epochs: Epochs = TrainOptions.epochs,
@@ -88,6 +98,7 @@ def train(
     """Train MNIST on MPI ranks: as one of them under mpiexec, srun or torchrun, or starting them."""
     given = {name: value for name, value in locals().items() if name in _option_names()}
     if ranks is None:
+        _refuse_what_needs_ranks(context)
         _train_as_one_rank(given, out)
         return
     with _clear_errors():
@@ -100,6 +111,17 @@ def _option_names() -> set[str]:
     return {field.name for field in fields(TrainOptions)}
 
 
+def _refuse_what_needs_ranks(context: typer.Context) -> None:
+    names = ("threads", "bind", "timeout")
+    given = [f"--{name}" for name in names if context.get_parameter_source(name).name != "DEFAULT"]
+    if given:
+        _end(
+            f"{' and '.join(given)}: only for ranks that are started here, so add --ranks N. Without it this "
+            "process is one rank; its threads are set by OMP_NUM_THREADS, the rest by what started it.",
+            code=2,
+        )
+
+
 def _train_as_one_rank(given: dict, out: str | None) -> None:
     """Be one rank. An error on any rank ends them all: the others would wait for this one for ever."""
     from workshop_lib.training.loop import train as train_as_rank
@@ -109,7 +131,8 @@ def _train_as_one_rank(given: dict, out: str | None) -> None:
         with _clear_errors():
             options = TrainOptions(**given)
             world = detect()
-            record = train_as_rank(options, callbacks=[_Terminal()] if world.rank == 0 else [])
+            with contextlib.closing(_Terminal()) as terminal:
+                record = train_as_rank(options, callbacks=[terminal] if world.rank == 0 else [])
             if world.rank == 0:
                 _report(record, out)
     except BaseException as error:
@@ -142,6 +165,9 @@ class _Terminal:
     def on_epoch(self, row):
         self.lead["epochs"].append(row)
         self._update()
+
+    def close(self):
+        self.view.close()
 
     def _update(self):
         self.view.update([self.lead], 0.0, [0])
@@ -228,18 +254,23 @@ def plot(
     files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
-    """Draw the scaling curve and the accuracy curve of recorded runs."""
+    """Draw the scaling curve and the accuracy curve of recorded runs, or the one that these runs allow."""
+    drawn = []
     with _clear_errors():
-        from pathlib import Path
-
         from workshop_lib.notebook import plots
         from workshop_lib.scaling import records
 
         found = records.read(files)
         for name, draw in (("scaling", plots.scaling_curve), ("accuracy", plots.accuracy_curve)):
-            path = Path(out_dir) / f"{name}.png"
-            plots.save(draw(found), path)
-            print(f"drawn: {path}")
+            try:
+                figure = draw(found)
+            except records.RecordError as error:
+                print(f"workshop: no {name} curve: {error}", file=sys.stderr)
+                continue
+            drawn.append(plots.save(figure, Path(out_dir) / f"{name}.png"))
+            print(f"drawn: {drawn[-1]}")
+    if not drawn:
+        raise typer.Exit(1)
 
 
 @app.command()

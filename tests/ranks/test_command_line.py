@@ -66,6 +66,22 @@ def test_train_writes_a_record_that_says_what_ran_and_where(tmp_path):
     assert not record["stopped"]
 
 
+def test_the_result_of_one_rank_stands_on_a_line_of_its_own(tmp_path):
+    ran = workshop("train", *SMALL)
+    assert ran.returncode == 0, ran.stderr
+    assert [line for line in ran.stdout.splitlines() if line.startswith("mpi, 1 rank: ")]
+
+
+@pytest.mark.parametrize("ranks", [(), ("--ranks", "2")])
+def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
+    out = tmp_path / "runs.jsonl"
+    ran = workshop("train", "--lr", "1e6", "--out", str(out), *SMALL, *ranks)
+    assert ran.returncode == 0, ran.stderr
+    assert "train loss not finite" in ran.stdout
+    (record,) = records.read(out)
+    assert record["epochs"][0]["train_loss"] is None
+
+
 def test_the_same_training_in_engines_and_under_mpiexec_ends_with_the_same_weights(tmp_path):
     out = tmp_path / "runs.jsonl"
     assert workshop("train", "--ranks", "2", "--out", str(out), *SMALL).returncode == 0
