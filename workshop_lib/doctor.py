@@ -7,14 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import psutil
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
-from workshop_lib.training.cores import usable_cores
+from workshop_lib.training.cores import cgroup_folders, usable_cores
 
 COMMAND_LIMIT_S = 10.0
 PACKAGES = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
@@ -95,16 +95,19 @@ def _packages() -> list[Finding]:
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
     """Run a command within a bound; what goes wrong becomes its exit code and text."""
+    set_id = uuid.uuid4().hex[:12]
     try:
         return subprocess.run(
             command,
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=os.environ | (environment or {}),
+            env=os.environ | (environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
+        # What it had started, such as ranks in groups of their own, would go on without it.
+        processes.kill([process for process, _ in processes.marked(set_id)])
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
@@ -152,20 +155,22 @@ def _cores() -> Finding:
     return Finding("cores", "ok", found)
 
 
-def cgroup_available_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes of memory that the cgroup (version 2 or 1) has left; infinite where it sets no limit."""
-    for folder, limit, used, cache in (
-        (cgroup, "memory.max", "memory.current", "inactive_file"),
-        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
-            rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue  # not this version, or "max": no limit
-        # Files read before count as used, and are dropped when the memory is wanted.
-        return limit_bytes - used_bytes + int(rows.get(cache, 0))
-    return math.inf
+def cgroup_available_bytes() -> float:
+    """Bytes of memory that the cgroups of this process have left; infinite where they set no limit."""
+    available = math.inf
+    for folder in cgroup_folders("memory"):
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            try:
+                limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
+                rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):
+                continue  # not this version, or "max": no limit
+            # Files read before count as used, and are dropped when the memory is wanted.
+            available = min(available, limit_bytes - used_bytes + int(rows.get(cache, 0)))
+    return available
 
 
 def _memory() -> Finding:

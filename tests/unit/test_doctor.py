@@ -12,6 +12,7 @@ import pytest
 from workshop_lib import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes
+from workshop_lib.training import cores
 
 
 def run(*arguments, **environment):
@@ -64,17 +65,45 @@ def test_mpiexec_of_another_mpi_fails_with_a_remedy(not_mpi):
     assert "MPI=system" in finding["remedy"]
 
 
+def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch):
+    script = tmp_path / "mpiexec"
+    script.write_text("#!/bin/sh\nsetsid sleep 61 &\nsleep 61\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", str(script))
+    monkeypatch.setattr(doctor, "COMMAND_LIMIT_S", 0.5)
+    finding = doctor._ranks_of_mpi()
+    assert finding.status == "fail" and "timed out" in finding.found
+    assert not [p for p, _ in processes.marked() if p.name() == "sleep"]
+
+
 def test_no_mpiexec_fails_with_a_remedy():
     finding = by_name(json.loads(run("--json", WORKSHOP_MPIEXEC="/nonexistent/mpiexec").stdout))["two ranks"]
     assert finding["status"] == "fail"
     assert finding["remedy"]
 
 
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+    """Makes the folder of this process's cgroup /job/step, of version 1 or 2, in place of the machine's."""
+
+    def make(version, controller="memory"):
+        folder = tmp_path / "cgroup" / (controller if version == 1 else "") / "job" / "step"
+        folder.mkdir(parents=True)
+        line = f"3:other,{controller}:/job/step\n" if version == 1 else "0::/job/step\n"
+        (tmp_path / "own").write_text(f"5:freezer:/elsewhere\n{line}")
+        return folder
+
+    monkeypatch.setattr(cores, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cores, "OWN_CGROUPS", tmp_path / "own")
+    return make
+
+
+@pytest.mark.parametrize("limited", ["step", "job", "all"])
 @pytest.mark.parametrize("version", [2, 1])
-def test_memory_of_a_cgroup(tmp_path, version):
+def test_memory_of_a_cgroup_or_of_one_above_it(cgroup, version, limited):
     """Files as the two versions write them: 8 GB allowed, 6 GB used, of which 1 GB is cache."""
-    folder = tmp_path if version == 2 else tmp_path / "memory"
-    folder.mkdir(exist_ok=True)
+    step = cgroup(version)
+    folder = {"step": step, "job": step.parent, "all": step.parent.parent}[limited]
     limit, used, cache = {
         2: ("memory.max", "memory.current", "inactive_file"),
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -82,14 +111,35 @@ def test_memory_of_a_cgroup(tmp_path, version):
     (folder / limit).write_text("8000000000\n")
     (folder / used).write_text("6000000000\n")
     (folder / "memory.stat").write_text(f"anon 5000000000\n{cache} 1000000000\n")
-    assert doctor.cgroup_available_bytes(tmp_path) == 3e9
+    assert doctor.cgroup_available_bytes() == 3e9
 
 
-def test_memory_without_a_limit(tmp_path):
-    assert doctor.cgroup_available_bytes(tmp_path) == math.inf
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("6000000000\n")
-    assert doctor.cgroup_available_bytes(tmp_path) == math.inf
+def test_memory_without_a_limit(cgroup):
+    assert doctor.cgroup_available_bytes() == math.inf
+    folder = cgroup(2)
+    assert doctor.cgroup_available_bytes() == math.inf
+    (folder / "memory.max").write_text("max\n")
+    (folder / "memory.current").write_text("6000000000\n")
+    assert doctor.cgroup_available_bytes() == math.inf
+
+
+def test_cores_of_a_cgroup(cgroup, monkeypatch):
+    monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
+    assert cores.usable_cores() == 8
+    step = cgroup(2, "cpu")
+    (step / "cpu.max").write_text("max 100000\n")
+    assert cores.usable_cores() == 8
+    (step.parent / "cpu.max").write_text("250000 100000\n")
+    assert cores.usable_cores() == 3
+
+
+def test_cores_of_a_cgroup_of_version_1(cgroup, monkeypatch):
+    monkeypatch.setattr(cores, "affinity", lambda: set(range(8)))
+    step = cgroup(1, "cpu")
+    for folder, quota_us in ((step, -1), (step.parent, 50000)):
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
+        (folder / "cpu.cfs_period_us").write_text("100000\n")
+    assert cores.usable_cores() == 1
 
 
 def test_strays_are_listed_with_the_command_that_ends_them():

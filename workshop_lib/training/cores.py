@@ -2,25 +2,25 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores that this process can use: its affinity, and the quota of its cgroup if lower."""
+    """Cores that this process can use: its affinity, and the lowest quota of its cgroups if lower."""
     cores = len(affinity())
-    for quota_file, period_file in (
-        ("cpu.max", None),
-        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
-    ):
-        try:
-            words = (Path("/sys/fs/cgroup") / quota_file).read_text().split()
-            if period_file is not None:
-                words += (Path("/sys/fs/cgroup") / period_file).read_text().split()
-            quota, period = int(words[0]), int(words[1])
-        except (OSError, ValueError, IndexError):
-            continue  # no such file, or "max": no limit
-        if quota > 0:
-            cores = min(cores, max(1, math.ceil(quota / period)))
+    for folder in cgroup_folders("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            try:
+                words = " ".join((folder / name).read_text() for name in names).split()
+                quota, period = map(int, words)
+            except (OSError, ValueError):
+                continue  # no such file, or "max": no limit
+            if quota > 0:
+                cores = min(cores, max(1, math.ceil(quota / period)))
     return cores
 
 
@@ -29,3 +29,22 @@ def affinity() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))  # macOS has no affinity
+
+
+def cgroup_folders(controller: str) -> Iterator[Path]:
+    """The folders of this process's cgroup and of those above it, whose limits hold for it too.
+
+    Version 1 of cgroups has a tree for each controller ("cpu", "memory"), version 2 one for all.
+    """
+    try:
+        lines = OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return  # macOS
+    for line in lines:  # "3:cpu,cpuacct:/a/b" in version 1, "0::/a/b" in version 2
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = CGROUPS / controller if controllers else CGROUPS
+        # A container may be told the host's path: of that, only the top is there to be read.
+        own = top / path.strip("/")
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(top))
