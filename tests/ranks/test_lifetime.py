@@ -1,6 +1,8 @@
 """Ranks live as long as their notebook, and never longer."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from our_ranks import our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import processes
+from workshop_lib.ranks import mpi, processes
 
 GONE_WITHIN_S = 8.0
 STUCK = """\
@@ -105,12 +107,23 @@ def test_attaching_to_ranks_held_by_another_process():
     try:
         rows = [holder.stdout.readline() for _ in range(3)]
         assert rows[2].startswith("In a notebook: ranks.attach(")
+        own = ranks.start(1)
         team = ranks.attach(rows[2].split("'")[1])
+        assert not own.healthy, "ranks that nobody can reach any more are stopped"
         assert [about["rank"] for about in team.about()] == [0, 1]
         with pytest.raises(ranks.RankError, match="restart them there"):
             team.restart()
         ranks.stop()
+        with pytest.raises(ranks.RankError, match="they were stopped.*attach again"):
+            team.run(max, 1, 2)
         assert holder.poll() is None, "detaching leaves the ranks to their holder"
+        team = ranks.attach(team.folder)
+        holder.send_signal(signal.SIGINT)
+        holder.wait(20)
+        with pytest.raises(ranks.RankError, match="launcher ended.*attach again"):
+            team.run(max, 1, 2)
+        with pytest.raises(ranks.RankError, match="No running ranks were found"):
+            ranks.attach(team.folder)
     finally:
         holder.send_signal(signal.SIGINT)
         holder.wait(20)
@@ -130,6 +143,26 @@ def test_threads_and_binding_are_what_was_asked_for():
 def test_a_wrong_number_of_ranks_is_refused(n):
     with pytest.raises(ValueError, match="whole number, at least 1"):
         ranks.start(n)
+
+
+@pytest.mark.parametrize("n", [0, -1, "2"])
+def test_a_restart_with_a_wrong_number_leaves_the_ranks_as_they_are(n):
+    team = ranks.start(1)
+    with pytest.raises(ValueError, match="whole number, at least 1"):
+        team.restart(n)
+    assert team.run(max, 1, 2) == [2]
+
+
+def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(mpi.mpiexec()))
+    ranks.stop()
+    team = ranks.start(2)
+    for side in ("engine", "client"):
+        told = json.loads((team.folder / "security" / f"ipcontroller-{side}.json").read_text())
+        assert told["interface"] == "tcp://*"
+    assert (team.folder.stat().st_mode & 0o077) == 0, "the key is its owner's alone"
+    assert team.run(max, 1, 2) == [2, 2]
+    ranks.stop()
 
 
 def test_what_cannot_be_sent_is_said_and_the_ranks_stay():

@@ -7,7 +7,15 @@ team.run(function, argument, timeout=60)     # one result a rank, in rank order
 team.restart()                               # fresh ranks, after any failure
 """
 
-from .cluster import Ranks, attach, current, start, stop
 from .errors import RankError
 
 __all__ = ["RankError", "Ranks", "attach", "current", "start", "stop"]
+
+
+def __getattr__(name: str):
+    """The notebook's side, imported when it is used: ranks import this package too, for its errors."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import cluster
+
+    return getattr(cluster, name)

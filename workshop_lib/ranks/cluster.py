@@ -7,22 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
 
 import cloudpickle
-import ipyparallel as ipp
 
-from workshop_lib.paths import BUILD, ROOT
-
-from . import engine, mpi, processes
+from . import engine, folders, mpi, processes
 from .errors import RankError, remember_source
 from .progress import TextView
 from .watch import watch
 
 START_LIMIT_S = 60.0
+ATTACH_LIMIT_S = 10.0
 LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
@@ -41,27 +38,26 @@ def start(n: int = 2, *, threads_per_rank: int = 1, bind: str = "none") -> "Rank
     Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute.
     """
     global _current
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+    _check_number(n)
     shape = (n, threads_per_rank, bind)
     if _current is not None and _current.healthy and _current.shape == shape:
         return _current
     if _current is not None:
         _current.stop()
     processes.reap()
+    folders.remove_dead()
     _current = Ranks(n, threads_per_rank, bind)
     return _current
 
 
 def attach(folder: str | os.PathLike | None = None) -> "Ranks":
-    """Use ranks that another process holds (`workshop engines`), given their folder, or the newest."""
+    """Use ranks that another process holds (`workshop engines`), given their folder, or the newest.
+
+    The notebook's own ranks are stopped first. Raises RankError when there are none that answer.
+    """
     global _current
-    if folder is None:
-        folders = sorted((BUILD / "ranks").glob("*/security"), key=lambda path: path.stat().st_mtime)
-        if not folders:
-            raise RankError("No running ranks were found. Start some with `workshop engines --ranks 2`.")
-        folder = folders[-1].parent
-    _current = Ranks.attached(Path(folder))
+    stop()
+    _current = Ranks.attached(folders.find(folder))
     return _current
 
 
@@ -78,6 +74,11 @@ def stop() -> None:
     if _current is not None:
         _current.stop()
     _current = None
+
+
+def _check_number(n) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
 class Ranks:
@@ -102,7 +103,7 @@ class Ranks:
     def attached(cls, folder: Path) -> "Ranks":
         self = cls.__new__(cls)
         self.folder, self._leashes, self.attached_only = folder, [], True
-        self.client = _connect(folder, time.monotonic() + 10)
+        self.client = folders.connect(folder, time.monotonic() + ATTACH_LIMIT_S)
         self.trouble = None
         self.shape = (len(self.client.ids), None, None)
         self._check_order()
@@ -116,8 +117,15 @@ class Ranks:
     def healthy(self) -> bool:
         """Whether the ranks can take the next call."""
         if self.trouble is None and self._lost():
-            self._give_up("a rank ended while nothing was running on it")
+            self._give_up("a rank or its launcher ended while nothing was running")
         return self.trouble is None
+
+    @property
+    def remedy(self) -> str:
+        """How to get ranks in place of these, as the end of a message."""
+        if self.attached_only:
+            return "They were started elsewhere: restart them there, then attach again."
+        return "Fresh ones: `restart()`."
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
@@ -131,9 +139,7 @@ class Ranks:
         every other rank was. Afterwards the ranks may need `restart()`; the error says so.
         """
         if not self.healthy:
-            raise RankError(
-                f"These ranks cannot run anything: {self.trouble}. Get fresh ones with `restart()`."
-            )
+            raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
             raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
         try:
@@ -143,7 +149,7 @@ class Ranks:
         view = self.view(self.n) if show else None
         return watch(self, payload, timeout, view)
 
-    def run_cell(self, source: str, name: str = "<cell>", timeout: float = 120.0) -> None:
+    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0) -> None:
         """Run a cell's source on every rank, in the ranks' own namespace."""
         remember_source(source, name)
         self.run(engine.run_cell, source, name, timeout=timeout)
@@ -167,20 +173,24 @@ class Ranks:
     def restart(self, n: int | None = None) -> "Ranks":
         """Fresh ranks (of another number, if `n` is given). Their variables are gone."""
         if self.attached_only:
-            raise RankError("These ranks were started elsewhere; restart them there, then attach again.")
+            raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
+        if n is not None:
+            _check_number(n)
+            self.shape = (n, *self.shape[1:])
         self.stop()
-        self.shape = (n or self.n, *self.shape[1:])
         self._start()
         return self
 
     def stop(self) -> None:
         """End the ranks and everything started for them; does nothing when they are stopped already."""
+        if self.client is None and not self._leashes:
+            return
+        self.trouble = "they were stopped"
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        if self.attached_only or not self._leashes:
+        if self.attached_only:
             return
-        self.trouble = "they were stopped"
         # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
         for leash in self._leashes[1:]:
             leash.terminate()
@@ -198,7 +208,7 @@ class Ranks:
         command = mpi.mpiexec()
         settings = mpi.environment(threads_per_rank, bind)
         self._set_id = uuid.uuid4().hex[:12]
-        self.folder = _run_folder(self._set_id)
+        self.folder = folders.create(self._set_id)
         places = [f"--profile-dir={self.folder}"]
         environment = (
             os.environ
@@ -207,17 +217,18 @@ class Ranks:
                 processes.VARIABLE: processes.mark(self._set_id),
                 "WORKSHOP_LAUNCHER": "engines",
                 "WORKSHOP_CWD": os.getcwd(),
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+                "PYTHONPATH": mpi.python_path(),
                 "IPYTHONDIR": str(self.folder),
             }
         )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*LEASH, "--record", str(self.folder), "--"]
         ranks = [*record, *ENGINE, *places, f"--IPEngine.startup_command={prepare}"]
-        self._spawn([*CONTROLLER, *places, *HEARTBEAT], "controller.log", environment)
+        controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options()]
         deadline = time.monotonic() + START_LIMIT_S
         try:
-            self.client = _connect(self.folder, deadline, self._leashes)
+            self._spawn(controller, "controller.log", environment)
+            self.client = folders.connect(self.folder, deadline, self._leashes)
             self._spawn([*command, "-n", str(self.n), *ranks], "ranks.log", environment)
             self._wait_for_engines(deadline)
             self.trouble = None
@@ -275,42 +286,12 @@ class Ranks:
         return sorted(records, key=lambda record: record["time"])
 
     def _lost(self) -> bool:
-        """Whether a rank, mpiexec or the controller has ended."""
-        return bool(self._exit_records()) or any(leash.poll() is not None for leash in self._leashes)
+        """Whether a rank, mpiexec or the controller has ended; or whoever held them, with their folder."""
+        if self._exit_records() or not (self.folder / "security").exists():
+            return True
+        return any(leash.poll() is not None for leash in self._leashes)
 
     def _give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""
         self.stop()
         self.trouble = trouble
-
-
-def _run_folder(set_id: str) -> Path:
-    """A new folder for connection files and logs; in the checkout, which all nodes of a cluster see."""
-    parent = BUILD / "ranks"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = parent / set_id
-        folder.mkdir(mode=0o700)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix=f"workshop-{set_id}-"))
-    return folder
-
-
-def _connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:
-    """Connect to the controller whose files are in `folder`, once it has written them."""
-    files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
-    while not all(_is_json(file) for file in files):
-        if leashes and leashes[0].poll() is not None:
-            raise RankError(f"the controller ended with exit code {leashes[0].returncode}.")
-        if time.monotonic() > deadline:
-            raise RankError(f"no controller's connection file {files[1]} appeared.")
-        time.sleep(0.02)
-    return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
-
-
-def _is_json(file: Path) -> bool:
-    """Whether the file is there and whole: the controller does not write it in one go."""
-    try:
-        return bool(json.loads(file.read_text()))
-    except (OSError, ValueError):
-        return False

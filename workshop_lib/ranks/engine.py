@@ -7,7 +7,6 @@ on a rank is data for the notebook to show, never an exception in the transport.
 import ast
 import faulthandler
 import json
-import linecache
 import math
 import os
 import signal
@@ -21,9 +20,13 @@ from collections import deque
 
 import cloudpickle
 
+from .errors import remember_source
+
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
 NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
+# The notebook's own module of this name is empty: what goes there takes its definition along.
+cloudpickle.register_pickle_by_value(NAMESPACE)
 
 POINTS_SENT = 8
 
@@ -68,19 +71,19 @@ def call(payload: bytes) -> bytes:
 
 
 def describe(error: BaseException) -> dict:
-    """An exception as plain data: its name, its text and the frames below this file."""
+    """An exception as plain data: what happened, its text and the frames below this file."""
     frames = [
         {"file": frame.filename, "line": frame.lineno, "name": frame.name, "code": frame.line}
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename != __file__
     ]
     text = "".join(traceback.format_exception_only(error)).strip()
-    return {"type": type(error).__name__, "text": text, "frames": frames}
+    return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 
 
 def run_cell(source: str, name: str) -> None:
     """Run a cell's source in this rank's namespace; print the value of a last expression."""
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    remember_source(source, name)
     tree = ast.parse(source, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
@@ -106,13 +109,14 @@ def about() -> dict:
     """Where this rank runs and on what it may use."""
     from mpi4py import MPI
 
-    affinity = getattr(os, "sched_getaffinity", None)
+    from workshop_lib.training.cores import affinity
+
     return {
         "rank": MPI.COMM_WORLD.rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "threads": int(os.environ.get("OMP_NUM_THREADS", 0)) or None,
-        "cores": sorted(affinity(0)) if affinity else None,
+        "cores": sorted(affinity()),
         "mpi": MPI.Get_library_version().split(",")[0].strip("\0 \n"),
     }
 

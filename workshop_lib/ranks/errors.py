@@ -55,7 +55,8 @@ def _short(file: str) -> str:
         return " ".join(cell).removeprefix("Cell ")
     if "site-packages/" in file:
         return file.split("site-packages/")[-1]
-    return file.split("workshop_lib/")[-1].join(["workshop_lib/", ""]) if "workshop_lib/" in file else file
+    _, folder, rest = file.rpartition("workshop_lib/")
+    return folder + rest
 
 
 def _code(frame: dict) -> str:

@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from workshop_lib.paths import ROOT
+
 BINDINGS = ("none", "core")
 
 
@@ -30,6 +32,20 @@ def mpiexec() -> list[str]:
         "No mpiexec was found beside this Python or on PATH. Run `make setup`, load your cluster's MPI "
         "module, or set WORKSHOP_MPIEXEC to the command that starts MPI processes."
     )
+
+
+def controller_options() -> list[str]:
+    """Where the engines' controller listens: on this host alone, or for ranks on other hosts too.
+
+    WORKSHOP_MPIEXEC may start ranks elsewhere. Whoever connects needs the key that lies in the ranks'
+    folder, which its owner alone can read.
+    """
+    return ["--ip=*"] if os.environ.get("WORKSHOP_MPIEXEC") else []
+
+
+def python_path() -> str:
+    """PYTHONPATH with which a process finds this checkout, wherever it starts."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]:

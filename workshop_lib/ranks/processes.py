@@ -1,11 +1,13 @@
 """Which processes belong to which notebook, found by a mark in their environment.
 
-Every process started for a set of ranks inherits WORKSHOP_RANKS = "<set>/<owner pid>/<owner start>".
-The mark survives whatever happens to the processes in between, so what is left of a set can always be
-found and ended, by its owner or by the next start.
+Every process started for a set of ranks inherits
+WORKSHOP_RANKS = "<set>@<owner host>/<owner pid>/<owner start>". The mark survives whatever happens to the
+processes in between, so what is left of a set can always be found and ended, by its owner or by the next
+start on its owner's host.
 """
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ VARIABLE = "WORKSHOP_RANKS"
 
 def mark(set_id: str) -> str:
     """The value of WORKSHOP_RANKS for a set of ranks owned by this process."""
-    return f"{set_id}/{os.getpid()}/{start_of(os.getpid())}"
+    return f"{set_id}@{socket.gethostname()}/{os.getpid()}/{start_of(os.getpid())}"
 
 
 def start_of(pid: int) -> str | None:
@@ -38,9 +40,11 @@ def start_of(pid: int) -> str | None:
         return None
 
 
-def _owner_is_gone(value: str) -> bool:
-    _, pid, started = value.rsplit("/", 2)
-    return start_of(int(pid)) != started
+def owner_is_gone(value: str) -> bool:
+    """Whether the owner that a mark names lived on this host and is gone; of other hosts nothing is known."""
+    name, pid, started = value.rsplit("/", 2)
+    host = name.partition("@")[2]
+    return host in ("", socket.gethostname()) and start_of(int(pid)) != started
 
 
 def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
@@ -51,14 +55,15 @@ def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
             value = process.environ().get(VARIABLE, "")
         except (psutil.Error, OSError):
             continue
-        if value and process.pid != os.getpid() and set_id in (None, value.rsplit("/", 2)[0]):
+        name = value.partition("/")[0].partition("@")[0]
+        if value and process.pid != os.getpid() and set_id in (None, name):
             found.append((process, value))
     return found
 
 
 def strays() -> list[psutil.Process]:
     """Processes left by notebooks that no longer live."""
-    return [process for process, value in marked() if _owner_is_gone(value)]
+    return [process for process, value in marked() if owner_is_gone(value)]
 
 
 def kill(processes: list[psutil.Process], wait_s: float = 3.0) -> None:

@@ -9,9 +9,7 @@ import threading
 import uuid
 from pathlib import Path
 
-from workshop_lib.paths import ROOT
-
-from . import processes
+from . import mpi, processes
 from .cluster import LEASH
 from .errors import RankError
 
@@ -70,12 +68,7 @@ def _beside_python(program: str) -> str:
 
 
 def _settings() -> dict[str, str]:
-    """One thread a process; gloo on the loopback interface, so that a strange host name does no harm."""
-    settings = {
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "PYTHONUNBUFFERED": "1",
-    }
+    """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
+    settings = mpi.environment() | {"PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1"}
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     return settings | ({"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {})

@@ -4,9 +4,10 @@ import contextlib
 import json
 import signal
 import time
+import warnings
 
 import cloudpickle
-from ipyparallel.error import EngineError, RemoteError
+from ipyparallel.error import KernelError
 
 from . import engine
 from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
@@ -18,6 +19,8 @@ STACK_LIMIT_S = 1.5
 INTERRUPT_LIMIT_S = 2.0
 STOP_LIMIT_S = 4.0
 IN_STEP_LIMIT_S = 1.5
+OUTPUT_LIMIT_S = 1.0
+USELESS = "These ranks cannot be used any more."
 
 
 class Call:
@@ -55,10 +58,14 @@ class Call:
                 continue
             try:
                 self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
-            except (EngineError, RemoteError) as error:
-                if getattr(error, "ename", "EngineError") == "EngineError":
+            except KernelError as error:  # the call itself failed, not the learner's function in it
+                kind = getattr(error, "ename", type(error).__name__)
+                if kind == "EngineError":
                     raise self._died(self._wait_for_exit_records()) from None
-                raise
+                self.outcomes[rank] = {"error": _without_frames(f"raised {kind}", kind, error)}
+            except Exception as error:
+                what = "gave a result that cannot be used in the notebook"
+                self.outcomes[rank] = {"error": _without_frames(what, type(error).__name__, error)}
 
     def new_lines(self, whole: bool = False) -> list[str]:
         """What the ranks printed since the last time, each line with its rank, rank 0 first."""
@@ -88,7 +95,8 @@ class Call:
         """Where each running rank is, even while blocked inside MPI."""
         asked = self.running
         for rank in asked:
-            (self.team.folder / f"stack.{rank}.txt").write_text("")
+            with contextlib.suppress(OSError):  # the folder goes with whoever held the ranks
+                (self.team.folder / f"stack.{rank}.txt").write_text("")
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
         found = dict.fromkeys(asked, [])
@@ -99,8 +107,11 @@ class Call:
 
     def _written_stack(self, rank: int) -> list[dict]:
         folder = self.team.folder
-        main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
-        return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
+        try:
+            main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
+            return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
+        except OSError:
+            return []
 
     def _wait_for_exit_records(self) -> list[dict]:
         deadline = time.monotonic() + 1.0
@@ -118,43 +129,79 @@ class Call:
         else:
             what = "the ranks are gone: their mpiexec or controller ended"
         self.team._give_up(what)
-        return RankError(
-            f"{what}.{where_text}\nMPI ends all ranks when one is lost. Fresh ones: `restart()`."
-        )
+        return RankError(f"{what}.{where_text}\nMPI ends all ranks when one is lost. {self.team.remedy}")
+
+
+class _Screen:
+    """The view of a call, if it has one; a display that fails is told once and does not end the call."""
+
+    def __init__(self, view):
+        self.view, self.failed = view, False
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.view is not None and self.view.stop_requested
+
+    def show(self, call: Call, whole: bool = False) -> None:
+        if self.view is not None:
+            self.view.output(call.new_lines(whole))
+            self._draw(self.view.update, call.published(), call.elapsed_s, call.running)
+
+    def close(self, call: Call) -> None:
+        if self.view is None:
+            return
+        # Output travels on a channel of its own and may arrive after the result.
+        deadline = time.monotonic() + OUTPUT_LIMIT_S
+        for result in call.results:
+            if result.ready() and call.team.client is not None:
+                result.wait_for_output(max(0.0, deadline - time.monotonic()))
+        self.show(call, whole=True)
+        self._draw(self.view.close)
+
+    def _draw(self, function, *args) -> None:
+        try:
+            function(*args)
+        except Exception as error:
+            if not self.failed:
+                told = f"The display of progress failed ({type(error).__name__}: {error}); the run goes on."
+                warnings.warn(told, stacklevel=2)
+            self.failed = True
 
 
 def watch(team, payload: bytes, timeout_s: float, view) -> list:
     """Run a call to its end; returns the values in rank order or raises one RankError."""
-    call = Call(team, payload)
     try:
-        _follow(call, timeout_s, view)
+        return _watch(Call(team, payload), timeout_s, _Screen(view))
+    except RankError:
+        raise
+    except BaseException:
+        # Such as a second press of the stop button. What still runs would keep the next call waiting.
+        team._give_up("a call on them was cut off")
+        raise
+
+
+def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
+    try:
+        _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
         _interrupt(call)
     finally:
-        if view is not None:
-            # Output travels on a channel of its own and may arrive after the result.
-            for result in call.results:
-                if result.ready() and team.client is not None:
-                    result.wait_for_output(1)
-            view.output(call.new_lines(whole=True))
-            view.update(call.published(), call.elapsed_s, call.running)
-            view.close()
+        screen.close(call)
     if call.failed:
         _raise_failed(call)
-    return [call.outcomes[rank]["value"] for rank in range(team.n)]
+    return [call.outcomes[rank]["value"] for rank in range(call.team.n)]
 
 
-def _follow(call: Call, timeout_s: float, view) -> None:
+def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     failed_at = stop_at = None
     next_view = 0.0
     while call.running:
         call.collect()
         now = time.monotonic()
-        if view is not None and now >= next_view:
+        if now >= next_view:
             next_view = now + VIEW_EVERY_S
-            view.output(call.new_lines())
-            view.update(call.published(), call.elapsed_s, call.running)
-            if view.stop_requested and stop_at is None:
+            screen.show(call)
+            if screen.stop_requested and stop_at is None:
                 stop_at = now
                 call.signal(signal.SIGUSR2)
         if call.failed and failed_at is None:
@@ -165,7 +212,13 @@ def _follow(call: Call, timeout_s: float, view) -> None:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
             _raise_timeout(call, timeout_s)
-        time.sleep(POLL_S)
+        # A short call is over at once; a long one is looked at less often, since the ranks need the cores.
+        time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
+
+
+def _without_frames(what: str, kind: str, error: Exception) -> dict:
+    """An error of the transport in the shape of a rank's own (engine.describe)."""
+    return {"what": what, "text": f"{kind}: {getattr(error, 'evalue', error)}", "frames": []}
 
 
 def _errors_text(call: Call) -> str:
@@ -176,8 +229,7 @@ def _errors_text(call: Call) -> str:
     parts = []
     for text, ranks in told.items():
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        kind = call.outcomes[ranks[0]]["error"]["type"]
-        parts.append(f"{who} raised {kind}:\n{text}")
+        parts.append(f"{who} {call.outcomes[ranks[0]]['error']['what']}:\n{text}")
     return "\n".join(parts)
 
 
@@ -186,7 +238,7 @@ def _raise_stuck(call: Call) -> None:
     call.team._give_up("a rank failed while others waited for it")
     raise RankError(
         f"{errors}\nMeanwhile the others wait for what will not come:\n{waiting}\n"
-        "These ranks were stopped. Fresh ones: `restart()`."
+        f"{USELESS} {call.team.remedy}"
     )
 
 
@@ -196,9 +248,8 @@ def _raise_timeout(call: Call, timeout_s: float) -> None:
     waiting = waiting_text(call.stacks())
     call.team._give_up(f"a call did not end within {timeout_s:g} s")
     raise RankError(
-        f"not finished after {timeout_s:g} s{ended}:\n{waiting}\n"
-        "These ranks were stopped. Fresh ones: `restart()`. If the work only needs longer, give "
-        "`timeout=` more seconds."
+        f"not finished after {timeout_s:g} s{ended}:\n{waiting}\n{USELESS} {call.team.remedy} "
+        "If the work only needs longer, give `timeout=` more seconds."
     )
 
 
@@ -209,8 +260,7 @@ def _raise_failed(call: Call) -> None:
         raise RankError(f"{errors}\nThe ranks are still in step and ready for the next cell.")
     call.team._give_up("after an error the ranks were out of step")
     raise RankError(
-        f"{errors}\nSome ranks had sent messages that others never received, so they were stopped. "
-        "Fresh ones: `restart()`."
+        f"{errors}\nSome ranks had sent messages that others never received. {USELESS} {call.team.remedy}"
     )
 
 
@@ -234,6 +284,6 @@ def _interrupt(call: Call) -> None:
     waiting = "" if ended else f"\n{waiting_text(call.stacks())}"
     if call.team.attached_only:
         call.team._give_up("they were interrupted inside a collective")
-        raise RankError(f"interrupted{waiting}\nThese ranks were started elsewhere: restart them there.")
+        raise RankError(f"interrupted{waiting}\n{USELESS} {call.team.remedy}")
     call.team.restart()
     raise RankError(f"interrupted; the ranks were inside a collective, so fresh ones were started.{waiting}")

@@ -5,7 +5,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LAUNCHERS = ("single", "mpiexec", "srun", "torchrun", "engines")
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 
@@ -46,10 +45,12 @@ def detect(env: Mapping[str, str] | None = None) -> World:
         rank, size, local_rank, local_size = (int(env[name]) for name in names)
         return World(rank, size, local_rank, "torchrun", local_size)
     # The SLURM_STEP_ variables are srun's own: in a batch script without srun, SLURM_NTASKS
-    # is set too, although there is one process. srun's MPI plug-ins also set PMI_SIZE.
+    # is set too, although there is one process. srun's MPI plug-ins also set PMI_SIZE, to the same
+    # number; where it differs, mpiexec has had srun start its proxies, one a node, and ranks inherit that.
     started_by_mpiexec = next((int(env[name]) for name in MPIEXEC_SIZES if name in env), None)
     srun_size = int(env.get("SLURM_STEP_NUM_TASKS", 1))
-    if "OMPI_COMM_WORLD_SIZE" not in env and srun_size > 1 and "SLURM_PROCID" in env:
+    by_srun = srun_size > 1 and "SLURM_PROCID" in env and "OMPI_COMM_WORLD_SIZE" not in env
+    if by_srun and started_by_mpiexec in (None, srun_size):
         return _from_slurm(env, srun_size)
     if started_by_mpiexec is not None:
         return _from_mpi("mpiexec", started_by_mpiexec)

@@ -1,0 +1,140 @@
+"""Whatever ends a call in the notebook, ranks that may still run it are not called ready."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from our_ranks import our_ranks
+
+from workshop_lib import ranks
+from workshop_lib.ranks import watch
+from workshop_lib.ranks.progress import TextView
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_ranks_afterwards():
+    yield
+    ranks.stop()
+    assert not our_ranks()
+
+
+@pytest.fixture
+def team():
+    return ranks.start(2)
+
+
+def is_given_up(team):
+    """The ranks are stopped and say so, and one call brings fresh ones."""
+    assert not team.healthy
+    assert not our_ranks()
+    with pytest.raises(ranks.RankError, match="a call on them was cut off.*restart"):
+        team.run(max, 1, 2)
+    assert team.restart().run(max, 1, 2) == [2, 2]
+
+
+def press_stop_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def test_a_second_press_of_the_stop_button(team):
+    press_stop_after(0.5)
+    press_stop_after(1.2)  # while the first press waits for a rank inside a collective
+    cell = "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.rank == 0:\n    MPI.COMM_WORLD.Barrier()\n"
+    with pytest.raises(KeyboardInterrupt):
+        team.run_cell(cell + "time.sleep(60)")
+    is_given_up(team)
+
+
+@pytest.mark.parametrize("where", ["_follow", "_raise_failed", "_still_in_step"])
+def test_an_interrupt_at_any_other_moment(team, where, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, where, pressed)
+    if where == "_follow":
+        monkeypatch.setattr(watch, "_interrupt", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        team.run_cell("import time\ntime.sleep(0.1)\n1 / 0")
+    monkeypatch.undo()
+    is_given_up(team)
+
+
+def test_an_interrupt_while_the_call_is_sent(team, monkeypatch):
+    send = team.client.direct_view
+
+    def pressed(rank):
+        if rank == 1:
+            raise KeyboardInterrupt
+        return send(rank)
+
+    monkeypatch.setattr(team.client, "direct_view", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        team.run(time.sleep, 60)
+    is_given_up(team)
+
+
+class Broken(TextView):
+    def update(self, *_):
+        raise RuntimeError("no screen")
+
+
+def test_a_display_that_fails_is_told_once_and_the_run_goes_on(team, monkeypatch, capsys):
+    monkeypatch.setattr(team, "view", Broken)
+    with pytest.warns(UserWarning, match="RuntimeError: no screen.*the run goes on") as told:
+        team.run_cell("import time\nprint('begun')\ntime.sleep(0.5)\n'ended'")
+    assert len(told) == 1
+    shown = capsys.readouterr().out
+    assert "[0] begun" in shown
+    assert "[1] 'ended'" in shown
+    assert team.healthy
+
+
+def test_what_a_cell_defines_can_be_pulled(team):
+    team.run_cell(
+        "from mpi4py import MPI\n"
+        "class Model:\n"
+        "    def __init__(self, rank):\n        self.rank = rank\n"
+        "    def twice(self):\n        return factor * self.rank\n"
+        "factor = 2\nmodel = Model(MPI.COMM_WORLD.rank)"
+    )
+    assert [model.twice() for model in team.pull("model")] == [0, 2]
+
+
+def test_a_result_that_the_notebook_cannot_load_is_said_and_the_ranks_stay(team):
+    cell = (
+        "import sys, types\n"
+        "class Thing:\n    pass\n"
+        "Thing.__module__ = 'only_there'\n"
+        "sys.modules['only_there'] = types.ModuleType('only_there')\n"
+        "sys.modules['only_there'].Thing = Thing\n"
+        "thing = Thing()"
+    )
+    team.run_cell(cell)
+    with pytest.raises(ranks.RankError) as caught:
+        team.pull("thing")
+    assert "ranks 0, 1 gave a result that cannot be used in the notebook" in str(caught.value)
+    assert "No module named 'only_there'" in str(caught.value)
+    assert "ready for the next cell" in str(caught.value)
+    assert team.run(max, 1, 2) == [2, 2]
+
+
+def test_a_call_that_fails_outside_the_learners_function_is_one_message(team, monkeypatch):
+    def broken(payload):
+        return 1 / 0
+
+    broken.__module__ = "__main__"  # the ranks do not have the tests' modules
+    monkeypatch.setattr(watch.engine, "call", broken)
+    with pytest.raises(ranks.RankError, match=r"ranks 0, 1 raised ZeroDivisionError:\n.*division by zero"):
+        team.run(max, 1, 2)
+    monkeypatch.undo()
+    assert team.restart().run(max, 1, 2) == [2, 2]
+
+
+def test_a_cell_without_a_name_is_quoted_too(team):
+    cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.Barrier()"
+    with pytest.raises(ranks.RankError) as caught:
+        team.run_cell(cell)
+    assert "rank 0 is at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
+    team.restart()

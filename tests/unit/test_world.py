@@ -1,0 +1,37 @@
+"""Which launcher started this process, from the variables that each sets."""
+
+import pytest
+
+from workshop_lib.training import world
+
+STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+STEP["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)"
+
+
+@pytest.fixture(autouse=True)
+def mpi_agrees(monkeypatch):
+    def as_told(launcher, started=None):
+        return world.World(0, started, 0, launcher)
+
+    monkeypatch.setattr(world, "_from_mpi", as_told)
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher", "world_size"),
+    [
+        ({}, "single", 1),
+        (STEP, "srun", 4),
+        (STEP | {"PMI_SIZE": "4"}, "srun", 4),  # srun's own PMI plug-in
+        (STEP | {"PMI_SIZE": "16"}, "mpiexec", 16),  # MPICH's mpiexec: srun started one proxy a node
+        (STEP | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec", 4),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "single", 1),  # a batch script without srun
+        ({"PALS_SIZE": "8"}, "mpiexec", 8),
+    ],
+)
+def test_who_started_this_process(environment, launcher, world_size):
+    found = world.detect(environment)
+    assert (found.launcher, found.world_size) == (launcher, world_size)
+
+
+def test_the_place_among_the_tasks_of_srun():
+    assert world.detect(STEP) == world.World(3, 4, 1, "srun", 2)
