@@ -56,6 +56,8 @@ def run_notebook(
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
+    begun: list[int] = []  # by nbclient's own word: a kernel that dies at once sends no message
+    client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
     started, error = time.perf_counter(), ""
     try:
         client.execute(env={**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})})
@@ -68,14 +70,9 @@ def run_notebook(
         nbformat.write(notebook, temporary)
     if not error:
         return Outcome(path, seconds)
-    cell, source = _last_started(notebook)
-    return Outcome(path, seconds, cell, source, error)
-
-
-def _last_started(notebook) -> tuple[int | None, str]:
-    """Number and source of the cell that ran last: nbclient notes the start of each."""
-    ran = [n for n, cell in enumerate(notebook.cells, 1) if cell.metadata.get("execution")]
-    return (ran[-1], notebook.cells[ran[-1] - 1].source) if ran else (None, "")
+    if not begun:
+        return Outcome(path, seconds, error=error)
+    return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
 
 
 def run_all(names: list[str]) -> int:

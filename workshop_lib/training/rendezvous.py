@@ -1,8 +1,10 @@
 """How the ranks of a torch process group find each other, under every launcher."""
 
+import atexit
 import os
 import re
 import socket
+import time
 from datetime import timedelta
 
 import torch
@@ -11,6 +13,7 @@ import torch.distributed as dist
 from workshop_lib.training.world import LaunchError, World
 
 TIMEOUT_S = 60.0
+GLOO_LINGER_S = 0.3
 # Below the range from which Linux hands out ports to anybody who asks (from 32768).
 SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
 
@@ -29,6 +32,9 @@ def join_process_group(world: World, device: torch.device) -> None:
         # On one host, so that a laptop without a network, or with a strange host name, works.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     timeout = timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
+    # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
+    # lock; should the interpreter have ended by then, the process would abort.
+    atexit.register(time.sleep, GLOO_LINGER_S)
     if world.launcher == "torchrun":
         dist.init_process_group(kind, init_method="env://", timeout=timeout)
         return
