@@ -107,7 +107,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
         )
     except (OSError, subprocess.SubprocessError) as error:
         # What it had started, such as ranks in groups of their own, would go on without it.
-        processes.kill([process for process, _ in processes.marked(set_id)])
+        processes.end(set_id)
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 

@@ -6,7 +6,6 @@ import ddp_shard_of
 import pytest
 from answers import solution, stub
 
-from workshop_lib import ranks
 from workshop_lib.notebook.exercises import ddp as check
 
 NOTEBOOK = "05_ddp"
@@ -14,18 +13,6 @@ NAMES = ["accumulate", "average_hook", "shard_of"]
 RIGHT = ddp_accumulate.RIGHT | ddp_average_hook.RIGHT | ddp_shard_of.RIGHT
 WRONG = ddp_accumulate.WRONG | ddp_average_hook.WRONG | ddp_shard_of.WRONG
 NEVER_ENDS = ddp_accumulate.NEVER_ENDS | ddp_average_hook.NEVER_ENDS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def team():
-    yield ranks.start(2)
-    ranks.stop()
-
-
-@pytest.fixture(autouse=True)
-def healthy(team):
-    if not team.healthy:
-        team.restart()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,19 +7,8 @@ from workshop_lib import ranks
 from workshop_lib.notebook.exercises import mpi_basics as check
 
 NOTEBOOK = "01_mpi_basics"
+RANKS = 4
 NAMES = ["exchange", "global_mean"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def team():
-    yield ranks.start(4)
-    ranks.stop()
-
-
-@pytest.fixture(autouse=True)
-def healthy(team):
-    if not team.healthy:
-        team.restart()
 
 
 def function(head: str, *lines: str):

@@ -1,30 +1,17 @@
 """The checks of 08 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
 import pytest
-from answers import from_source, solution, stub, variant
+from answers import solution, stub, variant, written
 
-from workshop_lib import ranks
 from workshop_lib.notebook.exercises import scaling as check
 
 NOTEBOOK = "08_scaling_curves"
 NAMES = ["scaling_table", "serial_fraction"]
-IMPORTS = "import numpy as np\nfrom statistics import mean, median\n"
+IMPORTS = "import numpy as np\nfrom statistics import mean, median"
 
 TYPICAL = "median(mean(run[1:]) for run in runs)"
 SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
 FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def team():
-    yield ranks.start(2)
-    ranks.stop()
-
-
-@pytest.fixture(autouse=True)
-def healthy(team):
-    if not team.healthy:
-        team.restart()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,8 +48,7 @@ def test_another_right_way_passes(way):
 
 
 def function(head: str, body: str):
-    body = "\n    ".join(body.splitlines())
-    return from_source(f"{IMPORTS}def {head}:\n    {body}\n", head.split("(")[0])
+    return written(IMPORTS, head, *body.splitlines())
 
 
 def with_speedup(text: str) -> list:

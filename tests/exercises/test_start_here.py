@@ -1,18 +1,11 @@
 """The checks of 00_start_here accept the solutions and say of wrong answers what is wrong."""
 
 import pytest
-from answers import from_source, solution, stub, variant
+from answers import solution, stub, variant, written
 
-from workshop_lib import ranks
 from workshop_lib.notebook.exercises import start_here as check
 
 NOTEBOOK = "00_start_here"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def team():
-    yield ranks.start(2)
-    ranks.stop()
 
 
 @pytest.mark.parametrize("name", ["whoami", "my_part"])
@@ -29,12 +22,11 @@ def test_the_stub_is_not_solved_yet(name):
 
 
 def whoami(body: str):
-    return from_source(f"from mpi4py import MPI\ndef whoami(comm):\n    {body}\n", "whoami")
+    return written("from mpi4py import MPI", "whoami(comm)", body)
 
 
 def my_part(*lines: str):
-    body = "\n    ".join(lines)
-    return from_source(f"def my_part(n, rank, size):\n    {body}\n", "my_part")
+    return written("", "my_part(n, rank, size)", *lines)
 
 
 WRONG_WHOAMI = {

@@ -1,14 +1,13 @@
 """The checks of 02 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
 import pytest
-from answers import from_source, solution, stub, variant
+from answers import solution, stub, variant, written
 
-from workshop_lib import ranks
 from workshop_lib.notebook.exercises import sync_sgd as check
 
 NOTEBOOK = "02_synchronous_sgd"
 NAMES = ["average_gradients", "broadcast_weights", "weighted_mean"]
-IMPORTS = "import numpy as np\nimport torch\n"
+IMPORTS = "import numpy as np\nimport torch"
 
 LOOP = "for p in model.parameters():"
 REDUCE = "comm.Allreduce(mine, total)"
@@ -17,18 +16,6 @@ SEND = "comm.Bcast(array, root=0)"
 STORE = "p.copy_(torch.from_numpy(array))"
 SUM = "total = comm.allreduce(gradient * n_samples)"
 DIVIDE = "return total / comm.allreduce(n_samples)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def team():
-    yield ranks.start(2)
-    ranks.stop()
-
-
-@pytest.fixture(autouse=True)
-def healthy(team):
-    if not team.healthy:
-        team.restart()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,8 +50,7 @@ def test_the_solutions_pass_on_three_ranks_and_some_mistakes_show_only_there(tea
 
 
 def answers(lines: str, name: str = "average_gradients(model, comm)"):
-    body = "\n    ".join(lines.splitlines())
-    return from_source(f"{IMPORTS}def {name}:\n    {body}\n", name.split("(")[0])
+    return written(IMPORTS, name, *lines.splitlines())
 
 
 RIGHT = {

@@ -101,6 +101,16 @@ def test_starting_again_keeps_healthy_ranks_and_changes_their_number():
     ranks.stop()
 
 
+def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
+    old = ranks.start(2)
+    new = ranks.start(1)
+    old.restart()
+    assert ranks.current() is old
+    assert old.healthy and not new.healthy
+    ranks.stop()
+    wait_until_gone()
+
+
 def test_attaching_to_ranks_held_by_another_process():
     command = [sys.executable, "-m", "workshop_lib", "engines", "--ranks", "2"]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -1,10 +1,10 @@
 """MPI ranks for a notebook: start them, run code on them, and never hang.
 
-from workshop_lib import ranks
+    from workshop_lib import ranks
 
-team = ranks.start(2)
-team.run(function, argument, timeout=60)     # one result a rank, in rank order
-team.restart()                               # fresh ranks, after any failure
+    team = ranks.start(2)
+    team.run(function, argument, timeout=60)     # one result a rank, in rank order
+    team.restart()                               # fresh ranks, after any failure
 """
 
 from .errors import RankError

@@ -171,14 +171,20 @@ class Ranks:
         return self.run(engine.about, show=False, timeout=30)
 
     def restart(self, n: int | None = None) -> "Ranks":
-        """Fresh ranks (of another number, if `n` is given). Their variables are gone."""
+        """Fresh ranks (of another number, if `n` is given), the notebook's current ones from now on.
+
+        Their variables are gone.
+        """
+        global _current
         if self.attached_only:
             raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
         if n is not None:
             _check_number(n)
             self.shape = (n, *self.shape[1:])
+        stop()  # these, or others that were started since
         self.stop()
         self._start()
+        _current = self
         return self
 
     def stop(self) -> None:
@@ -196,7 +202,7 @@ class Ranks:
             leash.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 leash.wait(4)
-        processes.kill([process for process, _ in processes.marked(self._set_id)])
+        processes.end(self._set_id)
         for leash in self._leashes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 leash.wait(4)

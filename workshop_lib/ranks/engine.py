@@ -20,6 +20,8 @@ from collections import deque
 
 import cloudpickle
 
+from workshop_lib.paths import replacing
+
 from .errors import remember_source
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
@@ -51,10 +53,8 @@ def prepare(folder: str) -> None:
         sys.path.insert(0, os.getcwd())
     about = {"rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
     about["main_thread"] = threading.main_thread().ident
-    path = os.path.join(folder, f"rank.{rank}.json")
-    with open(path + ".tmp", "w") as file:
-        json.dump(about, file)
-    os.replace(path + ".tmp", path)
+    with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:
+        temporary.write_text(json.dumps(about))
 
 
 def call(payload: bytes) -> bytes:

@@ -86,6 +86,11 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
+def end(set_id: str) -> None:
+    """End what is left of one set."""
+    kill([process for process, _ in marked(set_id)])
+
+
 def reap() -> int:
     """End every stray; returns how many there were."""
     left = strays()

@@ -39,7 +39,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
 
     def end() -> None:
         too_long.set()
-        _end_all(set_id)
+        processes.end(set_id)
 
     timer = threading.Timer(timeout_s, end)
     timer.start()
@@ -49,17 +49,13 @@ def run(*command, timeout_s: float = 120.0) -> None:
         status = process.wait()
     finally:
         timer.cancel()
-        _end_all(set_id)
+        processes.end(set_id)
         process.stdout.close()
         process.wait()
     if too_long.is_set():
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
     if status:
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
-
-
-def _end_all(set_id: str) -> None:
-    processes.kill([process for process, _ in processes.marked(set_id)])
 
 
 def _beside_python(program: str) -> str:
