@@ -19,7 +19,7 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.stamps import Stamps
 
 STEPS_BETWEEN_STOP_CHECKS = 8
-MOMENTUM = 0.85
+MOMENTUM = 0.9
 PROGRESS = ("epoch", "step", "epoch_seconds", "total_seconds")
 
 
@@ -97,9 +97,9 @@ class _Run:
         self.forward = self.backend.prepare(self.model)
         parameters = self.model.parameters()
         if options.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(parameters, foreach=True)
+            self.optimizer = torch.optim.Adam(parameters, fused=True)
         else:
-            self.optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, foreach=True)
+            self.optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, fused=True)
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
