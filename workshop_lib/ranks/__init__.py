@@ -1,10 +1,12 @@
-"""MPI ranks for a notebook: start them, run code on them, and never hang.
+"""MPI ranks for a notebook: start them, run code on them, and never hang. In a notebook:
 
     from workshop_lib import ranks
 
     team = ranks.start(2)
     team.run(function, argument, timeout=60)     # one result a rank, in rank order
     team.restart()                               # fresh ranks, after any failure
+
+Ranks import this package too, and take from it only the errors.
 """
 
 from .errors import RankError
@@ -13,7 +15,7 @@ __all__ = ["RankError", "Ranks", "attach", "current", "start", "stop"]
 
 
 def __getattr__(name: str):
-    """The notebook's side, imported when it is used: ranks import this package too, for its errors."""
+    """The notebook's side, imported when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import cluster

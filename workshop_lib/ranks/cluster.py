@@ -181,10 +181,9 @@ class Ranks:
         if n is not None:
             _check_number(n)
             self.shape = (n, *self.shape[1:])
-        stop()  # these, or others that were started since
-        self.stop()
-        self._start()
+        stop()  # these, or those that were started in their place: only the current ones ever run
         _current = self
+        self._start()
         return self
 
     def stop(self) -> None:
