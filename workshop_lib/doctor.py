@@ -18,6 +18,7 @@ from workshop_lib.training.cores import cgroup_folders, usable_cores
 
 COMMAND_LIMIT_S = 10.0
 PACKAGES = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
+OPTIONAL_PACKAGES = ("tensorflow", "horovod")
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
 
@@ -84,13 +85,17 @@ def _version(package: str) -> str | None:
 
 
 def _packages() -> list[Finding]:
-    versions = {package: _version(package) for package in PACKAGES}
-    return [
-        Finding(package, "ok", version)
-        if version
-        else Finding(package, "fail", "not installed", "run `make setup`")
-        for package, version in versions.items()
-    ]
+    findings = []
+    for package in PACKAGES + OPTIONAL_PACKAGES:
+        version = _version(package) or _version(package + "-cpu")
+        if version:
+            findings.append(Finding(package, "ok", version))
+        elif package in PACKAGES:
+            findings.append(Finding(package, "fail", "not installed", "run `make setup`"))
+        else:
+            remedy = "the notebooks on Horovod need it: run `make setup HOROVOD=`"
+            findings.append(Finding(package, "warn", "not installed", remedy))
+    return findings
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:

