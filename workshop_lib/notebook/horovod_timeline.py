@@ -1,0 +1,233 @@
+"""Horovod's timeline: read from the file that rank 0 records, counted, and drawn, one row a tensor.
+
+The file is in Chrome's trace format: a tensor is a "process", and what Horovod does with it begins ("B")
+and ends ("E") at microseconds. It may also mark when a rank announced the tensor ("X", named by the
+rank), and when a cycle of the background thread began ("CYCLE_START").
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+
+NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
+LOOKS = {  # colour and hatch; Okabe and Ito's colours
+    NEGOTIATION: ("#E69F00", "//"),
+    QUEUE: ("#BBBBBB", ""),
+    COPY: ("#CC79A7", ".."),
+    TRANSFER: ("#0072B2", ""),
+}
+LEGEND = {
+    NEGOTIATION: "negotiation: not all ranks have it",
+    QUEUE: "queue: agreed on, not yet sent",
+    COPY: "copy into or out of the fusion buffer",
+    TRANSFER: "allreduce",
+}
+SURE_ORDER = (TRANSFER, COPY, QUEUE, NEGOTIATION)  # what a moment counts as, if tensors differ
+
+
+class Span(NamedTuple):
+    """One phase of one tensor in one step; milliseconds since the recording's first event."""
+
+    tensor: str
+    step: int  # from 0
+    phase: str
+    start_ms: float
+    end_ms: float
+
+
+class Ready(NamedTuple):
+    """When a rank's word that it has the tensor reached rank 0."""
+
+    tensor: str
+    step: int
+    rank: int
+    at_ms: float
+
+
+@dataclass
+class Timeline:
+    spans: list[Span] = field(default_factory=list)
+    ready: list[Ready] = field(default_factory=list)
+    cycles_ms: list[float] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        return 1 + max((span.step for span in self.spans), default=-1)
+
+    def of_step(self, step: int) -> "Timeline":
+        """That step alone; its first event is at 0 ms."""
+        spans = [span for span in self.spans if span.step == step]
+        if not spans:
+            raise ValueError(f"there is no step {step}; the recording has {self.steps} steps, from 0")
+        start, end = min(s.start_ms for s in spans), max(s.end_ms for s in spans)
+        return Timeline(
+            [s._replace(start_ms=s.start_ms - start, end_ms=s.end_ms - start) for s in spans],
+            [r._replace(at_ms=r.at_ms - start) for r in self.ready if r.step == step],
+            [cycle - start for cycle in self.cycles_ms if start <= cycle <= end],
+        )
+
+    def typical(self) -> "Timeline":
+        """The step of median length, alone."""
+        steps = [self.of_step(step) for step in range(self.steps)]
+        by_length = sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))
+        return by_length[len(by_length) // 2]
+
+    def allreduces(self) -> list[tuple[float, float]]:
+        """(start, end) of each allreduce; tensors that travelled together count once."""
+        merged: list[tuple[float, float]] = []
+        for start, end in sorted((s.start_ms, s.end_ms) for s in self.spans if s.phase == TRANSFER):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+    def shares(self) -> dict[str, float]:
+        """Share of each phase in the time in which Horovod had at least one tensor; the sum is 1.
+
+        At a moment when tensors are in different phases, the one nearest to the end counts: an allreduce
+        before a copy, a copy before the queue, and all of them before negotiation.
+        """
+        edges = sorted({edge for s in self.spans for edge in (s.start_ms, s.end_ms)})
+        spent = dict.fromkeys(LOOKS, 0.0)
+        by_start, at, current = sorted(self.spans, key=lambda s: s.start_ms), 0, []
+        for left, right in zip(edges, edges[1:], strict=False):
+            while at < len(by_start) and by_start[at].start_ms <= left:
+                current.append(by_start[at])
+                at += 1
+            current = [s for s in current if s.end_ms > left]
+            phases = {s.phase for s in current}
+            if phases:
+                spent[next(phase for phase in SURE_ORDER if phase in phases)] += right - left
+        total = sum(spent.values())
+        return {phase: ms / total if total else 0.0 for phase, ms in spent.items()}
+
+
+def read(path: str | os.PathLike) -> Timeline:
+    """The timeline in this file. Raises ValueError when it holds no tensor."""
+    text = Path(path).read_text(encoding="utf-8")
+    events = json.loads(text) if text.strip() else []
+    stamps = [event["ts"] for event in events if "ts" in event]
+    names = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
+    timeline, state = Timeline(), {}
+    for event in events:
+        at_ms = (event["ts"] - min(stamps)) / 1000 if "ts" in event else 0.0
+        if event["ph"] == "i":
+            timeline.cycles_ms.append(at_ms)
+        elif event["ph"] in "BEX":
+            tensor = state.setdefault(event["pid"], _Tensor(names[event["pid"]]))
+            tensor.take(event, at_ms, timeline)
+    if not timeline.spans:
+        raise ValueError(
+            f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?"
+        )
+    return timeline
+
+
+class _Tensor:
+    """What is open for one tensor while its events are read in order."""
+
+    def __init__(self, name: str):
+        self.name, self.step = name.removeprefix("allreduce."), -1
+        self.open: list[str] = []
+        self.since_ms = 0.0
+        self.finished = True
+
+    def take(self, event: dict, at_ms: float, timeline: Timeline) -> None:
+        if event["ph"] == "X":
+            timeline.ready.append(Ready(self.name, self.step, int(event["name"]), at_ms))
+            return
+        if self.step >= 0 and at_ms > self.since_ms and (phase := self._phase()):
+            timeline.spans.append(Span(self.name, self.step, phase, self.since_ms, at_ms))
+        if event["ph"] == "B":
+            self.step += event["name"].startswith("NEGOTIATE")
+            self.open.append(event["name"])
+            self.finished = False
+        elif self.open:
+            self.finished = not self.open.pop().startswith("NEGOTIATE") and not self.open
+        self.since_ms = at_ms
+
+    def _phase(self) -> str | None:
+        """The phase since the last event; between two of them, and outside any activity, it is queued."""
+        if not self.open:
+            return None if self.finished else QUEUE
+        name = self.open[-1]
+        if name.startswith("NEGOTIATE"):
+            return NEGOTIATION
+        if name.startswith("MEMCPY"):
+            return COPY
+        return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
+
+
+def draw(panels: dict[str, Timeline]) -> RecordFigure:
+    """Draw one step of each panel, by title, on a common axis; a row for each tensor, first sent on top.
+
+    A number in a negotiation is the rank whose word reached rank 0 there; a tick at the top is a cycle.
+    """
+    if not panels or not all(timeline.spans for timeline in panels.values()):
+        raise ValueError("give at least one panel, and in each a timeline with at least one tensor")
+    rows = [len({span.tensor for span in timeline.spans}) for timeline in panels.values()]
+    tall = 1.7 + sum(0.9 + 0.25 * n for n in rows)
+    figure = RecordFigure(figsize=(12, tall), facecolor="white")
+    grid = figure.add_gridspec(len(panels), 1, height_ratios=[n + 2 for n in rows])
+    right = max(span.end_ms for timeline in panels.values() for span in timeline.spans)
+    for at, (title, timeline) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[at])
+        _panel(axes, title, timeline)
+        axes.set_xlim(-0.01 * right, 1.02 * right)
+    axes.set_xlabel("milliseconds since the first tensor was announced", fontsize=FONT_SIZE)
+    figure.subplots_adjust(left=0.13, right=0.98, top=1 - 0.5 / tall, bottom=1.45 / tall, hspace=0.25)
+    _legend(figure, any(timeline.ready for timeline in panels.values()))
+    return figure
+
+
+def _panel(axes, title: str, timeline: Timeline) -> None:
+    axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
+    first = {}
+    for span in sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms)):
+        first.setdefault(span.tensor, len(first))
+    for span in timeline.spans:
+        colour, hatch = LOOKS[span.phase]
+        axes.barh(
+            first[span.tensor], span.end_ms - span.start_ms, 0.8, left=span.start_ms,
+            color=colour, hatch=hatch, edgecolor="white", linewidth=0,
+        )  # fmt: skip
+    for ready in timeline.ready:
+        axes.text(
+            ready.at_ms,
+            first[ready.tensor],
+            str(ready.rank),
+            ha="center",
+            va="center",
+            fontsize=8,
+            weight="bold",
+        )
+    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
+    axes.set_ylim(len(first) - 0.4, -1.5)
+    axes.set_yticks(range(len(first)), list(first))
+    axes.tick_params(axis="y", length=0, labelsize=FONT_SIZE - 3)
+    axes.tick_params(axis="x", labelsize=FONT_SIZE - 1)
+    axes.grid(axis="x", color="#D9D9D9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _legend(figure: RecordFigure, with_ranks: bool) -> None:
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=LEGEND[phase])
+        for phase, (colour, hatch) in LOOKS.items()
+    ]
+    look = {"linestyle": "", "color": "black", "markersize": 9}
+    handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
+    if with_ranks:
+        handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
+    figure.legend(
+        handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY
+    )
