@@ -11,6 +11,7 @@ was killed, and by which signal, whatever the MPI.
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import time
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 PR_SET_PDEATHSIG = 1
+LOOK_EVERY_S = 0.25  # whether the owner is still there; a signal, such as the child's end, wakes at once
 
 
 def rank():
@@ -66,15 +68,19 @@ def main():
         signal.signal(number, lambda *_: asked_to_end.append(True))
     # An interrupt typed in a terminal goes to the whole group; only the notebook decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Popen.wait with a limit would look twenty times a second, and the ranks need the cores.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    woken, wake = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
     child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec)
     while child.poll() is None:
         if asked_to_end or os.getppid() != owner:
             end(child, grace_s=0 if record_folder else 2)
             break
-        try:
-            child.wait(0.2)
-        except subprocess.TimeoutExpired:
-            pass
+        if select.select([woken], [], [], LOOK_EVERY_S)[0]:
+            os.read(woken, 4096)
     if record_folder:
         write_record(record_folder, child.pid, child.returncode)
     sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
