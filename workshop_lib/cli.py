@@ -224,7 +224,7 @@ def sweep(
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
-            for record in run_sweep(start, counts, options, repeats, timeout):
+            for record in run_sweep(start, counts, options, repeats, timeout, compare=True):
                 records.write(out, record)
                 done.append(record)
         finally:

@@ -1,9 +1,9 @@
 """Runs for the equivalence ladder, and how two ends of it are compared."""
 
 import numpy as np
-import torch
 
 from workshop_lib.data import mnist
+from workshop_lib.training import ladder
 
 GLOBAL_BATCH = 128
 STEPS = 50
@@ -44,9 +44,4 @@ def ladder_run(folder, network, case, ranks, backend, **more):
 
 
 def weights(folder, name):
-    return torch.load(folder / f"{name}.pt", weights_only=True)["model"]
-
-
-def largest_relative_difference(a, b):
-    """Over all tensors, the largest max|a - b| / max|b|."""
-    return max(float((a[k] - b[k]).abs().max() / b[k].abs().max()) for k in b)
+    return ladder.weights(folder / f"{name}.pt")

@@ -10,6 +10,7 @@ import pytest
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
+from workshop_lib.training.backends import available
 
 SMALL = ("--train-samples", "1280", "--epochs", "1")
 
@@ -97,8 +98,15 @@ def test_sweep_and_plot(tmp_path):
     sizes = ("--train-samples", "1280", "--epochs", "2")
     ran = workshop("sweep", "--ranks", "1,2", "--repeats", "2", "--out", str(out), *sizes, limit_s=200)
     assert ran.returncode == 0, ran.stderr
-    assert len(records.read(out)) == 8
-    for word in ("mpi", "ddp", "samples/s", "ciency"):
+    runs = records.read(out)
+    names = available()
+    assert [run["what"]["backend"] for run in runs] == 4 * names
+    for run in runs:
+        difference = run["ladder"]["largest_relative_difference"]
+        assert difference < 1e-4, run["what"]
+        if run["what"]["world_size"] == 1 and run["what"]["backend"] in ("mpi", "ddp"):
+            assert difference == 0.0
+    for word in (*names, "samples/s", "ciency", "differ"):
         assert word in ran.stdout
     assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
     for name in ("scaling.png", "accuracy.png"):
@@ -108,9 +116,9 @@ def test_sweep_and_plot(tmp_path):
 def test_one_failing_rank_under_mpiexec_ends_them_all():
     program = (
         "import sys; from mpi4py import MPI\n"
-        "from workshop_lib import cli; from workshop_lib.training import loop\n"
+        "from workshop_lib import cli; from workshop_lib.training.learners.pytorch import TorchLearner\n"
         "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
-        "if MPI.COMM_WORLD.rank == 1: loop._Run.train_step = broken\n"
+        "if MPI.COMM_WORLD.rank == 1: TorchLearner.train_step = broken\n"
         "sys.argv = ['workshop', 'train', '--train-samples', '1280']; cli.main()"
     )
     started = time.monotonic()

@@ -18,11 +18,12 @@ from ranks.ladder import (
     STEPS,
     TEST_SAMPLES,
     ladder_run,
-    largest_relative_difference,
     weights,
     write_small_mnist,
 )
 from ranks.launching import run_training
+
+from workshop_lib.training.ladder import largest_relative_difference
 
 TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
 

@@ -5,11 +5,12 @@ from ranks.ladder import (
     SAMPLES,
     TEST_SAMPLES,
     ladder_run,
-    largest_relative_difference,
     weights,
     write_small_mnist,
 )
 from ranks.launching import run_training
+
+from workshop_lib.training.ladder import largest_relative_difference
 
 # What the training loop itself refuses, and the words that say so.
 REFUSED = {

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from workshop_lib.training import loop, world
 from workshop_lib.training.backends import mpi
 from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.learners import pytorch
 from workshop_lib.training.options import TrainOptions
 
 
@@ -96,10 +98,11 @@ def pad_test_rows(load):
     return padded
 
 
-def report_own_shard(evaluate):
-    def rank_alone(model, images, labels, total, backend):
-        alone = Backend(world.World(0, 1, 0, "single"), backend.device)
-        return evaluate(model, images, labels, total, alone)
+def report_own_shard(over_ranks):
+    def rank_alone(what, sums, total, backend):
+        if what == "test":
+            backend = Backend(world.World(0, 1, 0, "single"), backend.device)
+        return over_ranks(what, sums, total, backend)
 
     return rank_alone
 
@@ -113,9 +116,9 @@ MISTAKES = {
     "divide_again": [(mpi.Mpi, "average_gradients", divide_again)],
     "shard_by_local_rank": [(loop.shard, "epoch_batches", shard_by_local_rank)],
     "never_shard": [(loop.shard, "epoch_batches", never_shard)],
-    "loss_mean_divided_again": [(loop.metrics, "metric_sums", loss_mean_divided_again)],
+    "loss_mean_divided_again": [(pytorch, "metric_sums", loss_mean_divided_again)],
     "pad_test_rows": [(loop.mnist, "load", pad_test_rows)],
-    "report_own_shard": [(loop.metrics, "evaluate", report_own_shard)],
+    "report_own_shard": [(loop.metrics, "over_ranks", report_own_shard)],
 }
 
 
@@ -138,9 +141,33 @@ def in_double(function):
     return lambda argument: function(argument).double()
 
 
+def smooth_in_keras():
+    import keras
+
+    layers = keras.layers
+    return [
+        (layers, "MaxPooling2D", lambda _: layers.AveragePooling2D),
+        (layers, "ReLU", lambda _: partial(layers.Activation, "silu")),
+    ]
+
+
+def stock_keras():
+    """Horovod's own optimizer for Keras, whose averaging Keras 3 does not call. It has no list of its
+    variables, so nothing is broadcast; all ranks start from one seed."""
+    import horovod.tensorflow.keras as stock
+    import keras
+
+    from workshop_lib.training.backends import keras3
+
+    return [
+        (keras3, "DistributedOptimizer", lambda _: stock.DistributedOptimizer),
+        (keras3, "BroadcastVariables", lambda _: keras.callbacks.Callback),
+    ]
+
+
 NETWORKS = {
-    "smooth": [(loop.torch_cnn, "build", smooth)],
-    "double": [(loop.torch_cnn, "build", in_double), (loop.torch_cnn, "normalise", in_double)],
+    "smooth": [(pytorch.torch_cnn, "build", smooth)],
+    "double": [(pytorch.torch_cnn, "build", in_double), (pytorch.torch_cnn, "normalise", in_double)],
 }
 
 
@@ -165,6 +192,10 @@ def run(spec, here):
     if "stop_after" in spec and here.rank == here.world_size - 1:
         callbacks.append(StopAfter(spec["stop_after"]))
     changes = MISTAKES.get(spec.get("mistake"), []) + NETWORKS.get(spec.get("network"), [])
+    if spec.get("mistake") == "stock_keras":
+        changes = changes + stock_keras()
+    if spec["options"]["backend"] in ("horovod-tf", "horovod-keras") and spec.get("network") == "smooth":
+        changes = changes + smooth_in_keras()
     with changed(changes):
         return loop.train(TrainOptions(**spec["options"]), callbacks, here, backend)
 

@@ -10,6 +10,11 @@ from typer.testing import CliRunner
 from workshop_lib import cli
 from workshop_lib.scaling import records
 from workshop_lib.training import metrics, record
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.learners import pytorch
+from workshop_lib.training.world import World
+
+ALONE = Backend(World(0, 1, 0, "single"), torch.device("cpu"))
 
 
 def invoke(*arguments):
@@ -31,7 +36,7 @@ def raises(action, *arguments):
 def test_what_the_library_raises_is_a_sentence(capsys):
     for action, arguments, word in (
         (record.check_identical, (["a", "b"],), "rank 1"),
-        (metrics.check_all_seen, ("test", 9, 10), "9 test samples"),
+        (metrics.over_ranks, ("test", np.array([0.0, 0.0, 9.0]), 10, ALONE), "9 test samples"),
         (records.read, ("/nonexistent",), "/nonexistent"),
         (open, ("/nonexistent",), "/nonexistent"),
     ):
@@ -45,7 +50,7 @@ def test_what_torch_or_numpy_raise_keeps_its_traceback():
     with pytest.raises(ValueError, match="broadcast"):
         raises(np.add, np.zeros(2), np.zeros(3))
     with pytest.raises(RuntimeError):  # raised by torch, with the frame of our own line
-        raises(metrics.metric_sums, torch.zeros(()), torch.zeros(2, 10), torch.zeros(3))
+        raises(pytorch.metric_sums, torch.zeros(()), torch.zeros(2, 10), torch.zeros(3))
 
 
 @pytest.mark.parametrize(

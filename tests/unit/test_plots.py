@@ -7,8 +7,9 @@ from record_fixtures import CPU, run, sweep
 
 from workshop_lib.notebook import figures, plots
 from workshop_lib.scaling.records import RecordError
+from workshop_lib.training.backends import REGISTRY
 
-SEVEN = ["mpi", "ddp", *(f"backend-{n}" for n in range(3, 8))]
+SEVEN = [*REGISTRY, *(f"backend-{n}" for n in range(len(REGISTRY), 7))]
 
 
 def legend(figure) -> list[str]:
@@ -124,7 +125,7 @@ def test_what_cannot_be_drawn_is_an_error():
 def test_backends_keep_their_colours_whatever_else_is_drawn():
     assert [figures.in_order(names) for names in (["ddp"], ["a", "ddp", "mpi"])] == [
         {"ddp": 1},
-        {"mpi": 0, "ddp": 1, "a": 2},
+        {"mpi": 0, "ddp": 1, "a": len(REGISTRY)},
     ]
 
 

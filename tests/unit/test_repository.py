@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from workshop_lib.paths import ROOT
+from workshop_lib.scaling import records
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "assets" / "mnist").glob("*.gz")))
@@ -17,6 +18,13 @@ def test_the_data_card_describes_the_files(name):
     for file, content in ((name, packed), (name.removesuffix(".gz"), gzip.decompress(packed))):
         row = f"| `{file}` | {len(content):,} | `{hashlib.sha256(content).hexdigest()}` |"
         assert row in card, f"the card does not say: {row}"
+
+
+def test_the_readme_says_what_was_measured():
+    text = (ROOT / "README.md").read_text()
+    for record in records.read(ROOT / "assets" / "results" / "bench.jsonl"):
+        row = f"| {record['name']} | {record['median']:.3g} |"
+        assert row in text, f"the README does not say: {row}"
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,13 @@
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import threading
 import uuid
 from pathlib import Path
+
+from workshop_lib.training.world import loopback
 
 from . import mpi, processes
 from .cluster import LEASH
@@ -65,6 +66,5 @@ def _beside_python(program: str) -> str:
 
 def _settings() -> dict[str, str]:
     """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
-    settings = mpi.environment() | {"PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1"}
-    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    return settings | ({"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {})
+    own = {"PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
+    return mpi.environment() | own

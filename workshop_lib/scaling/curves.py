@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table
 
 from workshop_lib.scaling.records import RecordError
+from workshop_lib.training import ladder
 
 COLUMNS = [
     "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
@@ -199,7 +200,7 @@ def summary(records: Iterable[dict]) -> Table:
 
 def _empty_table(points: pd.DataFrame, several: bool, compared: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.caption, table.caption_justify = _caption(points), "left"
+    table.caption, table.caption_justify = _caption(points, compared), "left"
     table.add_column("backend", no_wrap=True)
     batch = ["batch\na rank"] if several else []
     headings = ["ranks", *batch, "samples/s\n(spread)", "effi-\nciency", "test\naccuracy"]
@@ -237,12 +238,16 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None or pd.isna(value) else form.format(value)
 
 
-def _caption(points: pd.DataFrame) -> str:
+def _caption(points: pd.DataFrame, compared: bool) -> str:
     notes = ["samples/s: median of the repeats, first epochs left out"]
     batches = points.index.get_level_values("batch_size").unique()
     only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes.append("spread: slowest to fastest repeat, of the median")
     notes.append(f"efficiency: against 1 rank of the same backend and batch{only}")
+    if compared:
+        notes.append(
+            f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch"
+        )
     if points["oversubscribed"].any():
         notes.append("* more ranks than cores")
     if points["first_epoch_only"].any():

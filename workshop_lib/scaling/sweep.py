@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+from workshop_lib.training import ladder
+
 
 def sweep(
     start: Callable,
@@ -10,6 +12,7 @@ def sweep(
     repeats: int = 1,
     timeout_s: float = 3600.0,
     show: bool = True,
+    compare: bool = False,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
@@ -17,15 +20,20 @@ def sweep(
     n ranks, as in weak scaling, where the samples grow with the ranks. Repeats go round the options, so that
     a slow minute of the machine touches all of them; runs never overlap, since they would share the cores
     they are measured on.
-    A line a run is printed; `show` adds each run's own progress.
+    A line a run is printed; `show` adds each run's own progress. `compare` first compares each of the
+    options with one process (training/ladder.py), and puts what was found into the records.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1.")
     for n in rank_counts:
         team, chosen = start(n), options(n) if callable(options) else options
+        found = [
+            {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
+            for option in chosen
+        ]
         for repeat in range(repeats):
-            for option in chosen:
-                record = team.train(option, timeout=timeout_s, show=show)
+            for option, more in zip(chosen, found, strict=True):
+                record = more | team.train(option, timeout=timeout_s, show=show)
                 again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
                 print(f"{result_line(record)}{again}", flush=True)
                 yield record

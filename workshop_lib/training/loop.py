@@ -3,14 +3,13 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.models import torch_cnn
 from workshop_lib.training import backends, checkpoint, device, metrics, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
@@ -19,7 +18,6 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.stamps import Stamps
 
 STEPS_BETWEEN_STOP_CHECKS = 8
-MOMENTUM = 0.9
 PROGRESS = ("epoch", "step", "epoch_seconds", "total_seconds")
 
 
@@ -39,10 +37,14 @@ def train(
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device.keep_freed_memory()
-    if backend is None:
-        world = world or worlds.detect()
-        backend = backends.create(options.backend, world, device.choose(options.device, world))
-    return _Run(options, backend, methods_of(callbacks)).run()
+    if backend is not None:
+        return _Run(options, backend, methods_of(callbacks)).run()
+    world = world or worlds.detect()
+    backend = backends.create(options.backend, world, device.choose(options.device, world))
+    try:
+        return _Run(options, backend, methods_of(callbacks)).run()
+    finally:
+        backend.close()
 
 
 class _Run:
@@ -53,8 +55,8 @@ class _Run:
         self.world, self.device = backend.world, backend.device
         self.record = record.start(options, backend)
         self.all_succeed(self.load_data)
-        self.build_model()
-        torch.manual_seed(options.seed + self.world.rank)
+        self.plan_steps()
+        self.learner = backend.learner(options, *self.splits)
         self.total_seconds = 0.0  # training and evaluation, of the slowest rank
         self.start_epoch(1)
         if options.resume:
@@ -83,27 +85,18 @@ class _Run:
         if size > train_split.total:
             raise ValueError(f"train_samples {size}: there are only {train_split.total}")
         self.train_size, self.test_size = size, test_split.total
-        self.images = torch.tensor(train_split.images[:size], device=self.device)
-        self.labels = torch.tensor(train_split.labels[:size], device=self.device)
-        self.test_images = torch.tensor(test_split.images, device=self.device)
-        self.test_labels = torch.tensor(test_split.labels, device=self.device)
+        kept = {"images": train_split.images[:size], "labels": train_split.labels[:size]}
+        self.splits = replace(train_split, **kept), test_split
 
-    def build_model(self) -> None:
+    def plan_steps(self) -> None:
         options, world_size = self.options, self.world.world_size
         self.steps_per_epoch = shard.steps_per_epoch(self.train_size, options.batch_size, world_size)
         self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, world_size)
         self.warmup_steps = round(options.warmup_epochs * self.steps_per_epoch)
-        self.model = torch_cnn.build(options.seed).to(self.device)
-        self.forward = self.backend.prepare(self.model)
-        parameters = self.model.parameters()
-        if options.optimizer == "adam":
-            self.optimizer = torch.optim.Adam(parameters, fused=True)
-        else:
-            self.optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, fused=True)
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
-        self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)  # see metrics.py
+        self.learner.reset_sums()
 
     @property
     def steps_done(self) -> int:
@@ -128,7 +121,7 @@ class _Run:
             if complete:
                 self.start_epoch(self.epoch + 1)
                 self.save()
-        digests = self.backend.allgather(record.weights_sha256(self.model))
+        digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
         record.check_identical(digests)
         return self.record | {
             "weights_sha256": digests,
@@ -154,7 +147,36 @@ class _Run:
 
     def train_epoch(self) -> bool:
         """Train to the end of this epoch, or to max_steps; True when a callback cut the run short."""
+        if self.backend.communication_s is not None:
+            self.backend.communication_s = 0.0
+        self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
+        start = step_start = time.perf_counter()
+        samples, stopped = 0, False
+
+        def after_step(n_local: int, n_global: int, lr: float, loss_sum: Callable[[], float]) -> bool:
+            nonlocal samples, stopped, step_start
+            self.step += 1
+            self.lr = lr
+            samples += n_global
+            span = self.backend.averaging_span
+            meetings = [] if span is None else [span]
+            if self.hooks["on_step"]:
+                self.report_step(loss_sum, n_local, samples / (time.perf_counter() - start))
+            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings) and self.steps_left > 0
+            step_start = self.stamps.add(self.steps_done, step_start, meetings)
+            return stopped or self.steps_left <= 0
+
+        self.learner.train(self.steps(), after_step)
+        seconds = max(self.backend.allgather(time.perf_counter() - start))
+        self.epoch_seconds += seconds
+        self.total_seconds += seconds
+        return stopped
+
+    def steps(self) -> Iterator[tuple[np.ndarray, int, float]]:
+        """This rank's samples (indices), the size of the global batch and the learning rate of each step that
+        is left in this epoch."""
         options, world = self.options, self.world
+        total, done = options.epochs * self.steps_per_epoch, self.steps_done
         batches = shard.epoch_batches(
             self.train_size,
             options.batch_size,
@@ -164,54 +186,14 @@ class _Run:
             self.epoch,
             self.step,
         )
-        if self.backend.communication_s is not None:
-            self.backend.communication_s = 0.0
-        self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
-        start = step_start = time.perf_counter()
-        samples, stopped = 0, False
-        for indices, n_global in batches:
-            loss = self.train_step(torch.from_numpy(indices).to(self.device), n_global)
-            self.step += 1
-            samples += n_global
-            span = self.backend.averaging_span
-            meetings = [] if span is None else [span]
-            if self.hooks["on_step"]:
-                self.report_step(loss, len(indices), samples / (time.perf_counter() - start))
-            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings) and self.steps_left > 0
-            step_start = self.stamps.add(self.steps_done, step_start, meetings)
-            if stopped or self.steps_left <= 0:
-                break
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        seconds = max(self.backend.allgather(time.perf_counter() - start))
-        self.epoch_seconds += seconds
-        self.total_seconds += seconds
-        return stopped
+        for step, (indices, n_global) in enumerate(batches, start=done):
+            yield (
+                indices,
+                n_global,
+                schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay),
+            )
 
-    def train_step(self, indices: torch.Tensor, n_global: int) -> torch.Tensor:
-        """One optimizer step on the mean loss over the global batch of n_global samples, of
-        which `indices` are this rank's. Returns their summed loss."""
-        self.lr = schedules.lr_at(
-            self.steps_done,
-            self.options.epochs * self.steps_per_epoch,
-            self.peak_lr,
-            self.warmup_steps,
-            self.options.decay,
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr
-        labels = self.labels[indices].long()
-        self.optimizer.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
-        logits = self.forward(torch_cnn.normalise(self.images[indices]))  # [n_local, 10]
-        loss = functional.cross_entropy(logits, labels, reduction="sum")
-        # The backend takes the mean over ranks, so world_size cancels: see backends/base.py.
-        (loss * (self.world.world_size / n_global)).backward()
-        self.backend.average_gradients()
-        self.optimizer.step()
-        self.sums += metrics.metric_sums(loss.detach(), logits.detach(), labels)
-        return loss.detach()
-
-    def report_step(self, loss: torch.Tensor, n_local: int, samples_per_s: float) -> None:
+    def report_step(self, loss_sum: Callable[[], float], n_local: int, samples_per_s: float) -> None:
         values = {
             "epoch": self.epoch,
             "step": self.step,
@@ -220,8 +202,8 @@ class _Run:
             "samples_per_s": samples_per_s,
         }
         later = {
-            "loss": lambda: loss.item() / n_local if n_local else None,
-            "sums": self.sums.tolist,
+            "loss": lambda: loss_sum() / n_local if n_local else None,
+            "sums": lambda: self.learner.sums().tolist(),
             "stamps": lambda: list(self.stamps.last),
         }
         self.call_hooks("on_step", StepEvent(values, later))
@@ -239,11 +221,10 @@ class _Run:
     def finish_epoch(self) -> None:
         """Add the epoch's row to the record, with metrics over all samples of all ranks."""
         start = time.perf_counter()
-        loss, correct, samples = self.backend.sum(self.sums.cpu().numpy()).tolist()
-        if self.step >= self.steps_per_epoch:
-            metrics.check_all_seen("training", int(samples), self.train_size)
-        test_loss, test_accuracy = metrics.evaluate(
-            self.model, self.test_images, self.test_labels, self.test_size, self.backend
+        whole = self.train_size if self.step >= self.steps_per_epoch else None
+        loss, accuracy, samples = metrics.over_ranks("training", self.learner.sums(), whole, self.backend)
+        test_loss, test_accuracy, _ = metrics.over_ranks(
+            "test", self.learner.evaluate(), self.test_size, self.backend
         )
         communication_s = None
         if self.backend.communication_s is not None:
@@ -253,8 +234,8 @@ class _Run:
             "epoch": self.epoch,
             "seconds": self.epoch_seconds,
             "samples_per_s": samples / self.epoch_seconds,
-            "train_loss": finite(loss / samples),
-            "train_accuracy": correct / samples,
+            "train_loss": finite(loss),
+            "train_accuracy": accuracy,
             "test_loss": finite(test_loss),
             "test_accuracy": test_accuracy,
             "lr": self.lr,
@@ -269,17 +250,11 @@ class _Run:
         """Rank 0 writes the checkpoint, with what each rank holds of its own."""
         if self.options.checkpoint is None:
             return
-        own = {
-            "sums": self.sums.cpu(),
-            "torch_generator": torch.get_rng_state(),
-            "cuda_generator": (torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None),
-        }
         state = {name: getattr(self, name) for name in PROGRESS} | {
             "must_match": self.must_match(),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
             "record": {name: self.record[name] for name in ("epochs", "seconds_to_99")},
-            "ranks": self.backend.allgather(own),
+            "ranks": self.backend.allgather(self.learner.own_state()),
+            **self.learner.state(),
         }
         if self.world.rank == 0:
             self.all_succeed(lambda: checkpoint.write(self.options.checkpoint, state))
@@ -297,13 +272,8 @@ class _Run:
         for name in PROGRESS:
             setattr(self, name, state[name])
         self.record.update(state["record"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        own = state["ranks"][self.world.rank]
-        self.sums = own["sums"].to(self.device)
-        torch.set_rng_state(own["torch_generator"])
-        if own["cuda_generator"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(own["cuda_generator"], self.device)
+        self.learner.load_state(state)
+        self.learner.load_own_state(state["ranks"][self.world.rank])
 
     def must_match(self) -> dict:
         all_names = self.options.as_dict() | {

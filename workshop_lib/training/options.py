@@ -7,6 +7,7 @@ from workshop_lib.training.backends import REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS
 
 OPTIMIZERS = ("sgd", "adam")
+MOMENTUM = 0.9  # of sgd, Nesterov's
 DEVICES = ("auto", "cpu", "cuda")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from workshop_lib import paths
@@ -17,7 +18,7 @@ from workshop_lib.training import SCHEMA
 from workshop_lib.training.cores import affinity, usable_cores
 
 TARGET_ACCURACY = 0.99
-PACKAGES = ("torch", "numpy", "mpi4py")
+PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy", "mpi4py")
 
 
 def describe_rank(device: torch.device) -> dict:
@@ -79,13 +80,12 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
     }
 
 
-def weights_sha256(model: torch.nn.Module) -> str:
-    """SHA-256 of all parameters' bytes, in the order of the model."""
+def weights_sha256(weights: list[np.ndarray]) -> str:
+    """SHA-256 of all parameters' bytes, in this order."""
     digest = hashlib.sha256()
-    for parameter in model.parameters():
-        values = parameter.detach().cpu().contiguous()
+    for values in weights:
         # A NaN can be any of many bit patterns; ranks that diverged alike must not differ by that.
-        digest.update(torch.where(values.isnan(), torch.nan, values).numpy().tobytes())
+        digest.update(np.where(np.isnan(values), values.dtype.type(np.nan), values).tobytes())
     return digest.hexdigest()
 
 

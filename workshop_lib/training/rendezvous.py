@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from workshop_lib.training.world import LaunchError, World
+from workshop_lib.training.world import LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
@@ -30,11 +30,12 @@ def join_process_group(world: World, device: torch.device) -> None:
         return
     if world.local_size == world.world_size:
         # On one host, so that a laptop without a network, or with a strange host name, works.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     timeout = timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
     # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
     # lock; should the interpreter have ended by then, the process would abort.
-    atexit.register(time.sleep, GLOO_LINGER_S)
+    if kind == "gloo":
+        atexit.register(time.sleep, GLOO_LINGER_S)
     if world.launcher == "torchrun":
         dist.init_process_group(kind, init_method="env://", timeout=timeout)
         return
@@ -53,11 +54,6 @@ def _check_same_group(world: World, kind: str) -> None:
             f"this process is rank {found[0]} of a {found[2]} group of {found[1]}, but is asked "
             f"to be rank {world.rank} of a {kind} group of {world.world_size}: restart the ranks."
         )
-
-
-def _loopback() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in names if re.fullmatch(r"lo\d*", name)), "lo")
 
 
 def _store(world: World, timeout: timedelta) -> dist.Store:

@@ -1,6 +1,7 @@
 """Which rank this process is, whoever started it."""
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,6 +77,12 @@ def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
+
+
+def loopback() -> str:
+    """The network interface that reaches this host alone; for gloo, as GLOO_SOCKET_IFNAME."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if re.fullmatch(r"lo\d*", name)), "lo")
 
 
 def _mpi():

@@ -37,6 +37,16 @@ class Backend:
         """Give every rank the weights of rank 0, and return the module to train with."""
         return model
 
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer to step with."""
+        return optimizer
+
+    def learner(self, options, train_split, test_split):
+        """What computes on this rank: see training/learners. Called by all ranks together."""
+        from workshop_lib.training.learners.pytorch import TorchLearner
+
+        return TorchLearner(options, self, train_split, test_split)
+
     def average_gradients(self) -> None:
         """After it, every gradient is the mean over ranks. Blocks; called after backward."""
 
@@ -47,3 +57,6 @@ class Backend:
     def allgather(self, value) -> list:
         """The (picklable) value of each rank, by rank, on every rank. Blocks."""
         return [value]
+
+    def close(self) -> None:
+        """Called once, after the run or its failure."""

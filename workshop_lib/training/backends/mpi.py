@@ -27,8 +27,8 @@ class Mpi(Backend):
         self.flat = torch.zeros(size, dtype=parameters[0].dtype, device=self.device)
         offset = 0
         for parameter in parameters:
-            # Each gradient is a view into the buffer, with the memory layout of its parameter.
-            parameter.grad = self.flat.as_strided(parameter.shape, parameter.stride(), offset)
+            # Each gradient is a view into the buffer.
+            parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
         self._broadcast(parameters)
         return model

@@ -1,0 +1,71 @@
+"""Horovod with Keras 3: what the stock optimizer does not do, and what the adapter does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import mpi
+
+pytest.importorskip("horovod", reason="Horovod is not installed")
+
+SCRIPT = Path(__file__).with_name("keras_adapter.py")
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory):
+    """By case, what each rank found."""
+    ran = subprocess.run(
+        [*mpi.mpiexec(), "-n", "2", sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("keras"))],
+        env=os.environ | mpi.environment() | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def test_the_stock_optimizer_averages_nothing_and_says_nothing(on_two_ranks):
+    """The trap: each rank takes its own gradient, 2 or 8. Should this fail, Horovod has been mended."""
+    assert on_two_ranks["stock"] == pytest.approx([1 - 0.1 * 2, 1 - 0.1 * 8])
+
+
+def test_ours_averages(on_two_ranks):
+    assert on_two_ranks["ours"] == pytest.approx([1 - 0.1 * 5] * 2)
+
+
+def test_a_rank_may_have_built_more_layers_than_the_others(on_two_ranks):
+    """Horovod's own names for the gradients would differ, and both ranks wait until the test's limit."""
+    first, second = on_two_ranks["with_a_layer_more"]
+    assert first == second
+    assert first[0] == pytest.approx(1 - 0.1 * 5)
+
+
+def test_weights_and_optimizer_state_are_broadcast(on_two_ranks):
+    first, second = on_two_ranks["broadcast"]
+    assert first["alone"] != second["alone"]
+    assert first["after"] == second["after"] == first["alone"]
+
+
+def test_warm_up_and_schedules(on_two_ranks):
+    assert on_two_ranks["warm_up"] == [[0.1, 0.2, 0.3, 0.4, 0.4, 0.4]] * 2
+    assert on_two_ranks["schedule"] == [0.05] * 2
+
+
+def test_metrics_are_averaged(on_two_ranks):
+    found = on_two_ranks["metrics"]
+    mean = sum(rank["alone"] for rank in found) / 2
+    assert found[0]["alone"] != found[1]["alone"]
+    assert [rank["averaged"] for rank in found] == pytest.approx([mean] * 2)
+
+
+def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum(on_two_ranks):
+    found = on_two_ranks["save_and_load"]
+    assert found[0]["loaded"] == found[1]["loaded"] == pytest.approx(found[0]["whole"])
+
+
+def test_wrapping_twice_is_refused(on_two_ranks):
+    assert all("already" in text for text in on_two_ranks["wrapped_twice"])

@@ -1,0 +1,37 @@
+"""Horovod's own process management, which every framework's Horovod shares."""
+
+import os
+import sys
+from pathlib import Path
+
+from workshop_lib.training.world import LaunchError, World
+
+LOWEST_PRIORITY = 19
+
+
+def start(hvd, world: World) -> None:
+    """Initialise Horovod, and see that it knows the same ranks. All ranks call it.
+
+    MPI is initialised by mpi4py first: then it stays when Horovod shuts down, and Horovod can start again.
+    """
+    world.mpi_comm()
+    before = _threads()
+    hvd.init()
+    # Horovod's thread polls the other ranks without rest, in MPI. Without a core of its own it would take
+    # half of the time of the thread that computes; when that one waits, it has the core to itself.
+    for thread in _threads() - before:
+        os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
+    if (hvd.rank(), hvd.size()) != (world.rank, world.world_size):
+        found = f"rank {hvd.rank()} of {hvd.size()}"
+        hvd.shutdown()
+        raise LaunchError(
+            f"{world.launcher} started rank {world.rank} of {world.world_size}, but Horovod is {found}: "
+            "start it with the mpiexec of the MPI that Horovod was built with (workshop doctor names it)."
+        )
+
+
+def _threads() -> set[int]:
+    """The threads of this process that can have a priority of their own: on Linux alone."""
+    return (
+        {int(task.name) for task in Path("/proc/self/task").iterdir()} if sys.platform == "linux" else set()
+    )

@@ -1,0 +1,99 @@
+"""What horovod.keras gave to Keras 2, for Keras 3.
+
+Keras 3 calls `optimizer.apply`, which horovod 0.28's DistributedOptimizer does not replace: with it, every
+rank trains alone, and nothing says so. Its callbacks look for attributes that Keras 3 no longer has.
+"""
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+
+def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, compression=None):
+    """An optimizer like this one, with its state, that uses the mean of all ranks' gradients.
+
+    A model that is saved with it holds the plain optimizer: wrap it again after loading (load_model does).
+    All ranks apply their gradients together. Raises TypeError when it is wrapped already.
+    """
+    plain = type(optimizer)
+    if hasattr(plain, "averages_over_ranks"):
+        raise TypeError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
+
+    class Distributed(plain):
+        averages_over_ranks = True
+
+        def apply(self, grads, trainable_variables=None):
+            return super().apply(average(grads, op, compression or hvd.Compression.none), trainable_variables)
+
+    # Saved under the name of what it was made from, so that Keras finds the class when it loads.
+    Distributed.__name__, Distributed.__qualname__ = plain.__name__, plain.__qualname__
+    Distributed.__module__ = plain.__module__
+    distributed = Distributed.from_config(optimizer.get_config())
+    if optimizer.built:
+        distributed.build(optimizer._trainable_variables)
+        for own, other in zip(distributed.variables, optimizer.variables, strict=True):
+            own.assign(other)
+    return distributed
+
+
+def average(gradients: list, op, compression) -> list:
+    """Reduced over the ranks, all in one group; None, for a variable without a gradient, stays.
+
+    Under a name of its own: Horovod would take the names of the layers, which Keras numbers, and wait for
+    ever once one rank had built a layer more than the others.
+    """
+    present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+    packed, contexts = zip(*map(compression.compress, present), strict=True)
+    reduced = hvd.grouped_allreduce(list(packed), op=op, name="gradients", ignore_name_scope=True)
+    results = iter(map(compression.decompress, reduced, contexts))
+    return [None if gradient is None else next(results) for gradient in gradients]
+
+
+class BroadcastVariables(keras.callbacks.Callback):
+    """Gives every rank the weights and the optimizer state of `root`, before the first step."""
+
+    def __init__(self, root: int = 0):
+        super().__init__()
+        self.root = root
+
+    def on_train_begin(self, logs=None):
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        broadcast([*self.model.variables, *optimizer.variables], self.root)
+
+
+def broadcast(variables: list[keras.Variable], root: int = 0) -> None:
+    """Give every rank the values of `root`. Matched by their place in the list, not by layers' names."""
+    for place, variable in enumerate(variables):
+        variable.assign(hvd.broadcast(variable.value, root, name=f"variable.{place}"))
+
+
+class AverageMetrics(keras.callbacks.Callback):
+    """Replaces the metrics of an epoch by their means over the ranks. Exact when the ranks' shards are of one
+    size. List it before callbacks that read them."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        names = sorted(logs or {})
+        means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
+        logs.update(zip(names, means.numpy().tolist(), strict=True))
+
+
+class WarmUp(keras.callbacks.Callback):
+    """Raises the learning rate in a straight line from 0 to `peak_lr`, over so many steps."""
+
+    def __init__(self, peak_lr: float, steps: int):
+        super().__init__()
+        self.peak_lr, self.steps, self.step = peak_lr, steps, 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step += 1
+        if self.step <= self.steps:
+            self.model.optimizer.learning_rate = self.peak_lr * self.step / self.steps
+
+
+def load_model(path, **how):
+    """keras.models.load_model, with the optimizer wrapped."""
+    model = keras.models.load_model(path, **how)
+    model.optimizer = DistributedOptimizer(model.optimizer)
+    return model

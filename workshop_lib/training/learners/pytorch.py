@@ -1,0 +1,105 @@
+"""One rank's training in PyTorch."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from workshop_lib.data.mnist import Split
+from workshop_lib.models import torch_cnn
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.options import MOMENTUM, TrainOptions
+
+TEST_BATCH = 500
+
+
+class TorchLearner:
+    """See learners/__init__.py. All ranks create it together: the backend broadcasts the weights."""
+
+    def __init__(self, options: TrainOptions, backend: Backend, train: Split, test: Split):
+        self.backend, self.device = backend, backend.device
+        self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
+        self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
+        self.model = torch_cnn.build(options.seed).to(self.device)
+        self.forward = backend.prepare(self.model)
+        parameters = self.model.parameters()
+        if options.optimizer == "adam":
+            optimizer = torch.optim.Adam(parameters, fused=True)
+        else:
+            optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, fused=True)
+        self.optimizer = backend.wrap_optimizer(optimizer, self.model)
+        torch.manual_seed(options.seed + backend.world.rank)
+        self.reset_sums()
+
+    def to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, device=self.device)
+
+    def reset_sums(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def sums(self) -> np.ndarray:
+        return self._sums.cpu().numpy()
+
+    def train(self, steps: Iterable, after_step: Callable[..., bool]) -> None:
+        for indices, n_global, lr in steps:
+            loss = self.train_step(torch.from_numpy(indices).to(self.device), n_global, lr)
+            if after_step(len(indices), n_global, lr, loss.item):
+                break
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def train_step(self, indices: torch.Tensor, n_global: int, lr: float) -> torch.Tensor:
+        """One optimizer step on the mean loss over the global batch of n_global samples, of
+        which `indices` are this rank's. Returns their summed loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        labels = self.labels[indices].long()
+        self.model.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
+        logits = self.forward(torch_cnn.normalise(self.images[indices]))  # [n_local, 10]
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        # The backend takes the mean over ranks, so world_size cancels: see backends/base.py.
+        (loss * (self.backend.world.world_size / n_global)).backward()
+        self.backend.average_gradients()
+        self.optimizer.step()
+        self._sums += metric_sums(loss.detach(), logits.detach(), labels)
+        return loss.detach()
+
+    @torch.inference_mode()
+    def evaluate(self) -> np.ndarray:
+        sums = torch.zeros_like(self._sums)
+        batches = self.test_images.split(TEST_BATCH), self.test_labels.split(TEST_BATCH)
+        for images, labels in zip(*batches, strict=True):
+            logits, labels = self.model(torch_cnn.normalise(images)), labels.long()
+            sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
+        return sums.cpu().numpy()
+
+    def weights(self) -> list[np.ndarray]:
+        return [p.detach().cpu().numpy() for p in self.model.parameters()]
+
+    def state(self) -> dict:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def own_state(self) -> dict:
+        on_gpu = self.device.type == "cuda"
+        return {
+            "sums": self._sums.cpu(),
+            "torch_generator": torch.get_rng_state(),
+            "cuda_generator": torch.cuda.get_rng_state(self.device) if on_gpu else None,
+        }
+
+    def load_own_state(self, own: dict) -> None:
+        self._sums = own["sums"].to(self.device)
+        torch.set_rng_state(own["torch_generator"])
+        if own["cuda_generator"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(own["cuda_generator"], self.device)
+
+
+def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed loss, correct answers and samples: float64 [3], which counts exactly to 2**53."""
+    correct = (logits.argmax(dim=1) == labels).sum()
+    return torch.stack([loss.double(), correct.double(), loss.new_tensor(len(labels)).double()])
