@@ -35,7 +35,7 @@ def says(ran, *words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "--backend", "nccl"], ["nccl", "mpi or ddp"]),
+        (["train", "--backend", "nccl"], ["nccl", "mpi, ddp, horovod"]),
         (["train", "--epochs", "0"], ["epochs 0"]),
         (["train", "--data-dir", "/nonexistent"], ["/nonexistent"]),
         (["train", "--resume"], ["checkpoint"]),
