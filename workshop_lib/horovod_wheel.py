@@ -139,6 +139,8 @@ def build(folder: Path) -> None:
 
 
 def build_environment() -> dict[str, str]:
+    from workshop_lib.training.cores import usable_cores
+
     folder = Path(sys.executable).parent
     # Where the loader finds libraries, from site-packages/horovod/torch: the wheel can then move.
     places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../.."
@@ -149,7 +151,7 @@ def build_environment() -> dict[str, str]:
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which 4 refuses
-        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        "MAKEFLAGS": f"-j{usable_cores()}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     return (

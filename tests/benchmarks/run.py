@@ -120,11 +120,13 @@ def engines() -> None:
         "outside": lambda: speed(under_mpiexec(2, "--train-samples", str(SHORT))),
     }
     found = []
-    for pair in range(ENGINE_PAIRS):
-        order = list(ways) if pair % 2 else list(reversed(ways))
-        speeds = {name: ways[name]() for name in order}
-        found.append(speeds["inside"] / speeds["outside"])
-    ranks.stop()
+    try:
+        for pair in range(ENGINE_PAIRS):
+            order = list(ways) if pair % 2 else list(reversed(ways))
+            speeds = {name: ways[name]() for name in order}
+            found.append(speeds["inside"] / speeds["outside"])
+    finally:
+        ranks.stop()
     report("engines / mpiexec, mpi on 2 ranks", "0.97 or more", found)
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from workshop_lib import ranks
 
+pytest.register_assert_rewrite("verdicts")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def team(request):

@@ -1,11 +1,12 @@
 """The checks of 03_horovod_pytorch accept right answers and say of wrong ones what is wrong."""
 
 import pytest
-from answers import solution, stub, variant, written
+from answers import solution, variant, written
+from verdicts import Verdicts
 
 from workshop_lib.notebook.exercises import horovod_torch as check
 
-pytest.importorskip("horovod.torch")
+pytest.importorskip("horovod", reason="Horovod is not installed")
 
 NOTEBOOK = "03_horovod_pytorch"
 NAMED = "model.named_parameters())"
@@ -196,44 +197,9 @@ NEVER_ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_stub_is_not_solved_yet(name):
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
-
-
-def judge(answer):
-    return getattr(check, answer.__name__)(answer)
-
-
-@pytest.mark.parametrize("way", RIGHT)
-def test_another_right_way_passes(way):
-    verdict = judge(RIGHT[way]())
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_answer_is_rejected_with_its_hint(mistake):
-    answer, hint = WRONG[mistake]
-    verdict = judge(answer())
-    assert verdict.passed is False, verdict
-    assert hint.lower() in verdict.hint.lower(), verdict
-
-
-@pytest.mark.parametrize("mistake", NEVER_ENDS)
-def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(mistake, team):
-    answer, hint = NEVER_ENDS[mistake]
-    verdict = judge(answer())
-    assert verdict.passed is False, verdict
-    assert hint.lower() in verdict.hint.lower(), verdict
-    assert team.healthy, "fresh ranks are there for the next cell"
+class TestVerdicts(Verdicts):
+    check, notebook, names = check, NOTEBOOK, NAMES
+    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
 
 
 def test_horovod_is_shut_down_after_a_check(team):

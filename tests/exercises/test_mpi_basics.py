@@ -1,7 +1,8 @@
 """The checks of exchange and global_mean accept right answers, and say of wrong ones what is wrong."""
 
 import pytest
-from answers import solution, stub, written
+from answers import solution, written
+from verdicts import Solutions
 
 from workshop_lib import ranks
 from workshop_lib.notebook.exercises import mpi_basics as check
@@ -16,17 +17,8 @@ def function(head: str, *lines: str):
     return written("import numpy as np\nfrom mpi4py import MPI", head, *lines)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_stub_is_not_solved_yet(name):
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
+class TestSolutions(Solutions):
+    check, notebook, names = check, NOTEBOOK, NAMES
 
 
 EXCHANGE, MEAN = "exchange(comm, mine)", "global_mean(comm, values)"

@@ -1,24 +1,16 @@
 """The checks of 00_start_here accept the solutions and say of wrong answers what is wrong."""
 
 import pytest
-from answers import solution, stub, variant, written
+from answers import variant, written
+from verdicts import Solutions
 
 from workshop_lib.notebook.exercises import start_here as check
 
 NOTEBOOK = "00_start_here"
 
 
-@pytest.mark.parametrize("name", ["whoami", "my_part"])
-def test_the_solution_passes(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("name", ["whoami", "my_part"])
-def test_the_stub_is_not_solved_yet(name):
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
+class TestSolutions(Solutions):
+    check, notebook, names = check, NOTEBOOK, ("whoami", "my_part")
 
 
 def whoami(body: str):

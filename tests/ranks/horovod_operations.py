@@ -1,10 +1,11 @@
 """Run on every rank: every operation of the installed Horovod against what numpy says.
 
-horovod_operations.py torch|tensorflow    rank 0 prints {operation: [what was wrong, by rank]} as JSON
+horovod_operations.py torch|tensorflow FILE    rank 0 writes {operation: [what was wrong, by rank]} as JSON
 """
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -167,7 +168,7 @@ def main():
         wrong[name] = [found for found in WORLD.allgather(trouble) if found]
     hvd.shutdown()
     if RANK == 0:
-        print(json.dumps(wrong))
+        Path(sys.argv[2]).write_text(json.dumps(wrong))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Run on two ranks: what Keras 3 does with Horovod.
 
-keras_adapter.py FOLDER    prints what each function of CASES returns on each rank, as {name: list} in JSON
+keras_adapter.py FOLDER    writes to FOLDER/found.json what each function of CASES returns on each rank:
+                           {name: list}
 """
 
 import json
@@ -144,13 +145,13 @@ CASES = (
 
 
 if __name__ == "__main__":
-    gathered = {}
+    folder, gathered = Path(sys.argv[1]), {}
     for case in CASES:
         hvd.init()
-        outcome = case(Path(sys.argv[1]))
+        outcome = case(folder)
         hvd.shutdown()
         gathered[case.__name__] = WORLD.gather(outcome)
         if WORLD.rank == 0:
-            print(case.__name__, "done", file=sys.stderr, flush=True)
+            print(case.__name__, "done", flush=True)
     if WORLD.rank == 0:
-        print(json.dumps(gathered))
+        (folder / "found.json").write_text(json.dumps(gathered))

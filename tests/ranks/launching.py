@@ -56,12 +56,17 @@ def run_training(folder: Path, runs: list[dict], ranks: int, timeout_s: float = 
     Returns the outcome of each rank, by name of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.json").write_text(json.dumps(runs))
-    command = [sys.executable, TRAIN_RUNS, folder]
+    run_script(ranks, TRAIN_RUNS, folder, timeout_s=timeout_s)
+    return read_outcomes(folder, runs, ranks)
+
+
+def run_script(ranks: int, script: Path, *arguments, timeout_s: float) -> None:
+    """Run a script to its end on so many ranks; one rank is started without MPI."""
+    command = [sys.executable, script, *arguments]
     if ranks > 1:
         command = [*mpi.mpiexec(), "-n", ranks, *command]
     [(status, output)] = run_bounded([command], [rank_environment()], timeout_s)
     assert status == 0, output
-    return read_outcomes(folder, runs, ranks)
 
 
 def read_outcomes(folder: Path, runs: list[dict], ranks: int) -> dict:

@@ -1,15 +1,10 @@
 """Horovod with Keras 3: what the stock optimizer does not do, and what the adapter does."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi
+from ranks.launching import run_script
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 
@@ -19,13 +14,9 @@ SCRIPT = Path(__file__).with_name("keras_adapter.py")
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory):
     """By case, what each rank found."""
-    ran = subprocess.run(
-        [*mpi.mpiexec(), "-n", "2", sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("keras"))],
-        env=os.environ | mpi.environment() | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return json.loads(ran.stdout.strip().splitlines()[-1])
+    folder = tmp_path_factory.mktemp("keras")
+    run_script(2, SCRIPT, folder, timeout_s=200)
+    return json.loads((folder / "found.json").read_text())
 
 
 def test_the_stock_optimizer_averages_nothing_and_says_nothing(on_two_ranks):

@@ -1,6 +1,6 @@
 """MPI ranks for a notebook: start them, run code on them, and never hang. In a notebook:
 
-from workshop_lib import ranks
+    from workshop_lib import ranks
 
     team = ranks.start(2)
     team.run(function, argument, timeout=60)     # one result a rank, in rank order

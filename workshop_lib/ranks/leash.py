@@ -71,7 +71,6 @@ def main():
     # Popen.wait with a limit would look twenty times a second, and the ranks need the cores.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = os.pipe()
-    os.set_blocking(woken, False)
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec)

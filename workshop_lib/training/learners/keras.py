@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
-from workshop_lib.training.learners.tensorflow import TensorflowLearner, metric_sums
+from workshop_lib.training.learners.tensorflow import TensorflowLearner, cross_entropy, metric_sums
 
 
 class KerasLearner(TensorflowLearner):
@@ -69,7 +69,8 @@ class Sums(keras.metrics.Metric):
         self.total = self.add_variable((3,), "zeros", dtype="float64", name="total")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign(self.total + metric_sums(keras.ops.reshape(y_true, (-1,)), y_pred))
+        labels = keras.ops.reshape(y_true, (-1,))
+        self.total.assign(self.total + metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
 
     def result(self):
         return self.total[0]

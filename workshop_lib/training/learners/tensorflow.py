@@ -62,12 +62,12 @@ class TensorflowLearner:
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
-            loss_sum = tf.reduce_sum(cross_entropies(labels, logits))
+            loss_sum = cross_entropy(logits, labels)
             scaled = loss_sum * scale
         tape = self.backend.wrap_tape(tape)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
-        self._sums.assign_add(metric_sums(labels, logits))
+        self._sums.assign_add(metric_sums(loss_sum, logits, labels))
         return loss_sum
 
     def evaluate(self) -> np.ndarray:
@@ -80,7 +80,8 @@ class TensorflowLearner:
 
     @tf.function(input_signature=[tf.TensorSpec([None, 28, 28], tf.uint8), tf.TensorSpec([None], tf.uint8)])
     def _evaluate(self, images, labels):
-        return metric_sums(labels, self.model(images, training=False))
+        logits = self.model(images, training=False)
+        return metric_sums(cross_entropy(logits, labels), logits, labels)
 
     def weights(self) -> list[np.ndarray]:
         return keras_cnn.to_torch([np.asarray(v) for v in self.model.trainable_variables])
@@ -107,16 +108,13 @@ def as_torch(values) -> torch.Tensor:
     return torch.tensor(np.ascontiguousarray(values))
 
 
-def cross_entropies(labels, logits):
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(labels, tf.int32), logits)
+def cross_entropy(logits, labels):
+    """Summed over the samples."""
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(labels, tf.int32), logits))
 
 
-def metric_sums(labels, logits):
+def metric_sums(loss, logits, labels):
     """Summed loss, correct answers and samples: float64 [3]."""
     correct = tf.argmax(logits, axis=1, output_type=tf.int32) == tf.cast(labels, tf.int32)
-    counted = [
-        tf.reduce_sum(cross_entropies(labels, logits)),
-        tf.math.count_nonzero(correct),
-        tf.shape(labels)[0],
-    ]
+    counted = [loss, tf.math.count_nonzero(correct), tf.shape(labels)[0]]
     return tf.stack([tf.cast(value, tf.float64) for value in counted])
