@@ -17,6 +17,8 @@ from workshop_lib.training.options import TrainOptions
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 Backend = Annotated[str, typer.Option(help=f"How gradients are averaged: {', '.join(REGISTRY)}.")]
+ZeroStage = Annotated[int | None, typer.Option(help="DeepSpeed's ZeRO stage, 0 to 3 (2 if not given).")]
+Precision = Annotated[str, typer.Option(help="fp32, or bf16 for matrix products and convolutions.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 BatchSize = Annotated[int, typer.Option(help="Samples a rank in each step.")]
 LearningRate = Annotated[float, typer.Option(help="Peak learning rate, before scaling.")]
@@ -76,6 +78,8 @@ def train(
     context: typer.Context,
     ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
     backend: Backend = TrainOptions.backend,
+    zero_stage: ZeroStage = TrainOptions.zero_stage,
+    precision: Precision = TrainOptions.precision,
     epochs: Epochs = TrainOptions.epochs,
     batch_size: BatchSize = TrainOptions.batch_size,
     lr: LearningRate = TrainOptions.lr,
@@ -196,6 +200,7 @@ def _report(record: dict, out: str | None) -> None:
 def sweep(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
     backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
+    zero_stages: Annotated[str, typer.Option(help="Of deepspeed, separated by commas.")] = "0,1,2,3",
     repeats: Annotated[int, typer.Option(help="Runs of each point.")] = 1,
     epochs: Epochs = TrainOptions.epochs,
     batch_size: BatchSize = TrainOptions.batch_size,
@@ -219,8 +224,13 @@ def sweep(
         from workshop_lib.scaling import curves, records
         from workshop_lib.scaling.sweep import sweep as run_sweep
 
-        counts = _counts(ranks)
-        options = [TrainOptions(backend=name, **common) for name in _backends(backends)]
+        counts = _counts("--ranks", ranks, at_least=1)
+        stages = {"deepspeed": _counts("--zero-stages", zero_stages, at_least=0)}
+        options = [
+            TrainOptions(backend=name, zero_stage=stage, **common)
+            for name in _backends(backends)
+            for stage in stages.get(name, [None])
+        ]
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
@@ -233,13 +243,13 @@ def sweep(
         print(f"records: {out}")
 
 
-def _counts(text: str) -> list[int]:
+def _counts(option: str, text: str, at_least: int) -> list[int]:
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise ValueError(f"--ranks {text!r}: give whole numbers of at least 1, as in 1,2,4.")
+        counts = [at_least - 1]
+    if min(counts) < at_least:
+        raise ValueError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in 1,2.")
     return counts
 
 

@@ -17,7 +17,7 @@ from workshop_lib.ranks import mpi, processes
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 
 COMMAND_LIMIT_S = 10.0
-PACKAGES = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
+PACKAGES = ("torch", "deepspeed", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
 OPTIONAL_PACKAGES = ("tensorflow", "horovod")
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 

@@ -55,12 +55,12 @@ def divide_again(average):
     return average_gradients
 
 
-def remember_model(prepare):
-    def prepare_and_keep(self, model):
+def remember_model(wrap):
+    def wrap_and_keep(self, model, make_optimizer):
         self.model = model
-        return prepare(self, model)
+        return wrap(self, model, make_optimizer)
 
-    return prepare_and_keep
+    return wrap_and_keep
 
 
 def shard_by_local_rank(epoch_batches):
@@ -110,7 +110,7 @@ def report_own_shard(over_ranks):
 MISTAKES = {
     "never_averaged": [(mpi.Mpi, "average_gradients", lambda _: never_averaged)],
     "average_parameters": [
-        (mpi.Mpi, "prepare", remember_model),
+        (mpi.Mpi, "wrap", remember_model),
         (mpi.Mpi, "average_gradients", lambda _: average_parameters),
     ],
     "divide_again": [(mpi.Mpi, "average_gradients", divide_again)],

@@ -70,5 +70,5 @@ def test_damaged(tmp_path, content):
 def test_other_options(tmp_path):
     path = tmp_path / "run.pt"
     checkpoint.write(path, state(1))
-    with pytest.raises(checkpoint.CheckpointError, match=r"written with lr 1 \(now 2\)"):
-        checkpoint.read(path, OPTIONS | {"lr": 2})
+    with pytest.raises(checkpoint.CheckpointError, match=r"written with peak_lr 1 \(now 2\)"):
+        checkpoint.read(path, OPTIONS | {"peak_lr": 2})

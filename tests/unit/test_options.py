@@ -21,12 +21,22 @@ from workshop_lib.training.options import TrainOptions
         ({"seed": -1}, "seed -1"),
         ({"max_steps": 0}, "max_steps 0"),
         ({"train_samples": 0}, "train_samples 0"),
+        ({"precision": "fp8"}, "precision 'fp8': use fp32 or bf16"),
+        ({"precision": "bf16", "backend": "horovod-tf"}, "horovod-tf computes in fp32"),
+        ({"backend": "deepspeed", "zero_stage": 4}, "zero_stage 4: use 0, 1, 2 or 3"),
+        ({"zero_stage": 1}, "zero_stage 1: only deepspeed has stages, not mpi"),
         ({"resume": True}, "resume needs a checkpoint"),
     ],
 )
 def test_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         TrainOptions(**wrong)
+
+
+def test_the_record_names_the_stage_that_runs():
+    assert TrainOptions(backend="deepspeed").as_dict()["zero_stage"] == 2
+    assert TrainOptions(backend="deepspeed", zero_stage=0).as_dict()["zero_stage"] == 0
+    assert TrainOptions(backend="ddp").as_dict()["zero_stage"] is None
 
 
 def test_defaults_are_valid():

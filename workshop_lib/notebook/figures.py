@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from workshop_lib.paths import replacing
+from workshop_lib.scaling import records
 from workshop_lib.training.backends import REGISTRY
 
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1))]
+LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
 GREY = "#595959"
 FONT_SIZE = 13
 SIZE_INCHES = (12, 6.4)
@@ -45,7 +46,7 @@ class Style:
 
     @classmethod
     def number(cls, index: int) -> "Style":
-        """The style of curve `index`; the first seven differ in all three."""
+        """The style of curve `index`; of a colour, there is one with each line and marker."""
         return cls(*(choices[index % len(choices)] for choices in (COLOURS, MARKERS, LINES)))
 
 
@@ -86,7 +87,8 @@ def caption(frame: pd.DataFrame) -> str:
 
 def in_order(names: Iterable[str]) -> dict[str, int]:
     """These backends in a fixed order, each with its style number, so that figures agree."""
-    everything = [*REGISTRY, *sorted(set(names) - set(REGISTRY))]
+    known = [name for backend in REGISTRY for name in records.names_of(backend)]
+    everything = [*known, *sorted(set(names) - set(known))]
     return {name: index for index, name in enumerate(everything) if name in set(names)}
 
 

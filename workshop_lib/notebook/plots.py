@@ -31,7 +31,7 @@ from workshop_lib.scaling.curves import (
     to_frame,
     weak_scaling,
 )
-from workshop_lib.scaling.records import RecordError
+from workshop_lib.scaling.records import RecordError, name_of
 
 __all__ = ["accuracy_curve", "save", "scaling_curve", "weak_scaling_curve"]
 
@@ -231,7 +231,8 @@ def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
     rows = []
     for record in records:
         seconds = 0.0
-        same = {name: record["what"][name] for name in ("backend", "world_size", "batch_size")}
+        same = {name: record["what"][name] for name in ("world_size", "batch_size")}
+        same["backend"] = name_of(record["what"])
         for epoch in record["epochs"]:
             seconds += epoch["seconds"]
             row = {

@@ -6,41 +6,48 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from workshop_lib.scaling import records
 from workshop_lib.scaling.records import RecordError
-from workshop_lib.training import ladder
+from workshop_lib.training import KINDS, ladder
 
 COLUMNS = [
     "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
     "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
-    "device", "threads_per_rank", "binding", "bind", "train_samples", "samples_per_rank", "cpu_model",
-    "cores", "data_dir", "epochs", "max_steps", "optimizer", "lr", "lr_scaling", "warmup_epochs", "decay",
+    "state_bytes", "device", "precision", "threads_per_rank", "binding", "bind", "train_samples",
+    "samples_per_rank", "cpu_model", "cores", "data_dir", "epochs", "max_steps", "optimizer", "lr",
+    "lr_scaling", "warmup_epochs", "decay",
 ]  # fmt: skip
 
 NUMBERS = [
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s",
     "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank",
+    "state_bytes",
 ]  # fmt: skip
+
+# Shown where a record has them.
+MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndiffer-\nence"}
 
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
-SAME_TRAINING = ["data_dir", "optimizer", "lr", "lr_scaling"]
+SAME_TRAINING = ["data_dir", "precision", "optimizer", "lr", "lr_scaling"]
 SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay"]
 
 
-def to_frame(records: Iterable[dict]) -> pd.DataFrame:
+def to_frame(found: Iterable[dict]) -> pd.DataFrame:
     """One row a training run (records of another kind are left out), with the columns COLUMNS.
 
     `steady_s` and `samples_per_s` are taken over the epochs after the first, because the first pays
     for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
     `first_epoch_only` is True. A run without a full epoch has NaN there. `communication_share` is the
     part of `steady_s` spent communicating, NaN where it was not measured. `repeat` counts the runs of
-    the same backend, world size and batch size from 0. `bind` is "core" where `binding` names cores.
+    the same backend, world size and batch size from 0; each stage of ZeRO counts as a backend. `bind` is
+    "core" where `binding` names cores.
 
     Raises RecordError naming a missing field.
     """
     rows, seen = [], {}
-    for number, record in enumerate(records, 1):
+    for number, record in enumerate(found, 1):
         if record.get("kind") != "train":
             continue
         try:
@@ -57,9 +64,11 @@ def _row(record: dict) -> dict:
     what, where, epochs = record["what"], record["where"], record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
-        **{name: what[name] for name in ("backend", "world_size", "batch_size", "global_batch")},
+        "backend": records.name_of(what),
+        **{name: what[name] for name in ("world_size", "batch_size", "global_batch")},
         **{name: what.get(name) for name in ("threads_per_rank", "binding", *SAME_RESULT)},
         "data_dir": what.get("data_dir") or "MNIST",
+        "precision": what.get("precision", "fp32"),
         # The cores themselves are others on each number of ranks.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
@@ -72,9 +81,17 @@ def _row(record: dict) -> dict:
         "test_accuracy": epochs[-1]["test_accuracy"] if epochs else None,
         "seconds_to_99": record["seconds_to_99"],
         "ranks_identical": bool(record["ranks_identical"]),
+        "state_bytes": _state_bytes(record.get("memory")),
         "ladder_difference": record.get("ladder", {}).get("largest_relative_difference"),
         **{name: where.get(name) for name in ("device", "cpu_model", "cores")},
     }
+
+
+def _state_bytes(memory: dict | None) -> int | None:
+    """Parameters, gradients and optimizer state together, on the rank that holds most of them."""
+    kinds = [(memory or {}).get(f"{kind}_bytes") or [None] for kind in KINDS]
+    ranks = list(zip(*kinds, strict=True))
+    return None if any(None in rank for rank in ranks) else max(map(sum, ranks))
 
 
 def _steady(epochs: list[dict]) -> dict:
@@ -172,19 +189,19 @@ def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
     return points
 
 
-def summary(records: Iterable[dict]) -> Table:
+def summary(found: Iterable[dict]) -> Table:
     """What was measured, as a rich table: one row a backend, batch size per rank and number of ranks.
 
-    Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The
-    largest parameter difference, of `record["ladder"]["largest_relative_difference"]`, is a column if
-    any record has it.
+    Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The most
+    bytes of state on a rank, of `record["memory"]`, and the largest parameter difference, of
+    `record["ladder"]["largest_relative_difference"]`, are columns if any record has them.
     """
-    frame = to_frame(records)
+    frame = to_frame(found)
     points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
     single = {key[:2]: row["samples_per_s"] for key, row in points.iterrows() if key[2] == 1}
     several = frame["batch_size"].nunique() > 1
-    compared = bool(frame["ladder_difference"].notna().any())
-    table = _empty_table(points, several, compared)
+    more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
+    table = _empty_table(points, several, more)
     runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
     for key, group in runs.groupby(["backend", "batch_size", "world_size"], sort=True):
         point = points.loc[key]
@@ -192,21 +209,21 @@ def summary(records: Iterable[dict]) -> Table:
         ranks = f"{key[2]}{'*' if point['oversubscribed'] else ''}"
         batch = [str(key[1])] if several else []
         cells = [key[0], ranks, *batch, _spread(point), _percent(share), *_outcome(group)]
-        if compared:
-            cells.append(_number(group["ladder_difference"].max(), "{:.1e}"))
-        table.add_row(*cells)
+        found = {
+            "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
+            "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
+        }
+        table.add_row(*cells, *(found[name] for name in more))
     return table
 
 
-def _empty_table(points: pd.DataFrame, several: bool, compared: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.caption, table.caption_justify = _caption(points, compared), "left"
+def _empty_table(points: pd.DataFrame, several: bool, more: dict[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table.caption, table.caption_justify = _caption(points, more), "left"
     table.add_column("backend", no_wrap=True)
     batch = ["batch\na rank"] if several else []
     headings = ["ranks", *batch, "samples/s\n(spread)", "effi-\nciency", "test\naccuracy"]
-    headings += ["s to\n99 %", "ranks\nequal"]
-    if compared:
-        headings.append("largest\nparameter\ndiffer-\nence")
+    headings += ["s to\n99 %", "ranks\nequal", *more.values()]
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     return table
@@ -238,13 +255,15 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None or pd.isna(value) else form.format(value)
 
 
-def _caption(points: pd.DataFrame, compared: bool) -> str:
+def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
     notes = ["samples/s: median of the repeats, first epochs left out"]
     batches = points.index.get_level_values("batch_size").unique()
     only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
     notes.append("spread: slowest to fastest repeat, of the median")
     notes.append(f"efficiency: against 1 rank of the same backend and batch{only}")
-    if compared:
+    if "state_bytes" in more:
+        notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
+    if "ladder_difference" in more:
         notes.append(
             f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch"
         )

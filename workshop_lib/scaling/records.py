@@ -7,10 +7,23 @@ from pathlib import Path
 
 from workshop_lib.paths import replacing
 from workshop_lib.training import SCHEMA
+from workshop_lib.training.options import ZERO_STAGES
 
 
 class RecordError(ValueError):
     """A record file, or a set of records, that cannot be used; the message says where and why."""
+
+
+def name_of(what: dict) -> str:
+    """What a run is called where backends are compared: each stage of DeepSpeed's ZeRO has its own name."""
+    stage = what.get("zero_stage")
+    return what["backend"] if stage is None else f"{what['backend']}-{stage}"
+
+
+def names_of(backend: str) -> list[str]:
+    """All names that runs of this backend can have."""
+    stages = ZERO_STAGES if backend == "deepspeed" else [None]
+    return [name_of({"backend": backend, "zero_stage": stage}) for stage in stages]
 
 
 def write(path: str | os.PathLike, record: dict) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from workshop_lib.scaling import records
 from workshop_lib.training import ladder
 
 
@@ -42,7 +43,7 @@ def sweep(
 def result_line(record: dict) -> str:
     """What a run came to, in one line."""
     what, epochs = record["what"], record["epochs"]
-    ranks = f"{what['backend']}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
+    ranks = f"{records.name_of(what)}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
     if not epochs:
         return f"{ranks}: stopped in the first epoch"
     last = epochs[-1]

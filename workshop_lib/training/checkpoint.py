@@ -8,20 +8,21 @@ import torch
 
 from workshop_lib.paths import replacing
 
-# A run that continues must agree on these, or it could not continue bit for bit.
+# A run that continues must agree on these. On as many ranks it then goes on bit for bit, on more or fewer
+# up to rounding.
 MUST_MATCH = (
     "epochs",
-    "batch_size",
-    "lr",
-    "lr_scaling",
+    "global_batch",
+    "peak_lr",
     "warmup_epochs",
     "decay",
     "optimizer",
     "seed",
     "data_dir",
     "train_samples",
-    "world_size",
     "train_size",
+    "precision",
+    "framework",
 )
 
 

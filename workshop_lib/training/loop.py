@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.training import backends, checkpoint, device, metrics, record, schedules
+from workshop_lib.training import KINDS, backends, checkpoint, device, memory, metrics, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
 from workshop_lib.training.callbacks import StepEvent, methods_of
@@ -54,6 +54,7 @@ class _Run:
         self.options, self.backend, self.hooks = options, backend, hooks
         self.world, self.device = backend.world, backend.device
         self.record = record.start(options, backend)
+        memory.reset_peak(self.device)
         self.all_succeed(self.load_data)
         self.plan_steps()
         self.learner = backend.learner(options, *self.splits)
@@ -124,10 +125,17 @@ class _Run:
         digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
         record.check_identical(digests)
         return self.record | {
+            "memory": self.memory(),
             "weights_sha256": digests,
             "ranks_identical": True,
             "stopped": stopped,
         }
+
+    def memory(self) -> dict:
+        """Bytes on each rank, by rank: of the model's states, if the learner knows them, and the peak."""
+        own = {"peak": memory.peak_bytes(self.device)} | (self.learner.live_bytes or {})
+        ranks = self.backend.allgather(own)
+        return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
 
     def info(self) -> dict:
         return {
@@ -273,12 +281,17 @@ class _Run:
             setattr(self, name, state[name])
         self.record.update(state["record"])
         self.learner.load_state(state)
-        self.learner.load_own_state(state["ranks"][self.world.rank])
+        if len(state["ranks"]) == self.world.world_size:
+            self.learner.load_own_state(state["ranks"][self.world.rank])
+        elif self.world.rank == 0:  # written on another number of ranks: what they had summed is kept once
+            self.learner.load_sums(sum(own["sums"] for own in state["ranks"]))
 
     def must_match(self) -> dict:
         all_names = self.options.as_dict() | {
-            "world_size": self.world.world_size,
+            "global_batch": self.options.batch_size * self.world.world_size,
+            "peak_lr": self.peak_lr,
             "train_size": self.train_size,
+            "framework": self.backend.framework,
         }
         return {name: all_names[name] for name in checkpoint.MUST_MATCH}
 

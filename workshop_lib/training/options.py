@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields
 from workshop_lib.training.backends import REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS
 
+PRECISIONS = ("fp32", "bf16")
+ZERO_STAGES = (0, 1, 2, 3)
+DEFAULT_ZERO_STAGE = 2
 OPTIMIZERS = ("sgd", "adam")
 MOMENTUM = 0.9  # of sgd, Nesterov's
 DEVICES = ("auto", "cpu", "cuda")
@@ -15,12 +18,15 @@ DEVICES = ("auto", "cpu", "cuda")
 class TrainOptions:
     """Options of one run, the same on every rank. Raises ValueError naming a wrong value.
 
+    zero_stage is deepspeed's alone; precision is what the network computes in;
     batch_size is per rank, warmup_epochs may be a fraction, train_samples keeps only the first
     so many training samples, max_steps ends the run after so many optimizer steps, checkpoint
     is a file that rank 0 writes at each epoch's end and at a stop; resume continues from it.
     """
 
     backend: str = "mpi"
+    zero_stage: int | None = None
+    precision: str = "fp32"
     epochs: int = 2
     batch_size: int = 64
     lr: float = 0.1
@@ -43,10 +49,12 @@ class TrainOptions:
             "decay": DECAYS,
             "optimizer": OPTIMIZERS,
             "device": DEVICES,
+            "precision": PRECISIONS,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} {getattr(self, name)!r}: use {_listed(allowed)}")
+        self._check_backend()
         for name in ("epochs", "batch_size"):
             self._check_whole(name, at_least=1)
         for name in ("max_steps", "train_samples"):
@@ -57,6 +65,17 @@ class TrainOptions:
         self._check_number("warmup_epochs", above_zero=False)
         if self.resume and self.checkpoint is None:
             raise ValueError("resume needs a checkpoint: name the file to continue from")
+
+    def _check_backend(self) -> None:
+        if self.backend == "deepspeed":
+            if self.zero_stage is None:
+                object.__setattr__(self, "zero_stage", DEFAULT_ZERO_STAGE)
+            if self.zero_stage not in ZERO_STAGES:
+                raise ValueError(f"zero_stage {self.zero_stage!r}: use 0, 1, 2 or 3")
+        elif self.zero_stage is not None:
+            raise ValueError(f"zero_stage {self.zero_stage!r}: only deepspeed has stages, not {self.backend}")
+        if self.precision != "fp32" and self.backend in ("horovod-tf", "horovod-keras"):
+            raise ValueError(f"precision {self.precision!r}: {self.backend} computes in fp32 here; use fp32")
 
     def _check_whole(self, name: str, at_least: int) -> None:
         value = getattr(self, name)

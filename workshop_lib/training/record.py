@@ -18,7 +18,7 @@ from workshop_lib.training import SCHEMA
 from workshop_lib.training.cores import affinity, usable_cores
 
 TARGET_ACCURACY = 0.99
-PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "numpy", "mpi4py")
+PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "deepspeed", "numpy", "mpi4py")
 
 
 def describe_rank(device: torch.device) -> dict:
@@ -74,6 +74,7 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
         "where": where,
         "epochs": [],
         "seconds_to_99": None,
+        "memory": None,
         "weights_sha256": [],
         "ranks_identical": None,
         "stopped": False,

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 REGISTRY = {
     "mpi": "workshop_lib.training.backends.mpi:Mpi",
     "ddp": "workshop_lib.training.backends.ddp:Ddp",
+    "fsdp": "workshop_lib.training.backends.fsdp:Fsdp",
+    "deepspeed": "workshop_lib.training.backends.deepspeed:Deepspeed",
     "horovod": "workshop_lib.training.backends.horovod:Horovod",
     "horovod-tf": "workshop_lib.training.backends.horovod_tf:HorovodTf",
     "horovod-keras": "workshop_lib.training.backends.horovod_keras:HorovodKeras",
@@ -16,6 +18,8 @@ REGISTRY = {
 FRAMEWORKS = {
     "mpi": ("torch", "mpi4py"),
     "ddp": ("torch",),
+    "fsdp": ("torch",),
+    "deepspeed": ("torch", "deepspeed"),
     "horovod": ("torch", "mpi4py", "horovod"),
     "horovod-tf": ("tensorflow", "mpi4py", "horovod"),
     "horovod-keras": ("tensorflow", "keras", "mpi4py", "horovod"),

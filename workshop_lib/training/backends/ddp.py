@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, MakeOptimizer
 from workshop_lib.training.rendezvous import join_process_group
 
 
@@ -27,9 +27,11 @@ class Ddp(Backend):
         nccl = dist.get_backend() == "nccl"
         self.message_device = device if nccl else torch.device("cpu")
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         # The constructor broadcasts the weights of rank 0.
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, gradient_as_bucket_view=True), make_optimizer(
+            model.parameters()
+        )
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = torch.tensor(values, device=self.message_device)

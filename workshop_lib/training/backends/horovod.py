@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from workshop_lib.training.backends import horovod_process
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, MakeOptimizer
 
 
 class Horovod(Backend):
@@ -28,14 +28,12 @@ class Horovod(Backend):
         super().__init__(world, device)
         horovod_process.start(hvd, world)
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        return model
-
-    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = make_optimizer(model.parameters())
         # In one group, the gradients of this small network leave in one message, and not in several cycles.
         names = model.named_parameters()
-        return hvd.DistributedOptimizer(optimizer, named_parameters=names, op=hvd.Average, groups=1)
+        return model, hvd.DistributedOptimizer(optimizer, named_parameters=names, op=hvd.Average, groups=1)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return hvd.allreduce(torch.tensor(values), op=hvd.Sum, name="sum").numpy()

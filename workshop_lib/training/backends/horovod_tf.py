@@ -25,6 +25,7 @@ from workshop_lib.training.backends.base import Backend
 
 class HorovodTf(Backend):
     name = "horovod-tf"
+    framework = "TensorFlow"
     communication_s = None
 
     def __init__(self, world, device):

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, MakeOptimizer
 
 
 class Mpi(Backend):
@@ -21,7 +21,7 @@ class Mpi(Backend):
         self.comm = world.mpi_comm()
         self.communication_s = 0.0
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         parameters = list(model.parameters())
         size = sum(parameter.numel() for parameter in parameters)
         self.flat = torch.zeros(size, dtype=parameters[0].dtype, device=self.device)
@@ -31,7 +31,7 @@ class Mpi(Backend):
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
         self._broadcast(parameters)
-        return model
+        return model, make_optimizer(parameters)
 
     def _broadcast(self, parameters: list[nn.Parameter]) -> None:
         with torch.no_grad():

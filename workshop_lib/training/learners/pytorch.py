@@ -1,6 +1,8 @@
 """One rank's training in PyTorch."""
 
+import math
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,10 +10,15 @@ from torch.nn import functional
 
 from workshop_lib.data.mnist import Split
 from workshop_lib.models import torch_cnn
+from workshop_lib.training import memory
 from workshop_lib.training.backends.base import Backend
 from workshop_lib.training.options import MOMENTUM, TrainOptions
 
 TEST_BATCH = 500
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True, fused=True),
+    "adam": partial(torch.optim.Adam, fused=True),
+}
 
 
 class TorchLearner:
@@ -21,14 +28,10 @@ class TorchLearner:
         self.backend, self.device = backend, backend.device
         self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
+        self.test_total = test.total
         self.model = torch_cnn.build(options.seed).to(self.device)
-        self.forward = backend.prepare(self.model)
-        parameters = self.model.parameters()
-        if options.optimizer == "adam":
-            optimizer = torch.optim.Adam(parameters, fused=True)
-        else:
-            optimizer = torch.optim.SGD(parameters, momentum=MOMENTUM, nesterov=True, fused=True)
-        self.optimizer = backend.wrap_optimizer(optimizer, self.model)
+        self.forward, self.optimizer = backend.prepare(self.model, OPTIMIZERS[options.optimizer], options)
+        self.live_bytes, self.has_stepped = None, False
         torch.manual_seed(options.seed + backend.world.rank)
         self.reset_sums()
 
@@ -59,30 +62,34 @@ class TorchLearner:
         logits = self.forward(torch_cnn.normalise(self.images[indices]))  # [n_local, 10]
         loss = functional.cross_entropy(logits, labels, reduction="sum")
         # The backend takes the mean over ranks, so world_size cancels: see backends/base.py.
-        (loss * (self.backend.world.world_size / n_global)).backward()
+        self.backend.backward(loss * (self.backend.world.world_size / n_global))
         self.backend.average_gradients()
+        if self.live_bytes is None and self.has_stepped:
+            self.live_bytes = memory.live_bytes(self.model, self.optimizer)
         self.optimizer.step()
+        self.has_stepped = True
         self._sums += metric_sums(loss.detach(), logits.detach(), labels)
         return loss.detach()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def evaluate(self) -> np.ndarray:
         sums = torch.zeros_like(self._sums)
-        batches = self.test_images.split(TEST_BATCH), self.test_labels.split(TEST_BATCH)
-        for images, labels in zip(*batches, strict=True):
-            logits, labels = self.model(torch_cnn.normalise(images)), labels.long()
+        # As many batches on every rank: with sharded weights, each is a collective.
+        batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
+        split = self.test_images.tensor_split(batches), self.test_labels.tensor_split(batches)
+        for images, labels in zip(*split, strict=True):
+            logits, labels = self.forward(torch_cnn.normalise(images)), labels.long()
             sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
         return sums.cpu().numpy()
 
     def weights(self) -> list[np.ndarray]:
-        return [p.detach().cpu().numpy() for p in self.model.parameters()]
+        return [weight.cpu().numpy() for weight in self.backend.weights(self.model)]
 
     def state(self) -> dict:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return self.backend.state(self.model, self.optimizer)
 
     def load_state(self, state: dict) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.backend.load_state(self.model, self.optimizer, state)
 
     def own_state(self) -> dict:
         on_gpu = self.device.type == "cuda"
@@ -92,8 +99,11 @@ class TorchLearner:
             "cuda_generator": torch.cuda.get_rng_state(self.device) if on_gpu else None,
         }
 
+    def load_sums(self, sums: torch.Tensor) -> None:
+        self._sums = sums.to(self.device)
+
     def load_own_state(self, own: dict) -> None:
-        self._sums = own["sums"].to(self.device)
+        self.load_sums(own["sums"])
         torch.set_rng_state(own["torch_generator"])
         if own["cuda_generator"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(own["cuda_generator"], self.device)

@@ -17,6 +17,8 @@ TEST_BATCH = 500
 class TensorflowLearner:
     """See learners/__init__.py. All ranks create it together: the backend broadcasts the weights."""
 
+    live_bytes = None  # TensorFlow does not say what it holds of gradients
+
     def __init__(self, options: TrainOptions, backend, train: Split, test: Split):
         self.backend = backend
         self.train_split, self.test_split = train, test
@@ -100,8 +102,11 @@ class TensorflowLearner:
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums())}
 
+    def load_sums(self, sums: torch.Tensor) -> None:
+        self._sums.assign(sums.numpy())
+
     def load_own_state(self, own: dict) -> None:
-        self._sums.assign(own["sums"].numpy())
+        self.load_sums(own["sums"])
 
 
 def as_torch(values) -> torch.Tensor:

@@ -1,0 +1,280 @@
+"""The checks of 06_deepspeed_zero accept right answers and say of wrong ones what is wrong; and the ring."""
+
+import ast
+import sys
+
+import answers
+import cloudpickle
+import numpy as np
+import pytest
+from answers import from_source, variant, written
+from mpi4py import MPI
+from verdicts import Verdicts
+
+from workshop_lib.comm import ring
+from workshop_lib.comm.counting import CountingComm, rounds
+from workshop_lib.notebook.exercises import zero as check
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+NOTEBOOK = "06_deepspeed_zero"
+REDUCE_1 = "total = ring.reduce_scatter(self.comm, self.flat_gradient().numpy())"
+GRADIENT_1 = "self.share.grad = torch.from_numpy(total / self.comm.size)"
+GATHER_1 = "ring.allgather(self.comm, self.weights.numpy())"
+STEP_1 = "self.optimizer.step()"
+REDUCE_2 = "total = ring.reduce_scatter(self.comm, flat.numpy())"
+GRADIENT_2 = "self.shares[p].grad = torch.from_numpy(total / self.comm.size)"
+DROP_2 = "p.grad = None"
+ALL_1 = "flat = self.flat_gradient().numpy()"
+SUM_1 = "flat[mine] = ring.reduce_scatter(self.comm, flat); ring.allgather(self.comm, flat)"
+MINE_1 = "mine = ring.part(len(flat), self.comm.rank, self.comm.size)"
+SUM_2 = "whole = flat.numpy(); mine = ring.part(len(whole), self.comm.rank, self.comm.size)"
+
+
+def source(name: str, solved: bool) -> str:
+    """Imports of the notebook, and its cell that defines the class `name`."""
+    cells = answers._cells(NOTEBOOK)[solved]
+    kinds = (ast.Import, ast.ImportFrom)
+    imports = [
+        ast.unparse(node) for cell in cells for node in ast.parse(cell).body if isinstance(node, kinds)
+    ]
+    (cell,) = (cell for cell in cells if cell.startswith(f"class {name}:"))
+    return "\n".join([*imports, cell])
+
+
+def changed(name: str, *replacements: tuple[str, str]):
+    """The solved class with lines in it replaced, each by one line or several."""
+    text = source(name, solved=True)
+    for old, new in replacements:
+        assert old in text, f"the solution of {name} has no {old!r}"
+        text = text.replace(old, new.replace("\n", "\n        "))
+    return from_source(text, name)
+
+
+def zero1(*replacements):
+    return lambda: changed("Zero1", *replacements)
+
+
+def zero2(*replacements):
+    return lambda: changed("Zero2", *replacements)
+
+
+def formula(*replacements):
+    return lambda: variant(NOTEBOOK, "bytes_per_rank", *replacements)
+
+
+RIGHT = {
+    "Zero1, divided before": zero1(
+        (REDUCE_1, "total = ring.reduce_scatter(self.comm, self.flat_gradient().numpy() / self.comm.size)"),
+        (GRADIENT_1, "self.share.grad = torch.from_numpy(total)"),
+    ),
+    "Zero2, adds up until the step": zero2(
+        (
+            GRADIENT_2,
+            "mean, old = torch.from_numpy(total / self.comm.size), self.shares[p].grad\n"
+            "self.shares[p].grad = mean if old is None else old + mean",
+        ),
+        (STEP_1, "self.optimizer.step(); self.optimizer.zero_grad()"),
+    ),
+    "bytes_per_rank, rounded up": lambda: written(
+        "",
+        "bytes_per_rank(parameters, ranks, stage)",
+        "share = -(-parameters // ranks)",
+        "state = {'parameters': 4 * parameters, 'gradients': 4 * parameters, 'optimizer': 8 * parameters}",
+        "if stage > 0: state['optimizer'] = 8 * share",
+        "if stage > 1: state['gradients'] = 4 * share",
+        "if stage > 2: state['parameters'] = 4 * share",
+        "return state",
+    ),
+}
+WRONG = {
+    "1: sum": (zero1(("total / self.comm.size", "total")), "the sum over ranks, not the mean"),
+    "1: divided twice": (zero1(("total / self.comm.size", "total / self.comm.size**2")), "divided by twice"),
+    "1: no allgather": (zero1((GATHER_1, "pass")), "ends with an allgather"),
+    "1: allgather before the step": (
+        zero1((STEP_1, "pass"), (GATHER_1, f"{GATHER_1}; {STEP_1}")),
+        "ends with an allgather",
+    ),
+    "1: no step": (zero1((STEP_1, "pass")), "the step moved nothing"),
+    "1: the share has no gradient": (zero1((GRADIENT_1, "pass")), "the step moved nothing"),
+    "1: own gradient": (
+        zero1((REDUCE_1, f"{ALL_1}\ntotal = self.comm.size * flat[ring.part(len(flat), self.comm.rank, 2)]")),
+        "the gradient of the one rank that owns it",
+    ),
+    "1: every rank alone": (
+        zero1(
+            (REDUCE_1, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"),
+            (GATHER_1, "pass"),
+        ),
+        "no rank sent anything",
+    ),
+    "1: the part of rank 0": (
+        zero1((REDUCE_1, f"{ALL_1}; {MINE_1}\n{SUM_1}\ntotal = flat[ring.part(len(flat), 0, 2)]")),
+        "only the part of rank 0 is right",
+    ),
+    "1: allreduce first": (
+        zero1((REDUCE_1, f"{ALL_1}; {MINE_1}\n{SUM_1}\ntotal = flat[mine]")),
+        "an allreduce of the gradients",
+    ),
+    "1: allgather twice": (zero1((GATHER_1, f"{GATHER_1}; {GATHER_1}")), "1.5 times as many"),
+    "1: state for everything": (
+        zero1(
+            ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
+            ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
+            (
+                GRADIENT_1,
+                f"{ALL_1}; {MINE_1}; flat[mine] = total / 2; ring.allgather(self.comm, flat); at = 0",
+            ),
+            (
+                STEP_1,
+                "for p in self.parameters:\n"
+                "    p.grad = torch.from_numpy(flat[at : at + p.numel()]).view_as(p); at += p.numel()\n"
+                "self.optimizer.step()",
+            ),
+        ),
+        "made for the shares",
+    ),
+    "1: state lost": (
+        zero1((STEP_1, "self.optimizer.step(); self.optimizer.state.clear()")),
+        "the optimizer's state lost",
+    ),
+    "2: sum": (zero2(("total / self.comm.size", "total")), "the sum over ranks, not the mean"),
+    "2: own gradient": (
+        zero2(
+            (REDUCE_2, "total = flat.numpy()[ring.part(len(flat), self.comm.rank, self.comm.size)]"),
+            (GRADIENT_2, "self.shares[p].grad = torch.from_numpy(total.copy())"),
+        ),
+        "the gradient of the one rank that owns it",
+    ),
+    "2: p.grad kept": (zero2((DROP_2, "pass")), "The whole gradient is still there"),
+    "2: no gradient for the share": (zero2((GRADIENT_2, "pass")), "the step moved nothing"),
+    "2: reduced in step": (
+        zero2(
+            (f"{REDUCE_2}\n        {GRADIENT_2}\n        {DROP_2}", "pass"),
+            (
+                STEP_1,
+                "for p, share in self.shares.items():\n"
+                "    flat = pad(p.grad.flatten(), (0, -p.numel() % self.comm.size))\n"
+                "    share.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)\n"
+                "self.optimizer.step()",
+            ),
+        ),
+        "belongs into `reduce`, not into `step`",
+    ),
+    "2: all dropped with the last one": (
+        zero2(
+            (
+                DROP_2,
+                "self.seen = [*getattr(self, 'seen', []), p]\n"
+                "if len(self.seen) % 4 == 0:\n"
+                "    for seen in self.seen: seen.grad = None",
+            )
+        ),
+        "drop each gradient as soon as it is reduced",
+    ),
+    "2: a third is kept": (
+        zero2((DROP_2, "p.grad = None if p.numel() > 3 else p.grad")),
+        "Keep nothing but the share",
+    ),
+    "2: allreduce": (
+        zero2(
+            (
+                REDUCE_2,
+                f"{SUM_2}\nwhole[mine] = ring.reduce_scatter(self.comm, whole)\n"
+                "ring.allgather(self.comm, whole); total = whole[mine]",
+            )
+        ),
+        "an allreduce of the gradients",
+    ),
+    "2: adds to the step before": (
+        zero2(
+            (
+                GRADIENT_2,
+                "self.sums = getattr(self, 'sums', {})\n"
+                "self.sums[p] = self.sums.get(p, 0) + torch.from_numpy(total / self.comm.size)\n"
+                "self.shares[p].grad = self.sums[p]",
+            )
+        ),
+        "the gradient of the step before",
+    ),
+    "bytes: numbers": (formula(("4 *", "1 *"), ("8 *", "2 *")), "each takes 4 bytes"),
+    "bytes: one number of Adam's": (formula(("8 *", "4 *")), "Adam keeps two numbers"),
+    "bytes: with master weights": (formula(("8 *", "12 *")), "without a second copy"),
+    "bytes: nothing divided": (formula(("(ranks if stage >= 1 else 1)", "1")), "only its share of them"),
+    "bytes: a stage too early": (formula(("stage >= 2", "stage >= 1")), "does not share them out yet"),
+    "bytes: a number": (
+        lambda: written("", "bytes_per_rank(parameters, ranks, stage)", "return 16 * parameters"),
+        "it returned 16000",
+    ),
+}
+NEVER_ENDS = {
+    "1: allgather on rank 0 alone": (
+        zero1((GATHER_1, f"if self.comm.rank == 0: {GATHER_1}")),
+        "same calls, in the same order",
+    ),
+    "2: rank 0 reduces the large ones alone": (
+        zero2((REDUCE_2, f"if self.comm.rank == 1 and p.numel() > 20: p.grad = None; return\n{REDUCE_2}")),
+        "must call it for every parameter",
+    ),
+}
+
+
+class TestVerdicts(Verdicts):
+    check, notebook = check, NOTEBOOK
+    names = ("bytes_per_rank",)
+    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+
+
+@pytest.mark.parametrize("name", ["Zero1", "Zero2"])
+def test_the_solved_class_passes_and_the_stub_is_not_solved_yet(name):
+    assert getattr(check, name)(from_source(source(name, solved=True), name)).passed
+    verdict = getattr(check, name)(from_source(source(name, solved=False), name))
+    assert verdict.passed is None, verdict
+
+
+def test_the_exercises_formula_is_that_of_the_library():
+    from workshop_lib.scaling.zero_memory import state_bytes
+
+    fp32 = {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}
+    for stage in range(4):
+        assert check._state(1_000, 4, stage) == state_bytes(1_000, 4, stage, **fp32)
+
+
+def halves(n: int) -> dict:
+    """On a rank: what the two halves give and send."""
+    comm = CountingComm(MPI.COMM_WORLD)
+    array = np.arange(n, dtype=np.float64) * (1 + comm.rank)
+    before = array.copy()
+    part = ring.reduce_scatter(comm, array)
+    reduced = (comm.bytes_sent, comm.messages_sent, list(comm.log))
+    gathered = np.full(n, np.nan)
+    gathered[ring.part(n, comm.rank, comm.size)] = part
+    ring.allgather(comm, gathered)
+    return {
+        "kept": np.array_equal(array, before),
+        "part": part,
+        "gathered": gathered,
+        "reduced": reduced[:2],
+        "sent": (comm.bytes_sent - reduced[0], comm.messages_sent - reduced[1]),
+        "logs": (reduced[2], comm.log[len(reduced[2]) :]),
+    }
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_halves_of_a_ring(team, size):
+    if team.n != size:
+        team.restart(size)
+    n = 24
+    facts = team.run(halves, n)
+    total = np.arange(n) * sum(range(1, size + 1))
+    for rank, of_rank in enumerate(facts):
+        assert of_rank["kept"]
+        assert np.array_equal(of_rank["part"], total[ring.part(n, rank, size)])
+        assert np.array_equal(of_rank["gathered"], total)
+        assert of_rank["reduced"] == of_rank["sent"] == (8 * n * (size - 1) // size, size - 1)
+    for half in range(2):
+        assert rounds([of_rank["logs"][half] for of_rank in facts]) == size - 1
+
+
+def test_parts_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="7 elements do not divide by 2 ranks: pad them with 1 zeros"):
+        ring.part(7, 0, 2)

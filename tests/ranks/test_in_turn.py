@@ -1,0 +1,30 @@
+"""Every backend in the same processes, one after the other, and again in another order."""
+
+import pytest
+
+from workshop_lib import ranks
+from workshop_lib.training.backends import available
+from workshop_lib.training.options import TrainOptions
+
+STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, "lr": 0.02}
+
+
+@pytest.mark.timeout(600)
+def test_any_backend_after_any_other():
+    runs = [TrainOptions(backend=name, **STEPS) for name in available()]
+    runs += [TrainOptions(backend="deepspeed", zero_stage=stage, **STEPS) for stage in (3, 0, 1)]
+    try:
+        team = ranks.start(2)
+        pids = [about["pid"] for about in team.about()]
+        losses = {}
+        for options in [*runs, *reversed(runs)]:
+            record = team.train(options, timeout=200, show=False)
+            losses.setdefault((options.backend, options.zero_stage), []).append(
+                record["epochs"][0]["test_loss"]
+            )
+        assert [about["pid"] for about in team.about()] == pids
+    finally:
+        ranks.stop()
+    mine = losses[("mpi", None)][0]
+    for found in losses.values():
+        assert found == pytest.approx([mine, mine], rel=1e-3)

@@ -1,0 +1,70 @@
+"""Sharded states in a checkpoint: whole in the file, so that any number of ranks, and any backend of PyTorch,
+can go on from it."""
+
+import shutil
+
+import pytest
+from ranks.ladder import write_small_mnist
+from ranks.launching import run_training
+from ranks.test_ladder_sharded import sharded_run
+
+from workshop_lib.training.ladder import largest_relative_difference, weights
+
+pytestmark = pytest.mark.timeout(600)
+
+RUNGS = ("fsdp", "deepspeed-0", "deepspeed-1", "deepspeed-3")
+STEPS_PER_EPOCH = 25
+STOP_AFTER = STEPS_PER_EPOCH + 8
+RANKS = 2
+
+
+def part(folder, rung, name, ranks=RANKS, **more):
+    """A run of two epochs on a checkpoint of its own."""
+    options = {"max_steps": None, "epochs": 2, "checkpoint": str(folder / f"{rung}-{name}.pt")} | more
+    return sharded_run(folder, rung, "adam", ranks, **options) | {"name": f"{rung}-{name}"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Two epochs whole, and stopped in the second and resumed: on as many ranks, on 4, and on one without any
+    backend."""
+    folder = tmp_path_factory.mktemp("resume")
+    write_small_mnist(folder)
+    whole = [part(folder, rung, "whole") for rung in RUNGS]
+    first = [part(folder, rung, "first") | {"stop_after": STOP_AFTER} for rung in RUNGS]
+    found = run_training(folder, whole + first, RANKS, timeout_s=300)
+    for ranks in (1, RANKS, 4):
+        runs = []
+        for rung in RUNGS:
+            shutil.copy(folder / f"{rung}-first.pt", folder / f"{rung}-on-{ranks}.pt")
+            runs.append(part(folder, rung, f"on-{ranks}", ranks, resume=True))
+            if ranks == 1:
+                runs[-1]["options"] |= {"backend": "mpi", "zero_stage": None}
+                runs[-1]["backend_object"] = "base"
+        found |= run_training(folder, runs, ranks, timeout_s=300)
+    return folder, found
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_on_as_many_ranks_bit_for_bit(outcomes, rung):
+    _, found = outcomes
+    whole, first, second = (found[f"{rung}-{name}"] for name in ("whole", "first", f"on-{RANKS}"))
+    assert [rank.get("error") for rank in whole + first + second] == [None] * 3 * RANKS
+    assert first[0]["record"]["stopped"]
+    assert first[0]["record"]["weights_sha256"] != whole[0]["record"]["weights_sha256"]
+    assert second[0]["record"]["weights_sha256"] == whole[0]["record"]["weights_sha256"]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_on_another_number_of_ranks_up_to_rounding(outcomes, rung, ranks):
+    folder, found = outcomes
+    assert [rank.get("error") for rank in found[f"{rung}-on-{ranks}"]] == [None] * ranks
+    difference = largest_relative_difference(
+        weights(folder / f"{rung}-on-{ranks}.pt"), weights(folder / f"{rung}-whole.pt")
+    )
+    print(f"{rung} resumed on {ranks}: {difference:.1e}")
+    assert difference < 5e-6
+    rows = [found[f"{rung}-{name}"][0]["record"]["epochs"] for name in (f"on-{ranks}", "whole")]
+    for name in ("train_loss", "test_loss"):  # what the ranks had summed before the stop is in it once
+        assert rows[0][-1][name] == pytest.approx(rows[1][-1][name], rel=1e-4)

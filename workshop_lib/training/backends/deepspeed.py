@@ -1,0 +1,182 @@
+"""DeepSpeed and its ZeRO stages. What turns a one-process script into this:
+
+    deepspeed.init_distributed(dist_backend="gloo")                    one process of many
+    engine, *_ = deepspeed.initialize(model=…, optimizer=…, config=…)  everybody starts alike
+    engine.backward(loss)                                              averages the gradients
+    engine.step()                                                      in place of optimizer.step()
+
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): stage 0 is plain data parallelism; from stage 1 each rank
+keeps a share of the optimizer's state, from 2 also of the gradients, from 3 also of the parameters.
+"""
+
+import logging
+import os
+import warnings
+
+# Read by DeepSpeed when it begins. Without it, it takes a machine without GPUs for one with.
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+import torch.distributed as dist
+from deepspeed.utils import (
+    groups,
+    logger,
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
+from torch import nn
+from torch.nn import functional
+
+from workshop_lib.models import torch_cnn
+from workshop_lib.training.backends.base import MakeOptimizer
+from workshop_lib.training.backends.ddp import Ddp
+from workshop_lib.training.rendezvous import join_process_group
+
+logger.setLevel(logging.ERROR)  # it would comment on every engine that it makes
+
+
+def start(world, device: torch.device) -> None:
+    """Join the process group of this process's life, and have DeepSpeed use it. All ranks call it.
+
+    No compiler starts: on a CPU, DeepSpeed would take a minute or two here to build its allreduce.
+    """
+    join_process_group(world, device)
+    # It takes the rank's GPU from the first, and stops where Open MPI, which may count otherwise, disagrees.
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
+        os.environ[name] = str(world.local_rank)
+    # Else DeepSpeed compiles test programs, to find out which operations of its own it could compile.
+    deepspeed.ops.__compatible_ops__ = {}
+    # DeepSpeed calls names that PyTorch has begun to replace.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    if not deepspeed.comm.is_initialized():
+        deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+    # DeepSpeed would clone this group, without a limit to the wait: with gloo on busy cores that has hung.
+    groups._WORLD_GROUP = dist.group.WORLD
+
+
+def config(batch_size: int, zero_stage: int, precision: str = "fp32") -> dict:
+    """DeepSpeed's configuration, for an optimizer of PyTorch's: DeepSpeed's own would have to be compiled."""
+    return {
+        "train_micro_batch_size_per_gpu": batch_size,
+        "zero_optimization": {"stage": zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,  # without it, DeepSpeed scales gradients down to a norm of 1
+        "bf16": {"enabled": precision == "bf16"},
+        "steps_per_print": None,
+    }
+
+
+class Deepspeed(Ddp):
+    """The optimizer steps on its share of fp32 weights, also where the model has weights in bf16."""
+
+    name = "deepspeed"
+    engine = None
+
+    def __init__(self, world, device):
+        super().__init__(world, device)
+        start(world, device)
+
+    def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
+        # Stage 0 has no fp32 copy of the weights to step on, so it casts as the other backends do.
+        self.sharded, cast = options.zero_stage > 0, options.precision == "bf16"
+        precision = options.precision if self.sharded else "fp32"
+        self.engine, optimizer, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=make_optimizer(model.parameters()),
+            config=config(options.batch_size, options.zero_stage, precision),
+        )
+        forward = self.in_bf16(self.engine) if cast else self.engine
+        return (self.with_bf16_weights if cast and self.sharded else forward), Steps(self.engine)
+
+    def with_bf16_weights(self, images: torch.Tensor) -> torch.Tensor:
+        return self.engine(images.bfloat16()).float()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.engine.backward(loss)
+
+    def weights(self, model: nn.Module) -> list[torch.Tensor]:
+        """Of ZeRO's stages 1 and 2, this rank's own, which the ranks' weights are compared by."""
+        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+            return [parameter.detach().float().clone() for parameter in model.parameters()]
+
+    def state(self, model: nn.Module, optimizer) -> dict:
+        if not self.sharded:
+            return super().state(model, self.engine.optimizer)
+        remembered = next(iter(self.engine.basic_optimizer.state.values()), {})
+        shared = {key: value for key, value in remembered.items() if not _sharded(value)}
+        state = {"model": {}, "optimizer": {}}
+        for name, parameter in model.named_parameters():
+            state["model"][name] = safe_get_full_fp32_param(parameter)
+            state["optimizer"][name] = shared | {
+                key: safe_get_full_optimizer_state(parameter, key)
+                for key, value in remembered.items()
+                if _sharded(value)
+            }
+        return state
+
+    def load_state(self, model: nn.Module, optimizer, state: dict) -> None:
+        if not self.sharded:
+            super().load_state(model, self.engine.optimizer, state)
+            return
+        self.step_in_place()
+        named = dict(model.named_parameters())
+        with torch.no_grad(), deepspeed.zero.GatheredParameters(list(named.values()), modifier_rank=0):
+            for name, parameter in named.items():
+                parameter.copy_(state["model"][name])
+        for name, parameter in named.items():  # and the copy that the optimizer steps on
+            self.set_share(parameter, state["model"][name])
+            for key, value in state["optimizer"].get(name, {}).items():
+                if value.shape == state["model"][name].shape:
+                    self.set_share(parameter, value, key)
+                    continue
+                for remembered in self.engine.basic_optimizer.state.values():
+                    remembered[key] = value.clone()
+
+    def set_share(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None = None) -> None:
+        """Set what the optimizer holds of a parameter, or remembers of it under `key`, from the whole."""
+        of_stage_3 = hasattr(parameter, "ds_tensor")
+        if of_stage_3:
+            # Shares are alike, the last one filled up, which the setter of whole values does not expect.
+            size = parameter.ds_tensor.numel()
+            filled = functional.pad(value.flatten(), (0, size * self.world.world_size - value.numel()))
+            value = filled[size * self.world.rank :][:size]
+        if key is None:
+            (safe_set_local_fp32_param if of_stage_3 else safe_set_full_fp32_param)(parameter, value)
+        else:
+            set_state = safe_set_local_optimizer_state if of_stage_3 else safe_set_full_optimizer_state
+            set_state(parameter, value, key)
+
+    def step_in_place(self) -> None:
+        """A step with gradients of zero: the first makes the optimizer's state, and the list of which
+        share of it belongs to which parameter."""
+        images = torch_cnn.normalise(torch.zeros(1, 28, 28, dtype=torch.uint8, device=self.device))
+        dtype = next(self.engine.module.parameters()).dtype
+        self.engine.backward(self.engine(images.to(dtype)).sum() * 0.0)
+        self.engine.step()
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.destroy()
+
+
+class Steps:
+    """The engine, as an optimizer."""
+
+    def __init__(self, engine):
+        self.optimizer, self.step = engine.optimizer, engine.step
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+
+def _sharded(value) -> bool:
+    """Whether an optimizer remembers it for each weight; a count of steps is one number."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0

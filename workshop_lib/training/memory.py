@@ -1,0 +1,73 @@
+"""What one rank's training takes: bytes of its live tensors, and the most memory its process has used."""
+
+import resource
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from workshop_lib.training import KINDS
+
+# ZeRO's optimizers keep what a rank owns under these names, where torch's have nothing.
+ZERO_GRADIENTS = ("averaged_gradients", "all_grad_tensors", "grad_partitions_flat_buffer")
+ZERO_MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
+
+
+def live_bytes(model: nn.Module, optimizer) -> dict[str, int]:
+    """Bytes that this rank holds of the model's states, by KINDS; memory that two tensors share counts once.
+
+    The moment to ask is between backward and the optimizer's step, from the second step on: the first makes
+    its state. model: as it is, or sharded by FSDP2 or ZeRO. optimizer: torch's, or that of a DeepSpeed
+    engine. The fp32 copy of weights that ZeRO's optimizers step on counts as theirs. Buckets on their way to
+    other ranks are not counted.
+    """
+    parameters = list(model.parameters())
+    found = {
+        "parameters": [getattr(parameter, "ds_tensor", parameter) for parameter in parameters],
+        "gradients": [parameter.grad for parameter in parameters],
+        "optimizer": [],
+    }
+    while optimizer is not None:  # ZeRO's optimizers hold torch's
+        found["gradients"] += [getattr(optimizer, name, None) for name in ZERO_GRADIENTS]
+        found["optimizer"] += [getattr(optimizer, name, None) for name in ZERO_MASTERS]
+        found["optimizer"] += list(getattr(optimizer, "state", {}).values())
+        optimizer = getattr(optimizer, "optimizer", None)
+    return {kind: storage_bytes(tensors(found[kind])) for kind in KINDS}
+
+
+def tensors(found) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists and dicts; of a tensor that is sharded, this rank's share."""
+    if isinstance(found, torch.Tensor):
+        yield found.to_local() if hasattr(found, "to_local") else found
+    elif isinstance(found, dict | list | tuple):
+        for value in found.values() if isinstance(found, dict) else found:
+            yield from tensors(value)
+
+
+def storage_bytes(found: Iterable[torch.Tensor]) -> int:
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}
+    return sum(storages.values())
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin to look for the peak anew."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory: proc(5)
+    except OSError:
+        pass  # not Linux, or not allowed: the peak is then that of the process's life
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most since reset_peak: of PyTorch on the GPU, else resident memory of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
