@@ -26,7 +26,7 @@ lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
 test: setup ## run all tests
 	@$(BIN)/python -m pytest
 
-demo: setup ## train for real with every backend on 1 and 2 ranks; table, scaling and accuracy curves
+demo: setup ## train for real with every backend on 1 and 2 ranks: table and curves (25 minutes on two cores)
 	@rm -f $(BUILD)/demo.jsonl
 	@$(BIN)/python -m workshop_lib sweep --ranks 1,2 --repeats 2 --out $(BUILD)/demo.jsonl
 	@$(BIN)/python -m workshop_lib plot $(BUILD)/demo.jsonl --out-dir $(BUILD)

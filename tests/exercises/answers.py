@@ -27,7 +27,7 @@ def _cells(notebook: str) -> tuple[list[str], list[str]]:
 
 
 def _source(notebook: str, name: str, solved: bool) -> str:
-    """The imports of a notebook, and its cell that defines the function `name`."""
+    """The imports of a notebook, and its cell that defines the function or class `name`."""
     cells = _cells(notebook)[solved]
     wanted = (ast.Import, ast.ImportFrom)
     imports = [
@@ -36,14 +36,14 @@ def _source(notebook: str, name: str, solved: bool) -> str:
     defining = [
         cell
         for cell in cells
-        if any(isinstance(n, ast.FunctionDef) and n.name == name for n in ast.parse(cell).body)
+        if any(isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name for n in ast.parse(cell).body)
     ]
     assert len(defining) == 1, f"{notebook} defines {name} in {len(defining)} cells"
     return "\n".join([*imports, defining[0]])
 
 
 def from_source(text: str, name: str):
-    """The function `name` that this source defines, as if a notebook had defined it."""
+    """The function or class `name` that this source defines, as if a notebook had defined it."""
     file = f"learner_{next(_number)}.py"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     namespace = {"__name__": "__main__"}

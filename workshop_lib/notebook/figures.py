@@ -117,6 +117,12 @@ def hollow_note(points: pd.DataFrame) -> list[Line2D]:
     return [Line2D([], [], linestyle="", markersize=8, **look, label=label)]
 
 
+def in_columns(handles: list[Line2D]) -> list[list[Line2D]]:
+    """More than three in two columns, so that the legend leaves room for the axes."""
+    half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
+    return [column for column in (handles[:half], handles[half:]) if column]
+
+
 def draw_legend(figure: Figure, *columns: list[Line2D]) -> None:
     """Legend of these columns under the axes; the axes give way to its rows."""
     rows = max(map(len, columns))

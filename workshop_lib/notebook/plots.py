@@ -19,6 +19,7 @@ from workshop_lib.notebook.figures import (
     draw_points,
     handle_of,
     hollow_note,
+    in_columns,
     in_order,
     new_figure,
     save,
@@ -96,8 +97,8 @@ def _against_ranks(title: str, frame, points: pd.DataFrame, same: str, column: s
     notes = [_draw_ideal(left, efficiency, points, column), *_notes(points)]
     efficiency.set_ylabel("parallel efficiency (%)")
     efficiency.set_ylim(0, max(110, 108 * points["efficiency_max"].max()))
-    half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
-    draw_legend(figure, handles[:half], handles[half:] or notes[:2], notes if handles[half:] else notes[2:])
+    columns = in_columns(handles)
+    draw_legend(figure, *columns, *([notes] if len(columns) > 1 else [notes[:2], notes[2:]]))
     return figure, left
 
 
@@ -136,7 +137,7 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
         axes.xaxis.set_major_locator(FixedLocator(range(1, int(rows["epochs"].max()) + 1)))
     level = Line2D([], [], **LEVEL, label="99 %")
     backends = [handle_of(name, Style.number(number), line=False) for name, number in order.items()]
-    draw_legend(figure, backends, _setting_handles(rows, settings), [level, *hollow_note(rows)])
+    draw_legend(figure, *in_columns(backends), _setting_handles(rows, settings), [level, *hollow_note(rows)])
     return figure
 
 

@@ -13,9 +13,9 @@ import logging
 import os
 import warnings
 
-# Read by DeepSpeed when it begins. Without it, it takes a machine without GPUs for one with.
 import torch
 
+# Read by DeepSpeed when it begins.
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
@@ -85,15 +85,17 @@ class Deepspeed(Ddp):
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         # Stage 0 has no fp32 copy of the weights to step on, so it casts as the other backends do.
-        self.sharded, cast = options.zero_stage > 0, options.precision == "bf16"
+        self.sharded = options.zero_stage > 0
         precision = options.precision if self.sharded else "fp32"
-        self.engine, optimizer, *_ = deepspeed.initialize(
+        self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=make_optimizer(model.parameters()),
             config=config(options.batch_size, options.zero_stage, precision),
         )
-        forward = self.in_bf16(self.engine) if cast else self.engine
-        return (self.with_bf16_weights if cast and self.sharded else forward), Steps(self.engine)
+        forward = self.engine
+        if options.precision == "bf16":
+            forward = self.with_bf16_weights if self.sharded else self.in_bf16(self.engine)
+        return forward, Steps(self.engine)
 
     def with_bf16_weights(self, images: torch.Tensor) -> torch.Tensor:
         return self.engine(images.bfloat16()).float()
