@@ -100,12 +100,12 @@ def test_sweep_and_plot(tmp_path):
     out = tmp_path / "sweep.jsonl"
     write_small_mnist(tmp_path / "mnist")
     sizes = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "2", "--zero-stages", "1,3")
-    ran = workshop("sweep", "--ranks", "1,2", "--repeats", "2", "--out", str(out), *sizes, limit_s=200)
+    ran = workshop("sweep", "--ranks", "1,2", "--out", str(out), *sizes, limit_s=250)
     assert ran.returncode == 0, ran.stderr
     runs = records.read(out)
     names = [name for backend in available() for name in records.names_of(backend)]
     names = [name for name in names if not name.endswith(("-0", "-2"))]
-    assert [records.name_of(run["what"]) for run in runs] == 4 * names
+    assert [records.name_of(run["what"]) for run in runs] == 2 * names
     for run in runs:
         difference = run["ladder"]["largest_relative_difference"]
         assert difference < 1e-4, run["what"]
