@@ -1,7 +1,13 @@
-"""Training keeps the memory that a step frees; else every step maps it again, page by page."""
+"""What training takes is counted, and it keeps what a step frees: else every step would map it again."""
 
 import subprocess
 import sys
+
+import numpy as np
+import pytest
+import torch
+
+from workshop_lib.training import memory
 
 STEPS, FAULTS_A_STEP = 50, 100  # without keeping: some 1,500 a step
 PROGRAM = f"""
@@ -24,3 +30,29 @@ def test_the_first_epoch_does_not_map_its_memory_again_in_each_step():
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout) < FAULTS_A_STEP
+
+
+def test_memory_that_tensors_share_counts_once():
+    model = torch.nn.Linear(99, 10)  # 1,000 parameters
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.ones(1, 99)).sum().backward()
+        optimizer.step()
+    steps = 2 * 4  # Adam's count, once for the weight and once for the bias
+    assert memory.live_bytes(model, optimizer) == {
+        "parameters": 4000, "gradients": 4000, "optimizer": 8000 + steps
+    }  # fmt: skip
+    flat = torch.zeros(1000)
+    model.weight.grad, model.bias.grad = flat[:990].view(10, 99), flat[990:]
+    assert memory.live_bytes(model, optimizer)["gradients"] == 4000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux alone")
+def test_the_peak_is_that_since_it_was_reset():
+    cpu, size = torch.device("cpu"), 256 * 2**20
+    np.ones(size, np.uint8)
+    highest = memory.peak_bytes(cpu)
+    memory.reset_peak(cpu)
+    assert memory.peak_bytes(cpu) < highest - size / 2
+    np.ones(size, np.uint8)
+    assert memory.peak_bytes(cpu) > highest - size / 2

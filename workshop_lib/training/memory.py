@@ -1,5 +1,6 @@
 """What one rank's training takes: bytes of its live tensors, and the most memory its process has used."""
 
+import re
 import resource
 import sys
 from collections.abc import Iterable, Iterator
@@ -66,8 +67,10 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        status = Path("/proc/self/status").read_text()
     except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+        status = ""
+    if found := re.search(r"VmHWM:\s+(\d+) kB", status):
+        return 1024 * int(found[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
