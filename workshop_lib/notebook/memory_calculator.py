@@ -132,7 +132,7 @@ class Calculator(widgets.VBox):
     """The controls, the answer and the figure; where widgets do not work, the figure as an image."""
 
     def __init__(self):
-        wide = {"style": {"description_width": "120px"}, "layout": widgets.Layout(width="330px")}
+        wide = {"style": {"description_width": "135px"}, "layout": widgets.Layout(width="345px")}
         typed = {**wide, "continuous_update": False}
         self.model = widgets.Dropdown(options=list(MODELS), value="Llama 7B", description="model", **wide)
         self.parameters = widgets.Text(value="7.5B", description="parameters", **typed)
@@ -172,7 +172,8 @@ class Calculator(widgets.VBox):
             self.sentence, image = answer(found), draw(found, conditions)._repr_png_()
         except ValueError as error:
             self.sentence, image = f"Nothing to show: {error}.", b""
-        self.says.value = f'<b style="font-size: 120%">{html.escape(self.sentence)}</b>'
+        # The figure has the sentence as its title.
+        self.says.value = "" if image else f'<b style="font-size: 120%">{html.escape(self.sentence)}</b>'
         self.image.value, self.image.layout.display = image, None if image else "none"
 
     def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
