@@ -59,6 +59,7 @@ def judged(
     on: int | None = None,
     timeout: float = 5.0,
     stuck: str = STUCK_HINT,
+    truncated: str = TRUNCATED_HINT,
     ready=None,
 ) -> Verdict:
     """Run `probe(comm, function)` on every rank and judge what it reports.
@@ -66,7 +67,8 @@ def judged(
     judge: takes the facts in rank order and yields (property, whether it holds, hint); the first property
     that fails ends it, so a later one may rely on those before it. on: the number of ranks that the
     exercise needs. timeout: seconds for the probe, which begin when the ranks have imported what it needs and
-    called `ready()`. stuck: the hint for a function that does not end on all ranks.
+    called `ready()`. stuck: the hint for a function that does not end on all ranks; truncated: for one where
+    a message meets a receive of another size.
     """
     verdict = Verdict(getattr(function, "__name__", "exercise"))
     if not callable(function):
@@ -74,13 +76,13 @@ def judged(
         verdict.hint = "give the function itself, without calling it."
         verdict.passed = False
         return verdict
-    facts = _gather(verdict, function, probe, on, timeout, stuck, ready)
+    facts = _gather(verdict, function, probe, on, timeout, (stuck, truncated), ready)
     if facts is not None:
         _judge(verdict, judge, facts)
     return verdict
 
 
-def _gather(verdict: Verdict, function, probe, on, timeout, stuck, ready) -> list | None:
+def _gather(verdict: Verdict, function, probe, on, timeout, hints, ready) -> list | None:
     """The facts of every rank; None when there are none, which the verdict then explains."""
     try:
         team = ranks.current()
@@ -93,9 +95,9 @@ def _gather(verdict: Verdict, function, probe, on, timeout, stuck, ready) -> lis
     except ranks.RankError as error:
         verdict.passed, verdict.failed = False, f"it did not run to its end on every rank.\n{error}"
         if str(error).startswith(f"not finished after {timeout:g} s"):
-            verdict.hint = stuck
+            verdict.hint = hints[0]
         elif "truncate" in str(error).lower():  # MPI's word, told by Open MPI and MPICH alike
-            verdict.hint = TRUNCATED_HINT
+            verdict.hint = hints[1]
         _refresh(verdict)
         return None
     if any("unsolved" in outcome for outcome in outcomes):

@@ -12,19 +12,19 @@ PARTS = ("parameters", "gradients", "optimizer")
 def Zero1(made) -> Verdict:
     """`Zero1(model, comm, make_optimizer)`: its `step` updates this rank's part, and gathers the others'."""
     stuck = (
-        "a rank waits in `reduce_scatter` or `allgather` for one that never calls it. All ranks must make "
-        "the same calls, in the same order."
+        "a rank waits in `reduce_scatter` or `allgather` for one that never calls it, or that makes another "
+        "call. All ranks must make the same calls, in the same order."
     )
-    return judged(made, probes.Zero1, _judge_zero1, stuck=stuck)
+    return judged(made, probes.Zero1, _judge_zero1, stuck=stuck, truncated=stuck)
 
 
 def Zero2(made) -> Verdict:
     """`Zero2(model, comm, make_optimizer)`: its `reduce` is called for each gradient during backward."""
     stuck = (
-        "a rank waits for a reduce-scatter that another one leaves out. Every rank must call it for every "
-        "parameter: what it sends is needed by the others."
+        "a rank waits for a reduce-scatter that another one leaves out, or meets another call's message. "
+        "Every rank must call it for every parameter: what it sends is needed by the others."
     )
-    return judged(made, probes.Zero2, _judge_zero2, stuck=stuck)
+    return judged(made, probes.Zero2, _judge_zero2, stuck=stuck, truncated=stuck)
 
 
 def bytes_per_rank(function) -> Verdict:
