@@ -12,7 +12,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test demo notebooks run-notebooks bench clean distclean
+.PHONY: help setup lab test demo large-batch notebooks run-notebooks bench clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,21 @@ demo: setup ## train for real with every backend on 1 and 2 ranks: table and cur
 	@rm -f $(BUILD)/demo.jsonl
 	@$(BIN)/python -m workshop_lib sweep --ranks 1,2 --repeats 2 --out $(BUILD)/demo.jsonl
 	@$(BIN)/python -m workshop_lib plot $(BUILD)/demo.jsonl --out-dir $(BUILD)
+
+# Accuracy does not depend on what else runs: a job a seed, and `make -j2 large-batch` uses two cores.
+LARGE_BATCH = $(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 \
+	--emulate-workers 1,4,8,16,32,64,128,256 --decay none --seed $* --out $(BUILD)/large_batch_$*.jsonl
+AS_PUBLISHED = --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01
+
+large-batch: large-batch-1 large-batch-2 large-batch-3 ## accuracy against 1 to 256 emulated workers (with -j2; many hours)
+	@$(BIN)/python -m workshop_lib plot $(BUILD)/large_batch_[123].jsonl --out-dir $(BUILD)
+
+large-batch-%: setup
+	@rm -f $(BUILD)/large_batch_$*.jsonl
+	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 0
+	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 5
+	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
+	@$(LARGE_BATCH) --optimizer lars --lr 1 --lr-scaling sqrt --warmup-epochs 5
 
 notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.notebook.generate

@@ -10,29 +10,12 @@ from typing import Annotated
 
 import typer
 
+from workshop_lib import cli_options as of
 from workshop_lib.paths import ROOT
-from workshop_lib.training.backends import REGISTRY
+from workshop_lib.predict_command import predict
 from workshop_lib.training.options import TrainOptions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-
-Backend = Annotated[str, typer.Option(help=f"How gradients are averaged: {', '.join(REGISTRY)}.")]
-ZeroStage = Annotated[int | None, typer.Option(help="DeepSpeed's ZeRO stage, 0 to 3 (2 if not given).")]
-Precision = Annotated[str, typer.Option(help="fp32, or bf16 for matrix products and convolutions.")]
-Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
-BatchSize = Annotated[int, typer.Option(help="Samples a rank in each step.")]
-LearningRate = Annotated[float, typer.Option(help="Peak learning rate, before scaling.")]
-LrScaling = Annotated[str, typer.Option(help="How it grows with the ranks: none, sqrt or linear.")]
-Warmup = Annotated[float, typer.Option(help="Epochs over which the learning rate rises to its peak.")]
-Decay = Annotated[str, typer.Option(help="How it falls afterwards: none, linear or cosine.")]
-Optimizer = Annotated[str, typer.Option(help="sgd (with Nesterov momentum) or adam.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda (one GPU a rank).")]
-Seed = Annotated[int, typer.Option(help="One seed for weights, data order and ranks.")]
-DataDir = Annotated[str | None, typer.Option(help="A folder in IDX format instead of MNIST.")]
-TrainSamples = Annotated[int | None, typer.Option(help="Use only the first so many samples.")]
-Timeout = Annotated[float, typer.Option(help="Seconds after which ranks that hang are ended.")]
-Threads = Annotated[int, typer.Option(help="Threads of each rank.")]
-Bind = Annotated[str, typer.Option(help="Bind ranks to cores: none or core.")]
 
 
 @contextlib.contextmanager
@@ -77,26 +60,31 @@ def doctor(
 def train(
     context: typer.Context,
     ranks: Annotated[int | None, typer.Option(help="Start this many ranks; without it, be one.")] = None,
-    backend: Backend = TrainOptions.backend,
-    zero_stage: ZeroStage = TrainOptions.zero_stage,
-    precision: Precision = TrainOptions.precision,
-    epochs: Epochs = TrainOptions.epochs,
-    batch_size: BatchSize = TrainOptions.batch_size,
-    lr: LearningRate = TrainOptions.lr,
-    lr_scaling: LrScaling = TrainOptions.lr_scaling,
-    warmup_epochs: Warmup = TrainOptions.warmup_epochs,
-    decay: Decay = TrainOptions.decay,
-    optimizer: Optimizer = TrainOptions.optimizer,
-    device: Device = TrainOptions.device,
-    seed: Seed = TrainOptions.seed,
-    data_dir: DataDir = None,
-    train_samples: TrainSamples = None,
+    backend: of.Backend = TrainOptions.backend,
+    zero_stage: of.ZeroStage = TrainOptions.zero_stage,
+    network: of.Network = TrainOptions.network,
+    precision: of.Precision = TrainOptions.precision,
+    epochs: of.Epochs = TrainOptions.epochs,
+    batch_size: of.BatchSize = TrainOptions.batch_size,
+    lr: of.LearningRate = TrainOptions.lr,
+    lr_scaling: of.LrScaling = TrainOptions.lr_scaling,
+    warmup: of.Warmup = TrainOptions.warmup,
+    warmup_epochs: of.WarmupEpochs = TrainOptions.warmup_epochs,
+    decay: of.Decay = TrainOptions.decay,
+    optimizer: of.Optimizer = TrainOptions.optimizer,
+    momentum: of.Momentum = None,
+    nesterov: of.Nesterov = TrainOptions.nesterov,
+    device: of.Device = TrainOptions.device,
+    seed: of.Seed = TrainOptions.seed,
+    data_dir: of.DataDir = None,
+    train_samples: of.TrainSamples = None,
+    emulate_workers: of.EmulateWorkers = None,
     max_steps: Annotated[int | None, typer.Option(help="End after so many steps.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="File to write after each epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
-    threads: Threads = 1,
-    bind: Bind = "none",
-    timeout: Timeout = 3600.0,
+    threads: of.Threads = 1,
+    bind: of.Bind = "none",
+    timeout: of.Timeout = 3600.0,
     out: Annotated[str | None, typer.Option(help="Append the run record to this .jsonl file.")] = None,
 ) -> None:
     """Train MNIST on MPI ranks: as one of them under mpiexec, srun or torchrun, or starting them."""
@@ -201,22 +189,33 @@ def sweep(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
     backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
     zero_stages: Annotated[str, typer.Option(help="Of deepspeed, separated by commas.")] = "0,1,2,3",
+    emulate_workers: Annotated[
+        str | None, typer.Option(help="Numbers of workers to do the arithmetic of, e.g. 1,8,64.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Runs of each point.")] = 1,
-    epochs: Epochs = TrainOptions.epochs,
-    batch_size: BatchSize = TrainOptions.batch_size,
-    lr: LearningRate = TrainOptions.lr,
-    lr_scaling: LrScaling = TrainOptions.lr_scaling,
-    device: Device = TrainOptions.device,
-    seed: Seed = TrainOptions.seed,
-    data_dir: DataDir = None,
-    train_samples: TrainSamples = None,
-    threads: Threads = 1,
-    bind: Bind = "none",
-    timeout: Timeout = 3600.0,
+    network: of.Network = TrainOptions.network,
+    epochs: of.Epochs = TrainOptions.epochs,
+    batch_size: of.BatchSize = TrainOptions.batch_size,
+    lr: of.LearningRate = TrainOptions.lr,
+    lr_scaling: of.LrScaling = TrainOptions.lr_scaling,
+    warmup: of.Warmup = TrainOptions.warmup,
+    warmup_epochs: of.WarmupEpochs = TrainOptions.warmup_epochs,
+    decay: of.Decay = TrainOptions.decay,
+    optimizer: of.Optimizer = TrainOptions.optimizer,
+    momentum: of.Momentum = None,
+    nesterov: of.Nesterov = TrainOptions.nesterov,
+    device: of.Device = TrainOptions.device,
+    seed: of.Seed = TrainOptions.seed,
+    data_dir: of.DataDir = None,
+    train_samples: of.TrainSamples = None,
+    threads: of.Threads = 1,
+    bind: of.Bind = "none",
+    timeout: of.Timeout = 3600.0,
     out: Annotated[str, typer.Option(help="Append the run records to this .jsonl file.")] = "sweep.jsonl",
 ) -> None:
     """Train with each backend on each number of ranks, and print what scales."""
     common = {name: value for name, value in locals().items() if name in _option_names()}
+    del common["emulate_workers"]
     with _clear_errors():
         from rich.console import Console
 
@@ -226,20 +225,23 @@ def sweep(
 
         counts = _counts("--ranks", ranks, at_least=1)
         stages = {"deepspeed": _counts("--zero-stages", zero_stages, at_least=0)}
+        workers = [None] if emulate_workers is None else _counts("--emulate-workers", emulate_workers, 1)
         options = [
-            TrainOptions(backend=name, zero_stage=stage, **common)
+            TrainOptions(backend=name, zero_stage=stage, emulate_workers=number, **common)
             for name in _backends(backends)
             for stage in stages.get(name, [None])
+            for number in workers
         ]
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
-            for record in run_sweep(start, counts, options, repeats, timeout, compare=True):
+            for record in run_sweep(start, counts, options, repeats, timeout, compare=workers == [None]):
                 records.write(out, record)
                 done.append(record)
         finally:
             ranks_module.stop()
-        Console().print(curves.summary(done))
+        if workers == [None]:  # else it is not about speed
+            Console().print(curves.summary(done))
         print(f"records: {out}")
 
 
@@ -264,14 +266,17 @@ def plot(
     files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
-    """Draw the scaling curve and the accuracy curve of recorded runs, or the one that these runs allow."""
+    """Draw the scaling and accuracy curves of recorded runs, or what their emulated workers came to."""
     drawn = []
     with _clear_errors():
         from workshop_lib.notebook import plots
+        from workshop_lib.notebook.worker_curve import worker_curve
         from workshop_lib.scaling import records
 
         found = records.read(files)
-        for name, draw in (("scaling", plots.scaling_curve), ("accuracy", plots.accuracy_curve)):
+        emulated = any(record["what"].get("emulate_workers") for record in found if "what" in record)
+        speed = {"scaling": plots.scaling_curve, "accuracy": plots.accuracy_curve}
+        for name, draw in ({"workers": worker_curve} if emulated else speed).items():
             try:
                 figure = draw(found)
             except records.RecordError as error:
@@ -283,9 +288,12 @@ def plot(
         raise typer.Exit(1)
 
 
+app.command()(_clear_errors()(predict))
+
+
 @app.command()
 def engines(
-    ranks: Annotated[int, typer.Option(help="How many.")] = 2, threads: Threads = 1, bind: Bind = "none"
+    ranks: Annotated[int, typer.Option(help="How many.")] = 2, threads: of.Threads = 1, bind: of.Bind = "none"
 ) -> None:
     """Hold ranks for notebooks to attach to, until interrupted."""
     with _clear_errors(), _team(ranks, threads, bind) as team:

@@ -1,6 +1,6 @@
 """Measure what the README claims; print it, and write it as records to build/bench.jsonl.
 
-    python tests/benchmarks/run.py [NAME …]      all, or some of: scaling engines target start dashboard
+    python tests/benchmarks/run.py [NAME …]      all, or some of those in `main`
 
 Ratios are taken side by side in one run, from medians of REPEATS rounds; the spread is printed with them.
 Run it on a machine that does nothing else. `target` takes about half an hour, the rest some minutes.
@@ -16,17 +16,20 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import mpi
-from workshop_lib.scaling import records
+from workshop_lib.scaling import fit, records
 from workshop_lib.training.options import TrainOptions
 
 REPEATS, SEEDS = 3, 5
 ENGINE_PAIRS, SHORT = 24, 15_000  # the difference is small beside a machine's unrest: many pairs
 DASHBOARD_PERIODS = 60
+RING_BYTES, COMMUNICATION_ROUNDS = 2**24, 15
+MESSAGES_BYTES = [4**k for k in range(6, 13)]  # 4 KiB to 16 MiB: about what the networks send
 LIMIT_S = 1800
 OUT = BUILD / "bench.jsonl"
 
@@ -112,22 +115,37 @@ def ratios(above: list[float], below: list[float]) -> list[float]:
 
 
 def engines() -> None:
-    """The same code in engines and under plain mpiexec."""
+    """The same code in engines and under plain mpiexec, and what the processes beside the ranks take of the
+    cores, which the machine's unrest hardly touches."""
     options = TrainOptions(backend="mpi", train_samples=SHORT)
     team = ranks.start(2)
     ways = {
         "inside": lambda: speed(team.train(options, timeout=LIMIT_S, show=False)),
         "outside": lambda: speed(under_mpiexec(2, "--train-samples", str(SHORT))),
     }
-    found = []
+    found, beside = [], []
     try:
         for pair in range(ENGINE_PAIRS):
             order = list(ways) if pair % 2 else list(reversed(ways))
             speeds = {name: ways[name]() for name in order}
             found.append(speeds["inside"] / speeds["outside"])
+        for _ in range(REPEATS):
+            began, before_s = time.perf_counter(), beside_ranks_s(team)
+            team.train(TrainOptions(backend="mpi"), timeout=LIMIT_S, show=False)
+            cores_s = team.n * (time.perf_counter() - began)
+            beside.append((beside_ranks_s(team) - before_s) / cores_s)
     finally:
         ranks.stop()
     report("engines / mpiexec, mpi on 2 ranks", "0.97 or more", found)
+    report("CPU time beside the ranks / of the ranks' cores", "0.03 or less", beside)
+
+
+def beside_ranks_s(team) -> float:
+    """CPU seconds so far of this process, the controller and the launcher: of all but the ranks."""
+    of_ranks = {about["pid"] for about in team.about()}
+    here = psutil.Process()
+    others = [process for process in [here, *here.children(recursive=True)] if process.pid not in of_ranks]
+    return sum(sum(process.cpu_times()[:2]) for process in others)
 
 
 def target() -> None:
@@ -259,9 +277,32 @@ def dashboard() -> None:
     report("throughput with the dashboard / without", "0.98 or more", found, **details)
 
 
+def communication() -> None:
+    """The hand-written ring against the MPI library's allreduce."""
+    try:
+        rows = fit.measure_communication(ranks.start(2), [RING_BYTES], COMMUNICATION_ROUNDS, LIMIT_S)
+    finally:
+        ranks.stop()
+    seconds = {row["way"]: row["seconds"] for row in rows}
+    report("bus bandwidth at 16 MiB, ring / MPI", "0.5 or more", ratios(seconds["MPI"], seconds["ring"]))
+
+
+def prediction() -> None:
+    """Steps on 2 ranks of networks and batches that the fit has not seen: predicted against measured."""
+    try:
+        team = ranks.start(2)
+        messages = fit.measure_communication(team, MESSAGES_BYTES, timeout_s=LIMIT_S)
+        tested = fit.held_out(fit.measure_steps(team, timeout_s=LIMIT_S), messages)
+    finally:
+        ranks.stop()
+    errors, details = tested.errors.tolist(), {"held_out": tested.others.to_dict("records")}
+    report("held-out step times, error of the prediction", "0.1 or less, 0.2 at worst", errors, **details)
+
+
 def main(names: list[str]) -> None:
     benchmarks = {
         "scaling": scaling, "engines": engines, "target": target, "start": start_up, "dashboard": dashboard,
+        "communication": communication, "prediction": prediction,
     }  # fmt: skip
     unknown = set(names) - set(benchmarks)
     if unknown:

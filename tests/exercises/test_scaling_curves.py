@@ -6,12 +6,16 @@ from answers import solution, stub, variant, written
 from workshop_lib.notebook.exercises import scaling as check
 
 NOTEBOOK = "08_scaling_curves"
-NAMES = ["scaling_table", "serial_fraction"]
-IMPORTS = "import numpy as np\nfrom statistics import mean, median"
+NAMES = ["scaling_table", "serial_fraction", "smallest_batch"]
+IMPORTS = "import math\nimport numpy as np\nfrom statistics import mean, median"
 
 TYPICAL = "median(mean(run[1:]) for run in runs)"
 SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
 FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
+COMMUNICATION = "latency_s + s_per_byte * message_bytes"
+COMPUTING = "communication_s * (1 - share) / share"
+SAMPLES = "math.ceil((computing_s - t0_s) / t1_s)"
+BATCH_HEAD = "smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte)"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,6 +41,18 @@ time = {n: median(s for run in runs for s in run[1:]) for n, runs in seconds.ite
 return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}""",
     ),
     "another form": ("serial_fraction(speedup, n)", "return (n / speedup - 1) / (n - 1)"),
+    "by trying": (
+        BATCH_HEAD,
+        f"""\
+batch, communication_s = 1, {COMMUNICATION}
+while communication_s > share * (communication_s + t0_s + t1_s * batch):
+    batch += 1
+return batch""",
+    ),
+    "as a float": (
+        BATCH_HEAD,
+        f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))",
+    ),
 }
 
 
@@ -114,6 +130,22 @@ WRONG = {
         "nothing returned": ([("return ", "")], "`return` the fraction"),
         "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
     },
+    "smallest_batch": {
+        "rounded down": ([("math.ceil", "math.floor")], "round up"),
+        "rounded": ([("math.ceil", "round")], "round up"),
+        "the share of computing": ([(COMPUTING, "communication_s / share")], "the step is both"),
+        "without t0": ([("(computing_s - t0_s)", "computing_s")], "t0 is there without any sample"),
+        "with t0 added": ([("computing_s - t0_s", "computing_s + t0_s")], "take t0 off"),
+        "without the latency": ([("latency_s + s_per_byte", "s_per_byte")], "latency is missing"),
+        "the latency alone": ([(COMMUNICATION, "latency_s")], "bytes are missing"),
+        "four bytes a byte": ([("* message_bytes", "* 4 * message_bytes")], "no factor of 4"),
+        "the other share": ([(COMPUTING, "communication_s * share / (1 - share)")], "*computing* is at most"),
+        "not divided by the share": ([(COMPUTING, "communication_s * (1 - share)")], "(1 - share)/share"),
+        "below one": ([("max(1, ", "(")], "max(1"),
+        "at least two": ([("max(1, ", "max(2, ")], "it is 1, not 2"),
+        "a share of 20 % always": ([(COMPUTING, "communication_s * 4")], "it is 19, not"),
+        "nothing returned": ([("return ", "")], "`return` the number"),
+    },
 }
 CASES = [(name, mistake) for name, mistakes in WRONG.items() for mistake in mistakes]
 
@@ -131,6 +163,7 @@ def test_a_wrong_answer_is_rejected_with_its_hint(name, mistake):
     [
         ("scaling_table", "return {", "while True: pass\n    return {"),
         ("serial_fraction", "return ", "while n: "),
+        ("smallest_batch", "return ", "while share: "),
     ],
 )
 def test_an_endless_loop_is_ended(name, text, hint, team):

@@ -208,14 +208,6 @@ class TestVerdicts(Verdicts):
     right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
 
 
-def test_the_exercises_formula_is_that_of_the_library():
-    from workshop_lib.scaling.zero_memory import state_bytes
-
-    fp32 = {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}
-    for stage in range(4):
-        assert check._state(1_000, 4, stage) == state_bytes(1_000, 4, stage, **fp32)
-
-
 def halves(n: int) -> dict:
     """On a rank: what the two halves give and send."""
     comm = CountingComm(MPI.COMM_WORLD)

@@ -43,5 +43,14 @@ def ladder_run(folder, network, case, ranks, backend, **more):
     return {"name": name, "options": options, "network": network, "backend_object": backend} | more
 
 
+def agreed_record(outcomes, name):
+    """The record of a run that ended well, with the same weights and the same record on every rank."""
+    assert [rank.get("error") for rank in outcomes[name]] == [None] * len(outcomes[name])
+    records = [rank["record"] for rank in outcomes[name]]
+    assert all(record == records[0] for record in records)
+    assert len(set(records[0]["weights_sha256"])) == 1
+    return records[0]
+
+
 def weights(folder, name):
     return ladder.weights(folder / f"{name}.pt")

@@ -11,7 +11,6 @@ from ranks.ladder import write_small_mnist
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
-from workshop_lib.training.backends import available
 
 SMALL = ("--train-samples", "1280", "--epochs", "1")
 
@@ -100,11 +99,11 @@ def test_sweep_and_plot(tmp_path):
     out = tmp_path / "sweep.jsonl"
     write_small_mnist(tmp_path / "mnist")
     sizes = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "2", "--zero-stages", "1,3")
-    ran = workshop("sweep", "--ranks", "1,2", "--out", str(out), *sizes, limit_s=250)
+    backends = ("--backends", "mpi,ddp,deepspeed")  # all of them in one process: test_in_turn
+    ran = workshop("sweep", "--ranks", "1,2", "--out", str(out), *backends, *sizes, limit_s=250)
     assert ran.returncode == 0, ran.stderr
     runs = records.read(out)
-    names = [name for backend in available() for name in records.names_of(backend)]
-    names = [name for name in names if not name.endswith(("-0", "-2"))]
+    names = ["mpi", "ddp", "deepspeed-1", "deepspeed-3"]
     assert [records.name_of(run["what"]) for run in runs] == 2 * names
     for run in runs:
         difference = run["ladder"]["largest_relative_difference"]
@@ -116,6 +115,32 @@ def test_sweep_and_plot(tmp_path):
     assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
     for name in ("scaling.png", "accuracy.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_sweep_and_plot_of_emulated_workers(tmp_path):
+    out = tmp_path / "sweep.jsonl"
+    write_small_mnist(tmp_path / "mnist")
+    data = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "1", "--network", "classic")
+    recipe = (
+        "--lr",
+        "0.01",
+        "--lr-scaling",
+        "linear",
+        "--momentum",
+        "0.5",
+        "--no-nesterov",
+        "--decay",
+        "none",
+    )
+    workers = ("--ranks", "2", "--backends", "mpi", "--emulate-workers", "1,16")
+    ran = workshop("sweep", *workers, "--out", str(out), *data, *recipe)
+    assert ran.returncode == 0, ran.stderr
+    runs = records.read(out)
+    assert [run["what"]["global_batch"] for run in runs] == [64, 1024]
+    assert [run["epochs"][0]["lr"] for run in runs] == pytest.approx([0.01, 0.16])
+    assert "mpi, 2 ranks as 16 workers" in ran.stdout
+    assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
+    assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_failing_rank_under_mpiexec_ends_them_all():

@@ -17,6 +17,7 @@ from ranks.ladder import (
     SAMPLES,
     STEPS,
     TEST_SAMPLES,
+    agreed_record,
     ladder_run,
     weights,
     write_small_mnist,
@@ -63,12 +64,10 @@ def test_same_weights_as_one_process(rungs, network, case, rung):
 @pytest.mark.parametrize("rung", ["mpi-2", "ddp-2", "mpi-4", "ddp-4"])
 def test_same_metrics_and_record_on_every_rank(rungs, network, case, rung):
     _, outcomes = rungs
-    records = [rank["record"] for rank in outcomes[f"{network}-{case}-{rung}"]]
-    assert all(record == records[0] for record in records)
-    assert len(set(records[0]["weights_sha256"])) == 1
+    found = agreed_record(outcomes, f"{network}-{case}-{rung}")
     expected = outcomes[f"{network}-{case}-base-1"][0]["record"]["epochs"]
-    assert len(records[0]["epochs"]) == len(expected) == 2
-    for row, expected_row in zip(records[0]["epochs"], expected, strict=True):
+    assert len(found["epochs"]) == len(expected) == 2
+    for row, expected_row in zip(found["epochs"], expected, strict=True):
         for name in ("train_loss", "test_loss", "lr"):
             assert row[name] == pytest.approx(expected_row[name], rel=1e-4)
         for name in ("train_accuracy", "test_accuracy"):

@@ -6,7 +6,7 @@ PyTorch outside: the two agree while the rate is constant, as it is here.
 """
 
 import pytest
-from ranks.ladder import STEPS, ladder_run, weights, write_small_mnist
+from ranks.ladder import STEPS, agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
 from workshop_lib.training.ladder import CONSTANT_LR, largest_relative_difference
@@ -41,10 +41,7 @@ def rungs(tmp_path_factory):
 def test_same_weights_as_one_process(rungs, backend, ranks):
     folder, outcomes = rungs
     name = f"smooth-{CASE}-{backend}-{ranks}"
-    assert [rank.get("error") for rank in outcomes[name]] == [None] * ranks
-    records = [rank["record"] for rank in outcomes[name]]
-    assert all(record == records[0] for record in records)
-    assert len(set(records[0]["weights_sha256"])) == 1
+    agreed_record(outcomes, name)
     for reference in ("base", "horovod-tf"):
         same = (reference == "base") == (backend == "horovod")
         limit = WITHIN["same framework" if same else "other framework"]

@@ -125,8 +125,8 @@ MISTAKES = {
 def smooth(build):
     """The same network without jumps in its gradient: average pooling and SiLU."""
 
-    def build_smooth(seed):
-        model = build(seed)
+    def build_smooth(*seed_and_network, **named):
+        model = build(*seed_and_network, **named)
         for place, layer in enumerate(model):
             if isinstance(layer, torch.nn.MaxPool2d):
                 model[place] = torch.nn.AvgPool2d(2)
@@ -138,7 +138,7 @@ def smooth(build):
 
 
 def in_double(function):
-    return lambda argument: function(argument).double()
+    return lambda *arguments: function(*arguments).double()
 
 
 def smooth_in_keras():

@@ -202,3 +202,12 @@ def test_a_kernel_that_dies_is_reported(tmp_path):
 def test_an_unknown_name_is_refused(capsys):
     assert execute.run_all(["77_nothing"]) == 1
     assert "no notebook '77_nothing'" in capsys.readouterr().err
+
+
+def test_a_letter_puts_a_notebook_after_another_of_the_same_number(folder):
+    for name in ("03b_more", "04_next", "03bb_not_a_notebook"):
+        (folder / "source" / f"{name}.py").write_text("# %%\nx = 1\n")
+    assert [path.stem for path in generate.sources(folder)] == ["03_average", "03b_more", "04_next"]
+    generate.write(folder)
+    (folder / "source" / "03b_more.py").unlink()
+    assert folder / "03b_more.ipynb" in generate.drifted(folder)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workshop_lib.training.schedules import lr_at, scale_lr
+from workshop_lib.training.schedules import DECAYS, END, lr_at, scale_lr
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("none", 0.1), ("sqrt", 0.2), ("linear", 0.4)])
@@ -13,19 +13,39 @@ def test_scaling(scaling, expected):
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="lr_scaling 'cubic'"):
         scale_lr(0.1, "cubic", 4)
-    with pytest.raises(ValueError, match="decay 'step'"):
-        lr_at(0, 10, 0.1, decay="step")
+    with pytest.raises(ValueError, match="decay 'stairs'"):
+        lr_at(0, 10, 0.1, decay="stairs")
 
 
-@pytest.mark.parametrize("decay", ["none", "linear", "cosine"])
-def test_warmup_is_a_line_to_the_peak(decay):
+@pytest.mark.parametrize("decay", DECAYS)
+def test_gradual_warmup_is_a_line_to_the_peak(decay):
     rates = [lr_at(step, 20, 1.0, 5, decay) for step in range(6)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
 
-def test_decays():
-    assert lr_at(19, 20, 1.0) == 1.0
-    assert [lr_at(s, 4, 1.0, decay="linear") for s in range(4)] == [1.0, 0.75, 0.5, 0.25]
-    assert lr_at(2, 4, 1.0, decay="cosine") == pytest.approx(0.5)
-    # Still falling, still above zero in the last step.
-    assert 0 < lr_at(99, 100, 1.0, decay="cosine") < lr_at(98, 100, 1.0, decay="cosine")
+def test_constant_warmup_keeps_its_rate_and_then_takes_the_peak():
+    rates = [lr_at(step, 20, 1.0, 3, "linear", warmup_lr=0.25) for step in range(4)]
+    assert rates == [0.25, 0.25, 0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ("none", [1, 1, 1, 1]),
+        ("linear", [1, 0.75, 0.5, 0.25]),
+        ("cosine", [1, 0.853553, 0.5, 0.146447]),
+        ("polynomial", [1, 0.5625, 0.25, 0.0625]),
+        ("step", [1, 1, 0.1, 0.01]),
+        ("exponential", [1, END**0.25, END**0.5, END**0.75]),
+        ("inverse", [1, 1 / 25.75, 1 / 50.5, 1 / 75.25]),
+    ],
+)
+def test_decays(decay, expected):
+    assert [lr_at(step, 4, 1.0, decay=decay) for step in range(4)] == pytest.approx(expected, rel=1e-5)
+    # Still falling, or as it was, and above zero in the last step.
+    assert 0 < lr_at(99, 100, 1.0, decay=decay) <= lr_at(98, 100, 1.0, decay=decay)
+
+
+def test_the_step_falls_where_the_epochs_of_the_paper_do():
+    rates = [lr_at(epoch, 90, 1.0, decay="step") for epoch in (29, 30, 59, 60, 79, 80)]
+    assert rates == pytest.approx([1, 0.1, 0.1, 0.01, 0.01, 0.001])

@@ -7,8 +7,13 @@ Both need nothing but `Sendrecv`, so they run on MPI and on a CountingComm alike
 import numpy as np
 
 
+def parts(n: int, size: int) -> list[slice]:
+    """`n` elements cut into `size` parts that follow one another; their lengths differ by one at most."""
+    return [slice(i * n // size, (i + 1) * n // size) for i in range(size)]
+
+
 def part(n: int, rank: int, size: int) -> slice:
-    """Where `rank`'s part of `n` elements lies: the ranks' parts follow one another, all of one length.
+    """Where `rank`'s part of `n` elements lies, when all parts are to have one length.
 
     Raises ValueError when `n` does not divide by `size`.
     """
@@ -16,7 +21,7 @@ def part(n: int, rank: int, size: int) -> slice:
         raise ValueError(
             f"{n} elements do not divide by {size} ranks: pad them with {-n % size} zeros first."
         )
-    return slice(rank * n // size, (rank + 1) * n // size)
+    return parts(n, size)[rank]
 
 
 def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
@@ -35,13 +40,13 @@ def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
 
 
 def allgather(comm, array: np.ndarray) -> None:
-    """Fill `array` [n], in place, with every rank's own part of it.
+    """Fill `array` [n], in place, with every rank's own part of it (`parts`, so n need not divide by p).
 
     All ranks call it, and it blocks. Each sends p - 1 messages, together (p - 1) / p of the bytes of `array`,
-    in p - 1 rounds. Raises ValueError when n does not divide by p.
+    in p - 1 rounds.
     """
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    cut = parts(len(array), comm.size)
     for step in range(comm.size - 1):
-        going = part(len(array), (comm.rank - step) % comm.size, comm.size)
-        coming = part(len(array), (comm.rank - step - 1) % comm.size, comm.size)
+        going, coming = cut[(comm.rank - step) % comm.size], cut[(comm.rank - step - 1) % comm.size]
         comm.Sendrecv(array[going], right, recvbuf=array[coming], source=left)

@@ -76,13 +76,13 @@ def judged(
         verdict.hint = "give the function itself, without calling it."
         verdict.passed = False
         return verdict
-    facts = _gather(verdict, function, probe, on, timeout, (stuck, truncated), ready)
+    facts = _gather(verdict, function, probe, on, timeout, stuck, truncated, ready)
     if facts is not None:
         _judge(verdict, judge, facts)
     return verdict
 
 
-def _gather(verdict: Verdict, function, probe, on, timeout, hints, ready) -> list | None:
+def _gather(verdict: Verdict, function, probe, on, timeout, stuck, truncated, ready) -> list | None:
     """The facts of every rank; None when there are none, which the verdict then explains."""
     try:
         team = ranks.current()
@@ -95,9 +95,9 @@ def _gather(verdict: Verdict, function, probe, on, timeout, hints, ready) -> lis
     except ranks.RankError as error:
         verdict.passed, verdict.failed = False, f"it did not run to its end on every rank.\n{error}"
         if str(error).startswith(f"not finished after {timeout:g} s"):
-            verdict.hint = hints[0]
+            verdict.hint = stuck
         elif "truncate" in str(error).lower():  # MPI's word, told by Open MPI and MPICH alike
-            verdict.hint = hints[1]
+            verdict.hint = truncated
         _refresh(verdict)
         return None
     if any("unsolved" in outcome for outcome in outcomes):

@@ -46,7 +46,7 @@ class Style:
 
     @classmethod
     def number(cls, index: int) -> "Style":
-        """The style of curve `index`; of a colour, there is one with each line and marker."""
+        """The style of curve `index`; any two of the first ten differ in two of the three at least."""
         return cls(*(choices[index % len(choices)] for choices in (COLOURS, MARKERS, LINES)))
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from workshop_lib import paths
 
 NOTEBOOKS = paths.ROOT / "notebooks"
-NAMED = re.compile(r"\d\d_\w+")
+NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
 CELL = re.compile(r"^# %%(\s|$)")
 METADATA = {

@@ -1,7 +1,7 @@
 """Rank side of the exercises in 08_scaling_curves: plain functions, run there so that an endless loop ends.
 
 TABLES are made-up seconds of epochs, {ranks: [run, …]}, as is FRACTIONS: (speed-up, ranks) by the share of
-the work that was not shared out.
+the work that was not shared out. BATCHES are what `smallest_batch` is called with.
 """
 
 import copy
@@ -25,6 +25,13 @@ FRACTIONS = {
     -0.05: (1 / (-0.05 + 1.05 / 4), 4),
 }
 
+NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
+BATCHES = {
+    "some": dict(zip(NUMBERS, (0.2, 1500, 1e-3, 2.9e-4, 1e-3, 1e-6), strict=True)),
+    "other": dict(zip(NUMBERS, (0.4, 4000, 1e-4, 3.1e-5, 1e-5, 1.1e-7), strict=True)),
+    "one": dict(zip(NUMBERS, (0.5, 4000, 2e-3, 3.1e-5, 1e-5, 1e-7), strict=True)),
+}
+
 
 def scaling_table(comm, function) -> dict:
     """What `function` returns for each of TABLES."""
@@ -34,3 +41,8 @@ def scaling_table(comm, function) -> dict:
 def serial_fraction(comm, function) -> dict:
     """What `function` returns for each of FRACTIONS."""
     return {fraction: function(*measured) for fraction, measured in FRACTIONS.items()}
+
+
+def smallest_batch(comm, function) -> dict:
+    """What `function` returns for each of BATCHES."""
+    return {name: function(**numbers) for name, numbers in BATCHES.items()}

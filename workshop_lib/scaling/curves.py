@@ -15,7 +15,8 @@ COLUMNS = [
     "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
     "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
     "state_bytes", "device", "precision", "threads_per_rank", "binding", "bind", "train_samples",
-    "samples_per_rank", "cpu_model", "cores", "data_dir", "epochs", "max_steps", "optimizer", "lr",
+    "samples_per_rank", "cpu_model", "cores", "data_dir", "network",
+    "emulate_workers", "epochs", "max_steps", "optimizer", "lr",
     "lr_scaling", "warmup_epochs", "decay",
 ]  # fmt: skip
 
@@ -30,7 +31,7 @@ MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndif
 
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
-SAME_TRAINING = ["data_dir", "precision", "optimizer", "lr", "lr_scaling"]
+SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
 SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay"]
 
 
@@ -69,6 +70,7 @@ def _row(record: dict) -> dict:
         **{name: what.get(name) for name in ("threads_per_rank", "binding", *SAME_RESULT)},
         "data_dir": what.get("data_dir") or "MNIST",
         "precision": what.get("precision", "fp32"),
+        "network": what.get("network", "workshop"),
         # The cores themselves are others on each number of ranks.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,

@@ -44,6 +44,8 @@ def result_line(record: dict) -> str:
     """What a run came to, in one line."""
     what, epochs = record["what"], record["epochs"]
     ranks = f"{records.name_of(what)}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
+    if what.get("emulate_workers") is not None:
+        ranks += f" as {what['emulate_workers']} worker{'s' * (what['emulate_workers'] > 1)}"
     if not epochs:
         return f"{ranks}: stopped in the first epoch"
     last = epochs[-1]

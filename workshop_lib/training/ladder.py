@@ -32,6 +32,7 @@ def compare(options: TrainOptions) -> dict:
         epochs=1,
         batch_size=BATCH_SIZE,
         train_samples=STEPS * BATCH_SIZE * world.world_size,
+        emulate_workers=None,
         max_steps=None,
         resume=False,
         **CONSTANT_LR,
@@ -42,7 +43,7 @@ def compare(options: TrainOptions) -> dict:
         if world.rank != 0:
             return {}
         one_process = Backend(World(0, 1, 0, "single"), device.choose(options.device, world))
-        whole = replace(short, batch_size=BATCH_SIZE * world.world_size, checkpoint=str(alone))
+        whole = replace(short, emulate_workers=world.world_size, checkpoint=str(alone))
         loop.train(whole, backend=one_process)
         difference = largest_relative_difference(weights(together), weights(alone))
     return {"largest_relative_difference": difference, "steps": STEPS}

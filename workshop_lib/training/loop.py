@@ -91,9 +91,12 @@ class _Run:
 
     def plan_steps(self) -> None:
         options, world_size = self.options, self.world.world_size
-        self.steps_per_epoch = shard.steps_per_epoch(self.train_size, options.batch_size, world_size)
-        self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, world_size)
-        self.warmup_steps = round(options.warmup_epochs * self.steps_per_epoch)
+        self.global_batch = options.global_batch(world_size)
+        self.samples_a_step = self.global_batch // world_size  # of this rank, also for those it emulates
+        self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_a_step, world_size)
+        self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size))
+        self.warmup_steps = options.warmup_steps(self.train_size, world_size)
+        self.warmup_lr = options.lr if options.warmup == "constant" else None
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
@@ -143,7 +146,7 @@ class _Run:
             "rank": self.world.rank,
             "epochs": self.options.epochs,
             "steps_per_epoch": self.steps_per_epoch,
-            "global_batch": self.options.batch_size * self.world.world_size,
+            "global_batch": self.global_batch,
             "backend": self.backend.name,
             "oversubscribed": self.record["what"]["oversubscribed"],
             "clock_origin_s": self.stamps.clock_origin_s,
@@ -187,7 +190,7 @@ class _Run:
         total, done = options.epochs * self.steps_per_epoch, self.steps_done
         batches = shard.epoch_batches(
             self.train_size,
-            options.batch_size,
+            self.samples_a_step,
             world.rank,
             world.world_size,
             options.seed,
@@ -198,7 +201,7 @@ class _Run:
             yield (
                 indices,
                 n_global,
-                schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay),
+                schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay, self.warmup_lr),
             )
 
     def report_step(self, loss_sum: Callable[[], float], n_local: int, samples_per_s: float) -> None:
@@ -288,7 +291,7 @@ class _Run:
 
     def must_match(self) -> dict:
         all_names = self.options.as_dict() | {
-            "global_batch": self.options.batch_size * self.world.world_size,
+            "global_batch": self.global_batch,
             "peak_lr": self.peak_lr,
             "train_size": self.train_size,
             "framework": self.backend.framework,

@@ -49,7 +49,7 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
     what = options.as_dict() | {
         "backend": backend.name,
         "world_size": world.world_size,
-        "global_batch": options.batch_size * world.world_size,
+        "global_batch": options.global_batch(world.world_size),
         "threads_per_rank": max(rank["threads"] for rank in ranks),
         "binding": binding(ranks),
         "launcher": world.launcher,

@@ -1,13 +1,34 @@
 """The learning rate at each step, as plain functions of the step number.
 
-Linear scaling and warm-up: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677,
-sections 2.1 and 2.2). Square-root scaling: Krizhevsky (arXiv:1404.5997, section 5).
+Linear scaling and both kinds of warm-up: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677,
+sections 2.1 and 2.2). Square-root scaling: Krizhevsky (arXiv:1404.5997, section 5). Steps of a tenth: He et
+al. (arXiv:1512.03385, section 3.4). Polynomial decay of power 2: You et al. (arXiv:1708.03888, section 5).
+Cosine: Loshchilov and Hutter (arXiv:1608.03983, equation 5, without restarts). 1 / t: Robbins and Monro
+(1951), whose condition for convergence it meets.
 """
 
 import math
 
 SCALINGS = ("none", "sqrt", "linear")
-DECAYS = ("none", "linear", "cosine")
+WARMUPS = ("linear", "constant")
+END = 0.01  # of the peak: where "exponential" and "inverse" would be one step after the last
+# Where on the way "step" falls to a tenth: after 30, 60 and 80 of 90 epochs.
+DROPS = (1 / 3, 2 / 3, 8 / 9)
+
+# The share of the peak that is left when `done`, from 0 to just below 1, of the way after warm-up is done.
+SHAPES = {
+    "none": lambda done: 1.0,
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "polynomial": lambda done: (1 - done) ** 2,
+    "step": lambda done: 0.1 ** sum(done >= drop for drop in DROPS),
+    "exponential": lambda done: END**done,
+    "inverse": lambda done: 1 / (1 + done * (1 / END - 1)),
+}
+DECAYS = tuple(SHAPES)
+
+# Where each optimizer is commonly started: defaults of Keras (Adam, RMSProp, SGD) and PyTorch (the others).
+STARTING_LR = {"adam": 0.001, "rmsprop": 0.001, "sgd": 0.01, "adagrad": 0.01, "adadelta": 1.0}
 
 
 def scale_lr(lr: float, scaling: str, workers: int) -> float:
@@ -23,19 +44,16 @@ def lr_at(
     peak_lr: float,
     warmup_steps: int = 0,
     decay: str = "none",
+    warmup_lr: float | None = None,
 ) -> float:
-    """Learning rate of `step` (0-based): a straight line from 0 to the peak, then the decay.
+    """Learning rate of `step` (0-based): the warm-up, then the decay.
 
-    Warm-up ends at peak_lr in step warmup_steps - 1. After it, "linear" and "cosine" go from
-    the peak towards 0, which they would reach one step after the last.
+    Gradual warm-up is a straight line from 0 to peak_lr, which it has in step warmup_steps - 1; with a
+    warmup_lr, that is the constant rate of the warm-up instead. After it, the decay goes from the peak
+    towards its end, where it would be one step after the last.
     """
-    if decay not in DECAYS:
+    if decay not in SHAPES:
         raise ValueError(f"decay {decay!r}: use {', '.join(DECAYS)}")
     if step < warmup_steps:
-        return peak_lr * (step + 1) / warmup_steps
-    if decay == "none":
-        return peak_lr
-    done = (step - warmup_steps) / max(1, total_steps - warmup_steps)  # 0 .. just below 1
-    if decay == "linear":
-        return peak_lr * (1 - done)
-    return peak_lr * (1 + math.cos(math.pi * done)) / 2
+        return peak_lr * (step + 1) / warmup_steps if warmup_lr is None else warmup_lr
+    return peak_lr * SHAPES[decay]((step - warmup_steps) / max(1, total_steps - warmup_steps))

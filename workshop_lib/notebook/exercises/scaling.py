@@ -35,6 +35,19 @@ EFFICIENCIES = {
     (1.6, 0.625): "on 2 ranks it was not divided by 2: each speed-up by its own number of ranks.",
 }
 
+# Batches for the probe's first numbers, of which 32 is right.
+SMALLEST = {
+    31: "with 31 samples communication is a little more than that share: round up, with `math.ceil`.",
+    40: "that makes communication a share of *computing*; the step is both, T_comm + T_compute.",
+    35: "a step computes t0 + t1 B: t0 is there without any sample.",
+    38: "a step computes t0 + t1 B: take t0 off what the samples have to fill.",
+    18: "the latency is missing: an allreduce takes latency + bytes x seconds a byte.",
+    11: "the bytes are missing: an allreduce takes latency + bytes x seconds a byte.",
+    94: "`message_bytes` are bytes already: no factor of 4.",
+    1: "that is the batch with which *computing* is at most that share.",
+    4: "communication is `share` of the step and computing the rest: (1 - share)/share times as long.",
+}  # fmt: skip
+
 
 def scaling_table(function) -> Verdict:
     """`scaling_table(seconds)` returns {ranks: (speed-up, efficiency)}."""
@@ -44,6 +57,11 @@ def scaling_table(function) -> Verdict:
 def serial_fraction(function) -> Verdict:
     """`serial_fraction(speedup, n)` returns Amdahl's serial fraction for a measured speed-up on n ranks."""
     return judged(function, probes.serial_fraction, _judge_fraction, stuck=STUCK)
+
+
+def smallest_batch(function) -> Verdict:
+    """`smallest_batch(share, …)` returns the batch from which on communication is at most that share."""
+    return judged(function, probes.smallest_batch, _judge_batch, stuck=STUCK)
 
 
 def _judge_table(facts: list[dict]):
@@ -117,6 +135,22 @@ def _fraction_hint(got: float, speedup: float, n: int) -> str:
         10.0: "Give it as a fraction, not in per cent.",
     }
     return next((hint for value, hint in known.items() if _near((got,), (value,))), "Solve again.")
+
+
+def _judge_batch(facts: list[dict]):
+    found = facts[0]
+    hint = f"it returned {found['some']!r}: `return` the number of samples."
+    yield "it returns a number", all(is_number(batch) for batch in found.values()), hint
+    for name, right, text in (
+        ("some", 32, "it is the smallest batch with that share, or less"),
+        ("other", 19, "also for other numbers"),
+        ("one", 1, "1 where any batch will do"),
+    ):
+        told = f"for {probes.BATCHES[name]} it is {right}, not {found[name]:g}. "
+        more = SMALLEST.get(found[name], "") if name == "some" else ""
+        if name == "one":
+            more = "There is no smaller batch than one sample: `max(1, …)`."
+        yield text, _near((found[name],), (right,)), told + more
 
 
 def _known(mistakes: dict, values: tuple) -> str:

@@ -5,8 +5,8 @@ import numpy as np
 from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
 from workshop_lib.probes import zero as probes
 from workshop_lib.probes.compare import close
-
-PARTS = ("parameters", "gradients", "optimizer")
+from workshop_lib.scaling.zero_memory import RECIPES, state_bytes
+from workshop_lib.training import KINDS
 
 
 def Zero1(made) -> Verdict:
@@ -160,28 +160,22 @@ def _judge_bytes(facts: list[dict]):
     answers = facts[0]
     wrong = [value for value in answers.values() if not _is_parts(value)]
     hint = f"it returned {shown(wrong[0])}." if wrong else ""
-    yield f"it returns a dictionary with {', '.join(PARTS)}", not wrong, hint
+    yield f"it returns a dictionary with {', '.join(KINDS)}", not wrong, hint
     for stage in range(4):
         hint = ""
         for (n, ranks, of), answer in answers.items():
-            right = _state(n, ranks, stage)
-            if of == stage and not hint and any(not close(answer[name], right[name]) for name in PARTS):
+            right = state_bytes(n, ranks, stage, **RECIPES["fp32, Adam"])
+            if of == stage and not hint and any(not close(answer[name], right[name]) for name in KINDS):
                 hint = _bytes_hint(n, ranks, stage, answer, right)
         yield f"stage {stage}", not hint, hint
 
 
 def _is_parts(value) -> bool:
-    return isinstance(value, dict) and set(value) == set(PARTS) and all(map(is_number, value.values()))
-
-
-def _state(n: int, ranks: int, stage: int) -> dict[str, float]:
-    """Adam in fp32, without a second copy of the weights."""
-    each = {"parameters": (4, 3), "gradients": (4, 2), "optimizer": (8, 1)}  # bytes, shared from which stage
-    return {name: n * size / (ranks if stage >= since else 1) for name, (size, since) in each.items()}
+    return isinstance(value, dict) and set(value) == set(KINDS) and all(map(is_number, value.values()))
 
 
 def _bytes_hint(n: int, ranks: int, stage: int, answer: dict, right: dict) -> str:
-    name = next(name for name in PARTS if not close(answer[name], right[name]))
+    name = next(name for name in KINDS if not close(answer[name], right[name]))
     told = f"{n} parameters on {ranks} ranks, {name}: {answer[name]:g} bytes. "
     if close(answer[name] * 4, right[name]):
         return told + "That is the number of weights: each takes 4 bytes in fp32."

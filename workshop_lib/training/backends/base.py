@@ -33,6 +33,8 @@ class Backend:
     # None where there is none, or where it overlaps with backward.
     averaging_span: tuple[float, float] | None = None
 
+    one_forward = False  # whether it hooks into forward, and so expects one a step
+
     def __init__(self, world: World, device: torch.device):
         self.world, self.device = world, device
         if self.name == "base" and world.world_size > 1:

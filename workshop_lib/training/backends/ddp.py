@@ -20,6 +20,7 @@ class Ddp(Backend):
 
     name = "ddp"
     communication_s = None  # happens inside backward, overlapped with it
+    one_forward = True
 
     def __init__(self, world, device):
         super().__init__(world, device)

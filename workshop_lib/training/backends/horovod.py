@@ -23,6 +23,7 @@ class Horovod(Backend):
 
     name = "horovod"
     communication_s = None  # happens in the background thread, overlapped with backward
+    one_forward = True
 
     def __init__(self, world, device):
         super().__init__(world, device)

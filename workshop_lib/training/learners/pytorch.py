@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import numpy as np
 import torch
@@ -10,15 +9,13 @@ from torch.nn import functional
 
 from workshop_lib.data.mnist import Split
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import memory
+from workshop_lib.models.dropout import WorkerDraws
+from workshop_lib.training import memory, optimizers
 from workshop_lib.training.backends.base import Backend
-from workshop_lib.training.options import MOMENTUM, TrainOptions
+from workshop_lib.training.options import TrainOptions
 
 TEST_BATCH = 500
-OPTIMIZERS = {
-    "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True, fused=True),
-    "adam": partial(torch.optim.Adam, fused=True),
-}
+CPU_ROWS = 1024  # that go through the network at once: more would not fit a CPU's caches
 
 
 class TorchLearner:
@@ -29,10 +26,15 @@ class TorchLearner:
         self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
         self.test_total = test.total
-        self.model = torch_cnn.build(options.seed).to(self.device)
-        self.forward, self.optimizer = backend.prepare(self.model, OPTIMIZERS[options.optimizer], options)
+        self.model = torch_cnn.build(options.seed, options.network).to(self.device)
+        world = backend.world
+        workers = options.workers(world.world_size)
+        self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
+        make_optimizer = optimizers.maker(options, options.warmup_steps(len(train.labels), world.world_size))
+        self.forward, self.optimizer = backend.prepare(self.model, make_optimizer, options)
+        self.in_parts = self.device.type == "cpu" and not backend.one_forward
         self.live_bytes, self.has_stepped = None, False
-        torch.manual_seed(options.seed + backend.world.rank)
+        torch.manual_seed(options.seed + world.rank)
         self.reset_sums()
 
     def to_device(self, array: np.ndarray) -> torch.Tensor:
@@ -57,9 +59,11 @@ class TorchLearner:
         which `indices` are this rank's. Returns their summed loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        self.draws.prepare(n_global)
         labels = self.labels[indices].long()
         self.model.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
-        logits = self.forward(torch_cnn.normalise(self.images[indices]))  # [n_local, 10]
+        parts = indices.split(CPU_ROWS) if self.in_parts else [indices]
+        logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
         loss = functional.cross_entropy(logits, labels, reduction="sum")
         # The backend takes the mean over ranks, so world_size cancels: see backends/base.py.
         self.backend.backward(loss * (self.backend.world.world_size / n_global))
@@ -73,6 +77,7 @@ class TorchLearner:
 
     @torch.no_grad()
     def evaluate(self) -> np.ndarray:
+        self.model.eval()
         sums = torch.zeros_like(self._sums)
         # As many batches on every rank: with sharded weights, each is a collective.
         batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
@@ -80,6 +85,7 @@ class TorchLearner:
         for images, labels in zip(*split, strict=True):
             logits, labels = self.forward(torch_cnn.normalise(images)), labels.long()
             sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
+        self.model.train()
         return sums.cpu().numpy()
 
     def weights(self) -> list[np.ndarray]:
@@ -92,21 +98,14 @@ class TorchLearner:
         self.backend.load_state(self.model, self.optimizer, state)
 
     def own_state(self) -> dict:
-        on_gpu = self.device.type == "cuda"
-        return {
-            "sums": self._sums.cpu(),
-            "torch_generator": torch.get_rng_state(),
-            "cuda_generator": torch.cuda.get_rng_state(self.device) if on_gpu else None,
-        }
+        return {"sums": self._sums.cpu(), "generators": self.draws.state()}
 
     def load_sums(self, sums: torch.Tensor) -> None:
         self._sums = sums.to(self.device)
 
     def load_own_state(self, own: dict) -> None:
         self.load_sums(own["sums"])
-        torch.set_rng_state(own["torch_generator"])
-        if own["cuda_generator"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(own["cuda_generator"], self.device)
+        self.draws.load_state(own["generators"])
 
 
 def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from workshop_lib.data.mnist import Split
 from workshop_lib.models import keras_cnn, torch_cnn
-from workshop_lib.training.options import MOMENTUM, TrainOptions
+from workshop_lib.training.options import TrainOptions
 
 TEST_BATCH = 500
 
@@ -26,7 +26,7 @@ class TensorflowLearner:
         if options.optimizer == "adam":
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
         else:
-            self.optimizer = keras.optimizers.SGD(momentum=MOMENTUM, nesterov=True)
+            self.optimizer = keras.optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov)
         self.prepare()
         keras.utils.set_random_seed(options.seed + backend.world.rank)
         self._sums = tf.Variable(tf.zeros(3, tf.float64))

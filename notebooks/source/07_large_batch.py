@@ -1,0 +1,399 @@
+# %% [markdown]
+# # Large batches: what breaks, and what repairs it
+#
+# **You will** see a training that works on 16 workers fail on 128, find out why, try what repairs it, write the learning-rate
+# rule and the layer-wise rate of LARS yourself, and see what a larger batch costs even where nothing breaks.
+#
+# **Time** about 50 minutes. **Needs** two cores; no GPU, no network. Notebook [02](02_synchronous_sgd.ipynb) first. What the
+# noise of gradients has to do with it, and where larger batches stop helping, is in
+# [07b_noise_and_limits](07b_noise_and_limits.ipynb).
+
+# %%
+import numpy as np
+import pandas as pd
+import torch
+from IPython.display import display
+from matplotlib.lines import Line2D
+from torch.nn.functional import cross_entropy
+
+from workshop_lib import ranks
+from workshop_lib.data import mnist
+from workshop_lib.models import torch_cnn
+from workshop_lib.models.dropout import WorkerDraws
+from workshop_lib.notebook import figures, profile
+from workshop_lib.notebook.exercises import large_batch as check
+from workshop_lib.notebook.prediction import predict
+from workshop_lib.notebook.worker_curve import worker_curve
+from workshop_lib.paths import ROOT
+from workshop_lib.scaling import records
+from workshop_lib.training import optimizers, schedules
+from workshop_lib.training.ladder import largest_relative_difference, weights
+from workshop_lib.training.options import TrainOptions
+
+torch.set_num_threads(1)
+sizes = profile.current()
+team = ranks.start(sizes.ranks)
+team
+
+# %% [markdown]
+# ## More workers, fewer steps
+#
+# In data-parallel training a worker is a rank with a batch of its own, here $B = 64$ images. $N$ workers take one step on the
+# *global batch* of $N B$ images. An *epoch*, one pass over the 60,000 images, is then:
+
+# %%
+workers = np.array([1, 4, 8, 16, 32, 64, 128, 256])
+pd.DataFrame({"global batch": 64 * workers, "steps in an epoch": np.ceil(60_000 / (64 * workers)).astype(int)}, workers)
+
+# %% [markdown]
+# With 128 workers the weights are changed 8 times in an epoch, where one worker changes them 938 times. If each step is as long
+# as before, the network gets nowhere. So the steps must be longer, and that is where the trouble begins.
+#
+# ## 128 workers on two cores
+#
+# For the arithmetic it does not matter where the samples of a batch are. The mean gradient of 128 shards of 64 images is the
+# gradient of one batch of 8,192 images (notebook 02). So a few ranks can *emulate* many workers: same global batch, same
+# learning rate, same number of steps, and, where the network draws random numbers, each worker's own. What cannot be
+# emulated is the time.
+#
+# Check it: 4 workers on your ranks, and 4 workers on a single process.
+
+# %%
+network = {"network": "classic", "momentum": 0.5, "nesterov": False, "decay": "none"}
+same = {"emulate_workers": 4, "epochs": 1, "train_samples": 64 * 4 * 10, **network}
+
+
+def both_ways(folder):
+    """Train 4 workers on all ranks, then on rank 0 alone."""
+    from workshop_lib.training import loop
+    from workshop_lib.training.backends.base import Backend
+    from workshop_lib.training.world import World, detect
+
+    together = loop.train(TrainOptions(checkpoint=f"{folder}/together.pt", **same))
+    if detect().rank == 0:
+        alone = Backend(World(0, 1, 0, "single"), torch.device("cpu"))
+        loop.train(TrainOptions(checkpoint=f"{folder}/alone.pt", **same), backend=alone)
+    return together["what"]["global_batch"]
+
+
+folder = ROOT / "build" / "07_large_batch"
+folder.mkdir(parents=True, exist_ok=True)
+batch = team.run(both_ways, str(folder), timeout=sizes.timeout_s, show=False)[0]
+apart = largest_relative_difference(weights(folder / "together.pt"), weights(folder / "alone.pt"))
+print(f"global batch {batch}, 10 steps: the weights differ by {apart:.1e} of their size")
+
+# %% [markdown]
+# What is left is rounding. (`classic` is the network of the MNIST examples of 2017, with which the figure below was once
+# measured on 128 nodes; it has dropout, and each emulated worker draws its own.)
+#
+# ## How long should a step be?
+#
+# Three rules for $N$ workers, when $\eta$ is the learning rate that suits one:
+#
+# - *not scaled*, $\eta$: safe, and slow;
+# - *linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each, if the gradient hardly changes
+#   on the way (Goyal et al. 2017);
+# - *square root*, $\sqrt N\,\eta$: the mean of $N$ times as many gradients has $\sqrt N$ times less noise, and
+#   this keeps the noise in a step as large as it was (Krizhevsky 2014).
+#
+# Where to start with one worker depends on the optimizer. These are common starting points:
+
+# %%
+display(pd.Series(schedules.STARTING_LR, name="learning rate").to_frame())
+print("SGD, for N workers:")
+rules = {rule: [schedules.scale_lr(0.01, rule, n) for n in workers] for rule in schedules.SCALINGS}
+pd.DataFrame(rules, workers).round(3)
+
+# %% [markdown]
+# The rate need not be the same all the time. At the start it can grow (*warm-up*), and later it should fall (*decay*): small
+# steps at the end settle where large ones would jump about.
+
+# %%
+figure = figures.new_figure("The learning rate over 10 epochs, as a share of its peak", "the first 2 epochs are warm-up")
+left, right = figure.subplots(1, 2)
+at = np.linspace(0, 10, 201)[:-1]
+handles = []
+for index, decay in enumerate(schedules.DECAYS):
+    style = figures.Style.number(index)
+    rates = [schedules.lr_at(step, 200, 1.0, 40, decay) for step in range(200)]
+    for axes in (left, right):
+        axes.plot(at, rates, color=style.colour, linestyle=style.line, linewidth=2)
+    handles.append(figures.handle_of(decay, style))
+    handles[-1].set_marker("")
+constant = {"color": figures.GREY, "linewidth": 3, "alpha": 0.6}
+left.plot(at[:41], [*[0.125] * 40, 1], **constant)
+handles.append(Line2D([], [], **constant, label="constant warm-up at 1/8 of the peak"))
+right.set_yscale("log")
+for axes in (left, right):
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("learning rate / peak")
+figures.draw_legend(figure, *figures.in_columns(handles))
+figure
+
+# %% [markdown]
+# *step* falls to a tenth at a third, two thirds and eight ninths of the way (He et al. 2015), *polynomial* is
+# $(1 - t)^2$ (You et al. 2017), *inverse* is $1/t$ (Robbins and Monro 1951), *cosine* is half a wave (Loshchilov and
+# Hutter 2016), where $t$ goes from 0 to 1 after the warm-up.
+#
+# ## Exercise 1: linear scaling with warm-up
+#
+# `learning_rate` is called before every step (the first is step 0). With warm-up over `warmup_steps` steps, the rate climbs
+# in equal parts: in step 0 it is one part of the peak, in step `warmup_steps - 1` the whole. From there on it
+# stays. `warmup_steps` may be 0.
+
+
+# %%
+def learning_rate(step, base_lr, workers, warmup_steps):
+    # <solution>
+    share = min(1, (step + 1) / warmup_steps) if warmup_steps else 1
+    return base_lr * workers * share
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.learning_rate(learning_rate)
+
+# %% [markdown]
+# ## The collapse
+#
+# Now train `classic`, with a learning rate of 0.01 times the workers and no warm-up, for a few epochs. With 16 workers all is well.
+# What will the test accuracy be with 128?
+
+# %%
+epochs, warmup_epochs = sizes.epochs, sizes.epochs - 1
+guess = predict(f"Test accuracy with 128 workers after {epochs} epochs, without warm-up", low=0, high=100, unit="%")
+guess
+
+
+# %%
+def train(workers, warmup_epochs=0, lr=0.01, lr_scaling="linear", **more):
+    """Train `classic` as so many workers; returns the record."""
+    options = network | {"lr": lr, "lr_scaling": lr_scaling, "epochs": epochs, "warmup_epochs": warmup_epochs}
+    options |= {"emulate_workers": workers, **more}
+    return team.train(TrainOptions(**options), timeout=10 * sizes.timeout_s, show=False)
+
+
+def last_epochs(runs):
+    """What the runs have come to, in %."""
+    ends = {name: run["epochs"][-1] for name, run in runs.items()}
+    columns = {"training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
+    return pd.DataFrame({title: {k: 100 * end[name] for k, end in ends.items()} for title, name in columns.items()}).round(1)
+
+
+runs = {
+    "16 workers, linear": train(16),
+    "128 workers, linear": train(128),
+    f"128 workers, linear, warm-up (epochs: {warmup_epochs})": train(128, warmup_epochs),
+    "128 workers, square root": train(128, lr_scaling="sqrt"),
+}
+last_epochs(runs)
+
+# %%
+guess.compare(100 * runs["128 workers, linear"]["epochs"][-1]["test_accuracy"])
+
+# %% [markdown]
+# About 10 % is what guessing one of ten digits gives. The training has not become slower; it has *collapsed*: the first steps
+# were so long that they threw the weights to where hardly any gradient is left. A shorter step, as the square root gives it,
+# avoids that, but is it long enough?
+#
+# (Training accuracy is measured on the way, with dropout at work, so it can lie below that of the test.) A few epochs are little
+# for 128 workers, 8 steps each. Here is the figure from runs over 32 epochs, drawn from the records in `assets/results`. The
+# crosses are read off the figure that was published for 8 to 256 ranks, without warm-up.
+
+# %%
+full = records.read(ROOT / "assets" / "results" / "large_batch.jsonl")
+worker_curve(full)
+
+# %% [markdown]
+# `make large-batch` trains all these runs again, which takes hours on two cores. *Try it:* which recipe is best at 32
+# workers, and is the same best at 256?
+#
+# ## Why the first steps are the dangerous ones
+#
+# A step of *gradient descent* with learning rate $\eta$ goes downhill as long as the slope does not change much on the way.
+# How fast the slope changes is the *curvature*. Along a direction with curvature $\lambda$, plain gradient descent
+# overshoots to the other side and climbs higher each time if $\eta > 2/\lambda$, and with momentum $m$ if
+# $\eta > 2 (1 + m)/\lambda$. The largest curvature can be measured: multiply a random vector again and again by the matrix of
+# second derivatives, which PyTorch does without ever building the matrix (*power iteration*).
+
+# %%
+some = mnist.load("train")
+images = torch_cnn.normalise(torch.tensor(some.images[:256]))
+labels = torch.tensor(some.labels[:256]).long()
+
+
+def sharpness(model, rounds=10):
+    """The largest curvature of the mean loss over these images, without dropout."""
+    model.eval()
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(cross_entropy(model(images), labels), parameters, create_graph=True)
+    generator = torch.Generator().manual_seed(1)
+    vector = [torch.randn(p.shape, generator=generator) for p in parameters]
+    for _ in range(rounds):
+        length = torch.sqrt(sum((v**2).sum() for v in vector))
+        vector = [v / length for v in vector]
+        along = sum((s * v).sum() for s, v in zip(slopes, vector, strict=True))
+        times = torch.autograd.grad(along, parameters, retain_graph=True)
+        curvature = sum((t * v).sum() for t, v in zip(times, vector, strict=True)).item()
+        vector = times
+    return curvature
+
+
+model = torch_cnn.build(1, "classic")
+draws = WorkerDraws(model, 1, 1, 0, 1, torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+found = []
+for step in range(41):
+    if step % 20 == 0:
+        curvature = sharpness(model)
+        found.append((step, curvature, 2 * 1.5 / curvature))
+    model.train()
+    draws.prepare(len(images))
+    optimizer.zero_grad()
+    cross_entropy(model(images), labels).backward()
+    optimizer.step()
+pd.DataFrame(found, columns=["after so many small steps", "largest curvature", "longest stable rate"]).round(3)
+
+# %% [markdown]
+# Linear scaling gives 64 workers a rate of 0.64 and 128 workers 1.28. Compare these with the last column: the curvature is largest at
+# the start, and a few small steps reduce it, so that a rate which was too long at first no longer is. That is what warm-up
+# waits for; where the peak is too long even later, it only puts off the collapse. The limit is that of a fixed bowl, so it is a
+# guide and no law: dropout, noise and the bowl's changing shape all shift it (Cohen et al. 2021).
+#
+# ## One rate for all layers?
+#
+# The layers of a network need not be alike. LARS, *layer-wise adaptive rate scaling* (You et al. 2017), was made after a look at
+# a table like this one: for each layer the norm of the weights, the norm of their gradient, and the ratio.
+
+# %%
+model = torch_cnn.build(1, "classic")
+model.eval()
+cross_entropy(model(images), labels).backward()
+layers = [(name, p) for name, p in model.named_parameters() if p.dim() > 1]
+norms = [(f"{model[int(name.split('.')[0])]}", p.norm().item(), p.grad.norm().item()) for name, p in layers]
+norms = pd.DataFrame(norms, columns=["layer", "‖w‖", "‖∇w‖"])
+norms["‖w‖ / ‖∇w‖"] = norms["‖w‖"] / norms["‖∇w‖"]
+norms.round(3)
+
+# %% [markdown]
+# In a step of plain SGD, a layer moves by $\eta \|\nabla w\|$. Where the ratio is small, that is a large part of its
+# weights. LARS gives each layer a rate of its own, such that it moves by the same part of its norm:
+#
+# $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\|}, \qquad \Delta w = - \eta \, \lambda \, \nabla w$$
+#
+# with a small *trust coefficient* $\tau$.
+#
+# ## Exercise 2: the rate of a layer
+#
+# Return $\lambda$ for the weights and the gradient of one layer. The norm is that of all their numbers, as in
+# `tensor.norm()`. Where one of the norms is zero there is no ratio: return 1.
+
+
+# %%
+def layer_rate(weights, gradient, trust):
+    # <solution>
+    weights_norm, gradient_norm = weights.norm(), gradient.norm()
+    if weights_norm == 0 or gradient_norm == 0:
+        return 1.0
+    return trust * weights_norm / gradient_norm
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.layer_rate(layer_rate)
+
+# %% [markdown]
+# *LARC* is the same with a ceiling: no layer takes a longer step than plain SGD would. *LAMB* (You et al. 2020) does to
+# Adam's step what LARS does to that of SGD. All three are in `workshop_lib.training.optimizers`, about twenty lines each, and are
+# options of every run: `TrainOptions(optimizer="lars")` or `--optimizer lars`.
+#
+# Two optimizers for two phases were the recipe that trained ImageNet in 15 minutes (Akiba et al. 2017): RMSProp, which
+# scales each weight's step by the size of its recent gradients and so survives the start, and a smooth change to SGD, which
+# ends better. `rmsprop-sgd` does that over the warm-up:
+
+# %%
+share = [optimizers.sgd_share(step, 100) for step in range(0, 101, 10)]
+print("share of SGD over the warm-up:", " ".join(f"{a:.2f}" for a in share))
+
+# %%
+more = {"nesterov": True, "warmup_epochs": warmup_epochs, "lr_scaling": "none"}
+others = {
+    "128 workers, LARS": train(128, optimizer="lars", lr=20.0, momentum=0.9, decay="polynomial", **more),
+    "128 workers, LAMB": train(128, optimizer="lamb", lr=0.03, momentum=None, decay="linear", **more),
+    "128 workers, RMSProp, then SGD": train(128, optimizer="rmsprop-sgd", lr=0.2, momentum=0.9, **more),
+}
+last_epochs(runs | others)
+
+# %% [markdown]
+# All runs with 128 workers had the same few steps. Given 32 epochs, how far can they come? That was searched:
+
+# %%
+search = records.read(ROOT / "assets" / "results" / "large_batch_search.jsonl")
+rows = [
+    {
+        "optimizer": run["what"]["optimizer"],
+        "peak rate": run["what"]["lr"],
+        "decay": run["what"]["decay"],
+        "network": run["what"]["network"],
+        "epochs": len(run["epochs"]),
+        "test accuracy (%)": 100 * run["epochs"][-1]["test_accuracy"],
+    }
+    for run in search
+]
+pd.DataFrame(rows).sort_values("test accuracy (%)", ascending=False).round(2).reset_index(drop=True)
+
+# %% [markdown]
+# So a large batch can be trained, but each change of the batch asks for another learning rate, and the search for it is part
+# of the price.
+#
+# ## What a large batch costs even when nothing breaks
+#
+# Keskar et al. (2017) found that networks trained with large batches often *generalise* worse: as good as others on the
+# training images, they are worse on images they have not seen. From the records of the figure above, the two accuracies of
+# the runs without scaling trouble:
+
+# %%
+gap = pd.DataFrame(
+    [
+        {
+            "workers": run["what"]["emulate_workers"],
+            "training accuracy (%)": 100 * run["epochs"][-1]["train_accuracy"],
+            "test accuracy (%)": 100 * run["epochs"][-1]["test_accuracy"],
+        }
+        for run in full
+        if run["what"]["lr_scaling"] == "linear" and run["what"]["warmup_epochs"] and run["what"]["optimizer"] == "sgd"
+    ]
+)
+gap.groupby("workers").mean().round(2)
+
+# %% [markdown]
+# Where both are low, the network has simply learned less: with the same number of epochs a large batch takes fewer steps. A gap in
+# generalisation is where training goes on well and the test falls behind. How much of it there is beyond the lack of steps is
+# disputed: with as many *steps*, and a rate chosen for each batch, much of it
+# goes away (Hoffer et al. 2017; Shallue et al. 2019). How many steps that takes is the question of
+# [07b](07b_noise_and_limits.ipynb).
+#
+# ## Remember
+#
+# - More workers mean fewer steps an epoch; longer steps make up for it, up to a limit.
+# - Linear scaling needs warm-up, since the start is where long steps do most damage, and it has a limit even so.
+# - LARS and LAMB give every layer a step in proportion to its weights. They move the limit; they do not remove it.
+# - Look at the accuracy, not only at samples/s. The collapsed runs were as fast as the others.
+#
+# ## Sources
+#
+# Goyal et al. 2017, arXiv:1706.02677 (linear scaling, warm-up). Krizhevsky 2014, arXiv:1404.5997 (square root). You, Gitman and
+# Ginsburg 2017, arXiv:1708.03888 (LARS, Algorithm 1 and Table 2). You et al. 2020, arXiv:1904.00962 (LAMB). Akiba, Suzuki and Fukuda
+# 2017, arXiv:1711.04325 (RMSProp to SGD). Cohen et al. 2021, arXiv:2103.00065 (curvature and the longest stable step). Keskar et al. 2017,
+# arXiv:1609.04836; Hoffer et al. 2017, arXiv:1705.08741; Shallue et al. 2019, arXiv:1811.03600 (generalisation). Starting rates:
+# the documentation of Keras and PyTorch. The published figure: the Theta hands-on of Argonne's distributed deep learning
+# tutorial.
+
+# %%
+ranks.stop()

@@ -1,0 +1,571 @@
+# %% [markdown]
+# # Large batches: noise and limits
+#
+# **You will** measure how noisy gradients are, from numbers that data-parallel training has anyway; find out from it, and from
+# counted steps, how large a batch can usefully be; make ranks wait less for each other, and see what that costs; and send
+# gradients in a hundredth of their bytes.
+#
+# **Time** about 60 minutes. **Needs** two cores; no GPU, no network. Notebooks [02](02_synchronous_sgd.ipynb) and
+# [05](05_ddp.ipynb) first; [07](07_large_batch.ipynb) is about learning rates for large batches.
+
+# %%
+import numpy as np
+import pandas as pd
+
+from workshop_lib import ranks
+from workshop_lib.notebook import limits, profile
+from workshop_lib.notebook.exercises import noise_and_limits as check
+from workshop_lib.notebook.prediction import predict
+from workshop_lib.paths import ROOT
+from workshop_lib.scaling import critical_batch, records, steps_to_target
+from workshop_lib.training.options import TrainOptions
+
+sizes = profile.current()
+quick = sizes.name == "quick"
+team = ranks.start(max(2, sizes.ranks))
+
+# %% [markdown]
+# ## How noisy is a gradient?
+#
+# Each sample has a gradient of its own. Call their mean $G$, the *true gradient*, and their covariance $\Sigma$. A batch of $B$
+# samples has the mean of $B$ of them, $G_B$. It points to $G$ on average; how far it is off depends on $B$:
+#
+# $$E\,|G_B|^2 = |G|^2 + \frac{\mathrm{tr}\,\Sigma}{B}.$$
+#
+# The first part is signal, the second is noise. They are equal when $B$ is
+#
+# $$B_\text{simple} = \frac{\mathrm{tr}\,\Sigma}{|G|^2},$$
+#
+# the *simple noise scale* (McCandlish et al. 2018). A batch far below it is nearly all noise: twice the batch, nearly twice as
+# good a step. A batch far above it knows the direction already, and more samples tell it little.
+#
+# Neither $G$ nor $\Sigma$ is known. But training on several ranks has gradients of *two* sizes of batch in every step: each
+# rank's own, with batch $b$, and their average, with batch $B$. That is the equation above twice, for two unknowns.
+#
+# ## Exercise 1: two unknowns
+#
+# `small_sq` is the squared norm of a gradient of `small_batch` samples (the mean over the ranks), `big_sq` that of the averaged
+# gradient of `big_batch` samples. Take both for what they are on average, and return estimates of $|G|^2$ and of
+# $\mathrm{tr}\,\Sigma$.
+
+
+# %%
+def noise_estimates(small_sq, big_sq, small_batch, big_batch):
+    # <solution>
+    gradient_sq = (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    trace = (small_sq - big_sq) / (1 / small_batch - 1 / big_batch)
+    return gradient_sq, trace
+    # <stub>
+    # # small_sq = |G|² + tr(Σ) / small_batch, and big_sq likewise: which combination is free of tr(Σ), which of |G|²?
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.noise_estimates(noise_estimates)
+
+# %% [markdown]
+# Both estimates are *unbiased*: right on average, though each is noisy (that of $|G|^2$ may even be negative). Their ratio is
+# not, since it is divided by something noisy. So average each over many steps first, and divide the averages.
+#
+# Does it work? Where the weights stand still and the data are few, we can do without estimates: compute the gradient of every
+# single image, and from them $|G|^2$ and $\mathrm{tr}\,\Sigma$ as they are defined.
+
+# %%
+# %%ranks
+import numpy as np
+from mpi4py import MPI
+
+from workshop_lib.data import mnist, shard
+from workshop_lib.models.flat import FlatNetwork
+from workshop_lib.scaling import noise_scale
+
+comm = MPI.COMM_WORLD
+train, test = mnist.load("train"), mnist.load("test")
+network = FlatNetwork(seed=1)
+start = network.weights()
+
+few = 500
+if comm.rank == 0:
+    single = np.stack([network.gradient(start, train.images[[i]], train.labels[[i]]) for i in range(few)])
+    G = single.mean(axis=0)
+    print(f"by definition: |G|² {G @ G:.3f}, tr(Σ) {((single - G) ** 2).sum() / few:.1f}")
+
+random = np.random.default_rng([1, comm.rank])
+follower = noise_scale.Follower(16, 16 * comm.size)
+for _ in range(200):
+    rows = random.integers(few, size=16)
+    gradient = network.gradient(start, train.images[rows], train.labels[rows])
+    mean, norms = noise_scale.averaged(gradient, comm)
+    follower.add(norms)
+if comm.rank == 0:
+    print(f"estimated:     |G|² {follower.gradient_sq:.3f}, tr(Σ) {follower.trace:.1f}")
+    print(f"noise scale:   {follower.noise_scale:.1f} ± {follower.standard_error:.1f} (standard error)")
+
+# %% [markdown]
+# `averaged` is the `Allreduce` of [02](02_synchronous_sgd.ipynb) with one number more in the message, this rank's squared norm.
+# `Follower` sums up what your exercise computes.
+#
+# ## The noise scale while training
+#
+# As the loss falls, the true gradient shrinks, while single images still pull in all directions.
+
+# %%
+guess = predict(
+    "By what factor does the noise scale grow during the first epoch?", low=1, high=100, unit="times"
+)
+guess
+
+# %%
+team.push(steps=150 if quick else 900, memory=25 if quick else 100)
+
+# %%
+# %%ranks --timeout 180
+batch, lr = 32, 0.05
+follower = noise_scale.Follower(batch, batch * comm.size, memory_steps=memory)
+weights, curve = start.copy(), []
+batches = shard.epoch_batches(train.total, batch, comm.rank, comm.size, seed=1, epoch=1)
+for step, (rows, _) in enumerate(batches, 1):
+    gradient, norms = noise_scale.averaged(
+        network.gradient(weights, train.images[rows], train.labels[rows]), comm
+    )
+    weights -= lr * gradient
+    follower.add(norms)
+    if step % 10 == 0:
+        curve.append((step, follower.noise_scale, follower.standard_error))
+    if step == steps:
+        break
+network.set(weights)
+if comm.rank == 0:
+    print(f"after {step} steps, test accuracy {network.accuracy(test.images, test.labels):.1%}")
+
+# %%
+curve = np.array(team.pull("curve")[0])
+known = curve[np.isfinite(curve[:, 1])]
+guess.compare(known[-1, 1] / known[0, 1])
+
+# %%
+limits.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+
+# %% [markdown]
+# The dotted lines are the published simple noise scale of MNIST, 50 at the start and 900 as the mean over a whole training.
+# Expect the order of magnitude, not the number: the noise scale depends on the network, on how far it is trained and on what
+# counts as the mean. The band is wide because two ranks make two batches that differ by a factor of two only; with more ranks the
+# estimate becomes better, for free.
+#
+# *Try it:* more steps, or another learning rate. Which of $|G|^2$ and $\mathrm{tr}\,\Sigma$ changes?
+#
+# ## Steps to target
+#
+# The noise scale is a forecast. What counts is how many steps a training needs at each batch size. Theory and measurements
+# agree on the shape (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, twice the batch and half the steps;
+# then *diminishing returns*; at last a *plateau*, where no batch helps. With $S$ steps on $E = S \cdot B$ samples,
+#
+# $$\left(\frac{S}{S_\text{min}} - 1\right)\left(\frac{E}{E_\text{min}} - 1\right) = 1
+# \quad\Longleftrightarrow\quad S = S_\text{min} + \frac{E_\text{min}}{B},$$
+#
+# and the *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ is where training takes twice the fewest steps on
+# twice the fewest samples. The learning rate has to be tuned at each batch size: with one rate for all we would measure how
+# well that rate fits. Clocks play no part, so each rank can measure batch sizes of its own.
+
+# %%
+guess = predict(
+    "The critical batch size for this network on MNIST, for the accuracy below?",
+    low=0,
+    high=1000,
+    unit="samples",
+)
+guess
+
+# %%
+target = 0.8 if quick else 0.9
+job = {
+    "batches": [8, 64, 512] if quick else [8, 16, 32, 64, 128, 256, 512, 1024],
+    "lrs": [0.05, 0.2] if quick else [0.025, 0.05, 0.1, 0.2, 0.4],
+    "seeds": [1] if quick else [1, 2],
+    "how": {"target": target, "test_samples": 500},
+}
+team.push(job=job)
+
+# %%
+# %%ranks --timeout 600
+from workshop_lib.scaling import steps_to_target
+
+mine = job["batches"][comm.rank :: comm.size]
+found = list(steps_to_target.tune(mine, job["lrs"], job["seeds"], **job["how"]))
+
+# %%
+found = [record for of_rank in team.pull("found") for record in of_rank]
+best = steps_to_target.best_rates(found)
+pd.DataFrame(best).T.rename_axis("batch")
+
+# %% [markdown]
+# `at_edge` says that the best rate was the smallest or the largest that was tried, so a better one may lie beyond: take such a row
+# with care.
+
+# %%
+pairs = {f"here, to {target:.0%}": steps_to_target.pairs(found)}
+committed = ROOT / "assets" / "results" / "steps_to_target.jsonl"
+if committed.exists():  # measured at leisure, with more batch sizes, learning rates and seeds
+    pairs["long run, to 97%"] = steps_to_target.pairs(records.read(committed))
+fits = {}
+for name, measured in pairs.items():
+    try:
+        fits[name] = critical_batch.fit(*measured)
+        low, high = fits[name].intervals["b_crit"]
+        print(f"{name}: critical batch {fits[name].b_crit:.0f}, 95 % interval {low:.0f} to {high:.0f}")
+    except ValueError as error:
+        print(f"{name}: no fit. {error}")
+
+# %%
+if fits:
+    display(guess.compare(next(iter(fits.values())).b_crit))
+limits.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+
+# %% [markdown]
+# On the left the steps, with perfect scaling as a dotted line. On the right the same points as a *Pareto frontier*: steps are
+# the time that a training takes when there are workers enough, samples are the compute that somebody pays for. Nobody gets
+# below and left of the curve. At the critical batch both cost twice their minimum; far right is slow and cheap, far left is
+# quick and wasteful.
+#
+# A few points give a rough fit, as the interval says. The full measurement trains 144 times:
+#
+#     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
+#
+# ### Set beside what was published
+#
+# | | batch (samples) |
+# |---|---|
+# | critical batch of MNIST at the start of training (McCandlish et al. 2018) | 20 |
+# | critical batch of MNIST, mean over training (same) | 200 |
+# | simple noise scale of MNIST at the start, mean over training (same) | 50, 900 |
+# | rule of thumb "global batch at most $\sqrt{N}$" for $N$ = 60,000 (Shao et al.) | 245 |
+#
+# They do not agree with each other by factors of a few, and they need not. The noise scale would be the critical batch if all
+# directions were curved alike; they are not, and where curvature is large it is $\mathrm{tr}(H\Sigma) / (G^T H G)$ that counts, with
+# the Hessian $H$. The critical batch depends on the accuracy asked for: the harder the target, the larger. And $\sqrt{N}$
+# knows nothing about the task: it comes close here, but for ImageNet it says 1,131, and 8,192 lost nothing (see the table at
+# the end). The noise scale is for the order of magnitude, before an expensive run; steps to target are the measurement.
+#
+# *Try it:* a higher target. Where does the critical batch go?
+#
+# ## Does a large batch generalise worse?
+#
+# The *generalisation gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end with a
+# wider one. Here two batch sizes train on few images, which makes a gap easy to see, for the same number of *epochs*.
+
+# %%
+gap_samples, gap_epochs = 2000, 8 if quick else 20
+rows = []
+for batch, lr in ((16, 0.02), (500, 0.02), (500, 0.2)):
+    options = TrainOptions(
+        batch_size=batch, lr=lr, epochs=gap_epochs, train_samples=gap_samples, decay="none", warmup_epochs=0.5
+    )
+    record = team.train(options, show=False)
+    last = record["epochs"][-1]
+    steps = gap_epochs * -(-gap_samples // (batch * team.n))
+    row = {"global batch": batch * team.n, "learning rate": lr, "steps": steps}
+    row |= {"training accuracy": last["train_accuracy"], "test accuracy": last["test_accuracy"]}
+    rows.append(row | {"gap": last["train_accuracy"] - last["test_accuracy"]})
+pd.DataFrame(rows).style.format(
+    dict.fromkeys(("training accuracy", "test accuracy", "gap"), "{:.1%}")
+).hide()
+
+# %% [markdown]
+# (Training accuracy is that of the images as they were trained on, in the course of the last epoch.) Compare the rows before you
+# explain them. The large batch took far fewer steps, so it may simply not be done; a higher rate brings back part of it. Hoffer
+# et al. (2017) closed the gap by training longer, and Shallue et al. (2019) found no loss of quality at any batch size once
+# learning rate and schedule were tuned and steps were not cut short. A fixed number of epochs handicaps the large batch.
+#
+# *Try it:* give the large batch as many steps as the small one, with `epochs=` in proportion.
+#
+# ## Fewer bytes
+#
+# Large batches are one way to communicate less often. Another is to send less. A *communication hook* of DDP decides what
+# travels (notebook [05](05_ddp.ipynb)):
+#
+# - **fp16, bf16**: half the bytes. fp16 loses what is small, bf16 has the range of fp32 and about three digits.
+# - **PowerSGD** (Vogels et al. 2019): each matrix of gradients as two thin ones.
+# - **top-k**: only the entries of largest magnitude, as values and places.
+#
+# Both of the last keep what they do not send, and add it to the next gradient. This *error feedback* loses nothing: what is small
+# now is sent when it has become large.
+#
+# ## Exercise 2: top-k with error feedback
+#
+# `gradient` and `residual` are vectors of the same length. Choose the `k` entries of `gradient + residual` with the largest
+# magnitude. Return three arrays: the chosen values, their places (indices), and the new residual: everything that is not sent.
+
+
+# %%
+def compress(gradient, residual, k):
+    # <solution>
+    total = gradient + residual
+    places = np.argsort(np.abs(total))[-k:]
+    kept = total.copy()
+    kept[places] = 0
+    return total[places], places, kept
+    # <stub>
+    # # np.argsort(a) gives the places of a's entries, from the smallest to the largest
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.compress(compress)
+
+# %% [markdown]
+# The library has the same as a hook ([compression.py](../workshop_lib/comm/compression.py)). Ranks choose different entries, so
+# an allreduce cannot add them up: every rank gathers all ranks' pairs, and adds them itself.
+
+# %%
+guess = predict("Top 1 % takes what share of the bytes of fp32?", low=0, high=10, unit="%")
+guess
+
+# %%
+team.push(steps=40 if quick else 300)
+
+# %%
+# %%ranks --timeout 300
+import time
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from workshop_lib.comm import compression
+from workshop_lib.models import torch_cnn
+from workshop_lib.training import rendezvous, world
+
+rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+
+
+def train_with(register):
+    """One run with DDP and a hook: bytes and messages of the last step, seconds a step, test accuracy."""
+    model = DistributedDataParallel(torch_cnn.build(seed=1))
+    register(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    taken = []
+    batches = shard.epoch_batches(train.total, 64, comm.rank, comm.size, seed=1, epoch=1)
+    for step, (rows, _) in enumerate(batches):
+        images, labels = torch.from_numpy(train.images[rows]), torch.from_numpy(train.labels[rows]).long()
+        begun = time.perf_counter()
+        with compression.counted() as sent:
+            optimizer.zero_grad()
+            cross_entropy(model(torch_cnn.normalise(images)), labels).backward()
+        optimizer.step()
+        taken.append(time.perf_counter() - begun)
+        if step + 1 == steps:
+            break
+    with torch.no_grad():
+        right = sum(
+            (
+                model.module(torch_cnn.normalise(torch.tensor(test.images[part]))).argmax(1).numpy()
+                == test.labels[part]
+            ).sum()
+            for part in (slice(first, first + 500) for first in range(0, 2000, 500))
+        )
+    return sent | {"ms a step": 1000 * np.median(taken), "test accuracy": right / 2000}
+
+
+ways = {name: train_with(register) for name, register in compression.WAYS.items()}
+
+# %%
+table = pd.DataFrame(team.pull("ways")[0]).T
+table["bytes, share"] = table["bytes"] / table.loc["fp32", "bytes"]
+guess.compare(100 * table.loc["top 1 %", "bytes, share"])
+
+# %%
+table.style.format(
+    {
+        "bytes": "{:,.0f}",
+        "messages": "{:.0f}",
+        "ms a step": "{:.1f}",
+        "test accuracy": "{:.1%}",
+        "bytes, share": "{:.1%}",
+    }
+)
+
+# %% [markdown]
+# Bytes are what a rank gives to the collective. On one machine a message costs little and the 80 kB of this network cost next to
+# nothing, so choosing and packing may well take longer than it saves; compression pays where the network is slow and the model
+# large. (PowerSGD sends its first ten steps whole.) Compare the last two rows: without feedback, small gradients are never heard.
+#
+# Computing can be done in 16 bits too: with bf16 *autocast*, matrix products and convolutions take bf16 copies of the weights,
+# which stay in fp32.
+
+# %%
+rows = []
+for precision in ("fp32", "bf16"):
+    options = TrainOptions(
+        backend="ddp", precision=precision, epochs=2, train_samples=2000 if quick else 15_000
+    )
+    last = team.train(options, show=False)["epochs"][-1]
+    rows.append(
+        {"precision": precision, "samples/s": last["samples_per_s"], "test accuracy": last["test_accuracy"]}
+    )
+pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%}"}).hide()
+
+# %% [markdown]
+# Whether that is faster depends on the processor: it has to have instructions for bf16.
+#
+# ## Waiting less
+#
+# In synchronous SGD all ranks wait for the slowest, a *straggler*, in every step. There are three ways to wait less. All of them
+# make gradients *stale*: computed with weights that lack updates made meanwhile. The *staleness* of an update is how many.
+#
+# - **lag-sync** applies gradients one step late. They travel while the next ones are computed, and a rank that is late *once*
+#   holds nobody up.
+# - **local SGD** lets each rank step alone, and averages the weights every $k$ steps.
+# - **asynchronous**: a *parameter server* has the weights, and applies each gradient as it comes. No worker waits for another.
+#
+# ([staleness.py](../workshop_lib/comm/staleness.py) has all four, each in a dozen lines.) Three ranks: rank 0 serves in the
+# asynchronous run and otherwise does nothing, ranks 1 and 2 work. In every step one of these is made 10 ms late, in two
+# ways: *fixed*, always the same rank, as on a slow node; and *roaming*, in turn, as with a disturbance that hits now one and
+# now the other.
+
+# %%
+guess = predict(
+    "One worker is always late. How much longer does synchronous SGD take than asynchronous?",
+    low=0.5,
+    high=4,
+    unit="times",
+)
+guess
+
+# %%
+team = ranks.start(3)
+team.push(steps=60 if quick else 300)
+
+# %%
+# %%ranks --timeout 300
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from workshop_lib.comm import staleness, waiting
+from workshop_lib.data import mnist
+from workshop_lib.models.flat import FlatNetwork
+
+comm = MPI.COMM_WORLD
+train, test = mnist.load("train"), mnist.load("test")
+network = FlatNetwork(seed=1)
+start = network.weights()
+server = comm.rank == staleness.SERVER
+workers = comm.Split(color=int(server), key=comm.rank)  # on rank 0: a communicator of itself alone
+LR, BATCH, LATE_S = 0.1, 32, 0.01
+
+
+def late_gradient(straggler):
+    def gradient(weights, step):
+        rows = np.random.default_rng([comm.rank, step]).integers(train.total, size=BATCH)
+        found = network.gradient(weights, train.images[rows], train.labels[rows])
+        slow = 2 if straggler == "fixed" else 1 + step % 2
+        if comm.rank == slow:
+            time.sleep(LATE_S)
+        return found
+
+    return gradient
+
+
+def run(mode, straggler):
+    gradient, p = late_gradient(straggler), comm.size - 1
+    gradient(start, 0)  # warm up
+    if mode == "asynchronous":
+        done = staleness.asynchronous(comm, start, gradient, LR / p, steps * p)
+    elif not server:
+        how = {"period": 10} if mode == "local_sgd" else {}
+        done = getattr(staleness, mode)(workers, start, gradient, LR, steps, **how)
+    waiting.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
+    done = comm.bcast(
+        None if server and mode != "asynchronous" else done, root=0 if mode == "asynchronous" else 1
+    )
+    network.set(done.weights)
+    return {
+        "mode": mode,
+        "straggler": straggler,
+        "ms a global step": 1000 * done.seconds / steps,
+        "staleness": done.staleness,
+        "by worker": [done.workers.count(worker) for worker in range(1, comm.size)],
+        "test accuracy": network.accuracy(test.images[:2000], test.labels[:2000]),
+    }
+
+
+modes = ("synchronous", "lag_sync", "local_sgd", "asynchronous")
+runs = [run(mode, straggler) for straggler in ("fixed", "roaming") for mode in modes]
+
+# %%
+runs = pd.DataFrame(team.pull("runs")[0])
+runs["mean staleness"] = [
+    sum(s * n for s, n in found.items()) / sum(found.values()) for found in runs["staleness"]
+]
+fixed = runs[runs["straggler"] == "fixed"].set_index("mode")
+guess.compare(fixed.loc["synchronous", "ms a global step"] / fixed.loc["asynchronous", "ms a global step"])
+
+# %%
+shown = ["straggler", "mode", "ms a global step", "mean staleness", "test accuracy"]
+runs[shown].style.format(
+    {"ms a global step": "{:.1f}", "mean staleness": "{:.2f}", "test accuracy": "{:.1%}"}
+).hide()
+
+# %%
+print("gradients of rank 1 and rank 2, asynchronous, rank 2 late:", fixed.loc["asynchronous", "by worker"])
+limits.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them always 10 ms late")
+
+# %% [markdown]
+# All runs use the same number of gradients. What to look for:
+#
+# - With a *fixed* straggler, lag-sync and local SGD gain next to nothing: whoever has to agree now and then is as slow as the
+#   slowest. Only the asynchronous run lets the quick worker do more; the slow one's gradients come later, and its *data* count
+#   for less.
+# - With a *roaming* one, each of the three beats synchronous SGD: delays of different ranks overlap instead of adding up.
+# - Two workers make small staleness and hardly harm accuracy. With a hundred workers it is about a hundred, and the learning
+#   rate has to go down.
+# - Run it again: the synchronous run, lag-sync and local SGD give the same accuracy to the last digit, the asynchronous one does not.
+#
+# The guidelines recommend synchronous SGD first, since it can be reproduced and converges easily; asynchronous SGD for algorithms
+# that are well understood, to scale further; and lag-sync as something to consider. The measurement agrees, with one
+# addition: know your straggler. What removes a *fixed* one is to repair or drop the node.
+#
+# *Try it:* `LATE_S = 0.0`. Which mode costs most when nobody is late?
+#
+# ## ImageNet in X minutes
+#
+# What all of this was for, in one table: ResNet-50 on ImageNet, 90 epochs.
+#
+# | team | hardware | batch | time | accuracy | what was new |
+# |---|---|---|---|---|---|
+# | He et al. 2015 (arXiv:1512.03385) | 8 P100 | 256 | 29 h | 75.3 % | the network |
+# | Goyal et al. 2017 (arXiv:1706.02677) | 256 P100 | 8,192 | 1 h | 76.3 % | linear scaling and warm-up |
+# | Codreanu et al. 2017 (arXiv:1711.04291) | 720 KNL | 11,520 | 62 min | 75.0 % | CPUs, learning-rate schedule |
+# | You et al. 2017 (arXiv:1709.05011) | 1,600 Xeon | 16,000 | 31 min | 75.3 % | LARS |
+# | Akiba et al. 2017 (arXiv:1711.04325) | 1,024 P100 | 32,768 | 15 min | 74.9 % | RMSProp first, then SGD; fp16 messages |
+# | Jia et al. 2018 (arXiv:1807.11205) | 2,048 P40 | 65,536 | 6.6 min | 75.8 % | mixed precision with LARS, fused messages |
+#
+# (The first five as collected by Akiba et al.; "ImageNet in 4 minutes" is AlexNet, by Jia et al.) Time fell by a factor of
+# 260 with 256 times the batch, and accuracy hardly moved. Goyal et al. also show where it ends, for their recipe: top-1
+# error is 23.7 % at 8,192, 24.8 % at 16k, 27.6 % at 32k, 34.0 % at 64k.
+#
+# ## Remember
+#
+# - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average both parts, then divide.
+# - Steps fall as $1/B$ up to about the critical batch, and then no longer. There, both time and compute are twice their minimum.
+# - Both grow during training, and differ between tasks by orders of magnitude: $\sqrt{N}$ is a first guess, no more.
+# - Compare batch sizes with the learning rate tuned at each, and not at a fixed number of epochs.
+# - Staleness buys time from stragglers that change places. Error feedback makes compression lose nothing.
+#
+# **Sources.** S. McCandlish, J. Kaplan, D. Amodei et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162): the noise
+# scale, its estimators in appendix A.1, values in table 1. C. Shallue et al., *Measuring the Effects of Data Parallelism on
+# Neural Network Training* (arXiv:1811.03600). N. Keskar et al., *On Large-Batch Training for Deep Learning* (arXiv:1609.04836).
+# E. Hoffer, I. Hubara and D. Soudry, *Train longer, generalize better* (arXiv:1705.08741). L. Shao, V. Lee, T. Kurth, M. Mustafa
+# and Prabhat, guidelines on distributed training: $\sqrt{N}$, and when to be asynchronous. T. Kurth et al., *Exascale Deep Learning
+# for Climate Analytics* (arXiv:1810.01993): gradient lag. J. Dean et al., *Large Scale Distributed Deep Networks* (NIPS 2012):
+# parameter servers. S. Stich, *Local SGD Converges Fast and Communicates Little* (arXiv:1805.09767). T. Vogels et al., *PowerSGD*
+# (arXiv:1905.13727). F. Seide et al., *1-Bit Stochastic Gradient Descent* (Interspeech 2014), and S. Stich et al., *Sparsified SGD
+# with Memory* (arXiv:1809.07599): error feedback. The slides of V. Vishwanath (ALCF, 2018): the table.
+
+# %%
+ranks.stop()

@@ -1,0 +1,59 @@
+"""Emulated workers: the arithmetic of N ranks on fewer or more, equal to N real ranks up to rounding."""
+
+import pytest
+from ranks.ladder import SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
+from ranks.launching import run_training
+
+from workshop_lib.training.ladder import largest_relative_difference
+
+WORKERS = (2, 4, 8)
+EMULATED = [(2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (8, 2), (2, 4)]  # workers, ranks
+LINEAR = {"lr": 0.02, "lr_scaling": "linear"}
+# In double precision near-ties of max-pooling do not matter; dropout is drawn by each worker.
+CLASSIC = {"network": "classic", "nesterov": False, "momentum": 0.5}
+KINDS = {"smooth": ("smooth", {}, 1e-5), "classic": ("double", CLASSIC, 1e-11)}
+
+
+def run_of(folder, kind, workers, ranks):
+    variant, options, _ = KINDS[kind]
+    run = ladder_run(folder, variant, "ragged", workers, "mpi")
+    run["name"] = f"{kind}-{workers}-on-{ranks}"
+    emulated = {} if workers == ranks else {"emulate_workers": workers}
+    run["options"] |= LINEAR | options | emulated | {"checkpoint": str(folder / f"{run['name']}.pt")}
+    return run
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """The ragged run on N real ranks, and on others that emulate them."""
+    folder = tmp_path_factory.mktemp("emulate")
+    write_small_mnist(folder)
+    found = {}
+    for ranks in (1, *WORKERS):
+        pairs = [pair for pair in [*((n, n) for n in (1, *WORKERS)), *EMULATED] if pair[1] == ranks]
+        found |= run_training(
+            folder, [run_of(folder, kind, *pair) for kind in KINDS for pair in pairs], ranks
+        )
+    return folder, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("workers", "ranks"), EMULATED)
+def test_equal_to_as_many_real_ranks(outcomes, workers, ranks, kind):
+    folder, found = outcomes
+    emulated, real = f"{kind}-{workers}-on-{ranks}", f"{kind}-{workers}-on-{workers}"
+    records = [agreed_record(found, name) for name in (emulated, real)]
+    difference = largest_relative_difference(weights(folder, emulated), weights(folder, real))
+    print(f"{emulated}: {difference:.1e}")
+    assert difference < KINDS[kind][2]
+    assert records[0]["what"]["global_batch"] == records[1]["what"]["global_batch"]
+    assert SAMPLES["ragged"] % records[0]["what"]["global_batch"], "the last step is ragged"
+    for emulated_row, row in zip(*(record["epochs"] for record in records), strict=True):
+        assert emulated_row["lr"] == row["lr"]
+        assert emulated_row["train_loss"] == pytest.approx(row["train_loss"], rel=1e-4)
+
+
+def test_the_learning_rate_is_that_of_as_many_workers(outcomes):
+    _, found = outcomes
+    rates = [found[f"smooth-{n}-on-1"][0]["record"]["epochs"][-1]["lr"] for n in (2, 4, 8)]
+    assert rates == pytest.approx([rates[0], 2 * rates[0], 4 * rates[0]])

@@ -1,0 +1,55 @@
+"""The large-batch optimizers with every PyTorch backend: two ranks against one process, after some steps."""
+
+import pytest
+from ranks.ladder import agreed_record, ladder_run, weights, write_small_mnist
+from ranks.launching import run_training
+
+from workshop_lib.training.ladder import largest_relative_difference
+
+STEPS = 28  # over the end of an epoch, whose last batch is ragged
+OPTIMIZERS = {
+    "lars": {"optimizer": "lars", "lr": 5.0},
+    "larc": {"optimizer": "larc", "lr": 0.02},
+    "lamb": {"optimizer": "lamb", "lr": 0.01},
+    # 12 steps of warm-up, so that both phases and the blend are there
+    "rmsprop-sgd": {"optimizer": "rmsprop-sgd", "lr": 0.02, "warmup_epochs": 12 / 25},
+}
+BACKENDS = {name: {} for name in ("mpi", "ddp", "fsdp", "horovod")} | {"deepspeed": {"zero_stage": 0}}
+# RMSProp's first steps have one length whatever the gradient, so that rounding decides the sign of the least.
+WITHIN = dict.fromkeys(OPTIMIZERS, 1e-5) | {"rmsprop-sgd": 5e-4}
+
+
+def run_of(folder, backend, optimizer, ranks):
+    run = ladder_run(folder, "smooth", "ragged", ranks, backend)
+    run["name"] = f"{backend}-{optimizer}"
+    more = {"max_steps": STEPS, "checkpoint": str(folder / f"{run['name']}.pt")}
+    run["options"] |= OPTIMIZERS[optimizer] | BACKENDS.get(backend, {}) | more
+    return run
+
+
+@pytest.fixture(scope="module")
+def rungs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optimizers")
+    write_small_mnist(folder)
+    found = run_training(folder, [run_of(folder, "base", name, 1) for name in OPTIMIZERS], 1)
+    runs = [run_of(folder, backend, name, 2) for backend in BACKENDS for name in OPTIMIZERS]
+    return folder, found | run_training(folder, runs, 2)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_same_weights_as_one_process(rungs, backend, optimizer):
+    folder, outcomes = rungs
+    agreed_record(outcomes, f"{backend}-{optimizer}")
+    ends = [weights(folder, f"{name}-{optimizer}") for name in (backend, "base")]
+    difference = largest_relative_difference(*ends)
+    print(f"{backend}, {optimizer}: {difference:.1e}")
+    assert difference < WITHIN[optimizer]
+
+
+def test_the_optimizers_differ(rungs):
+    folder, _ = rungs
+    ends = [weights(folder, f"base-{name}") for name in OPTIMIZERS]
+    for index, one in enumerate(ends):
+        for other in ends[:index]:
+            assert largest_relative_difference(one, other) > 1e-3

@@ -1,0 +1,216 @@
+"""The forecast as figure, widget, tables and command."""
+
+import base64
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from workshop_lib import cli
+from workshop_lib.notebook import forecast_calculator
+from workshop_lib.notebook.forecast_calculator import draw, forecaster
+from workshop_lib.scaling import catalogue, forecast_report
+from workshop_lib.scaling.catalogue import Compute
+from workshop_lib.scaling.forecast import Settings, forecast, outgrows_learning, takes_over
+
+RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
+SETTINGS = Settings("horovod", 32)
+POINTS = forecast(RESNET, HOROVOD, SETTINGS)
+TOLD = forecast_report.conditions(RESNET, HOROVOD, SETTINGS)
+
+
+def text_of(table):
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def drawn_lines(axes):
+    return {tuple(line.get_ydata()): line for line in axes.lines if len(line.get_ydata()) == len(POINTS)}
+
+
+def test_the_figure_shows_what_was_forecast():
+    figure = draw(POINTS, TOLD)
+    left, right = figure.axes
+    efficiency, learning = [p.efficiency for p in POINTS], [p.learning for p in POINTS]
+    both = [p.efficiency * p.learning for p in POINTS]
+    lines = drawn_lines(left)
+    looks = [
+        (
+            lines[tuple(values)].get_color(),
+            lines[tuple(values)].get_marker(),
+            lines[tuple(values)].get_linestyle(),
+        )
+        for values in (efficiency, learning, both)
+    ]
+    for part in zip(*looks, strict=True):
+        assert len(set(part)) == 3, "lines differ in colour, marker and dashes"
+    hours = [point.time_to_target_s / 3600 for point in POINTS]
+    assert right.get_ylabel() == "time to the target (h)"
+    assert list(right.lines[0].get_ydata()) == pytest.approx(hours)
+    assert list(right.lines[1].get_ydata()) == pytest.approx([hours[0] / p.devices for p in POINTS])
+    marks = [line.get_xdata()[0] for line in left.lines if len(set(line.get_xdata())) == 1]
+    assert marks == [takes_over(POINTS), outgrows_learning(POINTS)]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["devices", "devices"]
+
+
+def test_without_a_target_it_shows_throughput():
+    points = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)
+    left, right = draw(points, TOLD).axes
+    assert right.get_ylabel() == "samples/s" and len(drawn_lines(left)) == 1
+    assert list(right.lines[0].get_ydata()) == [point.samples_per_s for point in points]
+    with pytest.raises(ValueError, match="no points to draw"):
+        draw([])
+
+
+@pytest.mark.parametrize("name", ["resnet-50", "vgg-16"])
+def test_nothing_in_the_figure_overlaps(name):
+    model = catalogue.model(name)
+    figure = draw(forecast(model, HOROVOD, SETTINGS), forecast_report.conditions(model, HOROVOD, SETTINGS))
+    figure.draw_without_rendering()
+    title, told = (text.get_window_extent() for text in figure.texts)
+    legend = figure.legends[0].get_window_extent()
+    whole = figure.bbox
+    for box in (title, told, legend):
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
+    assert title.y0 >= told.y1
+    for axes in figure.axes:
+        assert told.y0 > axes.get_window_extent().y1
+        assert axes.xaxis.label.get_window_extent().y0 > legend.y1
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return forecaster()
+
+
+def test_the_widget_answers_each_change():
+    cnn = catalogue.model("workshop-cnn")
+    measured = catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 1e-4, "measured")})
+    shown = forecaster(measured)
+    assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
+    before = shown.sentence
+    for control, value in [
+        ("batch", 128), ("backend", "mpi"), ("machine", "thetagpu"),
+        ("speed", 20_000), ("overlap", True), ("compression", 2), ("network", 4), ("model", "resnet-50"),
+    ]:  # fmt: skip
+        image = bytes(shown.image.value)
+        getattr(shown, control).value = value
+        if control == "machine":
+            assert "no speed of workshop-cnn on thetagpu" in shown.says.value and not shown.image.value
+            continue
+        assert bytes(shown.image.value).startswith(b"\x89PNG") and shown.image.value != image, control
+    assert shown.sentence != before
+    settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
+    machine = catalogue.machine("thetagpu").with_speed(RESNET, 20_000)
+    assert shown.sentence == forecast_report.answer(forecast(RESNET, machine, settings))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(0, "batch_size is 0: give a whole number"), (-4, "batch_size is -4"), (10**400, "batch_size is 1000")],
+    ids=["0", "negative", "huge"],
+)
+def test_nonsense_is_answered_with_a_sentence_and_forgotten(shown, value, message):
+    shown.machine.value, good = "thetagpu", shown.batch.value
+    before = shown.sentence, shown.image.value
+    shown.batch.value = value
+    assert message in shown.says.value and len(shown.sentence) < 150
+    assert set(shown._repr_mimebundle_()) == {"text/plain"}
+    shown.batch.value = good
+    assert (shown.sentence, shown.image.value) == before
+
+
+def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
+    shown.machine.value = "thetagpu"
+    bundle = shown._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "image/png"} and bundle["text/plain"] == shown.sentence
+    assert base64.b64decode(bundle["image/png"]) == shown.image.value
+    monkeypatch.setattr(forecast_calculator, "has_widgets", lambda: True)
+    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+
+
+def test_the_table_has_the_numbers():
+    shown, last = text_of(forecast_report.table(POINTS)), POINTS[-1]
+    assert f"{last.samples_per_s:,.0f}" in shown and f"{last.efficiency:.0%} (" in shown
+    assert forecast_report.duration(last.time_to_target_s) in shown
+    changed = text_of(forecast_report.what_if_table(RESNET, HOROVOD, SETTINGS, 512))
+    assert "twice the batch" in changed and "a network 4 times as fast" in changed
+    assert "time to" not in text_of(
+        forecast_report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS))
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h"),
+     (86_400 * 2000, "2,000 days")],
+)  # fmt: skip
+def test_durations(seconds, shown):
+    assert forecast_report.duration(seconds) == shown
+
+
+def test_the_answer_in_words():
+    assert forecast_report.answer(POINTS) == (
+        f"On 4,096 devices a step takes {forecast_report.duration(POINTS[-1].step_s)}, at an efficiency of "
+        f"{POINTS[-1].efficiency:.0%}; communication takes over at {takes_over(POINTS):,}. From 512 on, "
+        "the global batch is above the critical one."
+    )
+    assert forecast_report.answer(POINTS[:1]).startswith(
+        "On 1 device a step takes 164 ms, at an efficiency of 100%"
+    )
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ["predict", *map(str, arguments)], env={"COLUMNS": "120"})
+
+
+def test_the_command_prints_what_the_library_forecasts(tmp_path):
+    ended = invoke(
+        "vgg-16",
+        "horovod-p100",
+        "--backend",
+        "horovod",
+        "--batch-size",
+        32,
+        "--devices",
+        "1,512",
+        "--out-dir",
+        tmp_path,
+    )
+    assert ended.exit_code == 0, ended.output
+    one, many = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS, [1, 512])
+    for point in (one, many):
+        assert f"{point.samples_per_s:,.0f}" in ended.output
+    assert f"{many.efficiency:.0%} (" in ended.output and "with one thing changed" in ended.output
+    assert (tmp_path / "forecast.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_takes_a_laptop_and_a_global_batch():
+    laptop = ("--latency-us", 20, "--gb-per-s", 1, "--samples-per-s", 5000)
+    ended = invoke("workshop-cnn", "laptop", *laptop, "--global-batch", 64)
+    assert ended.exit_code == 0, ended.output
+    assert "global batch 64" in ended.output and "64 devices" in ended.output and "128" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("alexnet", "polaris"), "model 'alexnet' is not known: choose one of inception-v3"),
+        (("vgg-16", "summit"), "machine 'summit' is not known: choose one of aurora"),
+        (("vgg-16", "polaris", "--backend", "nccl"), "backend 'nccl' is not known"),
+        (("vgg-16", "polaris", "--devices", "1,x"), "--devices '1,x': give whole numbers"),
+        (("vgg-16", "polaris", "--batch-size", 0), "batch_size is 0"),
+        (("vgg-16", "polaris", "--compression", "nan"), "compression is nan"),
+        (("vgg-16", "polaris", "--gb-per-s", 1), "--gb-per-s: only for laptop"),
+        (("vgg-16", "laptop", "--gb-per-s", 1), "add --latency-us"),
+        (("vgg-16", "laptop", "--gb-per-s", 0, "--latency-us", 1), "--gb-per-s 0: give a number above 0"),
+        (("workshop-cnn", "polaris"), "measure it on one device and give samples_per_s"),
+    ],
+)
+def test_the_command_says_in_one_sentence_what_is_wrong(arguments, message):
+    ended = invoke(*arguments)
+    assert ended.exit_code == 1
+    said = " ".join(ended.output.split())
+    assert said.startswith("workshop: ") and message in said

@@ -1,0 +1,53 @@
+"""The figures of 07b show what they were given."""
+
+import numpy as np
+import pytest
+
+from workshop_lib.notebook import limits
+from workshop_lib.scaling import critical_batch
+
+
+def lines(axes):
+    return [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
+
+
+def test_the_noise_scale_is_drawn_with_its_errors_and_what_was_published():
+    steps, scales, errors = [10, 20, 30], [40.0, np.nan, 400.0], [10.0, np.nan, 300.0]
+    axes = limits.noise(steps, scales, errors, "caption").axes[0]
+    (line,) = lines(axes)
+    assert line.get_xdata() == pytest.approx(steps)
+    assert line.get_ydata() == pytest.approx(scales, nan_ok=True)
+    levels = [line.get_ydata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 2]
+    assert levels == [50, 900]
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert {20.0, 60.0} <= set(heights), "two standard errors, below and above"
+    axes.figure._repr_png_()
+
+
+def test_measured_points_lie_on_their_fit_in_both_panels():
+    batches = [16, 64, 256, 1024]
+    steps = [100 + 20_000 / batch for batch in batches]
+    fit = critical_batch.fit(batches, steps)
+    figure = limits.steps_to_target({"here": (batches, steps)}, {"here": fit}, "caption")
+    left, right = figure.axes
+    points, curve = lines(left)
+    assert points.get_xdata() == pytest.approx(batches)
+    assert np.interp(64, curve.get_xdata(), curve.get_ydata()) == pytest.approx(100 + 20_000 / 64, rel=1e-3)
+    points, curve = lines(right)
+    assert points.get_ydata() == pytest.approx(np.multiply(steps, batches))
+    assert (curve.get_xdata() / 100 - 1) * (curve.get_ydata() / 20_000 - 1) == pytest.approx(np.ones(200))
+    figure._repr_png_()
+
+
+def test_points_without_a_fit_are_still_drawn():
+    figure = limits.steps_to_target({"here": ([8, 64, 512], [90, 20, 20])}, {}, "caption")
+    assert [len(lines(axes)) for axes in figure.axes] == [1, 1]
+
+
+def test_staleness_is_in_shares_on_one_axis():
+    figure = limits.staleness({"one": {0: 4}, "other": {0: 1, 2: 3}}, "caption")
+    one, other = figure.axes
+    assert [bar.get_height() for bar in one.patches] == [1]
+    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in other.patches] == [(0, 0.25), (2, 0.75)]
+    assert one.get_xlim() == other.get_xlim()
+    figure._repr_png_()

@@ -1,0 +1,54 @@
+"""The workshop's network as a function of one vector, for what treats all its weights alike."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.models import torch_cnn
+
+TEST_BATCH = 500
+
+
+class FlatNetwork:
+    """A network whose parameters, and their gradients, are views into two float32 vectors [n]."""
+
+    def __init__(self, seed: int = 1, network: nn.Module | None = None):
+        self.network = torch_cnn.build(seed) if network is None else network
+        parameters = list(self.network.parameters())
+        self._weights = nn.utils.parameters_to_vector(parameters).detach()
+        self._gradient = torch.zeros_like(self._weights)
+        offset = 0
+        for parameter in parameters:
+            end = offset + parameter.numel()
+            parameter.data = self._weights[offset:end].view_as(parameter)
+            parameter.grad = self._gradient[offset:end].view_as(parameter)
+            offset = end
+
+    def weights(self) -> np.ndarray:
+        """A copy of the weights, float32 [n]."""
+        return self._weights.numpy().copy()
+
+    def set(self, weights: np.ndarray) -> None:
+        self._weights.copy_(torch.from_numpy(weights))
+
+    def gradient(self, weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Gradient of the mean loss over images (uint8 [b, 28, 28]) at `weights`, as a new float32 [n].
+
+        The weights stay in the network.
+        """
+        self.set(weights)
+        self._gradient.zero_()
+        logits = self.network(torch_cnn.normalise(torch.tensor(images)))
+        cross_entropy(logits, torch.tensor(labels).long()).backward()
+        return self._gradient.numpy().copy()
+
+    @torch.no_grad()
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """Share of the images (uint8 [m, 28, 28]) that the network, as it is, gets right."""
+        correct = 0
+        for first in range(0, len(images), TEST_BATCH):
+            part = slice(first, first + TEST_BATCH)
+            logits = self.network(torch_cnn.normalise(torch.tensor(images[part])))
+            correct += int((logits.argmax(dim=1) == torch.tensor(labels[part]).long()).sum())
+        return correct / len(images)

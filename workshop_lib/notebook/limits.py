@@ -1,0 +1,88 @@
+"""Figures of 07b: the noise scale over training, steps against batch size, staleness."""
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator, PercentFormatter
+
+from workshop_lib.notebook.figures import GREY, RecordFigure, Style, draw_legend, handle_of, new_figure
+from workshop_lib.scaling.critical_batch import Fit
+
+# The simple noise scale of MNIST (arXiv:1812.06162, table 1).
+PUBLISHED = {"at the start": 50, "mean over training": 900}
+LEVEL = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (2, 2)), "zorder": 1}
+
+
+def noise(steps, scales, errors, caption: str) -> RecordFigure:
+    """The noise scale [n] after these steps [n], two of its standard errors [n] to both sides; NaN: a gap."""
+    steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
+    figure, style = new_figure("The simple noise scale over training", caption), Style.number(0)
+    axes = figure.subplots()
+    axes.plot(steps, scales, color=style.colour, linewidth=2)
+    low, high = np.maximum(scales - 2 * errors, scales / 10), scales + 2 * errors
+    band = axes.fill_between(steps, low, high, color=style.colour, alpha=0.2)
+    band.set_label("two standard errors")
+    for name, level in PUBLISHED.items():
+        axes.axhline(level, **LEVEL)
+        axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), ha="right",
+                      textcoords="offset points", color=GREY, fontsize=11)  # fmt: skip
+    axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
+    line = Line2D([], [], color=style.colour, linewidth=2, label="measured here")
+    draw_legend(figure, [line], [band])
+    return figure
+
+
+def steps_to_target(
+    pairs: dict[str, tuple[list, list]], fits: dict[str, Fit | None], title: str
+) -> RecordFigure:
+    """Measured (batches, steps) by name and their fits: steps against batch (left); the frontier of steps,
+    the time, against samples, the compute (right). Both axes of both are logarithmic."""
+    figure = new_figure("Steps to target", title)
+    left, right = figure.subplots(1, 2)
+    handles = []
+    for number, (name, (batches, steps)) in enumerate(pairs.items()):
+        style, fit = Style.number(number), fits.get(name)
+        batches, steps = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
+        left.plot(batches, steps, style.marker, color=style.colour, ms=8)
+        right.plot(steps, steps * batches, style.marker, color=style.colour, ms=8)
+        handles.append(handle_of(name, style, line=fit is not None))
+        if fit is not None:
+            line = np.geomspace(batches.min() / 1.5, batches.max() * 1.5, 200)
+            look = {"color": style.colour, "linestyle": style.line, "linewidth": 2}
+            left.plot(line, fit.steps(line), **look)
+            right.plot(fit.steps(line), fit.samples(line), **look)
+            left.axvline(fit.b_crit, **LEVEL | {"color": style.colour})
+    smallest = min(pair for found in pairs.values() for pair in zip(*found, strict=True))
+    ends = np.array([smallest[0], max(max(batches) for batches, _ in pairs.values())])
+    left.plot(ends, smallest[1] * smallest[0] / ends, **LEVEL)
+    left.set(xlabel="batch (samples)", ylabel="steps to target (time)", xscale="log", yscale="log")
+    right.set(
+        xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log"
+    )
+    for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+        axis.set_major_formatter("{x:,g}")
+    notes = [
+        Line2D([], [], **LEVEL, label="perfect scaling: twice the batch, half the steps"),
+        Line2D(
+            [], [], **LEVEL | {"color": Style.number(0).colour}, label="upright: critical batch of the fit"
+        ),
+    ]
+    draw_legend(figure, handles, notes)
+    return figure
+
+
+def staleness(histograms: dict[str, dict[int, int]], caption: str) -> RecordFigure:
+    """Share of the updates at each staleness, a panel a mode: {mode: {staleness: number of updates}}."""
+    figure = new_figure("How stale each update was", caption)
+    panels = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
+    most = max(max(counts) for counts in histograms.values())
+    for number, (axes, (mode, counts)) in enumerate(zip(panels, histograms.items(), strict=True)):
+        total = sum(counts.values())
+        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=Style.number(number).colour)
+        axes.set_title(mode, fontsize=12)
+        axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness", ylim=(0, 1.02))
+        axes.xaxis.set_minor_locator(NullLocator())
+    panels[0].set_ylabel("share of updates")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1))
+    draw_legend(figure, [Line2D([], [], linestyle="", label="0: computed with the newest weights")])
+    figure.subplots_adjust(top=0.8)
+    return figure

@@ -1,0 +1,84 @@
+"""`workshop predict`: what a training would do on more devices."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Given = Annotated[float | None, typer.Option(help="Measured on one device, instead of the machine's number.")]
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="A network; an unknown name is answered with all of them.")],
+    machine: Annotated[str, typer.Argument(help="A machine, or laptop with what was measured on it.")],
+    backend: Annotated[str, typer.Option(help="mpi, ddp, horovod, or unfused.")] = "ddp",
+    batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
+    global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
+    devices: Annotated[
+        str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")
+    ] = "",
+    overlap: Annotated[bool | None, typer.Option(help="Instead of what the backend does.")] = None,
+    fusion_mb: Annotated[float | None, typer.Option(help="Fused messages; 0: each tensor its own.")] = None,
+    compression: Annotated[float, typer.Option(help="Divides the gradients' bytes; 2 for 16 bits.")] = 1.0,
+    network: Annotated[float, typer.Option(help="Times as fast between nodes.")] = 1.0,
+    samples_per_s: Given = None,
+    latency_us: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
+    gb_per_s: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
+    out_dir: Annotated[str | None, typer.Option(help="Folder for forecast.png.")] = None,
+) -> None:
+    """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
+    from rich.console import Console
+
+    from workshop_lib.scaling import catalogue, forecast_report
+    from workshop_lib.scaling.forecast import DEVICES, Settings, forecast
+
+    network_known = catalogue.model(model)
+    found = _machine(machine, latency_us, gb_per_s)
+    if samples_per_s is not None:
+        found = found.with_speed(network_known, samples_per_s)
+    settings = Settings(
+        backend, None if global_batch else batch_size, global_batch, compression=compression, network=network,
+        message_bytes=None if fusion_mb is None else fusion_mb * 2**20, overlap=overlap,
+    )  # fmt: skip
+    counts = _counts(devices) if devices else [n for n in DEVICES if n <= (global_batch or n)]
+    points = forecast(network_known, found, settings, counts)
+    told = forecast_report.conditions(network_known, found, settings)
+    print(told)
+    console = Console()
+    console.print(forecast_report.table(points))
+    print(f"\n{forecast_report.answer(points)}")
+    print(f"\nOn {counts[-1]:,} devices, with one thing changed:")
+    console.print(forecast_report.what_if_table(network_known, found, settings, counts[-1]))
+    if out_dir is not None:
+        from workshop_lib.notebook import figures, forecast_calculator
+
+        print(
+            f"drawn: {figures.save(forecast_calculator.draw(points, told), Path(out_dir) / 'forecast.png')}"
+        )
+
+
+def _machine(name: str, latency_us: float | None, gb_per_s: float | None):
+    from workshop_lib.scaling import catalogue
+
+    measured = {"--latency-us": latency_us, "--gb-per-s": gb_per_s}
+    if name == catalogue.LAPTOP:
+        missing = [option for option, value in measured.items() if value is None]
+        if missing:
+            raise ValueError(f"{name} is forecast from what was measured on it: add {' and '.join(missing)}.")
+        if gb_per_s <= 0:
+            raise ValueError(f"--gb-per-s {gb_per_s:g}: give a number above 0.")
+        return catalogue.laptop(latency_us * 1e-6, 1e-9 / gb_per_s, {})
+    given = [option for option, value in measured.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
+    return catalogue.machine(name)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise ValueError(f"--devices {text!r}: give whole numbers of at least 1, as in 1,8,64.")
+    return counts

@@ -1,0 +1,191 @@
+"""The networks and machines that can be forecast: small TOML files in presets/, each number with its
+source."""
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from workshop_lib.scaling.cost_model import Link
+
+PRESETS = Path(__file__).parent / "presets"
+LAPTOP = "laptop"
+
+
+@dataclass(frozen=True)
+class Target:
+    """An accuracy, and the samples to it: least_samples (1 + global batch / critical_batch)."""
+
+    what: str
+    critical_batch: float
+    least_samples: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network: tensors with a gradient, and operations of training on one sample (see
+    presets/models.toml)."""
+
+    name: str
+    what: str
+    parameters: int
+    tensors: int
+    operations: float
+    kind: str  # convolutional, transformer or small: what share of a peak it reaches depends on it
+    source: str
+    target: Target | None = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """In fp32, as they are averaged unless compressed, in mixed precision too."""
+        return 4 * self.parameters
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of a step on one device: fixed_s + batch · s_per_sample, and where they are from.
+
+    backward_share: of that time. Two thirds unless measured: of the operations that is backward's share,
+    which does each product of forward twice (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+    """
+
+    fixed_s: float
+    s_per_sample: float
+    source: str
+    backward_share: float = 2 / 3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Nodes of devices. `inside` is one device's link to the others of its node, `between` the whole
+    node's."""
+
+    name: str
+    what: str
+    device: str
+    devices_a_node: int
+    collectives: str  # "ring across nodes", "hierarchical", or "cheapest" of all that are modelled
+    inside: Link
+    between: Link
+    source: str
+    compute: Mapping[str, Compute] = field(default_factory=dict)  # measured, by model
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by precision
+    utilisation: Mapping[str, float] = field(
+        default_factory=dict
+    )  # achieved share of the peak, by kind of model
+
+    def compute_of(self, model: Model) -> Compute:
+        """The measured time if there is one, or operations / (peak · utilisation) where that is honest.
+
+        The peak is the highest there is: that of bf16 on devices which have it. Raises ValueError where
+        neither is known: VGG-16 was measured above the peak of a P100 (fewer multiplications by Winograd's
+        algorithm), and a small network waits for everything but arithmetic.
+        """
+        if model.name in self.compute:
+            return self.compute[model.name]
+        share = self.utilisation.get(model.kind)
+        if share is None:
+            raise ValueError(
+                f"no speed of {model.name} on {self.name} is known, and it cannot be told from the peak: "
+                "measure it on one device and give samples_per_s"
+            )
+        peak = max(self.peak_flops_per_s.values())
+        where = f"{share:.0%} of a peak of {peak / 1e12:,.0f} Tflop/s"
+        return Compute(0.0, model.operations / (share * peak), where)
+
+    def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
+        """The same machine, on one device of which so many samples/s of this model were measured.
+
+        Raises ValueError if that is no number above 0.
+        """
+        if not 0 < samples_per_s < float("inf"):
+            raise ValueError(f"samples_per_s is {samples_per_s!r}: give a number above 0")
+        given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
+        return replace(self, compute={**self.compute, model.name: given})
+
+
+def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) -> Machine:
+    """A machine as measured: alpha and beta of messages between ranks, and the time of a step by model.
+
+    It is forecast as if each rank had such a machine, and all links were as those between its ranks.
+    """
+    if latency_s < 0 or not s_per_byte > 0:
+        raise ValueError(
+            f"latency_s is {latency_s!r} and s_per_byte {s_per_byte!r}: they must be from 0 on, and above 0"
+        )
+    link = Link(latency_s, s_per_byte)
+    what = "a machine as measured, one rank each"
+    return Machine(LAPTOP, what, "its processor", 1, "cheapest", link, link, "measured", dict(compute))
+
+
+def model(name: str) -> Model:
+    """The network of this name in presets/models.toml. Raises ValueError naming all of them."""
+    return _known("model", name, models())
+
+
+def machine(name: str) -> Machine:
+    """The machine of this name, a file in presets/machines. Raises ValueError naming all of them."""
+    return _known("machine", name, machines())
+
+
+def _known(what: str, name: str, all_of_them: Mapping):
+    if name not in all_of_them:
+        raise ValueError(f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}")
+    return all_of_them[name]
+
+
+@functools.cache
+def models() -> dict[str, Model]:
+    """All networks, by name."""
+    return {name: _model(name, entry) for name, entry in _read(PRESETS / "models.toml").items()}
+
+
+def _model(name: str, entry: dict) -> Model:
+    target = entry.pop("target", None)
+    return Model(name, **entry, target=target and Target(**target))
+
+
+@functools.cache
+def machines() -> dict[str, Machine]:
+    """All machines, by the name of their file."""
+    return {path.stem: _machine(path) for path in sorted((PRESETS / "machines").glob("*.toml"))}
+
+
+def _machine(path: Path) -> Machine:
+    entry = _read(path)
+    between = _link(entry["between"])
+    shares = {name: {k: v for k, v in entry.get(name, {}).items() if k != "source"} for name in SHARES}
+    plain = {name: entry[name] for name in ("what", "device", "devices_a_node", "collectives", "source")}
+    return Machine(
+        path.stem,
+        **plain,
+        inside=_link(entry["inside"]) if "inside" in entry else between,
+        between=between,
+        compute={measured["model"]: _compute(measured) for measured in entry.get("measured", [])},
+        **shares,
+    )
+
+
+SHARES = ("peak_flops_per_s", "utilisation")
+
+
+def _link(entry: dict) -> Link:
+    return Link(entry["latency_s"], 1 / (entry["bytes_per_s"] * entry["achieved_share"]))
+
+
+def _compute(entry: dict) -> Compute:
+    """Through one measurement: in proportion to the batch, through two a straight line."""
+    steps = [batch / speed for batch, speed in zip(entry["batch_size"], entry["samples_per_s"], strict=True)]
+    share = {name: entry[name] for name in ("backward_share",) if name in entry}
+    if len(steps) == 1:
+        return Compute(0.0, 1 / entry["samples_per_s"][0], entry["source"], **share)
+    (small, large), (short_s, long_s) = entry["batch_size"], steps
+    s_per_sample = (long_s - short_s) / (large - small)
+    return Compute(short_s - small * s_per_sample, s_per_sample, entry["source"], **share)
+
+
+def _read(path: Path) -> dict:
+    with path.open("rb") as file:
+        return tomllib.load(file)

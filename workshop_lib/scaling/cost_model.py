@@ -1,0 +1,215 @@
+"""What an allreduce, a training step and a whole training cost: formulas, no measurement.
+
+A message of n bytes takes alpha + n beta seconds (Hockney 1994): `latency_s` and `s_per_byte`, the inverse of
+the bandwidth. Summing takes `reduce_s_per_byte` more, the gamma of the literature. All ranks are taken to be
+equally fast and to start together, and links to carry one message each way at a time.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a message meets on its way from one rank to another."""
+
+    latency_s: float
+    s_per_byte: float
+
+
+def allreduce_s(
+    algorithm: str,
+    ranks: int,
+    message_bytes: float,
+    latency_s: float,
+    s_per_byte: float,
+    reduce_s_per_byte=0.0,
+) -> float:
+    """Seconds of one allreduce of `message_bytes` on any number of `ranks`; nothing on one rank.
+
+    With p ranks, n bytes, and p' the largest power of two in p:
+
+    - "naive", all to rank 0 and the sum back to each: 2 (p - 1) (alpha + n beta) + (p - 1) n gamma.
+    - "ring": 2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (Patarasuk and Yuan 2009, section 3).
+    - "recursive doubling": log2 p (alpha + n beta + n gamma) (Thakur, Rabenseifner and Gropp 2005, section
+      4.5).
+    - "rabenseifner", halving and doubling: 2 log2 p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (as
+      before).
+
+    When p is no power of two, the last two first send what the p - p' ranks too many have to others, work on
+    p' ranks, and send the sum back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
+    4.5). Raises ValueError for an unknown algorithm, less than one rank, and negative or infinite numbers.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm is {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    ranks = _ranks(ranks)
+    for name, value in (
+        ("message_bytes", message_bytes), ("latency_s", latency_s), ("s_per_byte", s_per_byte),
+        ("reduce_s_per_byte", reduce_s_per_byte),
+    ):  # fmt: skip
+        _not_negative(name, value)
+    if ranks == 1:
+        return 0.0
+    rounds, sent, summed = ALGORITHMS[algorithm](ranks)
+    return rounds * latency_s + message_bytes * (sent * s_per_byte + summed * reduce_s_per_byte)
+
+
+def _naive(p: int) -> tuple[float, float, float]:
+    return 2 * (p - 1), 2 * (p - 1), p - 1
+
+
+def _ring(p: int) -> tuple[float, float, float]:
+    return 2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p
+
+
+def _with_extra_ranks(on_a_power_of_two: Callable[[int], tuple]) -> Callable[[int], tuple]:
+    def any_number(p: int) -> tuple[float, float, float]:
+        power = 2 ** (p.bit_length() - 1)
+        extra = (0, 0, 0) if power == p else (2, 2, 1)
+        return tuple(a + b for a, b in zip(on_a_power_of_two(power), extra, strict=True))
+
+    return any_number
+
+
+@_with_extra_ranks
+def _recursive_doubling(p: int) -> tuple[float, float, float]:
+    return (math.log2(p),) * 3
+
+
+@_with_extra_ranks
+def _rabenseifner(p: int) -> tuple[float, float, float]:
+    return 2 * math.log2(p), 2 * (p - 1) / p, (p - 1) / p
+
+
+# For p ranks: rounds, and of the whole message what the busiest rank sends or receives, and what it sums.
+ALGORITHMS = {
+    "naive": _naive,
+    "recursive doubling": _recursive_doubling,
+    "ring": _ring,
+    "rabenseifner": _rabenseifner,
+}
+
+
+def hierarchical_allreduce_s(
+    algorithm: str, nodes: int, ranks_a_node: int, message_bytes: float, inside: Link, between: Link
+) -> float:
+    """Seconds of an allreduce first inside each node, then between nodes with `algorithm`, then inside again.
+
+    Inside, a ring leaves each rank with the sum of its part and, at the end, hands the parts round; between,
+    each rank takes its part to its peers, and all of a node share its network: `between.s_per_byte` is the
+    node's (as Jia et al. 2018, arXiv:1807.11205, section 3.3, and NCCL's rings). Raises ValueError as
+    `allreduce_s`.
+    """
+    on_node = allreduce_s("ring", ranks_a_node, message_bytes, inside.latency_s, inside.s_per_byte)
+    return on_node + allreduce_s(algorithm, nodes, message_bytes, between.latency_s, between.s_per_byte)
+
+
+def ring_across_nodes_s(
+    nodes: int, ranks_a_node: int, message_bytes: float, inside: Link, between: Link
+) -> float:
+    """Seconds of one ring through all ranks, node after node: its slowest link sets the pace of the bytes.
+
+    A part passes 2 (p - 1) links, of which 2 (nodes - 1) are between nodes; the latencies of the others are
+    those inside (the model by which NCCL chooses its algorithm, src/graph/tuning.cc). Raises ValueError as
+    `allreduce_s`.
+    """
+    ranks, nodes = _ranks(ranks_a_node) * _ranks(nodes), _ranks(nodes)
+    slowest = inside.s_per_byte if nodes == 1 else max(inside.s_per_byte, between.s_per_byte)
+    bytes_s = allreduce_s("ring", ranks, message_bytes, 0.0, slowest)
+    hops = 2 * (nodes - 1)
+    return bytes_s + (2 * (ranks - 1) - hops) * inside.latency_s + hops * between.latency_s
+
+
+def step_bounds_s(compute_s: float, communication_s: float) -> tuple[float, float]:
+    """Seconds of a step if all that can overlap does, and if nothing does: the larger, and the sum."""
+    _not_negative("compute_s", compute_s)
+    _not_negative("communication_s", communication_s)
+    return max(compute_s, communication_s), compute_s + communication_s
+
+
+def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, messages: int) -> float:
+    """Seconds of a step whose gradients are summed in `messages` equal parts, each as backward has made it.
+
+    Part j is ready at forward + j/k backward and waits for the parts before it; each takes `message_s`. The
+    last part cannot overlap with anything. So the step ends at the later of forward + backward/k + k
+    message_s (the network is busy from the first part on) and forward + backward + message_s (it keeps up),
+    which lies between the two of `step_bounds_s` (the schedule of Li et al. 2020, arXiv:2006.15704, section
+    3.2.3).
+    """
+    for name, value in (("forward_s", forward_s), ("backward_s", backward_s), ("message_s", message_s)):
+        _not_negative(name, value)
+    k = _whole("messages", messages)
+    return forward_s + max(backward_s / k + k * message_s, backward_s + message_s)
+
+
+def amdahl_speedup(serial_share: float, ranks: int) -> float:
+    """Strong scaling: 1 / (f + (1 - f)/N), where f of the work cannot be shared out (Amdahl 1967)."""
+    return 1 / (_share("serial_share", serial_share) + (1 - serial_share) / _ranks(ranks))
+
+
+def gustafson_speedup(serial_share: float, ranks: int) -> float:
+    """Weak scaling: N - (N - 1) s, where s of the time on N ranks is serial work (Gustafson 1988)."""
+    return _ranks(ranks) - (ranks - 1) * _share("serial_share", serial_share)
+
+
+def strong_efficiency(one_rank_s: float, s: float, ranks: int) -> float:
+    """Speed-up over the number of ranks when the work is the same: t_1 / (N t_N)."""
+    return one_rank_s / (_ranks(ranks) * s)
+
+
+def weak_efficiency(one_rank_s: float, s: float) -> float:
+    """The same when the work grows with the ranks, for instance with a fixed batch a rank: t_1 / t_N."""
+    return one_rank_s / s
+
+
+def samples_to_target(global_batch: float, critical_batch: float, least_samples: float) -> float:
+    """Samples to an accuracy: E_min (1 + B/B_crit), least_samples being E_min (arXiv:1812.06162, eq. 2.11).
+
+    The number of steps is that over B: S_min (1 + B_crit/B), with S_min = E_min / B_crit. Up to B_crit, twice
+    the batch nearly halves the steps; far above, the steps stay as they are, and every sample more is wasted.
+    Raises ValueError unless all three are positive.
+    """
+    for name, value in (
+        ("global_batch", global_batch), ("critical_batch", critical_batch), ("least_samples", least_samples)
+    ):  # fmt: skip
+        _positive(name, value)
+    return least_samples * (1 + global_batch / critical_batch)
+
+
+def time_to_target_s(
+    step_s: float, global_batch: float, critical_batch: float, least_samples: float
+) -> float:
+    """Seconds to an accuracy: the steps that `samples_to_target` takes, of `step_s` each."""
+    return step_s * samples_to_target(global_batch, critical_batch, least_samples) / global_batch
+
+
+def device_hours(seconds: float, devices: int) -> float:
+    """What a machine's owner counts: hours times devices, busy or waiting."""
+    return seconds / 3600 * devices
+
+
+def _ranks(value) -> int:
+    return _whole("ranks", value)
+
+
+def _whole(name: str, value) -> int:
+    if not (1 <= value < math.inf and value % 1 == 0):
+        raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+    return int(value)
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {value!r}: give a number from 0 on")
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value!r}: give a number above 0")
+
+
+def _share(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value!r}: give a share from 0 to 1")
+    return value

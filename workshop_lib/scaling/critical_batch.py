@@ -1,0 +1,113 @@
+"""How many steps a training needs at each batch size: the fit, and the batch size at which it bends.
+
+(S / S_min - 1) (E / E_min - 1) = 1 for S steps on E = S B samples (McCandlish et al. 2018, arXiv:1812.06162,
+section 2.3). Solved for S: S = S_min + E_min / B, a straight line in 1 / B.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 1000
+CONFIDENCE = (2.5, 97.5)  # per cent, of the intervals
+POINTS = 3  # at least: two parameters, and something left over to tell how well they fit
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Steps and samples to a target, as functions of the batch size.
+
+    s_min: steps that no batch can go below. e_min: samples that no batch can do with less of. b_crit =
+    e_min / s_min, in samples: there both are twice their minimum. intervals: of each, the ends of its 95 %
+    interval, by bootstrap; with few points that is too narrow, and holds the truth in about 85 %. An end of
+    b_crit at 0 or inf says that the points do not bound it on that side.
+    """
+
+    s_min: float
+    e_min: float
+    b_crit: float
+    intervals: dict[str, tuple[float, float]]
+
+    def steps(self, batch):
+        """Steps to the target with batches of so many samples (number or array)."""
+        return self.s_min * (1 + self.b_crit / np.asarray(batch, dtype=float))
+
+    def samples(self, batch):
+        """Samples to the target. Against `steps` it is the Pareto frontier of compute against time: to need
+        less of one is to need more of the other."""
+        return self.e_min * (1 + np.asarray(batch, dtype=float) / self.b_crit)
+
+
+def fit(batches, steps, seed: int = 0) -> Fit:
+    """Fit measured pairs (batch in samples, steps to the target); repeats are pairs of their own.
+
+    Least squares of relative errors, because steps span orders of magnitude. The intervals come from refits
+    to the fitted steps with the residuals dealt out anew; with few pairs they are somewhat too narrow.
+    Raises ValueError for pairs that are not positive numbers, for fewer than three batch sizes, and when the
+    steps do not fall with 1 / B as the law says, so that there is no s_min or e_min above 0.
+    """
+    batches, steps = _checked(batches, steps)
+    found = _least_squares(batches, steps)
+    if not np.all(found > 0):
+        what = "fewer steps than the law can explain" if found[0] <= 0 else "as many or more steps"
+        raise ValueError(
+            f"steps {_listed(steps)} at batches {_listed(batches)}: larger batches need {what}, so no "
+            "critical batch fits; measure larger and smaller batches, with the learning rate tuned for each"
+        )
+    fitted = found[0] + found[1] / batches
+    residuals = steps / fitted - 1
+    residuals = (residuals - residuals.mean()) * np.sqrt(len(steps) / (len(steps) - 2))
+    chosen = np.random.default_rng(seed).choice(residuals, size=(RESAMPLES, len(steps)))
+    again = _least_squares(batches, fitted * np.maximum(1 + chosen, 0.01))
+    s_min, e_min = np.maximum(again, 0)
+    with np.errstate(divide="ignore"):
+        values = {"s_min": s_min, "e_min": e_min, "b_crit": e_min / s_min}
+    intervals = {
+        name: tuple(float(end) for end in np.percentile(drawn, CONFIDENCE, method="nearest"))
+        for name, drawn in values.items()
+    }
+    return Fit(float(found[0]), float(found[1]), float(found[1] / found[0]), intervals)
+
+
+def _least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
+    """[s_min, e_min] for steps [..., n], each [...]: errors relative to the fitted steps, which the first
+    round takes to be the measured ones."""
+    x, fitted = 1 / batches, steps
+    for _ in range(rounds):
+        weight = fitted**-2.0
+        total, of_x = weight.sum(-1), (weight * x).sum(-1)
+        of_xx, of_y, of_xy = (weight * x * x).sum(-1), (weight * steps).sum(-1), (weight * x * steps).sum(-1)
+        determinant = total * of_xx - of_x**2
+        s_min, e_min = (
+            (of_xx * of_y - of_x * of_xy) / determinant,
+            (total * of_xy - of_x * of_y) / determinant,
+        )
+        # Where a line crosses zero between the points, its weights are bounded by those of a tenth.
+        fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
+    return np.stack([s_min, e_min])
+
+
+def _checked(batches, steps) -> tuple[np.ndarray, np.ndarray]:
+    batches, steps = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
+    if batches.ndim != 1 or batches.shape != steps.shape:
+        raise ValueError(
+            f"{batches.size} batches and {steps.size} step counts: give two lists of the same length, one "
+            "pair a measurement"
+        )
+    for name, values in (("batch", batches), ("number of steps", steps)):
+        wrong = values[~((values > 0) & np.isfinite(values))]
+        if len(wrong):
+            raise ValueError(
+                f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target"
+            )
+    sizes = np.unique(batches)
+    if len(sizes) < POINTS:
+        raise ValueError(
+            f"{len(sizes)} batch sizes ({_listed(sizes)}): the fit has two parameters and needs at least "
+            f"{POINTS}; measure more"
+        )
+    return batches, steps
+
+
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(f"{value:g}" for value in values)

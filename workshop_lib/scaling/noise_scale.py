@@ -1,0 +1,99 @@
+"""The simple noise scale, from norms of gradients that data-parallel training has anyway.
+
+B_simple = tr(Sigma) / |G|^2, where G is the mean of the samples' gradients and Sigma their covariance
+(McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", arXiv:1812.06162, section 2.2). A batch
+of B samples has E|G_B|^2 = |G|^2 + tr(Sigma) / B: two sizes of batch are two equations for two unknowns.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Norms(NamedTuple):
+    """Squared norms of gradients of one step: the mean over the ranks' own, and that of their average."""
+
+    small_sq: float
+    big_sq: float
+
+
+def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
+    """The mean over ranks of `gradient` [n], as a new array, and the norms.
+
+    All ranks call it, and it blocks. One Allreduce of n + 1 numbers: the last one is the rank's own squared
+    norm. The norms are of gradients of equal batches: give every rank as many samples.
+    """
+    message = np.append(gradient, gradient @ gradient)
+    total = np.empty_like(message)
+    comm.Allreduce(message, total)
+    total /= comm.size
+    mean = total[:-1]
+    return mean, Norms(float(total[-1]), float(mean @ mean))
+
+
+def estimates(norms: Norms, small_batch: int, big_batch: int) -> tuple[float, float]:
+    """Unbiased estimates of |G|^2 and tr(Sigma) from the norms of one step (appendix A.1).
+
+    Each is noisy, and that of |G|^2 may be negative. Their ratio is not unbiased: divide averages over many
+    steps. Samples drawn without replacement from a training set count as that many samples of what the set
+    itself was drawn from: G and Sigma are that distribution's.
+    Raises ValueError unless 0 < small_batch < big_batch.
+    """
+    if not 0 < small_batch < big_batch:
+        raise ValueError(
+            f"small_batch {small_batch} and big_batch {big_batch}: give the samples of one rank and those of "
+            "all, the second larger than the first (so two ranks or more)"
+        )
+    gradient_sq = (big_batch * norms.big_sq - small_batch * norms.small_sq) / (big_batch - small_batch)
+    trace = (norms.small_sq - norms.big_sq) / (1 / small_batch - 1 / big_batch)
+    return gradient_sq, trace
+
+
+class Follower:
+    """Follows the noise scale over the steps of a training, as a ratio of exponential averages.
+
+    memory_steps: over about how many steps it averages. math.inf: over all, each alike.
+    """
+
+    def __init__(self, small_batch: int, big_batch: int, memory_steps: float = math.inf):
+        if not memory_steps >= 1:
+            raise ValueError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
+        self.batches = small_batch, big_batch
+        estimates(Norms(0, 0), *self.batches)  # says what is wrong with the batches
+        self.kept = 1 - 1 / memory_steps
+        self.weight = 0.0
+        self.sums = np.zeros(2)  # of |G|^2 and tr(Sigma), weighted
+        self.squares = np.zeros((2, 2))  # of their products, with the squares of the weights
+
+    def add(self, norms: Norms) -> None:
+        """Take in one step."""
+        new = np.array(estimates(norms, *self.batches))
+        self.weight = self.kept * self.weight + 1
+        self.sums = self.kept * self.sums + new
+        self.squares = self.kept**2 * self.squares + np.outer(new, new)
+
+    @property
+    def gradient_sq(self) -> float:
+        """The average of |G|^2; NaN before the first step."""
+        return float(self.sums[0] / self.weight) if self.weight else math.nan
+
+    @property
+    def trace(self) -> float:
+        """The average of tr(Sigma); NaN before the first step."""
+        return float(self.sums[1] / self.weight) if self.weight else math.nan
+
+    @property
+    def noise_scale(self) -> float:
+        """tr(Sigma) / |G|^2 in samples; NaN while the average of |G|^2 is not above 0."""
+        return float(self.sums[1] / self.sums[0]) if self.sums[0] > 0 else math.nan
+
+    @property
+    def standard_error(self) -> float:
+        """Of the noise scale: the infinitesimal jackknife of a ratio of weighted sums (Efron 1982, ch. 6).
+
+        It holds for steps whose noise is independent, and to first order: with a relative error above about
+        0.3, the true spread is wider, and longer on the side of large values. NaN where the scale is.
+        """
+        slope = np.array([-self.noise_scale, 1.0])  # a step's share: tr(Sigma) - B_simple |G|^2
+        return float(np.sqrt(slope @ self.squares @ slope) / self.sums[0]) if self.sums[0] > 0 else math.nan

@@ -1,0 +1,155 @@
+"""Optimizers for large batches, by hand: LARS, LARC, LAMB, and one that turns from RMSProp into SGD.
+
+In the first three, a layer's step is made a fixed share of its weights' norm, whatever the norm of its
+gradient: with one learning rate for all, a layer with small weights and large gradients diverges before the
+others have moved. Biases (tensors of one dimension) take part as in plain SGD or Adam, and do not decay.
+"""
+
+import math
+from functools import partial
+
+import torch
+
+from workshop_lib.training.schedules import STARTING_LR
+
+TRUST = 0.001  # η: how much of its norm a layer may move in a step, at a learning rate of 1
+
+
+class Lars(torch.optim.Optimizer):
+    """SGD with layer-wise adaptive rates (You, Gitman and Ginsburg 2017, arXiv:1708.03888, Algorithm 1).
+
+    v ← m·v + γ·λ·(g + β·w);  w ← w − v, with λ = η·‖w‖ / (‖g‖ + β·‖w‖) of each layer. The learning rate γ is
+    inside the momentum, as in the paper. clip: LARC, which never takes a larger step than plain SGD would:
+    λ ← min(λ / γ, 1).
+    """
+
+    def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, trust=TRUST, clip=False):
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust": trust,
+            "clip": clip,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                step = p.grad
+                if p.dim() > 1:
+                    step = layer_rate(p, p.grad, group) * p.grad.add(p, alpha=group["weight_decay"])
+                velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                velocity.mul_(group["momentum"]).add_(step, alpha=group["lr"])
+                p.sub_(velocity)
+        return loss
+
+
+def norm(values: torch.Tensor) -> torch.Tensor:
+    """Of the whole tensor, also where it is sharded (FSDP): then all ranks call it, and it blocks."""
+    found = values.norm()
+    return found.full_tensor() if hasattr(found, "full_tensor") else found
+
+
+def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> torch.Tensor:
+    """λ of one layer; 1 where the weights or the gradients are all zero."""
+    weights_norm, gradient_norm = norm(weights), norm(gradient)
+    rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
+    rate = torch.where((weights_norm > 0) & (gradient_norm > 0), rate, torch.ones_like(rate))
+    return (rate / group["lr"]).clamp(max=1.0) if group["clip"] else rate
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam with layer-wise adaptive rates (You et al. 2020, arXiv:1904.00962, Algorithm 2, φ(x) = x).
+
+    With Adam's corrected averages m and v, the step of a layer is γ·(‖w‖ / ‖u‖)·u, u = m / (√v + ε) + β·w.
+    """
+
+    def __init__(self, params, lr=0.001, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                state["step"] += 1
+                mean = state["exp_avg"].lerp_(p.grad, 1 - beta1) / (1 - beta1 ** state["step"].item())
+                square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                update = mean / ((square / (1 - beta2 ** state["step"].item())).sqrt() + group["eps"])
+                rate = 1.0
+                if p.dim() > 1:
+                    update.add_(p, alpha=group["weight_decay"])
+                    weights_norm, update_norm = norm(p), norm(update)
+                    both = (weights_norm > 0) & (update_norm > 0)
+                    rate = torch.where(both, weights_norm / update_norm, torch.ones_like(update_norm))
+                p.sub_(group["lr"] * rate * update)
+        return loss
+
+
+class RmspropToSgd(torch.optim.Optimizer):
+    """RMSProp at first, SGD from `switch_steps` on, and a blend between (Akiba, Suzuki and Fukuda 2017,
+    arXiv:1711.04325, "RMSprop warm-up", which trained ImageNet in 15 minutes).
+
+    v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
+    RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
+    """
+
+    def __init__(self, params, lr=0.1, momentum=0.9, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]):
+        defaults = {"lr": lr, "momentum": momentum, "switch_steps": switch_steps, "rmsprop_lr": rmsprop_lr}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(p)}
+                    state["square_avg"] = torch.zeros_like(p)
+                square = state["square_avg"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
+                share = sgd_share(int(state["step"]), group["switch_steps"])
+                state["step"] += 1
+                own_rate = (1 - group["momentum"]) * group["rmsprop_lr"] * (1 - share)
+                step = p.grad * (group["lr"] * share) + p.grad / (square.sqrt() + 1e-8) * own_rate
+                p.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(step))
+        return loss
+
+
+def sgd_share(step: int, switch_steps: int) -> float:
+    """a, from almost 0 to 1: its centre at 0.8 of the way, its period 0.4; in the paper, epochs 10 and 5."""
+    if step >= switch_steps:
+        return 1.0
+    past_centre = (step / switch_steps - 0.8) / 0.4
+    return math.exp(2 * past_centre) / 2 if past_centre < 0 else 0.5 + past_centre
+
+
+def maker(options, warmup_steps: int):
+    """What makes the optimizer that the options name, of the parameters and perhaps of options to change."""
+    momentum = {"momentum": options.momentum}
+    if options.optimizer == "sgd":
+        nesterov = options.nesterov and options.momentum > 0
+        return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
+    if options.optimizer == "adam":
+        return partial(torch.optim.Adam, lr=options.lr, fused=True)
+    make = {
+        "lars": partial(Lars, **momentum),
+        "larc": partial(Lars, clip=True, **momentum),
+        "lamb": Lamb,
+        "rmsprop-sgd": partial(RmspropToSgd, switch_steps=warmup_steps, **momentum),
+    }[options.optimizer]
+    return lambda parameters, **_: make(parameters, lr=options.lr)
