@@ -223,9 +223,9 @@ def sweep(
         from workshop_lib.scaling import curves, records
         from workshop_lib.scaling.sweep import sweep as run_sweep
 
-        counts = _counts("--ranks", ranks, at_least=1)
-        stages = {"deepspeed": _counts("--zero-stages", zero_stages, at_least=0)}
-        workers = [None] if emulate_workers is None else _counts("--emulate-workers", emulate_workers, 1)
+        counts = of.counts("--ranks", ranks)
+        stages = {"deepspeed": of.counts("--zero-stages", zero_stages, at_least=0)}
+        workers = [None] if emulate_workers is None else of.counts("--emulate-workers", emulate_workers)
         options = [
             TrainOptions(backend=name, zero_stage=stage, emulate_workers=number, **common)
             for name in _backends(backends)
@@ -243,16 +243,6 @@ def sweep(
         if workers == [None]:  # else it is not about speed
             Console().print(curves.summary(done))
         print(f"records: {out}")
-
-
-def _counts(option: str, text: str, at_least: int) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        counts = [at_least - 1]
-    if min(counts) < at_least:
-        raise ValueError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in 1,2.")
-    return counts
 
 
 def _backends(text: str) -> list[str]:

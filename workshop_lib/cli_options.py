@@ -39,3 +39,14 @@ TrainSamples = Annotated[int | None, typer.Option(help="Use only the first so ma
 Timeout = Annotated[float, typer.Option(help="Seconds after which ranks that hang are ended.")]
 Threads = Annotated[int, typer.Option(help="Threads of each rank.")]
 Bind = Annotated[str, typer.Option(help="Bind ranks to cores: none or core.")]
+
+
+def counts(option: str, text: str, at_least: int = 1, example: str = "1,2") -> list[int]:
+    """The numbers of "1,2,4". Raises ValueError that names the option."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [at_least - 1]
+    if min(found) < at_least:
+        raise ValueError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in {example}.")
+    return found

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from workshop_lib import cli_options as of
+
 Given = Annotated[float | None, typer.Option(help="Measured on one device, instead of the machine's number.")]
 
 
@@ -40,7 +42,11 @@ def predict(
         backend, None if global_batch else batch_size, global_batch, compression=compression, network=network,
         message_bytes=None if fusion_mb is None else fusion_mb * 2**20, overlap=overlap,
     )  # fmt: skip
-    counts = _counts(devices) if devices else [n for n in DEVICES if n <= (global_batch or n)]
+    counts = (
+        of.counts("--devices", devices, example="1,8,64")
+        if devices
+        else [n for n in DEVICES if n <= (global_batch or n)]
+    )
     points = forecast(network_known, found, settings, counts)
     told = forecast_report.conditions(network_known, found, settings)
     print(told)
@@ -72,13 +78,3 @@ def _machine(name: str, latency_us: float | None, gb_per_s: float | None):
     if given:
         raise ValueError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
     return catalogue.machine(name)
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        counts = [0]
-    if min(counts) < 1:
-        raise ValueError(f"--devices {text!r}: give whole numbers of at least 1, as in 1,8,64.")
-    return counts

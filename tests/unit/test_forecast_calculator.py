@@ -7,7 +7,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from workshop_lib import cli
-from workshop_lib.notebook import forecast_calculator
 from workshop_lib.notebook.forecast_calculator import draw, forecaster
 from workshop_lib.scaling import catalogue, forecast_report
 from workshop_lib.scaling.catalogue import Compute
@@ -127,7 +126,7 @@ def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
     bundle = shown._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "image/png"} and bundle["text/plain"] == shown.sentence
     assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr(forecast_calculator, "has_widgets", lambda: True)
+    monkeypatch.setattr("workshop_lib.notebook.answers.has_widgets", lambda: True)
     assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
 
 

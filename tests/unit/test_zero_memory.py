@@ -308,5 +308,5 @@ def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"] == shown.sentence
     assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr(memory_calculator, "has_widgets", lambda: True)
+    monkeypatch.setattr("workshop_lib.notebook.answers.has_widgets", lambda: True)
     assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from workshop_lib.notebook.figures import (
     GREY,
     Style,
+    draw_curve,
     draw_legend,
     draw_points,
     handle_of,
@@ -67,8 +68,7 @@ def allreduce_times(rows: Iterable[dict], cores: int | None = None) -> Figure:
 
 
 def _draw(axes, sizes, middle, low, high, curve: pd.DataFrame, style: Style) -> None:
-    axes.plot(sizes, middle, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
-    draw_points(axes, sizes, middle, [middle - low, high - middle], style, curve["oversubscribed"].any())
+    draw_curve(axes, sizes, middle, [middle - low, high - middle], style, curve["oversubscribed"].any())
 
 
 def _size(nbytes: float, _) -> str:

@@ -23,6 +23,7 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
 GREY = "#595959"
+LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 FONT_SIZE = 13
 SIZE_INCHES = (12, 6.4)
 
@@ -98,6 +99,12 @@ def draw_points(axes, x, y, bars, style: Style, hollow: bool) -> None:
         x, y, yerr=bars, fmt=style.marker, color=style.colour, markersize=8, capsize=7,
         markerfacecolor="white" if hollow else style.colour, markeredgewidth=2, zorder=3,
     )  # fmt: skip
+
+
+def draw_curve(axes, x, y, bars, style: Style, hollow: bool = False) -> None:
+    """A line through points with bars, which `draw_points` explains."""
+    axes.plot(x, y, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+    draw_points(axes, x, y, bars, style, hollow)
 
 
 def handle_of(name: str, style: Style, line: bool = True) -> Line2D:

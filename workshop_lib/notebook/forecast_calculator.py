@@ -1,15 +1,13 @@
 """What would more devices bring? A forecast with controls for model, machine, backend and batch."""
 
-import base64
-import html
 import textwrap
 from collections.abc import Sequence
 
 import ipywidgets as widgets
 
-from workshop_lib.notebook import figures, has_widgets
+from workshop_lib.notebook import figures
+from workshop_lib.notebook.answers import Answers
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, Style
-from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
 from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, forecast, outgrows_learning, takes_over
@@ -118,8 +116,8 @@ def _mark(axes, points: Sequence[Point], first: bool) -> list:
     return drawn if first else []
 
 
-class Forecaster(widgets.VBox):
-    """The controls, the answer and the figure; where widgets do not work, the figure as an image."""
+class Forecaster(Answers):
+    """The forecast for the chosen model, machine, backend and batch, and for what could be changed."""
 
     def __init__(self, machines: dict[str, Machine]):
         self.machines, self.models = machines, catalogue.models()
@@ -143,30 +141,16 @@ class Forecaster(widgets.VBox):
         self.overlap = widgets.Dropdown(
             options=[("as the backend", None), ("no", False), ("yes", True)], description="overlap", **wide
         )
-        self.says, self.image = widgets.HTML(), widgets.Image(layout=widgets.Layout(max_width="100%"))
         columns = [
             [self.model, self.machine, self.speed],
             [self.backend, self.batch, self.overlap],
             [self.compression, self.network],
         ]
-        for control in sum(columns, []):
-            control.observe(self._update, "value")
-            answers_while_busy(control)
-        controls = widgets.HBox([widgets.VBox(column) for column in columns])
-        controls.layout.flex_flow = "row wrap"
-        super().__init__([controls, self.says, self.image])
-        self.add_class("workshop-forecast")
-        self._update()
+        super().__init__(columns, "workshop-forecast")
 
-    def _update(self, _=None) -> None:
-        try:
-            points, told = self._forecast()
-            self.sentence, image = answer(points), draw(points, told)._repr_png_()
-        except ValueError as error:
-            self.sentence, image = f"Nothing to show: {error}.", b""
-        # The figure has the sentence as its title.
-        self.says.value = "" if image else f'<b style="font-size: 120%">{html.escape(self.sentence)}</b>'
-        self.image.value, self.image.layout.display = image, None if image else "none"
+    def answer(self) -> tuple[str, RecordFigure]:
+        points, told = self._forecast()
+        return answer(points), draw(points, told)
 
     def _forecast(self) -> tuple[list[Point], str]:
         model, machine = self.models[self.model.value], self.machines[self.machine.value]
@@ -177,13 +161,6 @@ class Forecaster(widgets.VBox):
             network=self.network.value, overlap=self.overlap.value,
         )  # fmt: skip
         return forecast(model, machine, settings), conditions(model, machine, settings)
-
-    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        shown = super()._repr_mimebundle_(**kwargs) if has_widgets() else {}
-        shown["text/plain"] = self.sentence
-        if self.image.value:  # for who reads the saved notebook without a kernel
-            shown["image/png"] = base64.b64encode(self.image.value).decode()
-        return shown
 
 
 def forecaster(measured: Machine | None = None) -> Forecaster:

@@ -1,16 +1,13 @@
 """Does it fit? A calculator of the GPU memory that training needs, stage by stage of ZeRO."""
 
-import base64
-import html
 import textwrap
 
 import ipywidgets as widgets
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from workshop_lib.notebook import has_widgets
+from workshop_lib.notebook.answers import Answers
 from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, RecordFigure
-from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.scaling.zero_memory import GIB, GPUS, RECIPES, Plan, Transformer, activation_bytes, plan
 
 BLUE, VERMILION, GREEN, PURPLE = COLOURS[:4]
@@ -128,8 +125,8 @@ def _bar(axes, at, cut: float, end: float) -> None:
     )  # fmt: skip
 
 
-class Calculator(widgets.VBox):
-    """The controls, the answer and the figure; where widgets do not work, the figure as an image."""
+class Calculator(Answers):
+    """Whether the chosen model fits the chosen GPUs."""
 
     def __init__(self):
         wide = {"style": {"description_width": "135px"}, "layout": widgets.Layout(width="345px")}
@@ -147,34 +144,20 @@ class Calculator(widgets.VBox):
         self.batch = widgets.IntText(value=1, description="batch a GPU", **typed)
         self.checkpointing = widgets.Checkbox(description="activation checkpointing", indent=False)
         self.offload = widgets.Checkbox(description="offload to host memory", indent=False)
-        self.says, self.image = widgets.HTML(), widgets.Image(layout=widgets.Layout(max_width="100%"))
-        controls = [
+        columns = [
             [self.model, self.parameters, self.recipe],
             [self.gpu, self.ranks],
             [self.sequence, self.batch, widgets.HBox([self.checkpointing, self.offload])],
         ]
-        for control in [*controls[0], *controls[1], *controls[2][:2], self.checkpointing, self.offload]:
-            control.observe(self._update, "value")
-            answers_while_busy(control)
-        columns = widgets.HBox([widgets.VBox(column) for column in controls])
-        columns.layout.flex_flow = "row wrap"
-        super().__init__([columns, self.says, self.image])
-        self.add_class("workshop-memory")
-        self._update()
+        super().__init__(columns, "workshop-memory")
 
-    def _update(self, _=None) -> None:
+    def answer(self) -> tuple[str, RecordFigure]:
         shape = MODELS[self.model.value][1]
         self.parameters.disabled = self.model.value != OTHER
         for control in (self.sequence, self.batch, self.checkpointing):
             control.disabled = shape is None
-        try:
-            found, conditions = self._plan(shape)
-            self.sentence, image = answer(found), draw(found, conditions)._repr_png_()
-        except ValueError as error:
-            self.sentence, image = f"Nothing to show: {error}.", b""
-        # The figure has the sentence as its title.
-        self.says.value = "" if image else f'<b style="font-size: 120%">{html.escape(self.sentence)}</b>'
-        self.image.value, self.image.layout.display = image, None if image else "none"
+        found, conditions = self._plan(shape)
+        return answer(found), draw(found, conditions)
 
     def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
         parameters = MODELS[self.model.value][0] or _parsed(self.parameters.value)
@@ -195,13 +178,6 @@ class Calculator(widgets.VBox):
         options = {"activations": activations, "offload": self.offload.value}
         found = plan(parameters, self.ranks.value, GPUS[self.gpu.value], recipe, **options)
         return found, "; ".join(words)
-
-    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        shown = super()._repr_mimebundle_(**kwargs) if has_widgets() else {}
-        shown["text/plain"] = self.sentence
-        if self.image.value:  # for who reads the saved notebook without a kernel
-            shown["image/png"] = base64.b64encode(self.image.value).decode()
-        return shown
 
 
 def calculator() -> Calculator:

@@ -11,10 +11,12 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 
 from workshop_lib.notebook.figures import (
     GREY,
+    LEVEL,
     LINES,
     Style,
     caption,
     data_name,
+    draw_curve,
     draw_legend,
     draw_points,
     handle_of,
@@ -37,7 +39,6 @@ from workshop_lib.scaling.records import RecordError, name_of
 __all__ = ["accuracy_curve", "save", "scaling_curve", "weak_scaling_curve"]
 
 FIRST_EPOCH = {"samples_per_s": "first_epoch_samples_per_s", "epoch_s": "first_epoch_s"}
-LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 
 
 def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
@@ -250,10 +251,9 @@ def _draw_accuracy(axes, curve: pd.DataFrame, x: str, style: Style, hollow: bool
     accuracy = epochs["accuracy"]
     middle = accuracy.median()
     at = middle.index if x == "epochs" else epochs["seconds"].median()
-    axes.plot(at, middle, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
     known = accuracy.count() > 1
     bars = [(middle - accuracy.min()).where(known), (accuracy.max() - middle).where(known)]
-    draw_points(axes, at, middle, bars, style, hollow)
+    draw_curve(axes, at, middle, bars, style, hollow)
 
 
 def _accuracy_limits(rows: pd.DataFrame) -> tuple[float, float]:

@@ -9,9 +9,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from workshop_lib.notebook.figures import (
     GREY,
+    LEVEL,
     Style,
+    draw_curve,
     draw_legend,
-    draw_points,
     handle_of,
     in_columns,
     new_figure,
@@ -54,8 +55,8 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
         axes.set_xlabel(f"workers (global batch = {what['batch_size']} × workers)")
         axes.set_ylabel(label)
         axes.set_ylim(0, 103)
-        axes.axhline(10, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-    notes = [Line2D([], [], color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), label="10 %: guessing")]
+        axes.axhline(10, **LEVEL)
+    notes = [Line2D([], [], **LEVEL, label="10 %: guessing")]
     if published:
         cross = {"color": GREY, "marker": "x", "linestyle": "", "markersize": 9, "markeredgewidth": 2.5}
         notes.append(Line2D([], [], **cross, label="published, 128 nodes (read off the figure)"))
@@ -69,8 +70,7 @@ def _draw(axes, rows: pd.DataFrame, column: str, index: int, curves: int) -> Lin
     groups = rows.groupby("workers")[column]
     mean = groups.mean()
     at = mean.index * 2 ** (0.06 * (index - (curves - 1) / 2))
-    axes.plot(at, mean, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
     known = groups.count() > 1
     bars = [(mean - groups.min()).where(known), (groups.max() - mean).where(known)]
-    draw_points(axes, at, mean, bars, style, hollow=False)
+    draw_curve(axes, at, mean, bars, style)
     return handle_of(rows["recipe"].iloc[0], style)

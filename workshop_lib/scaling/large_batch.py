@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from workshop_lib.scaling.curves import require_same
 from workshop_lib.scaling.records import RecordError
 
 # What the runs of one figure must have in common.
@@ -33,13 +34,7 @@ def accuracies(found: Iterable[dict]) -> pd.DataFrame:
     runs = [record for record in runs if not record["stopped"]]
     if not runs:
         raise RecordError("no finished training run among these records: nothing to draw.")
-    for name in SAME:
-        values = {record["what"][name] for record in runs}
-        if len(values) > 1:
-            raise RecordError(
-                f"these records mix runs with {name} = {' and '.join(sorted(map(str, values)))}; "
-                "compare runs of one setting, each from its own file."
-            )
+    require_same(pd.DataFrame([record["what"] for record in runs]), SAME)
     return pd.DataFrame([_row(record["what"], record["epochs"][-1]) for record in runs])
 
 

@@ -95,7 +95,7 @@ class _Run:
         self.samples_a_step = self.global_batch // world_size  # of this rank, also for those it emulates
         self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_a_step, world_size)
         self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size))
-        self.warmup_steps = options.warmup_steps(self.train_size, world_size)
+        self.warmup_steps = options.warmup_steps(self.steps_per_epoch)
         self.warmup_lr = options.lr if options.warmup == "constant" else None
 
     def start_epoch(self, epoch: int) -> None:

@@ -15,7 +15,23 @@ from workshop_lib.training.schedules import STARTING_LR
 TRUST = 0.001  # η: how much of its norm a layer may move in a step, at a learning rate of 1
 
 
-class Lars(torch.optim.Optimizer):
+class _ByTensor(torch.optim.Optimizer):
+    """An optimizer that says how it changes one tensor `p`, by its gradient and the options of its group."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.update(p, group)
+        return loss
+
+    def update(self, p: torch.Tensor, group: dict) -> None:
+        raise NotImplementedError
+
+
+class Lars(_ByTensor):
     """SGD with layer-wise adaptive rates (You, Gitman and Ginsburg 2017, arXiv:1708.03888, Algorithm 1).
 
     v ← m·v + γ·λ·(g + β·w);  w ← w − v, with λ = η·‖w‖ / (‖g‖ + β·‖w‖) of each layer. The learning rate γ is
@@ -33,20 +49,13 @@ class Lars(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                step = p.grad
-                if p.dim() > 1:
-                    step = layer_rate(p, p.grad, group) * p.grad.add(p, alpha=group["weight_decay"])
-                velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-                velocity.mul_(group["momentum"]).add_(step, alpha=group["lr"])
-                p.sub_(velocity)
-        return loss
+    def update(self, p, group):
+        step = p.grad
+        if p.dim() > 1:
+            step = layer_rate(p, p.grad, group) * p.grad.add(p, alpha=group["weight_decay"])
+        velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        velocity.mul_(group["momentum"]).add_(step, alpha=group["lr"])
+        p.sub_(velocity)
 
 
 def norm(values: torch.Tensor) -> torch.Tensor:
@@ -59,11 +68,16 @@ def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> to
     """λ of one layer; 1 where the weights or the gradients are all zero."""
     weights_norm, gradient_norm = norm(weights), norm(gradient)
     rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
-    rate = torch.where((weights_norm > 0) & (gradient_norm > 0), rate, torch.ones_like(rate))
+    rate = _or_one(rate, weights_norm, gradient_norm)
     return (rate / group["lr"]).clamp(max=1.0) if group["clip"] else rate
 
 
-class Lamb(torch.optim.Optimizer):
+def _or_one(rate: torch.Tensor, a_norm: torch.Tensor, b_norm: torch.Tensor) -> torch.Tensor:
+    """The rate where both norms are above 0, else 1."""
+    return torch.where((a_norm > 0) & (b_norm > 0), rate, torch.ones_like(rate))
+
+
+class Lamb(_ByTensor):
     """Adam with layer-wise adaptive rates (You et al. 2020, arXiv:1904.00962, Algorithm 2, φ(x) = x).
 
     With Adam's corrected averages m and v, the step of a layer is γ·(‖w‖ / ‖u‖)·u, u = m / (√v + ε) + β·w.
@@ -72,33 +86,24 @@ class Lamb(torch.optim.Optimizer):
     def __init__(self, params, lr=0.001, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
-                    state["exp_avg_sq"] = torch.zeros_like(p)
-                state["step"] += 1
-                mean = state["exp_avg"].lerp_(p.grad, 1 - beta1) / (1 - beta1 ** state["step"].item())
-                square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-                update = mean / ((square / (1 - beta2 ** state["step"].item())).sqrt() + group["eps"])
-                rate = 1.0
-                if p.dim() > 1:
-                    update.add_(p, alpha=group["weight_decay"])
-                    weights_norm, update_norm = norm(p), norm(update)
-                    both = (weights_norm > 0) & (update_norm > 0)
-                    rate = torch.where(both, weights_norm / update_norm, torch.ones_like(update_norm))
-                p.sub_(group["lr"] * rate * update)
-        return loss
+    def update(self, p, group):
+        (beta1, beta2), state = group["betas"], self.state[p]
+        if not state:
+            state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
+            state["exp_avg_sq"] = torch.zeros_like(p)
+        state["step"] += 1
+        mean = state["exp_avg"].lerp_(p.grad, 1 - beta1) / (1 - beta1 ** state["step"].item())
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+        update = mean / ((square / (1 - beta2 ** state["step"].item())).sqrt() + group["eps"])
+        rate = 1.0
+        if p.dim() > 1:
+            update.add_(p, alpha=group["weight_decay"])
+            weights_norm, update_norm = norm(p), norm(update)
+            rate = _or_one(weights_norm / update_norm, weights_norm, update_norm)
+        p.sub_(group["lr"] * rate * update)
 
 
-class RmspropToSgd(torch.optim.Optimizer):
+class RmspropToSgd(_ByTensor):
     """RMSProp at first, SGD from `switch_steps` on, and a blend between (Akiba, Suzuki and Fukuda 2017,
     arXiv:1711.04325, "RMSprop warm-up", which trained ImageNet in 15 minutes).
 
@@ -110,24 +115,17 @@ class RmspropToSgd(torch.optim.Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "switch_steps": switch_steps, "rmsprop_lr": rmsprop_lr}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(p)}
-                    state["square_avg"] = torch.zeros_like(p)
-                square = state["square_avg"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
-                share = sgd_share(int(state["step"]), group["switch_steps"])
-                state["step"] += 1
-                own_rate = (1 - group["momentum"]) * group["rmsprop_lr"] * (1 - share)
-                step = p.grad * (group["lr"] * share) + p.grad / (square.sqrt() + 1e-8) * own_rate
-                p.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(step))
-        return loss
+    def update(self, p, group):
+        state = self.state[p]
+        if not state:
+            state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(p)}
+            state["square_avg"] = torch.zeros_like(p)
+        square = state["square_avg"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
+        share = sgd_share(int(state["step"]), group["switch_steps"])
+        state["step"] += 1
+        own_rate = (1 - group["momentum"]) * group["rmsprop_lr"] * (1 - share)
+        step = p.grad * (group["lr"] * share) + p.grad / (square.sqrt() + 1e-8) * own_rate
+        p.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(step))
 
 
 def sgd_share(step: int, switch_steps: int) -> float:

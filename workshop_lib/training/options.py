@@ -139,8 +139,8 @@ class TrainOptions:
             raise ValueError(f"global batch {samples}: use a batch_size that {world_size} ranks can share")
         return samples
 
-    def warmup_steps(self, train_size: int, world_size: int) -> int:
-        return round(self.warmup_epochs * math.ceil(train_size / self.global_batch(world_size)))
+    def warmup_steps(self, steps_per_epoch: int) -> int:
+        return round(self.warmup_epochs * steps_per_epoch)
 
     def as_dict(self) -> dict:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from workshop_lib.data import shard
 from workshop_lib.data.mnist import Split
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
@@ -30,7 +31,9 @@ class TorchLearner:
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
-        make_optimizer = optimizers.maker(options, options.warmup_steps(len(train.labels), world.world_size))
+        global_batch = options.global_batch(world.world_size)
+        steps_per_epoch = shard.steps_per_epoch(len(train.labels), global_batch, 1)
+        make_optimizer = optimizers.maker(options, options.warmup_steps(steps_per_epoch))
         self.forward, self.optimizer = backend.prepare(self.model, make_optimizer, options)
         self.in_parts = self.device.type == "cpu" and not backend.one_forward
         self.live_bytes, self.has_stepped = None, False
