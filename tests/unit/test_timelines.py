@@ -4,6 +4,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from workshop_lib.notebook import timelines
+from workshop_lib.ranks.timeline import timeline
 
 
 def times(end: float, messages: list) -> dict:
@@ -41,3 +42,25 @@ def test_the_end_is_written_in_milliseconds():
 def test_nothing_to_draw_is_refused(panels):
     with pytest.raises(ValueError, match="at least one"):
         timelines.overlap(panels)
+
+
+# (step, start, end, (when it came to the meeting, when it left))
+ALIKE = [[(1, 0.0, 0.010, ((0.008, 0.009),))], [(1, 0.0, 0.010, ((0.006, 0.009),))]]
+LATE = [[(1, 0.0, 0.030, ((0.008, 0.029),))], [(1, 0.0, 0.030, ((0.028, 0.029),))]]
+
+
+def test_a_straggler_is_the_rank_without_waiting():
+    figure = timelines.steps({"alike": timeline(ALIKE), "one late": timeline(LATE)})
+    upper, lower = figure.axes
+    assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
+    waiting = to_hex(timelines.STEP_LOOKS["waiting"][0])
+    drawn = [
+        bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9
+    ]
+    assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
+    assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
+
+
+def test_a_timeline_without_steps_is_refused():
+    with pytest.raises(ValueError, match="at least one step"):
+        timelines.steps({"nothing": timeline([[], []])})

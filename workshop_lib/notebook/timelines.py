@@ -1,9 +1,11 @@
-"""When backward made the gradients, and when their buckets travelled: bars over time, one band a rank."""
+"""Steps as bars over time, one band a rank: backward and its messages; or computing, waiting, messages."""
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from workshop_lib.notebook import bars
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+from workshop_lib.ranks.timeline import KINDS, Timeline
 
 BACKWARD, ALLREDUCE = "#0072B2", "#E69F00"
 
@@ -76,3 +78,54 @@ def _legend(figure: RecordFigure) -> None:
     figure.legend(
         handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY
     )
+
+
+STEP_LOOKS = dict(zip(KINDS, bars.LOOKS.values(), strict=True))
+
+
+def steps(panels: dict[str, Timeline]) -> RecordFigure:
+    """Draw what each rank did in the steps of each panel, by title, on a common axis.
+
+    The number at the end of a band is the share of its time for which this rank waited. Raises ValueError
+    when there is nothing to draw.
+    """
+    if not panels or not all(found.steps for found in panels.values()):
+        raise ValueError("give at least one panel, and in each at least one step that all ranks have")
+    heights = [len(found.pieces) for found in panels.values()]
+    tall = 1.6 + 0.8 * len(panels) + 0.5 * sum(heights)
+    figure = RecordFigure(figsize=(12, tall), facecolor="white")
+    grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
+    longest_ms = 1e3 * max(found.seconds for found in panels.values())
+    for at, (title, found) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[at])
+        _bands(axes, found)
+        axes.set_xlim(0, 1.13 * longest_ms)
+        axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
+    axes.set_xlabel("milliseconds since the first of these steps began", fontsize=FONT_SIZE)
+    space = 0.8 * len(panels) / sum(heights)
+    figure.subplots_adjust(left=0.08, right=0.98, top=1 - 0.45 / tall, bottom=1.25 / tall, hspace=2.2 * space)
+    looks = [Patch(fc=colour, hatch=hatch, ec="white", label=k) for k, (colour, hatch) in STEP_LOOKS.items()]
+    begins = Line2D([], [], color="black", lw=1.2, ls=(0, (4, 2)), label="a step begins")
+    figure.legend(
+        handles=[*looks, begins], loc="lower center", ncols=4, frameon=False, fontsize=FONT_SIZE - 1
+    )
+    return figure
+
+
+def _bands(axes, found: Timeline) -> None:
+    zero_s = found.steps[0][1]
+    for rank, (pieces, shares) in enumerate(zip(found.pieces, found.shares(), strict=True)):
+        for kind, start_s, end_s in pieces:
+            colour, hatch = STEP_LOOKS[kind]
+            width, left = 1e3 * (end_s - start_s), 1e3 * (start_s - zero_s)
+            axes.barh(rank, width, 0.72, left=left, color=colour, hatch=hatch, edgecolor="white", lw=0)
+        end_ms = 1e3 * (pieces[-1].end_s - zero_s)
+        text = f"  waits {shares['waiting']:.0%}"
+        axes.text(end_ms, rank, text, va="center", fontsize=FONT_SIZE, weight="bold")
+    for _, start_s in found.steps:
+        axes.axvline(1e3 * (start_s - zero_s), color="black", lw=1.2, ls=(0, (4, 2)))
+    axes.set_ylim(len(found.pieces) - 0.5, -0.5)
+    axes.set_yticks(range(len(found.pieces)), [f"rank {rank}" for rank in range(len(found.pieces))])
+    axes.tick_params(labelsize=FONT_SIZE - 1)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
