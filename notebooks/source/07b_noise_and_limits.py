@@ -499,6 +499,7 @@ runs = [run(mode, straggler) for straggler in ("fixed", "roaming") for mode in m
 
 # %%
 runs = pd.DataFrame(team.pull("runs")[0])
+runs["mode"] = runs["mode"].replace({"lag_sync": "lag-sync", "local_sgd": "local SGD"})
 runs["mean staleness"] = [
     sum(s * n for s, n in found.items()) / sum(found.values()) for found in runs["staleness"]
 ]
