@@ -12,7 +12,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test demo large-batch notebooks run-notebooks bench clean distclean
+.PHONY: help setup lab test demo large-batch figures notebooks run-notebooks bench clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ large-batch-%: setup
 	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 5
 	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
 	@$(LARGE_BATCH) --optimizer lars --lr 1 --lr-scaling sqrt --warmup-epochs 5
+
+figures: setup ## draw assets/figures from the records in assets/results
+	@for name in demo large_batch; do \
+		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures; done
 
 notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.notebook.generate

@@ -6,9 +6,14 @@ import re
 import subprocess
 
 import pytest
+from matplotlib import image
+from typer.testing import CliRunner
 
+from workshop_lib.cli import app
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
+
+FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "assets" / "mnist").glob("*.gz")))
@@ -22,7 +27,7 @@ def test_the_data_card_describes_the_files(name):
 
 def test_the_readme_says_what_was_measured():
     text = (ROOT / "README.md").read_text()
-    for record in records.read(ROOT / "assets" / "results" / "bench.jsonl"):
+    for record in records.read(RESULTS / "bench.jsonl"):
         row = f"| {record['name']} | {record['median']:.3g} |"
         assert row in text, f"the README does not say: {row}"
 
@@ -34,6 +39,18 @@ def tracked():
     if not ran.stdout:
         pytest.skip("not a git checkout")
     return ran.stdout.splitlines()
+
+
+def test_the_figures_are_what_the_records_draw(tmp_path):
+    for name in ("demo", "large_batch"):
+        done = CliRunner().invoke(app, ["plot", f"{RESULTS / name}.jsonl", "--out-dir", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+    figures = sorted(path.name for path in FIGURES.glob("*.png"))
+    assert figures == sorted(path.name for path in tmp_path.glob("*.png"))
+    for name in figures:
+        kept, drawn = (image.imread(folder / name) for folder in (FIGURES, tmp_path))
+        assert kept.shape == drawn.shape, f"run `make figures`: {name} has another size"
+        assert abs(kept - drawn).mean() < 0.002, f"run `make figures`: {name} shows something else"
 
 
 def test_packages_come_from_where_pip_is_told_to_look(tracked):
