@@ -153,16 +153,3 @@ def test_a_throttled_read_takes_as_long_as_its_storage_would():
     batch, seconds, _ = feeding.counted(lambda: slow(3))
     assert batch.tolist() == [3] * 1000
     assert 0.05 <= seconds < 5
-
-
-def test_waiting_and_computing_are_told_apart():
-    def batches():
-        for i in range(3):
-            feeding.time.sleep(0.02)
-            yield np.array([i])
-
-    seen = []
-    seconds = feeding.spent(batches(), lambda batch: (feeding.time.sleep(0.05), seen.append(batch[0])))
-    assert seen == [0, 1, 2] and seconds.shape == (3, 2)
-    assert (seconds[:, 0] >= 0.02).all() and (seconds[:, 1] >= 0.05).all()
-    assert feeding.spent([], None).shape == (0, 2)

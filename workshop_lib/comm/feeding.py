@@ -259,17 +259,6 @@ def throttled(read: Callable[[int], np.ndarray], bytes_per_s: float) -> Callable
     return slow
 
 
-def spent(batches: Iterable, compute: Callable[[np.ndarray], object]) -> np.ndarray:
-    """Seconds of each step on this rank: [steps, 2], waiting for the batch and computing with it."""
-    seconds, clock = [], time.perf_counter()
-    for batch in batches:
-        came = time.perf_counter()
-        compute(batch)
-        seconds.append((came - clock, time.perf_counter() - came))
-        clock = time.perf_counter()
-    return np.array(seconds).reshape(-1, 2)
-
-
 def _read(path, offset: int, nbytes: int) -> np.ndarray:
     with open(path, "rb", buffering=0) as file:
         return _fill(file, offset, nbytes)

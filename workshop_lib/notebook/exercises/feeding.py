@@ -69,7 +69,7 @@ def _whole_rows(case: tuple, parts: list) -> str:
     rows, row_bytes, header_bytes, size = case
     for rank, (offset, nbytes) in enumerate(parts):
         count = (rows * (rank + 1) // size) - rows * rank // size
-        if row_bytes > 1 and nbytes == count:
+        if nbytes == count > 0 and row_bytes > 1:
             return f"rank {rank} reads {nbytes} bytes; that is the number of its rows: times `row_bytes`."
         if nbytes % row_bytes == header_bytes % row_bytes and nbytes % row_bytes:
             return f"rank {rank} reads {nbytes} bytes, the header counted in: that is only in the offset."
@@ -89,8 +89,8 @@ def _cover(case: tuple, parts: list) -> str:
         first, count = (offset - header_bytes) // row_bytes, nbytes // row_bytes
         if count < 0:
             return f"rank {rank} is to read {nbytes} bytes."
-        if offset == header_bytes and nbytes and rank:
-            return f"rank {rank} begins at the first row, as rank 0 does."
+        if rank and nbytes and parts[0][1] and offset == parts[0][0]:
+            return f"rank {rank} begins at {offset}, as rank 0 does."
         if count and first + count > rows:
             end = header_bytes + rows * row_bytes
             return (
@@ -121,7 +121,7 @@ def _judge_prefetch(facts: list[dict]):
     several, failing = found["several"], found["failing"]
     yield "it hands out batches", several["kind"] is None, _kind_hint(several)
     right = list(range(probes.BATCHES))
-    in_order = several["got"] == right and not several["error"]
+    in_order = several["got"] == right and not several["error"] and not several["outside"]
     yield "all batches come, each once and in order", in_order, _order_hint(several, right)
     hint = f"`read` was called for {sorted(set(several['reads']))}, {len(several['reads'])} times."
     yield "each is read once", sorted(several["reads"]) == right, hint
