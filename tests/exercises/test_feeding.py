@@ -26,7 +26,7 @@ def ahead(*changes):
 
 
 def answer(head, *lines):
-    imports = "import queue, threading\nfrom concurrent.futures import ThreadPoolExecutor, as_completed\nimport numpy"
+    imports = "import queue, threading, numpy\nfrom concurrent.futures import ThreadPoolExecutor"
     return lambda: written(imports, head, *lines)
 
 
