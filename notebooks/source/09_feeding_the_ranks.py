@@ -68,8 +68,8 @@ images_per_s = 5 * len(images) / (time.perf_counter() - began)
 print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
 
 # %% [markdown]
-# A few megabytes a second are nothing to a disk: on a laptop, MNIST is not limited by its input. But storage is *shared*, and
-# ranks are not the only thing that grows. Two machines from the documents behind this workshop, when all nodes read at once:
+# A few megabytes a second are nothing to a disk: on a laptop, training on MNIST does not wait for its input. But on a cluster
+# the storage is *shared*. Two machines from the documents behind this workshop, when all of their nodes read at once:
 
 # %%
 machines = [("Theta", 210e9, 4_392), ("Summit", 2.5e12, 4_608)]
@@ -81,16 +81,16 @@ for name, bytes_per_s, nodes in machines:
     )
 
 # %% [markdown]
-# An image of 224 × 224 pixels with a byte for each of three colours has 150,528 bytes. A GPU that trains on a thousand of them a
-# second needs 150 MB/s, and six such GPUs in a node more than the node's share. More nodes bring more computing, and, from some
-# number on, not one byte a second more.
+# An image of 224 × 224 pixels with a byte for each of three colours has 150,528 bytes. A GPU that trains on a thousand of
+# them a second needs 150 MB/s, and six of them, as a node of Summit has, more than the node's share. More nodes bring more
+# computing and, from some number on, not one byte a second more.
 #
-# So: how do we read every byte from the storage once, and as few as possible twice?
+# So every byte should come from the storage once, and be waited for as little as possible.
 #
 # ## Five ways to get the data
 #
-# One file, as MNIST has it: a header of 16 bytes, then the images, 784 bytes each. So that something can be seen, it holds the
-# training images more than once.
+# One file, as MNIST has it: a header of 16 bytes, then the images, 784 bytes each. It holds the training images
+# `sizes.feed_copies` times, so that there is something to measure.
 
 # %%
 folder = BUILD / "feeding"
@@ -109,7 +109,7 @@ print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
 # | MPI-IO | the same with `MPI.File.Open` and `Read_at_all`, which all ranks call together | the library decides |
 # | a file a rank | $n/p$, a file of its own, that somebody has cut before | none |
 #
-# All five are in `workshop_lib/comm/feeding.py`, a few lines each. Three of them need to know where a rank's part is.
+# All five are in `workshop_lib/comm/feeding.py`, a few lines each. And all of them have to know which bytes are whose.
 #
 # ## Exercise 1: which bytes are mine?
 #
@@ -148,10 +148,9 @@ for rank, (offset, nbytes) in enumerate(parts):
 # ## What comes from where
 #
 # Between a program and the storage is the *page cache*: the operating system keeps what was read or written in memory that is
-# not needed otherwise. A second read is a copy from memory, and says nothing about the storage. Most published reading speeds
-# that look too good were measured *warm*.
+# not needed otherwise. A second read is a copy from memory, and says nothing about the storage: it is *warm*.
 #
-# So each way is measured *cold* and then warm. For a cold read we ask the system to forget the file (`posix_fadvise` with
+# So each way is measured *cold* first, and then warm. For a cold read we ask the system to forget the file (`posix_fadvise` with
 # `DONTNEED`). And bytes are counted twice: what ranks *asked* for in all their `read` calls, and what had to be *fetched from the
 # storage* for it. Linux keeps both counts for each process, in `/proc/self/io`. What a disk, a virtual machine's host or a file
 # server keeps in *its* memory, we can neither see nor empty.
@@ -221,11 +220,11 @@ feeding_plots.ways(measured)
 #   while it reads, and then all bytes go through one rank's network.
 # - *Own part*, *MPI-IO* and *a file a rank* ask for each byte once, and all ranks read at the same time. On one disk that gains
 #   less than on a file system that is spread over many.
-# - Warm reads are copies in memory. Do they differ much, it is by how many bytes are copied how often.
+# - Warm reads are copies from memory. What still separates them is how many bytes are copied, and how often.
 #
 # Look at the spread before you believe an order: a disk that others use as well is the noisiest part of a machine.
 #
-# *Try it:* what would you see on ten nodes, each with its own page cache? Multiply the third column of bars.
+# *Try it:* which bars on the right would grow on ten nodes, each with a page cache of its own, and how far?
 #
 # ## Small pieces
 #
@@ -277,8 +276,8 @@ for name in pieces[0]:
 pd.DataFrame(lines).T
 
 # %% [markdown]
-# Storage has a smallest piece, a *page* of 4,096 bytes here: for a row of 784 one or two of them are fetched. A block has the
-# opposite effect, since the system reads on ahead of whoever reads in order. And each read is a wait of its own.
+# The system fetches whole *pages*, mostly of 4,096 bytes: one or two of them for a row of 784. A block can make it fetch too much
+# for another reason: it reads ahead of whoever reads in order. And each scattered read is a wait of its own.
 #
 # A file an image costs an `open` on top. Here that is a lookup in memory. On a parallel file system every `open` asks a
 # *metadata server*, of which there are few, for the whole machine: a job of a thousand ranks that opens a file for each image
@@ -482,7 +481,7 @@ for name in ("own part", "MPI-IO"):
 
 # %% [markdown]
 # In *own part* every rank asks for what it gets. If in *MPI-IO* one rank asks for everything and the others for nothing, the
-# library has chosen a single reader; together they ask for every byte once in any case. (How many readers there are depends
+# library has chosen a single reader; together they ask for every byte once. (How many readers there are depends
 # on the library, on sizes and on the number of ranks and nodes. *Hints* given to `MPI.File.Open` change it.)
 #
 # And the files that were cut for fewer ranks?
@@ -504,10 +503,10 @@ except FileNotFoundError as error:
 #
 # | advice | why |
 # |---|---|
-# | read in parallel: each rank its own files, or MPI-IO, or several ranks read and scatter | one reader has one link [1] |
+# | read in parallel: each rank from its own files, or with MPI-IO, or several ranks that read and scatter | one reader has only its own link; the last is called most practical at scale [1] |
 # | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | Lustre keeps a file on one storage target unless told otherwise, whose speed is then that of all [1, 2] |
 # | do not stripe small files | more servers to ask for the same few bytes [2] |
-# | few large files instead of a file a sample | each `open` asks a metadata server; there are few of them [3] |
+# | few large files instead of a file a sample | each `open` asks a metadata server, and many overload it for everybody; Perlmutter has 16, and 274 servers for the data [3] |
 # | copy the data to the SSD in the node at the start of a job, and read it from there | each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s of the file system [4]; Theta had 128 GB in each node [5], Polaris has `/local/scratch` [6] |
 # | a *burst buffer*, fast storage between the nodes and the disks, where there is one | on Cori about 6.5 GB/s for each of its servers, so spread over many; pieces below 512 KiB were slow [7] |
 # | preload what fits into memory; prefetch what does not, with several threads | the input then costs nothing, as long as it is the shorter [1, 8] |
@@ -527,14 +526,14 @@ except FileNotFoundError as error:
 # - Many small files cost an open each. Pack them.
 # - Prefetching turns $r + c$ into $\max(r, c)$. Preloading pays $r$ once, in memory.
 #
-# **Sources**, looked up on 2026-11-22. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best practices
-# (github.com/argonne-lcf/CompPerfWorkshop, 05_scaling-DL). [2] *Lustre Striping Best Practices* (wiki.lustre.org). [3] Aalto
-# Scientific Computing, *Storage: Lustre* (scicomp.aalto.fi). [4] S. Oral et al., *End-to-end I/O Portfolio for the Summit
-# Supercomputing Ecosystem* (SC 2019). [5] V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018), also for the speeds and nodes of
-# Theta and Summit. [6] ALCF, *File Systems* (docs.alcf.anl.gov). [7] NERSC, *Burst Buffer performance tuning* (nersc.gitlab.io);
-# Cori has been switched off since. [8] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
-# (arXiv:1810.03035): more threads up to 7.8 times the bandwidth, and prefetching hid the input completely. [9] ALCF, *PyTorch on
-# Polaris* (docs.alcf.anl.gov). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
+# **Sources**, looked up on 2026-11-22. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best
+# practices (github.com/argonne-lcf/CompPerfWorkshop, 05_scaling-DL). [2] *Lustre Striping Best Practices* (wiki.lustre.org).
+# [3] NHR@ZIB, file systems of HLRN (user.nhr.zib.de); NERSC, *Perlmutter Scratch* (docs.nersc.gov). [4] S. Oral et al.,
+# *End-to-end I/O Portfolio for the Summit Supercomputing Ecosystem* (SC 2019). [5] V. Vishwanath, *Deep Learning at Scale*
+# (ALCF, 2018), also for the speeds and nodes of Theta and Summit. [6] *ALCF File Systems* (docs.alcf.anl.gov). [7] NERSC,
+# *Burst Buffer*, on Cori (nersc.gitlab.io). [8] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
+# (arXiv:1810.03035): more threads up to 7.8 times the bandwidth, and prefetching hid the input completely. [9] ALCF, *PyTorch
+# on Polaris* (docs.alcf.anl.gov). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
 # (Frontiers 1999). The page cache and its counts: the Linux manual, posix_fadvise(2) and proc_pid_io(5).
 
 # %%

@@ -10,10 +10,10 @@ import time
 import numpy as np
 
 FILES = [(12, 5, 16, 3), (10, 5, 16, 4), (60_000, 784, 16, 7), (8, 3, 0, 1), (2, 784, 16, 4)]
-BATCHES = 8
+BATCHES = 6
 READ_S = 0.005
 LATE_S = 0.3  # how long a consumer computes at most, for the next read to begin meanwhile
-STILL_S = 0.04  # no read has begun for so long: no more are coming
+STILL_S = 0.03  # no read has begun for so long: no more are coming
 FAILS_AT = 2
 
 
