@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from workshop_lib.notebook.figures import (
     FONT_SIZE,
@@ -76,25 +76,18 @@ def ways(rows: Iterable[dict], cores: int | None = None) -> RecordFigure:
     time.set(xscale="log", xlabel="time (ms)", yticks=range(len(names)))
     time.set_ylim(len(names) - 0.5, -0.5)
     time.set_yticklabels(names)
-    for formatter in (time.xaxis.set_major_formatter, time.xaxis.set_minor_formatter):
-        formatter(_Plain())
+    every_s = [seconds for row in rows for seconds in row["seconds"]]
+    time.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,)))
+    time.xaxis.set_minor_locator(NullLocator())
+    time.xaxis.set_major_formatter("{x:g}")
     size.set(xlabel="data (MB)")
     handles = [handle_of(name, Style.number(i), line=False) for i, name in enumerate(("cold", "warm"))]
     patches = [Patch(fc=Style.number(i + 2).colour, hatch=HATCHES[i], ec="white", label=name)
                for i, name in enumerate(BYTES)]  # fmt: skip
     line = Line2D([], [], color=GREY, linestyle=(0, (2, 2)), linewidth=1.5, label="the file, once")
     draw_legend(figure, [*handles, line], patches)
-    time.tick_params(axis="x", which="both", labelsize=FONT_SIZE - 1)
     figure.subplots_adjust(left=0.15, wspace=0.08)
     return figure
-
-
-class _Plain(ScalarFormatter):
-    """1, 2 and 5 times powers of ten as plain numbers, the others not at all."""
-
-    def __call__(self, value, position=None) -> str:
-        digit = f"{value:e}"[0]
-        return f"{value:g}" if digit in "125" and f"{value:.0e}"[0] == digit else ""
 
 
 def _draw_bytes(axes, rows: list[dict], names: list[str], file_bytes: int) -> None:
