@@ -24,6 +24,9 @@ class Profile:
     repeats: int  # of every point of a sweep; the spread is drawn from them
     steps: int  # of a short run that is compared, not timed
     timeout_s: float  # for one run on the ranks
+    feed_copies: int  # of the training images (47 MB) in the file that ranks read
+    feed_batches: int  # for each rank in one epoch of a training that is fed from it
+    feed_pieces: int  # single images, for each rank, that are read one by one
 
     @property
     def sweep_ranks(self) -> list[int]:
@@ -33,9 +36,9 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 2, 4, 2, 6_000, 2, 2_000, 2, 10, 60),
-    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120),
-    "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300),
+    "quick": Profile("quick", 2, 4, 2, 6_000, 2, 2_000, 2, 10, 60, 1, 6, 100),
+    "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12, 500),
+    "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300, 16, 24, 1_000),
 }
 
 

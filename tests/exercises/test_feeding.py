@@ -1,0 +1,200 @@
+"""The checks of 09 accept the solutions, and reject wrong answers with the hint that names the mistake."""
+
+from answers import variant, written
+from verdicts import Verdicts
+
+from workshop_lib.notebook.exercises import feeding as check
+
+NOTEBOOK = "09_feeding_the_ranks"
+ROWS = "rows * rank // size, rows * (rank + 1) // size"
+OFFSET = "header_bytes + first * row_bytes"
+BYTES = "(end - first) * row_bytes"
+FIRST = "coming = helper.submit(read, 0) if n else None"
+WAIT = "batch = coming.result()"
+NEXT = "coming = helper.submit(read, i + 1)"
+HAND_OUT = "yield batch"
+BYTES_HEAD = "my_bytes(rows, row_bytes, header_bytes, rank, size)"
+PREFETCH_HEAD = "prefetch(read, n)"
+
+
+def bytes_(*changes):
+    return lambda: variant(NOTEBOOK, "my_bytes", *changes)
+
+
+def ahead(*changes):
+    return lambda: variant(NOTEBOOK, "prefetch", *changes)
+
+
+def answer(head, *lines):
+    imports = "import queue, threading, numpy\nfrom concurrent.futures import ThreadPoolExecutor"
+    return lambda: written(imports, head, *lines)
+
+
+QUEUE = (
+    "filled = queue.Queue(maxsize=1)",
+    "def fill():",
+    "    try:",
+    "        for i in range(n): filled.put((read(i), None))",
+    "    except Exception as error:",
+    "        filled.put((None, error))",
+    "threading.Thread(target=fill, daemon=True).start()",
+    "for _ in range(n):",
+    "    batch, error = filled.get()",
+    "    if error is not None: raise error",
+    "    yield batch",
+)
+
+RIGHT = {
+    "the first ranks take one more": answer(
+        BYTES_HEAD,
+        "each, left = divmod(rows, size)",
+        "first = rank * each + min(rank, left)",
+        "return [header_bytes + first * row_bytes, (each + (rank < left)) * row_bytes]",
+    ),
+    "with numpy": answer(
+        BYTES_HEAD,
+        "mine = numpy.array_split(numpy.arange(rows), size)[rank]",
+        "first = mine[0] if len(mine) else 0",
+        "return header_bytes + first * row_bytes, mine.size * numpy.int64(row_bytes)",
+    ),
+    "in the other order": bytes_((ROWS, "rows * (size - 1 - rank) // size, rows * (size - rank) // size")),
+    "a queue": answer(PREFETCH_HEAD, *QUEUE),
+    "two ahead": answer(
+        PREFETCH_HEAD,
+        "with ThreadPoolExecutor(2) as helper:",
+        "    coming = [helper.submit(read, i) for i in range(min(2, n))]",
+        "    for i in range(n):",
+        "        batch = coming.pop(0).result()",
+        "        if i + 2 < n: coming.append(helper.submit(read, i + 2))",
+        "        yield batch",
+    ),
+    "submitted before the wait": answer(
+        PREFETCH_HEAD,
+        "with ThreadPoolExecutor(1) as helper:",
+        "    following = helper.submit(read, 0) if n else None",
+        "    for i in range(n):",
+        "        coming = following",
+        "        following = helper.submit(read, i + 1) if i + 1 < n else None",
+        "        yield coming.result()",
+    ),
+}
+
+WRONG = {
+    "no header": (bytes_((OFFSET, "first * row_bytes")), "begins at 0, where the header is"),
+    "header in the size": (bytes_((BYTES, f"header_bytes + {BYTES}")), "the header counted in"),
+    "header twice": (bytes_((OFFSET, f"header_bytes + {OFFSET}")), "the first part begins at 32"),
+    "rows for bytes": (bytes_((BYTES, "end - first")), "times `row_bytes`"),
+    "offset in rows": (bytes_((OFFSET, "header_bytes + first")), "a row is torn in two"),
+    "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "the header counted in"),
+    "the end without the header": (bytes_((BYTES, "end * row_bytes")), "rather than where they end"),
+    "the rest dropped": (
+        bytes_((ROWS, "rank * (rows // size), (rank + 1) * (rows // size)")),
+        "leaves some over",
+    ),
+    "the last takes the rest": (
+        bytes_((ROWS, "rank * (rows // size), rows if rank == size - 1 else (rank + 1) * (rows // size)")),
+        "as many ranks, one each",
+    ),
+    "rounded up": (
+        bytes_((ROWS, "rank * -(-rows // size), (rank + 1) * -(-rows // size)")),
+        "does the last rank take fewer",
+    ),
+    "all of it": (bytes_((ROWS, "0, rows")), "as rank 0 does"),
+    "one too many": (
+        bytes_((ROWS, "rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)")),
+        "read by more than one rank",
+    ),
+    "bytes shared out": (
+        answer(
+            BYTES_HEAD,
+            "total = rows * row_bytes",
+            "first, end = total * rank // size, total * (rank + 1) // size",
+            "return header_bytes + first, end - first",
+        ),
+        "share out rows first",
+    ),
+    "fractions": (
+        bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")),
+        "`//` divides whole numbers",
+    ),
+    "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
+    "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "(offset, bytes) is asked for"),
+    "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "give it to another"),
+    "waited for at once": (
+        answer(
+            PREFETCH_HEAD,
+            "with ThreadPoolExecutor(1) as helper:",
+            "    for i in range(n): yield helper.submit(read, i).result()",
+        ),
+        "submit the next read before",
+    ),
+    "submitted after": (
+        ahead(
+            (
+                f"if i + 1 < n:\n                {NEXT}\n            {HAND_OUT}",
+                f"{HAND_OUT}\n            if i + 1 < n:\n                {NEXT}",
+            )
+        ),
+        "stands still at `yield`",
+    ),
+    "everything first": (
+        answer(PREFETCH_HEAD, "batches = [read(i) for i in range(n)]", "for batch in batches: yield batch"),
+        "one read ahead is enough",
+    ),
+    "everything submitted": (
+        answer(
+            PREFETCH_HEAD,
+            "with ThreadPoolExecutor(1) as helper:",
+            "    for coming in [helper.submit(read, i) for i in range(n)]: yield coming.result()",
+        ),
+        "one read ahead is enough",
+    ),
+    "a queue without end": (
+        answer(PREFETCH_HEAD, *(line.replace("maxsize=1", "") for line in QUEUE)),
+        "one read ahead is enough",
+    ),
+    "past the end": (ahead(("if i + 1 < n:", "if True:")), "it asked for batch 6"),
+    "the last missing": (
+        ahead(("for i in range(n):", "for i in range(n - 1):")),
+        "the last batch is missing",
+    ),
+    "the first twice": (ahead((NEXT, "coming = helper.submit(read, i)")), "some come twice"),
+    "the future": (
+        ahead((WAIT, "batch = coming"), (HAND_OUT, "yield batch")),
+        "`result()` waits for the batch",
+    ),
+    "as they come": (
+        answer(
+            PREFETCH_HEAD,
+            "with ThreadPoolExecutor(1) as helper:",
+            "    coming = [helper.submit(read, i) for i in reversed(range(n))]",
+            "    for future in coming: yield future.result()",
+        ),
+        "hand them out in order",
+    ),
+    "nothing handed out": (ahead((HAND_OUT, "pass")), "`yield`, one at a time"),
+    "the error swallowed": (
+        ahead((WAIT, "try: batch = coming.result()\n            except OSError: return")),
+        "raises it again",
+    ),
+    "not for none": (ahead((FIRST, "coming = helper.submit(read, 0)")), "for n = 0"),
+}
+
+NEVER_ENDS = {
+    "the thread dies and nobody is told": (
+        answer(
+            PREFETCH_HEAD,
+            *(
+                line
+                for line in QUEUE
+                if "filled.put((None, error))" not in line and "try" not in line and "except" not in line
+            ),
+        ),
+        "without telling",
+    ),
+}
+
+
+class TestVerdicts(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["my_bytes", "prefetch"]
+    right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
