@@ -112,7 +112,7 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
 
 
 def test_attaching_to_ranks_held_by_another_process():
-    command = [sys.executable, "-m", "workshop_lib", "engines", "--ranks", "2"]
+    command = [sys.executable, "-m", "workshop_lib", "engines", "start", "--ranks", "2"]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         rows = [holder.stdout.readline() for _ in range(3)]
