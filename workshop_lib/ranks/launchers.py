@@ -71,8 +71,10 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
     if kind == "openmpi":
-        # The hosts are said, so that a scheduler's variables need not be understood, or even be right.
-        settings["PRTE_MCA_ras"] = "^pbs,slurm"
+        # The hosts are said, so that a scheduler's variables need not be understood, or even be right. But
+        # Slurm's own way of reaching them wants Slurm's list of them: without, it takes all for this host.
+        ours = {"PRTE_MCA_ras": "^pbs,slurm", "PRTE_MCA_plm": "^slurm"}
+        settings |= {"PRTE_MCA_ras": "^pbs"} if allocation.scheduler == "slurm" else ours
         names = [
             *(name for name in settings if name.startswith("OMP_")),
             *OWN_VARIABLES,
