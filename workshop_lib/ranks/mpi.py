@@ -95,7 +95,7 @@ def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
     # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
-    mapping = ":oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
+    mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
