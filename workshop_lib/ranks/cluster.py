@@ -19,7 +19,7 @@ from .watch import watch
 
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 ATTACH_LIMIT_S = 10.0
-PROBE_EVERY_S, PROBES_FAILED = 0.8, 3  # whether ranks held elsewhere are still there
+PROBE_EVERY_S, PROBES_FAILED = 0.5, 3  # whether ranks held elsewhere are still there
 LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
@@ -131,8 +131,10 @@ class Ranks:
         """Whether the ranks can take the next call."""
         if self.trouble is None and self._lost():
             records = folders.exit_records(self.folder)
-            ended = f": rank {records[0]['rank']} {how_it_ended(records[0])}" if records else ""
-            self._give_up(f"a rank or its launcher ended while nothing was running{ended}")
+            which = (
+                "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
+            )
+            self._give_up(which or "a rank or its launcher ended while nothing was running")
         return self.trouble is None
 
     @property

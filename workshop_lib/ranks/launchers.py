@@ -66,7 +66,8 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     settings = mpi.environment(threads, bind)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))
     if allocation is None or own_words:
-        return Launch([*words, "-n", str(n)], settings, elsewhere=own_words)
+        hosts = allocation.hosts if allocation else ()
+        return Launch([*words, "-n", str(n)], settings, own_words, _way_back(hosts))
     kind = flavour(tuple(words))
     per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
