@@ -22,7 +22,10 @@ def start(
     threads: Annotated[int | None, typer.Option(help="Of each rank; those of the job's tasks, or 1.")] = None,
     bind: of.Bind = "none",
 ) -> None:
-    """Hold ranks until stopped: by `workshop engines stop`, Ctrl-C, or the end of the job."""
+    """Hold ranks until stopped: by `workshop engines stop`, Ctrl-C, or the end of the job.
+
+    Lost ranks are replaced, since another job would have to wait in the queue.
+    """
     from workshop_lib import ranks as ranks_module
     from workshop_lib.ranks import allocation, folders
 
@@ -36,17 +39,16 @@ def start(
         signal.signal(number, _end)
     try:
         team = ranks_module.start(ranks, threads_per_rank=threads, bind=bind)
-        (team.folder / folders.HELD).touch()
-        for about in team.about():
-            print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
-        print(
-            f"In a notebook: ranks.attach({str(team.folder)!r}). Stop with Ctrl-C or workshop engines stop."
-        )
-        sys.stdout.flush()
-        while team.healthy and not (team.folder / folders.STOP).exists():
+        _show(team)
+        while not (team.folder / folders.STOP).exists():
             time.sleep(LOOK_EVERY_S)
-        if team.trouble is not None:
-            raise ranks_module.RankError(f"The ranks are gone: {team.trouble}.")
+            asked = folders.restart_asked(team.folder)
+            if (asked is None and team.healthy) or (team.folder / folders.STOP).exists():
+                continue
+            why = "they were asked for" if asked is not None else team.trouble
+            print(f"Fresh ranks: {why}.", flush=True)
+            team.restart(asked or None)
+            _show(team)
     except KeyboardInterrupt:
         pass
     finally:
@@ -54,6 +56,18 @@ def start(
             signal.signal(number, signal.SIG_IGN)  # the end is bounded, and must not be cut short
         ranks_module.stop()
     print("The ranks were stopped.")
+
+
+def _show(team) -> None:
+    """Say that these ranks are there, to people and to programs."""
+    from workshop_lib.ranks import folders
+
+    (team.folder / folders.HELD).touch()
+    for about in team.about():
+        print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
+    where = f"ranks.attach({str(team.folder)!r})"
+    print(f"In a notebook: {where}, or WORKSHOP_ATTACH=1. Stop with Ctrl-C or workshop engines stop.")
+    sys.stdout.flush()
 
 
 def _end(number, _):

@@ -1,8 +1,8 @@
 """A real Slurm on this machine: a controller and two nodes, with ports, a key and folders of its own.
 
 Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each node
-is one, so that a job meets what it would on two machines: other names, and a network between them. Elsewhere
-both have this machine's. Disk, memory and cores are shared in any case.
+is one, and a third is the login node: a job meets what it would on several machines, other names and a network
+between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from hosts import CannotCreate, Hosts
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
-NODES = ("wsnode1", "wsnode2")
+NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 10.0
 COMMAND_LIMIT_S = 60.0
@@ -70,7 +70,7 @@ class Slurm:
         self.folder = Path(tempfile.mkdtemp(prefix="ws-slurm-", dir="/tmp"))
         self.folder.chmod(0o711)  # munge wants its socket within everybody's reach
         try:
-            self.hosts = Hosts(*NODES)
+            self.hosts = Hosts(LOGIN, *NODES)
         except CannotCreate:
             self.hosts = None
         self._processes: list[subprocess.Popen] = []
@@ -112,6 +112,10 @@ class Slurm:
         if self.hosts:
             self.hosts.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def at_login(self, *words) -> list[str]:
+        """A command, such that it runs on the login node."""
+        return [*(self.hosts.command(LOGIN) if self.hosts else []), *map(str, words)]
 
     def command(self, *words, limit_s: float = COMMAND_LIMIT_S, check: bool = True, **environment) -> str:
         """What a command such as `squeue` prints. Raises AssertionError with its output if it fails."""

@@ -18,8 +18,7 @@ from .progress import TextView
 from .watch import watch
 
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
-ATTACH_LIMIT_S = 10.0
-PROBE_EVERY_S, PROBES_FAILED = 0.5, 3  # whether ranks held elsewhere are still there
+ATTACH = "WORKSHOP_ATTACH"  # set: `start` attaches to ranks that are held for this user
 LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
@@ -38,12 +37,16 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     they have the cores that the job gives a task, or 1. Healthy ranks of the same shape are kept, so that
     a cell with `start` can be run again; others are replaced. What killed notebooks left behind on this
     machine is ended first.
+    With WORKSHOP_ATTACH=1 they are those that `workshop engines start` holds, in a job for instance, brought
+    to the number `n`: so a notebook runs as it is on a login node.
     Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute (three
     when there are other nodes).
     """
     global _current
     if n is not None:
-        _check_number(n)
+        check_number(n)
+    if os.environ.get(ATTACH, "0") != "0":
+        return _start_attached(n)
     found = allocation.find()
     if n is None:
         n = found.ranks() if found else 2
@@ -66,10 +69,24 @@ def attach(folder: str | os.PathLike | None = None) -> "Ranks":
     That process may be on another host, such as a node of a job when this is a login node. The notebook's
     own ranks are stopped first. Raises RankError when there are none that answer.
     """
-    global _current
+    from .attached import AttachedRanks
+
     stop()
-    _current = Ranks.attached(folders.find(folder))
-    return _current
+    return make_current(AttachedRanks(folders.find(folder)))
+
+
+def _start_attached(n: int | None) -> "Ranks":
+    team = _current
+    if team is None or not team.attached_only:
+        team = attach()
+    return team if team.healthy and n in (None, team.n) else team.restart(n)
+
+
+def make_current(team: "Ranks") -> "Ranks":
+    """From now on these are the notebook's ranks."""
+    global _current
+    _current = team
+    return team
 
 
 def current() -> "Ranks":
@@ -87,7 +104,7 @@ def stop() -> None:
     _current = None
 
 
-def _check_number(n) -> None:
+def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
@@ -100,27 +117,16 @@ class Ranks:
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
+    attached_only = False  # whether another process holds them
+    remedy = "Fresh ones: `restart()`."  # how to get ranks in place of these, as the end of a message
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
         self.shape = (n, threads_per_rank, bind)
         self.trouble = "they were never started"
         self.client = None
         self._leashes = []
-        self.attached_only = False
         atexit.register(self.stop)
         self._start()
-
-    @classmethod
-    def attached(cls, folder: Path) -> "Ranks":
-        self = cls.__new__(cls)
-        self.folder, self._leashes, self.attached_only = folder, [], True
-        self._probes_failed, self._next_probe = 0, 0.0
-        folders.require_answer(folder)
-        self.client = folders.connect(folder, time.monotonic() + ATTACH_LIMIT_S)
-        self.trouble = None
-        self.shape = (len(self.client.ids), None, None)
-        self._check_order()
-        return self
 
     @property
     def n(self) -> int:
@@ -131,18 +137,9 @@ class Ranks:
         """Whether the ranks can take the next call."""
         if self.trouble is None and self._lost():
             records = folders.exit_records(self.folder)
-            which = (
-                "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
-            )
-            self._give_up(which or "a rank or its launcher ended while nothing was running")
+            how = "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
+            self._give_up(how or "a rank or its launcher ended while nothing was running")
         return self.trouble is None
-
-    @property
-    def remedy(self) -> str:
-        """How to get ranks in place of these, as the end of a message."""
-        if self.attached_only:
-            return "They were started elsewhere: restart them there, then attach again."
-        return "Fresh ones: `restart()`."
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
@@ -192,14 +189,11 @@ class Ranks:
 
         Their variables are gone.
         """
-        global _current
-        if self.attached_only:
-            raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
         if n is not None:
-            _check_number(n)
+            check_number(n)
             self.shape = (n, *self.shape[1:])
         stop()  # these, or those that were started in their place: only the current ones ever run
-        _current = self
+        make_current(self)
         self._start()
         return self
 
@@ -211,8 +205,6 @@ class Ranks:
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        if self.attached_only:
-            return
         # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
         for leash in self._leashes[1:]:
             leash.terminate()
@@ -297,16 +289,7 @@ class Ranks:
         """Whether a rank, mpiexec or the controller has ended; or whoever held them, with their folder."""
         if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
-        if self.attached_only:
-            return self._out_of_reach()
         return any(leash.poll() is not None for leash in self._leashes)
-
-    def _out_of_reach(self) -> bool:
-        """Whether the controller has stopped answering; a call may be under way, so each look is short."""
-        if time.monotonic() > self._next_probe:
-            self._probes_failed = 0 if folders.answers(self.folder) else self._probes_failed + 1
-            self._next_probe = time.monotonic() + PROBE_EVERY_S
-        return self._probes_failed >= PROBES_FAILED
 
     def _give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""

@@ -18,7 +18,8 @@ from .allocation import is_here
 from .errors import RankError
 
 PROBE_LIMIT_S = 0.5
-HELD, STOP = "held", "stop"  # marks in a folder: held by `workshop engines start`, and asked to end
+# Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
+HELD, STOP, RESTART = "held", "stop", "restart"
 
 
 def create(set_id: str, elsewhere: bool = False) -> Path:
@@ -71,6 +72,31 @@ def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
         raise RankError(f"No running ranks were found{where}. Start some with `workshop engines start`.")
     found.sort(key=lambda path: (path / "security").stat().st_mtime, reverse=True)
     return found[0] if len(found) == 1 else next(filter(answers, found), found[0])
+
+
+def owner(folder: Path) -> str:
+    """The process that holds these ranks: its host, id and start."""
+    with contextlib.suppress(OSError):
+        return (folder / "owner").read_text().partition("@")[2]
+    return ""
+
+
+def of_holder(holder: str) -> list[Path]:
+    """The folders of ranks that this process holds, or is about to start."""
+    return [folder for folder in (BUILD / "ranks").glob("*") if holder and owner(folder) == holder]
+
+
+def ask_for_restart(folder: Path, n: int | None) -> None:
+    """Leave word for the holder, unless it has already begun to replace these ranks."""
+    with contextlib.suppress(OSError):
+        (folder / RESTART).write_text(str(n or 0))
+
+
+def restart_asked(folder: Path) -> int | None:
+    """The number of ranks that somebody attached asked for, 0 for as many as there were; None if not asked."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / RESTART).read_text())
+    return None
 
 
 def owner_host(folder: Path) -> str:
