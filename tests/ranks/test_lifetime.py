@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -140,6 +141,57 @@ def test_attaching_to_ranks_held_by_another_process():
         holder.wait(20)
         holder.stdout.close()
     wait_until_gone()
+
+
+def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
+    """By `workshop engines stop`, and by the signal with which schedulers end a job."""
+    (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
+    environment = os.environ | {"WORKSHOP_HOSTFILE": str(tmp_path / "hosts")}
+    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
+    for asked in ("stop", "signal"):
+        holder = subprocess.Popen(
+            [*workshop, "start"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
+        try:
+            rows = [holder.stdout.readline() for _ in range(3)]
+            assert rows[1].startswith("rank 1: ") and rows[2].startswith("In a notebook: ")
+            folder = rows[2].split("'")[1]
+            assert os.stat(folder).st_mode & 0o077 == 0, "the key is its owner's alone"
+            if asked == "stop":
+                ran = subprocess.run(
+                    [*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT
+                )
+                assert ran.returncode == 0 and folder in ran.stdout, ran.stdout + ran.stderr
+            else:
+                holder.send_signal(signal.SIGTERM)
+            assert holder.wait(20) == 0
+            assert holder.stdout.read() == "The ranks were stopped.\n"
+            assert not os.path.exists(folder)
+        finally:
+            holder.kill()
+            holder.wait(10)
+            holder.stdout.close()
+        wait_until_gone()
+    ran = subprocess.run([*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 1 and "Start some with `workshop engines start`" in ran.stderr
+
+
+def test_a_stop_clears_away_what_a_killed_holder_left():
+    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
+    holder = subprocess.Popen(
+        [*workshop, "start", "--ranks", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    rows = [holder.stdout.readline() for _ in range(2)]
+    folder = rows[1].split("'")[1]
+    holder.kill()
+    holder.wait(10)
+    holder.stdout.close()
+    wait_until_gone()
+    ran = subprocess.run([*workshop, "stop", folder], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 1 and "No running ranks were found" in ran.stderr
+    ranks.start(1)
+    assert not os.path.exists(folder), "the next start removes it"
+    ranks.stop()
 
 
 def test_threads_and_binding_are_what_was_asked_for():
