@@ -87,7 +87,10 @@ WRONG = {
         "number of the node": ([(PLACE, "sorted(set(hosts)).index(hosts[rank])")], "the number of the node"),
         "remainder": ([(PLACE, "rank % hosts.count(hosts[rank])")], "half of the GPUs get two ranks"),
         "remainder by the first": ([(PLACE, "rank % hosts.count(hosts[0])")], "half of the GPUs"),
-        "distance to the first": ([(PLACE, "rank - hosts.index(hosts[rank])")], "distance to the host's first"),
+        "distance to the first": (
+            [(PLACE, "rank - hosts.index(hosts[rank])")],
+            "distance to the host's first",
+        ),
         "from one": ([(PLACE, "hosts[: rank + 1].count(hosts[rank])")], "numbered from 0"),
         "those after": ([(PLACE, "hosts[rank + 1 :].count(hosts[rank])")], "count those before"),
         "how many": ([(PLACE, "hosts.count(hosts[rank])")], "which of them is this one"),

@@ -1,8 +1,8 @@
 """A real Slurm on this machine: a controller and two nodes, with ports, a key and folders of its own.
 
-Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each node
-is one, and a third is the login node: a job meets what it would on several machines, other names and a network
-between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
+Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each
+node is one, and a third is the login node: a job meets what it would on several machines, other names and a
+network between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
 """
 
 import contextlib

@@ -7,8 +7,6 @@ import sys
 import textwrap
 import time
 
-import pytest
-
 from workshop_lib.paths import ROOT
 
 WITHIN_S = 5.0

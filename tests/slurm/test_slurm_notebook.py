@@ -1,4 +1,4 @@
-"""One notebook, unedited, in the three ways: ranks here, ranks of a job around it, ranks of a job elsewhere."""
+"""One notebook, unedited, three ways: ranks here, ranks of a job around it, ranks of a job elsewhere."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Where the running ranks are: a panel for each host, a row for each rank, a square for each core that it may use."""
+"""Where running ranks are: a panel for each host, a row for each rank, a square for each core it may use."""
 
 from matplotlib.patches import Rectangle
 
