@@ -17,6 +17,8 @@ from pathlib import Path
 
 from hosts import CannotCreate, Hosts
 
+from workshop_lib.ranks.cluster import LEASH
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
 START_LIMIT_S = 30.0
@@ -99,7 +101,7 @@ class Slurm:
                 self.command("scontrol", "shutdown", limit_s=STOP_LIMIT_S)
         for process in reversed(self._processes):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0 if "munged" in process.args[0] else STOP_LIMIT_S)
+                process.wait(0 if process is self._processes[0] else STOP_LIMIT_S)  # munged ends at a signal
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
@@ -180,7 +182,7 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                [*LEASH, "--", *command], env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)
