@@ -196,7 +196,7 @@ on_a_host = sum(about["host"] == free[0]["host"] for about in free)
 cores = len(free[0]["cores"])
 shared_s = team.run(seconds_of_products, max(1, cores // on_a_host), show=False)[0]
 all_s = team.run(seconds_of_products, cores, show=False)[0]
-print(f"{max(1, cores // on_a_host)} threads a rank: {shared_s:.3f} s; {cores} threads a rank: {all_s:.3f} s")
+print(f"threads a rank: {max(1, cores // on_a_host)} took {shared_s:.3f} s, {cores} took {all_s:.3f} s")
 guess.compare(all_s / shared_s)
 
 # %% [markdown]
