@@ -1,8 +1,8 @@
 """A real Slurm on this machine: a controller and two nodes, with ports, a key and folders of its own.
 
-Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each node
-is one, and a third is the login node: a job meets what it would on several machines, other names and a network
-between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
+Each node is a slurmd. Where hosts with a name and an address of their own can be made (../hosts.py), each
+node is one, and a third is the login node: a job meets what it would on several machines, other names and a
+network between them. Elsewhere all have this machine's name. Disk, memory and cores are shared in any case.
 """
 
 import contextlib
@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 from hosts import CannotCreate, Hosts
+
+from workshop_lib.ranks.cluster import LEASH
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
@@ -99,7 +101,7 @@ class Slurm:
                 self.command("scontrol", "shutdown", limit_s=STOP_LIMIT_S)
         for process in reversed(self._processes):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0 if "munged" in process.args[0] else STOP_LIMIT_S)
+                process.wait(0 if process is self._processes[0] else STOP_LIMIT_S)  # munged ends at a signal
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
@@ -180,7 +182,7 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                [*LEASH, "--", *command], env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self._processes.append(process)

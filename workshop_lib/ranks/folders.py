@@ -93,7 +93,7 @@ def ask_for_restart(folder: Path, n: int | None) -> None:
 
 
 def restart_asked(folder: Path) -> int | None:
-    """The number of ranks that somebody attached asked for, 0 for as many as there were; None if not asked."""
+    """How many ranks somebody attached asked for, 0 for as many as there were; None if not asked."""
     with contextlib.suppress(OSError, ValueError):
         return int((folder / RESTART).read_text())
     return None
