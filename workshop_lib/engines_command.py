@@ -1,5 +1,6 @@
 """`workshop engines`: ranks that a job holds for notebooks to attach to."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from workshop_lib import cli_options as of
 
 LOOK_EVERY_S = 0.5
 STOP_LIMIT_S = 30.0
+REPLACED_WITHIN_S = 0.5
 
 
 def start(
@@ -81,19 +83,32 @@ def stop(
     from workshop_lib.ranks import RankError, folders
 
     found = folders.find(folder, held=True)
-    host = folders.owner_host(found)
-    (found / folders.STOP).touch()
+    host, holder = folders.owner_host(found), folders.owner(found)
+    asked: set[Path] = set()
     deadline = time.monotonic() + STOP_LIMIT_S
-    while found.exists() and time.monotonic() < deadline:
+    while (left := _left(found, holder)) and time.monotonic() < deadline and not folders.is_dead(found):
+        for path in set(left) - asked:
+            with contextlib.suppress(OSError):
+                (path / folders.STOP).touch()
+        asked |= set(left)
         time.sleep(0.1)
-        if folders.is_dead(found):
-            break
-    if found.exists():
-        if folders.answers(found):
+    for path in left:
+        if folders.answers(path) and not folders.is_dead(path):
             raise RankError(
-                f"The ranks of {found} on {host} still run {STOP_LIMIT_S:.0f} s after being asked to stop: "
+                f"The ranks of {path} on {host} still run {STOP_LIMIT_S:.0f} s after being asked to stop: "
                 "end their job, or the process that holds them there."
             )
         # Nobody holds it any more. Ranks that are left somewhere end when they miss it.
-        shutil.rmtree(found, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
     print(f"The ranks on {host} were stopped: {found}")
+
+
+def _left(found: Path, holder: str) -> list[Path]:
+    """What the holder still has: also fresh ranks that it put, a moment later, in the place of lost ones."""
+    from workshop_lib.ranks import folders
+
+    for wait_s in (0.0, REPLACED_WITHIN_S):
+        time.sleep(wait_s)
+        if left := [path for path in {found, *folders.of_holder(holder)} if path.exists()]:
+            return left
+    return []
