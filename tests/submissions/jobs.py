@@ -63,7 +63,7 @@ class StandIn:
         } | settings  # fmt: skip
 
     def run(
-        self, *command, limit_s: float = 120.0, typed: str = "", **settings
+        self, *command, limit_s: float = 280.0, typed: str = "", **settings
     ) -> subprocess.CompletedProcess:
         return subprocess.run(
             [str(word) for word in command], cwd=ROOT, env=self.environment(**settings), input=typed,
