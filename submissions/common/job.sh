@@ -7,7 +7,9 @@
 #   RANKS_PER_NODE   one a GPU where there are GPUs
 #   THREADS          of each rank
 #   DEVICE           what ranks train on: cuda, cpu or auto
-#   LAUNCH           the command that starts ranks, with their binding; `-n RANKS program` is added to it
+#   LAUNCH           the command that starts ranks, with their binding; `-n RANKS program` is added to it. Empty
+#                    where the library finds the command itself
+#   BIND             how the library binds ranks then: none or core
 #   load_modules     what has to be loaded before
 
 fail() {
@@ -23,8 +25,13 @@ hosts_in() { # VARIABLE: how many different hosts the node file that it names ho
 
 launch() { # RANKS PROGRAM [ARGUMENT ...]
     local line
-    read -ra line <<<"$WORKSHOP_MPIEXEC"
-    "${line[@]}" -n "$1" "${@:2}"
+    if [ -n "$LAUNCH" ]; then
+        read -ra line <<<"$LAUNCH -n $1"
+    else
+        mapfile -t line < <("$PYTHON" submissions/common/launch_line.py "$1" "$THREADS" "$BIND")
+        [ "${#line[@]}" != 0 ] || return 1
+    fi
+    env "${line[@]}" "${@:2}"
 }
 
 workshop() {
@@ -44,7 +51,7 @@ powers_of_two() { # MOST: 1:2:4:... and MOST itself
 train_every_backend() {
     local backend failed=""
     for backend in ${BACKENDS//:/ }; do
-        echo "== $backend on $RANKS ranks, $NODES nodes: $WORKSHOP_MPIEXEC"
+        echo "== $backend on $RANKS ranks, $NODES nodes: ${LAUNCH:-as the library starts them}"
         launch "$RANKS" "$PYTHON" -m workshop_lib train --backend "$backend" --epochs 8 --device "$DEVICE" \
             --out "$OUT/train.jsonl" "${OPTIONS[@]}" || failed+=" $backend"
     done
@@ -89,7 +96,9 @@ fi
 set -euo pipefail
 
 [ -x "$PYTHON" ] || fail "$PYTHON is missing: run make setup on a login node, as its README.md says."
-BIND=${BIND:-none} # of ranks that Open MPI starts, when it came with the environment; LAUNCH binds others
+BIND=${BIND:-none}
+LAUNCH=${WORKSHOP_MPIEXEC:-${LAUNCH:-}}
+[ -z "$LAUNCH" ] || export WORKSHOP_MPIEXEC=$LAUNCH
 RANKS=$((NODES * RANKS_PER_NODE))
 OUT=build/$MACHINE-$JOB
 BACKENDS=${WORKSHOP_JOB_BACKENDS:-${BACKENDS:-$(PYTHONPATH=$PWD "$PYTHON" -c \
@@ -97,7 +106,6 @@ BACKENDS=${WORKSHOP_JOB_BACKENDS:-${BACKENDS:-$(PYTHONPATH=$PWD "$PYTHON" -c \
 [ -n "$BACKENDS" ] || fail "$PYTHON finds no backend that is installed: run make setup on a login node."
 read -ra OPTIONS <<<"${WORKSHOP_JOB_OPTIONS:-}"
 mkdir -p "$OUT"
-export WORKSHOP_MPIEXEC=${WORKSHOP_MPIEXEC:-$LAUNCH} WORKSHOP_RANKS_PER_NODE=$RANKS_PER_NODE
-export WORKSHOP_PROFILE=${WORKSHOP_PROFILE:-cluster} PYTHONUNBUFFERED=1
+export WORKSHOP_RANKS_PER_NODE=$RANKS_PER_NODE WORKSHOP_PROFILE=${WORKSHOP_PROFILE:-cluster} PYTHONUNBUFFERED=1
 # Threads that wait sleep, so that they take no core from another rank.
 export OMP_NUM_THREADS=$THREADS OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}

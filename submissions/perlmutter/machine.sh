@@ -5,9 +5,10 @@ source submissions/common/slurm.sh
 RANKS_PER_NODE=${SLURM_NTASKS_PER_NODE:-4}
 THREADS=16
 DEVICE=cuda
-# 32 hardware threads are 16 cores, a quarter of the node.
-LAUNCH=$(slurm_launcher "--ntasks-per-node=$RANKS_PER_NODE --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4")
-open_mpi_settings 1 none
+# 32 hardware threads are 16 cores, a quarter of the node. Beside another step, such as a prompt: --overlap.
+LAUNCH="srun --overlap --ntasks-per-node=$RANKS_PER_NODE --cpus-per-task=32 --cpu-bind=cores --gpus-per-node=4"
+# An environment that brought its own Open MPI: srun cannot start it, and the library knows how to.
+[ ! -x "$(dirname "$PYTHON")/mpiexec" ] || LAUNCH=""
 
 load_modules() {
     module load python

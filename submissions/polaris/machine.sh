@@ -13,4 +13,5 @@ load_modules() {
     module use /soft/modulefiles
     module load conda                   # also sets what NCCL needs for the network
     export MPICH_GPU_SUPPORT_ENABLED=0  # MPI sends from the CPU's memory, NCCL from the GPU's
+    export WORKSHOP_STAGE_DIR=${WORKSHOP_STAGE_DIR:-/local/scratch} # the data on the node's own disk
 }

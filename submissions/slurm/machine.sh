@@ -5,9 +5,7 @@ source submissions/common/slurm.sh
 RANKS_PER_NODE=${SLURM_NTASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}
 THREADS=${SLURM_CPUS_PER_TASK:-1}
 DEVICE=auto # a GPU for each rank, where there are as many
-[ "${WORKSHOP_NO_MODULES:-}" = 1 ] || BIND=core
-LAUNCH=$(slurm_launcher "--ntasks-per-node=$RANKS_PER_NODE --cpus-per-task=$THREADS --cpu-bind=cores")
-open_mpi_settings "$THREADS" "${BIND:-none}"
+BIND=core
 
 load_modules() {
     local name

@@ -112,7 +112,7 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     wait_until_gone()
 
 
-def test_attaching_to_ranks_held_by_another_process():
+def test_attaching_to_ranks_held_by_another_process(monkeypatch):
     command = [sys.executable, "-m", "workshop_lib", "engines", "start", "--ranks", "2"]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
@@ -122,9 +122,19 @@ def test_attaching_to_ranks_held_by_another_process():
         team = ranks.attach(rows[2].split("'")[1])
         assert not own.healthy, "ranks that nobody can reach any more are stopped"
         assert [about["rank"] for about in team.about()] == [0, 1]
-        old = team.about()
-        assert ranks.current() is team.restart(), "the holder starts fresh ones"
-        assert not {about["pid"] for about in old} & {about["pid"] for about in team.about()}
+        old = {about["pid"] for about in team.about()}
+        monkeypatch.setenv("WORKSHOP_ATTACH", "1")
+        assert ranks.start(2) is team and {about["pid"] for about in team.about()} == old
+        assert ranks.start(1) is team, "their holder starts another number"
+        [fresh] = team.about()
+        assert fresh["pid"] not in old
+        os.kill(fresh["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + 3
+        while team.healthy and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "SIGKILL" in team.trouble
+        assert ranks.start(1) is team, "their holder replaces lost ranks"
+        assert team.run(max, 1, 2) == [2]
         ranks.stop()
         with pytest.raises(ranks.RankError, match=r"they were stopped.*restart\(\)"):
             team.run(max, 1, 2)

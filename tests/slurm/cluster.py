@@ -182,8 +182,8 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                [*LEASH, "--", *command], env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=self.folder, start_new_session=True,
+                [*LEASH, "--", *command], env=self.environment, cwd=self.folder, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self._processes.append(process)
 

@@ -30,8 +30,8 @@ def slurm():
 
 
 @pytest.fixture(scope="module")
-def held(slurm, tmp_path_factory):
-    """A job that holds four ranks on two nodes: its id, and the folder of its first ranks.
+def held(request, slurm, tmp_path_factory):
+    """A job that holds RANKS_PER_NODE ranks on two nodes: its id, and the folder of its first ranks.
 
     Lost ranks it replaces; when its tests are done, nothing of it may be left.
     """
@@ -39,7 +39,8 @@ def held(slurm, tmp_path_factory):
     script, output = folder / "hold.sh", folder / "hold.out"
     script.write_text(HOLD)
     job = slurm.submit(
-        script, "--nodes=2", "--ntasks-per-node=2", f"--output={output}", f"--chdir={ROOT}",
+        script, "--nodes=2", f"--ntasks-per-node={request.module.RANKS_PER_NODE}",
+        f"--output={output}", f"--chdir={ROOT}",
         WORKSHOP_PYTHON=sys.executable, PYTHONPATH=str(ROOT),
     )  # fmt: skip
     deadline = time.monotonic() + 90

@@ -12,6 +12,7 @@ from workshop_lib.notebook.execute import run_notebook
 from workshop_lib.notebook.generate import NOTEBOOKS
 from workshop_lib.paths import ROOT
 
+RANKS_PER_NODE = 1
 NOTEBOOK = NOTEBOOKS / "solutions" / "02_synchronous_sgd.ipynb"
 # What depends on the data and the seed alone, and not on time.
 NUMBERS = re.compile(r"loss of the last step .*|test accuracy: .*%|weights of each rank: .*|.* is off by .*")

@@ -93,7 +93,16 @@ def log(name: str, arguments: list[str], **facts) -> None:
 
 def pals(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """HPE's mpiexec, of Polaris and Aurora."""
-    known = {"-n": 1, "--np": 1, "--ppn": 1, "-ppn": 1, "--cpu-bind": 1, "--depth": 1, "-d": 1, "--hostfile": 1}
+    known = {
+        "-n": 1,
+        "--np": 1,
+        "--ppn": 1,
+        "-ppn": 1,
+        "--cpu-bind": 1,
+        "--depth": 1,
+        "-d": 1,
+        "--hostfile": 1,
+    }
     given, program = _words(arguments, known)
     per_node = int(given.get("--ppn", given.get("-ppn", 1)))
     ranks = _fitting("mpiexec", given.get("-n"), per_node)
@@ -128,7 +137,9 @@ def open_mpi(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
         raise Rejected(f"mpirun: the hostfile {given.get('--hostfile')} could not be opened")
     mapping = re.fullmatch(r"ppr:(\d+):node:PE=(\d+)", given.get("--map-by", ""))
     if mapping is None:
-        raise Rejected(f"mpirun: --map-by {given.get('--map-by')} does not say how many ranks and cores a node")
+        raise Rejected(
+            f"mpirun: --map-by {given.get('--map-by')} does not say how many ranks and cores a node"
+        )
     per_node, cores = map(int, mapping.groups())
     if per_node * cores > MACHINES[machine].threads // 2:
         raise Rejected(f"mpirun: {per_node} x {cores} cores are more than a node has")
@@ -152,7 +163,7 @@ def aprun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
 
 def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """Slurm's srun."""
-    names = ("--ntasks-per-node", "--cpus-per-task", "--cpu-bind", "--gpus-per-node", "--mpi")
+    names = ("--overlap", "--ntasks-per-node", "--cpus-per-task", "--cpu-bind", "--gpus-per-node", "--mpi")
     given, program = _words(arguments, {"-n": 1} | dict.fromkeys(names, 0))
     per_node = int(given.get("--ntasks-per-node", 1))
     if per_node * int(given.get("--cpus-per-task", 1)) > MACHINES[machine].threads:
@@ -163,7 +174,7 @@ def srun(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
 
 
 def _words(arguments: list[str], known: dict[str, int]) -> tuple[dict[str, str], list[str]]:
-    """Options with their values, up to the program. known: 1 where the value is the next word, 0 after "="."""
+    """Options with their values, up to the program. known: 1 where a value is the next word, 0 after "="."""
     given, rest = {}, list(arguments)
     while rest and rest[0].startswith("-"):
         name, _, value = rest.pop(0).partition("=")
