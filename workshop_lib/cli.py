@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 import traceback
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from workshop_lib import cli_options as of
+from workshop_lib import engines_command
 from workshop_lib.paths import ROOT
 from workshop_lib.predict_command import predict
 from workshop_lib.training.options import TrainOptions
@@ -281,19 +281,10 @@ def plot(
 app.command()(_clear_errors()(predict))
 
 
-@app.command()
-def engines(
-    ranks: Annotated[int, typer.Option(help="How many.")] = 2, threads: of.Threads = 1, bind: of.Bind = "none"
-) -> None:
-    """Hold ranks for notebooks to attach to, until interrupted."""
-    with _clear_errors(), _team(ranks, threads, bind) as team:
-        for about in team.about():
-            print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
-        print(f"In a notebook: ranks.attach({str(team.folder)!r}). Stop with Ctrl-C.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while team.healthy:
-                time.sleep(1.0)
-        print(team)
+engines = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for notebooks to attach to.")
+app.add_typer(engines, name="engines")
+engines.command()(_clear_errors()(engines_command.start))
+engines.command()(_clear_errors()(engines_command.stop))
 
 
 def main() -> None:

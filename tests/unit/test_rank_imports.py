@@ -7,7 +7,7 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import cluster, errors, mpi
+from workshop_lib.ranks import cluster, errors
 
 
 @pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "cli"])
@@ -26,13 +26,6 @@ def test_the_notebooks_side_is_there_when_it_is_used():
     assert ranks.RankError is errors.RankError
     with pytest.raises(AttributeError, match="strat"):
         _ = ranks.strat
-
-
-def test_the_controller_listens_beyond_this_host_only_where_ranks_may_be_elsewhere(monkeypatch):
-    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
-    assert mpi.controller_options() == []
-    monkeypatch.setenv("WORKSHOP_MPIEXEC", "srun --mpi=pmix")
-    assert mpi.controller_options() == ["--ip=*"]
 
 
 @pytest.mark.parametrize(

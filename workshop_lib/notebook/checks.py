@@ -109,7 +109,7 @@ def _refresh(verdict: Verdict) -> None:
     """Fresh ranks where these were lost, so that the notebook can go on."""
     try:
         team = ranks.current()
-        if not team.healthy and not team.attached_only:
+        if not team.healthy:
             team.restart()
             verdict.failed += (
                 "\nFresh ranks were started; cells that define something on the ranks have to run again."

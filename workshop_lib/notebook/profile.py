@@ -1,7 +1,9 @@
 """How large a notebook's runs are, chosen in one place by WORKSHOP_PROFILE."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from workshop_lib.ranks import allocation
 
 VARIABLE = "WORKSHOP_PROFILE"
 DEFAULT = "laptop"
@@ -43,11 +45,16 @@ PROFILES = {
 
 
 def current() -> Profile:
-    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises ValueError for another name."""
+    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises ValueError for another name.
+
+    On the allocation of a scheduler, "cluster" has as many ranks as fill it.
+    """
     name = os.environ.get(VARIABLE, DEFAULT)
     if name not in PROFILES:
         raise ValueError(
             f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset "
             f"for {DEFAULT}."
         )
+    if name == "cluster" and (found := allocation.find()):
+        return replace(PROFILES[name], ranks=found.ranks())
     return PROFILES[name]

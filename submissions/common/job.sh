@@ -1,0 +1,111 @@
+# shellcheck shell=bash
+# What the jobs of every machine do. A job script sources this from the top folder of the checkout, with the
+# name of its machine; ../README.md lists the settings.
+#
+# submissions/MACHINE/machine.sh says what differs there, in these variables and a function:
+#   NODES, JOB       how many nodes this job has, and its number
+#   RANKS_PER_NODE   one a GPU where there are GPUs
+#   THREADS          of each rank
+#   DEVICE           what ranks train on: cuda, cpu or auto
+#   LAUNCH           the command that starts ranks, with their binding; `-n RANKS program` is added to it. Empty
+#                    where the library finds the command itself
+#   BIND             how the library binds ranks then: none or core
+#   load_modules     what has to be loaded before
+
+fail() {
+    echo "submissions/$MACHINE: $1" >&2
+    exit 1
+}
+
+hosts_in() { # VARIABLE: how many different hosts the node file that it names holds
+    [ -n "${!1:-}" ] || fail "$1 is not set: submit this script, or run it inside an interactive job."
+    [ -s "${!1}" ] || fail "$1 names ${!1}, which is missing or empty: run this on a node of the job."
+    sort -u "${!1}" | wc -l
+}
+
+launch() { # RANKS PROGRAM [ARGUMENT ...]
+    local line
+    if [ -n "$LAUNCH" ]; then
+        read -ra line <<<"$LAUNCH -n $1"
+    else
+        mapfile -t line < <("$PYTHON" submissions/common/launch_line.py "$1" "$THREADS" "$BIND")
+        [ "${#line[@]}" != 0 ] || return 1
+    fi
+    env "${line[@]}" "${@:2}"
+}
+
+workshop() {
+    "$PYTHON" -m workshop_lib "$@"
+}
+
+powers_of_two() { # MOST: 1:2:4:... and MOST itself
+    local n=1 counts=""
+    while [ "$n" -lt "$1" ]; do
+        counts+="$n:"
+        n=$((2 * n))
+    done
+    echo "$counts$1"
+}
+
+# One run with each backend, each as a job of its own launcher: a backend that fails does not stop the others.
+train_every_backend() {
+    local backend failed=""
+    for backend in ${BACKENDS//:/ }; do
+        echo "== $backend on $RANKS ranks, $NODES nodes: ${LAUNCH:-as the library starts them}"
+        launch "$RANKS" "$PYTHON" -m workshop_lib train --backend "$backend" --epochs 8 --device "$DEVICE" \
+            --out "$OUT/train.jsonl" "${OPTIONS[@]}" || failed+=" $backend"
+    done
+    [ -z "$failed" ] || fail "these backends failed:$failed; the output above says why."
+    echo "records: $OUT/train.jsonl"
+}
+
+# Every backend on 1, 2, 4, ... ranks, and the figure. The ranks are started by the library, with LAUNCH.
+sweep_and_draw() {
+    local counts=${WORKSHOP_JOB_RANKS:-$(powers_of_two "$RANKS")}
+    workshop sweep --ranks "${counts//:/,}" --backends "${BACKENDS//:/,}" --epochs 3 --repeats 2 \
+        --threads "$THREADS" --bind "$BIND" --device "$DEVICE" --out "$OUT/sweep.jsonl" "${OPTIONS[@]}"
+    workshop plot "$OUT/sweep.jsonl" --out-dir "$OUT"
+}
+
+# Ranks for notebooks elsewhere, until the job ends or `workshop engines stop`.
+hold_engines() {
+    workshop engines start --ranks "${WORKSHOP_JOB_RANKS:-$RANKS}" --threads "$THREADS" --bind "$BIND" \
+        "${OPTIONS[@]}"
+}
+
+# JupyterLab on this node, for a browser at the other end of a tunnel through the login node.
+open_lab() {
+    local port=${WORKSHOP_JOB_PORT:-8888} root=()
+    [ "$(id -u)" != 0 ] || root=(--allow-root)
+    export IPYTHONDIR=$PWD/build/ipython JUPYTER_CONFIG_DIR=$PWD/build/jupyter/config
+    export JUPYTER_DATA_DIR=$PWD/build/jupyter/data JUPYTER_RUNTIME_DIR=$PWD/build/jupyter/runtime
+    echo "On your own computer: ssh -L $port:$(hostname):$port $LOGIN, and open the address with the token below"
+    echo "there, with localhost for the host. In a notebook: ranks.start($RANKS)."
+    "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="$(hostname)" --port="$port" "${OPTIONS[@]}"
+}
+
+MACHINE=$1
+PYTHON=${WORKSHOP_PYTHON:-$PWD/.venv/bin/python}
+# shellcheck source=submissions/polaris/machine.sh
+source "submissions/$MACHINE/machine.sh" || fail "there is no machine.sh for it here."
+if [ "${WORKSHOP_NO_MODULES:-}" = 1 ]; then
+    THREADS=1 DEVICE=cpu BIND=none
+else
+    load_modules # may fail, and may use variables that are not set
+fi
+set -euo pipefail
+
+[ -x "$PYTHON" ] || fail "$PYTHON is missing: run make setup on a login node, as its README.md says."
+BIND=${BIND:-none}
+LAUNCH=${WORKSHOP_MPIEXEC:-${LAUNCH:-}}
+[ -z "$LAUNCH" ] || export WORKSHOP_MPIEXEC=$LAUNCH
+RANKS=$((NODES * RANKS_PER_NODE))
+OUT=build/$MACHINE-$JOB
+BACKENDS=${WORKSHOP_JOB_BACKENDS:-${BACKENDS:-$(PYTHONPATH=$PWD "$PYTHON" -c \
+    "from workshop_lib.training import backends; print(*backends.available(), sep=':')")}}
+[ -n "$BACKENDS" ] || fail "$PYTHON finds no backend that is installed: run make setup on a login node."
+read -ra OPTIONS <<<"${WORKSHOP_JOB_OPTIONS:-}"
+mkdir -p "$OUT"
+export WORKSHOP_RANKS_PER_NODE=$RANKS_PER_NODE WORKSHOP_PROFILE=${WORKSHOP_PROFILE:-cluster} PYTHONUNBUFFERED=1
+# Threads that wait sleep, so that they take no core from another rank.
+export OMP_NUM_THREADS=$THREADS OMP_WAIT_POLICY=PASSIVE PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}

@@ -1,0 +1,14 @@
+#!/bin/bash -l
+#PBS -N workshop-engines
+#PBS -q by-node
+#PBS -l select=1
+#PBS -l place=scatter
+#PBS -l walltime=01:00:00
+#PBS -l filesystems=home:eagle
+#PBS -k doe
+#PBS -j oe
+# Ranks for notebooks to attach to, for an hour: qsub -A PROJECT submissions/sophia/engines.sh
+cd "${PBS_O_WORKDIR:-.}" || exit 1
+# shellcheck source=submissions/common/job.sh
+source submissions/common/job.sh sophia || { echo "$PWD is not the checkout: submit there." >&2; exit 1; }
+hold_engines

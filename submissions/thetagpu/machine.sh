@@ -1,0 +1,18 @@
+# shellcheck shell=bash disable=SC2034
+# ThetaGPU, until the end of 2023: DGX A100 nodes, each 128 cores and 8 A100; Cobalt; Open MPI.
+LOGIN=USER@theta.alcf.anl.gov
+NODES=$(hosts_in COBALT_NODEFILE) || exit 1
+JOB=$COBALT_JOBID
+RANKS_PER_NODE=8
+THREADS=16
+DEVICE=cuda
+source submissions/common/open_mpi.sh
+# 16 cores a rank on any number of ranks: by itself Open MPI binds differently up to 2 ranks and above.
+LAUNCH="mpirun --hostfile $COBALT_NODEFILE --map-by ppr:8:node:PE=16 --bind-to core$FORWARD"
+
+load_modules() {
+    # shellcheck source=/dev/null
+    source /etc/profile.d/z00_lmod.sh
+    module load conda
+    conda activate
+}

@@ -1,0 +1,112 @@
+"""Ranks on two hosts with names, addresses and a network of their own, reached as by ssh under PBS."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hosts import CannotCreate, Hosts
+from our_ranks import our_ranks
+
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import launchers, mpi
+
+NODES = ("wspbs1", "wspbs2")
+PROGRAM = """
+    import json, os, signal, sys, time
+    from workshop_lib import ranks
+    from workshop_lib.ranks import processes
+
+    def only_here(set_id):
+        # The processes of another machine are out of reach: its ranks end with their launcher, or not at all.
+        local = [p for p, _ in processes.marked(set_id) if "ipyparallel.engine" not in p.cmdline()]
+        processes.kill(local)
+
+    processes.end = only_here
+
+    def engines(set_id):
+        return [p.pid for p, _ in processes.marked(set_id) if "ipyparallel.engine" in p.cmdline()]
+
+    def meet():
+        import socket
+        from mpi4py import MPI
+        from workshop_lib.training.world import detect
+        world = detect()
+        return socket.gethostname(), MPI.COMM_WORLD.allreduce(1), world.local_rank, world.local_size
+
+    def die():
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        MPI.COMM_WORLD.Barrier()
+
+    def gone(set_id):
+        deadline = time.monotonic() + 10
+        while engines(set_id) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not engines(set_id)
+
+    team = ranks.start()
+    told = {"meet": team.run(meet, show=False), "found": len(engines(team._set_id))}
+    try:
+        team.run(die, show=False, timeout=60)
+    except ranks.RankError as error:
+        told["error"] = str(error)
+    told["gone_after_the_loss"] = gone(team._set_id)
+    team.restart()
+    ranks.stop()
+    told["gone_after_the_stop"] = gone(team._set_id)
+    print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def hosts():
+    if launchers.flavour(tuple(mpi.mpiexec())) != "openmpi":
+        pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
+    try:
+        made = Hosts(*NODES)
+    except CannotCreate as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+def ssh_for(hosts, folder):
+    """A program that runs a command on a host as ssh does: in a new environment."""
+    path = folder / "ssh"
+    # The end of hosts.command() is: sh -c SCRIPT sh HOST FILE.
+    cases = [f'{name}) enter="{shlex.join(hosts.command(name)[:-6])}" ;;' for name in NODES]
+    script, _, _, file = hosts.command(NODES[0])[-4:]
+    path.write_text(
+        "\n".join(
+            ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', 'host="$1"; shift', 'case "$host" in']
+            + [*cases, "*) exit 255 ;;", "esac"]
+            + [f'exec $enter sh -c {shlex.quote(script)} sh "$host" {file} \\']
+            + ['  env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"', ""]
+        )
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path):
+    (tmp_path / "nodes").write_text("wspbs1\nwspbs2\n")
+    environment = os.environ | {
+        "PBS_JOBID": "1.server",
+        "PBS_NODEFILE": str(tmp_path / "nodes"),
+        "PYTHONPATH": str(ROOT),
+        "PRTE_MCA_plm_ssh_agent": ssh_for(hosts, tmp_path),
+    }
+    ran = subprocess.run(
+        [*hosts.command("wspbs1"), sys.executable, "-c", textwrap.dedent(PROGRAM)],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r'"meet": \[\["wspbs1", 2, 0, 1\], \["wspbs2", 2, 0, 1\]\], "found": [2-9]', ran.stdout)
+    assert "rank 1 on wspbs2 was killed by SIGKILL" in ran.stdout
+    assert '"gone_after_the_loss": true' in ran.stdout and '"gone_after_the_stop": true' in ran.stdout
+    assert not our_ranks()

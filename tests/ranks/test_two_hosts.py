@@ -1,0 +1,90 @@
+"""Ranks on two hosts with a network between them, which is then made slow: what that costs a step."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosts import CannotCreate, Hosts
+
+from workshop_lib.paths import ROOT
+
+PROGRAM = Path(__file__).with_name("two_hosts_run.py")
+SLOW_BITS_PER_S = 20_000_000
+AGENT = """\
+#!/bin/sh
+host=$1; shift
+case $host in
+{cases}
+esac
+echo "there is no host $host" >&2
+exit 1
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    try:
+        made = Hosts("wshost1", "wshost2")
+    except CannotCreate as error:
+        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
+            raise
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def program(hosts, tmp_path_factory):
+    """What runs on the first host, with a host file for both, and a program in the place of ssh."""
+    folder = tmp_path_factory.mktemp("two_hosts")
+    (folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
+    agent = folder / "agent"
+    cases = [f'{name}) exec {shlex.join(hosts.command(name))} sh -c "$*";;' for name in hosts.names]
+    agent.write_text(AGENT.format(cases="\n".join(cases)))
+    agent.chmod(0o755)
+    settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": str(agent)}
+    process = subprocess.Popen(
+        [*hosts.command("wshost1"), sys.executable, PROGRAM],
+        env=os.environ | settings | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    yield process
+    process.stdin.close()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
+
+
+def run_once(program, hosts) -> dict:
+    """One more training, with the bytes that each host has sent meanwhile."""
+    before = [hosts.bytes_sent(name) for name in hosts.names]
+    program.stdin.write("\n")
+    program.stdin.flush()
+    told = json.loads(program.stdout.readline())
+    sent = [hosts.bytes_sent(name) - count for name, count in zip(hosts.names, before, strict=True)]
+    return told | {"sent": sent}
+
+
+@pytest.mark.timeout(180)
+def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
+    first = json.loads(program.stdout.readline())
+    assert first["hosts"] == ["wshost1", "wshost2"]
+    fast = run_once(program, hosts)
+    hosts.slow(SLOW_BITS_PER_S)
+    slow = run_once(program, hosts)
+    hosts.fast()
+    for run in (fast, slow):
+        assert run["digests"][0] == run["digests"][1] == fast["digests"][0], "a network changes no number"
+        for sent in run["sent"]:  # on two ranks each sends its gradients once a step, and little else
+            assert 1 <= sent / (first["bytes"] * first["steps"]) < 2, (run, first)
+    least_s = first["bytes"] * 8 / SLOW_BITS_PER_S
+    assert slow["communication_s"] > 0.9 * least_s, "a step waits until the gradients are through"
+    assert slow["step_s"] > slow["communication_s"] > fast["communication_s"]
+    assert slow["step_s"] > fast["step_s"]
+    print(f"step {1000 * fast['step_s']:.0f} ms, with {SLOW_BITS_PER_S / 1e6:.0f} Mbit/s "
+          f"{1000 * slow['step_s']:.0f} ms, of which the gradients need {1000 * least_s:.0f} ms")  # fmt: skip

@@ -1,0 +1,210 @@
+"""The scripts, submitted to stand-ins for their machines, run here: training, a sweep, engines, a Lab."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+
+import pytest
+from ranks.ladder import write_small_mnist
+from submissions.jobs import StandIn, submission
+from submissions.scheduler_rules import MACHINES
+
+from workshop_lib.paths import BUILD, ROOT
+from workshop_lib.scaling import records
+
+LAUNCHERS = {
+    "polaris": "mpiexec", "aurora": "mpiexec", "sophia": "mpirun", "thetagpu": "mpirun", "theta": "aprun",
+    "perlmutter": "srun", "slurm": "srun",
+}  # fmt: skip
+ON_TWO_RANKS = {"polaris": "ddp", "theta": "mpi"}  # the others on one, for the time that it takes
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Options for a run of a second, on few samples."""
+    folder = tmp_path_factory.mktemp("mnist")
+    write_small_mnist(folder)
+    return f"--epochs 1 --train-samples 640 --data-dir {folder}"
+
+
+@pytest.fixture
+def stand_in(request, tmp_path):
+    machine = getattr(request, "param", "polaris")
+    out = BUILD / f"{machine}-4711"
+    shutil.rmtree(out, ignore_errors=True)
+    yield StandIn(machine, tmp_path)
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def one_record(path):
+    [record] = records.read(path)
+    return record
+
+
+@pytest.mark.parametrize("stand_in", MACHINES, indirect=True)
+def test_train(stand_in, small):
+    """One rank a GPU is started, with the machine's own line, and leaves a record; here two at most run."""
+    machine, backend = stand_in.machine, ON_TWO_RANKS.get(stand_in.machine, "mpi")
+    here = 2 if machine in ON_TWO_RANKS else 1
+    # Without a real Slurm the library's own way to start ranks there cannot be had: see tests/slurm.
+    own = {"WORKSHOP_MPIEXEC": "srun --ntasks-per-node=4"} if machine == "slurm" else {}
+    ran = stand_in.run(
+        *submission(machine), f"submissions/{machine}/train.sh", **own, STAND_IN_MOST_RANKS=str(here),
+        WORKSHOP_JOB_BACKENDS=backend, WORKSHOP_JOB_OPTIONS=small,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    [job] = stand_in.calls("qsub", "sbatch")
+    [launch] = stand_in.calls(LAUNCHERS[machine])
+    assert launch["ranks"] == job["nodes"] * (MACHINES[machine].gpus or 4)
+    record = one_record(BUILD / f"{machine}-4711" / "train.jsonl")
+    assert record["what"]["world_size"] == here and record["what"]["launcher"] == "mpiexec"
+    assert record["what"]["backend"] == backend and record["what"]["binding"]
+    assert record["ranks_identical"]
+
+
+def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
+    ran = stand_in.run(
+        *submission("polaris"), "submissions/polaris/train.sh", STAND_IN_MOST_RANKS="1",
+        WORKSHOP_JOB_BACKENDS="nccl:mpi", WORKSHOP_JOB_OPTIONS=small,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "submissions/polaris: these backends failed: nccl; the output above says why." in ran.stdout
+    assert one_record(BUILD / "polaris-4711" / "train.jsonl")["what"]["backend"] == "mpi"
+
+
+def test_interactive(stand_in, small):
+    """What interactive.sh asks for is granted, and the job scripts run inside."""
+    ran = stand_in.run(
+        "bash", "submissions/polaris/interactive.sh", "-A", "project", STAND_IN_MOST_RANKS="1",
+        typed='cd "$PBS_O_WORKDIR" && bash submissions/polaris/train.sh',
+        WORKSHOP_JOB_BACKENDS="mpi", WORKSHOP_JOB_OPTIONS=small,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [4]
+
+
+@pytest.mark.parametrize("stand_in", MACHINES, indirect=True)
+def test_interactive_is_granted(stand_in):
+    account = ["-A", "project"] if stand_in.machine not in ("theta", "thetagpu") else []
+    script = f"submissions/{stand_in.machine}/interactive.sh"
+    ran = stand_in.run("bash", script, *account, typed="echo granted")
+    assert (ran.returncode, ran.stdout) == (0, "granted\n")
+
+
+@pytest.mark.parametrize("stand_in", ["polaris"], indirect=True)
+def test_sweep_leaves_records_and_the_figure(stand_in, small):
+    ran = stand_in.run(
+        *submission("polaris"), "submissions/polaris/sweep.sh", WORKSHOP_JOB_RANKS="1:2",
+        WORKSHOP_JOB_BACKENDS="mpi", WORKSHOP_JOB_OPTIONS=small + " --repeats 1",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+    assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [1, 2]
+    found = records.read(BUILD / "polaris-4711" / "sweep.jsonl")
+    assert [record["what"]["world_size"] for record in found] == [1, 2]
+    assert (BUILD / "polaris-4711" / "scaling.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("stand_in", ["theta"], indirect=True)
+def test_the_scaling_job_runs_all_sizes_at_once(stand_in, small):
+    script = "submissions/theta/qsub_pytorch_mnist_scale.sh"
+    ran = stand_in.run("qsub", script, WORKSHOP_JOB_RANKS="4:512")
+    assert ran.returncode == 1
+    assert "ranks 4:512 need 129 nodes at the same time, and the job has 128." in ran.stdout
+    own = ROOT / "submissions" / "theta" / "scale_test.sh"
+    own.write_text((ROOT / script).read_text().replace("scale_by_nodes horovod", "scale_by_nodes mpi"))
+    own.chmod(0o755)
+    try:
+        ran = stand_in.run(
+            "qsub", own, WORKSHOP_JOB_RANKS="4:8", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="1"
+        )
+    finally:
+        own.unlink()
+    assert ran.returncode == 0, ran.stdout
+    assert sorted(call["ranks"] for call in stand_in.calls("aprun")) == [4, 8]
+    for ranks in (4, 8):
+        what = one_record(BUILD / "theta-4711" / f"scale.{ranks}.jsonl")["what"]
+        assert (what["lr"], what["lr_scaling"], what["warmup_epochs"], what["momentum"]) == (
+            0.01,
+            "linear",
+            0,
+            0.5,
+        )
+    assert (BUILD / "theta-4711" / "accuracy.png").exists()
+
+
+@contextlib.contextmanager
+def running(stand_in, *command, **settings):
+    """A job in the background, ended as a scheduler ends it."""
+    log = stand_in.folder / "output"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [str(word) for word in command], cwd=ROOT, env=stand_in.environment(**settings), stdout=output,
+            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process, log
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+def wait_for(pattern: str, process, log, limit_s: float = 150.0) -> re.Match:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := re.search(pattern, log.read_text()):
+            return found
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    pytest.fail(f"no {pattern!r} in {limit_s:.0f} s:\n{log.read_text()}")
+
+
+@pytest.mark.parametrize("stand_in", ["sophia"], indirect=True)
+def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
+    from workshop_lib import ranks
+
+    with running(
+        stand_in, *submission("sophia"), "submissions/sophia/engines.sh", WORKSHOP_JOB_RANKS="2"
+    ) as (process, log):
+        folder = wait_for(r"ranks\.attach\('([^']+)'\)", process, log)[1]
+        team = ranks.attach(folder)
+        assert team.run(os.getpid, show=False) and team.n == 2
+        ranks.stop()
+    assert [call["ranks"] for call in stand_in.calls("mpirun")] == [2]
+
+
+@pytest.mark.parametrize("stand_in", ["perlmutter"], indirect=True)
+def test_lab_answers(stand_in):
+    with running(
+        stand_in, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642"
+    ) as (process, log):
+        address = wait_for(r"http://\S+/lab\?token=(\w+)", process, log)
+        assert f"ssh -L 18642:{os.uname().nodename}:18642 USER@perlmutter.nersc.gov" in log.read_text()
+        host, token = address[0].partition("/lab")[0], address[1]
+        with urllib.request.urlopen(f"{host}/api/status?token={token}", timeout=10) as answer:
+            assert answer.status == 200
+
+
+def test_outside_a_job_it_says_so(stand_in):
+    ran = stand_in.run("bash", "submissions/polaris/train.sh")
+    assert ran.returncode == 1
+    sentence = "PBS_NODEFILE is not set: submit this script, or run it inside an interactive job."
+    assert ran.stdout == f"submissions/polaris: {sentence}\n"
+
+
+def test_without_an_environment_it_says_so(stand_in, tmp_path):
+    ran = stand_in.run(
+        *submission("polaris"), "submissions/polaris/train.sh", WORKSHOP_PYTHON=str(tmp_path / "none")
+    )
+    assert ran.returncode == 1
+    assert f"{tmp_path / 'none'} is missing: run make setup on a login node" in ran.stdout

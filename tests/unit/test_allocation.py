@@ -1,0 +1,152 @@
+"""The nodes of a job, from what each scheduler leaves for it."""
+
+import socket
+
+import pytest
+
+from workshop_lib.notebook import profile
+from workshop_lib.ranks import RankError, allocation
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[001-002]", "SLURM_CPUS_ON_NODE": "64"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        ("nid[001-003,007],x1", ["nid001", "nid002", "nid003", "nid007", "x1"]),
+        ("a", ["a"]),
+        ("a-1,b-2.site.org", ["a-1", "b-2.site.org"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("r[1-2]n[08,10]-ib", ["r1n08-ib", "r1n10-ib", "r2n08-ib", "r2n10-ib"]),
+    ],
+)
+def test_the_short_form_of_node_names(nodes, names):
+    assert allocation.expand(nodes) == names
+
+
+@pytest.mark.parametrize("nodes", ["", "n[1-x]", "n[]"])
+def test_a_node_list_that_cannot_be_read_is_named(nodes):
+    with pytest.raises(RankError, match="node list"):
+        allocation.expand(nodes)
+
+
+def node_file(folder, text, name="nodes"):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_machine_of_ones_own_has_none():
+    assert allocation.find({"HOME": "/root", "SLURM_CONF": "/etc/slurm.conf"}) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "per_node", "ranks"),
+    [
+        ({}, 1, 2),
+        ({"SLURM_TASKS_PER_NODE": "64(x2)"}, 1, 2),  # cores: nobody asked for tasks
+        ({"SLURM_NTASKS_PER_NODE": "4"}, 4, 8),
+        ({"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "4(x2)"}, 4, 8),
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "3,2"}, 3, 5),
+        ({"SLURM_NTASKS": "5", "SLURM_TASKS_PER_NODE": "1"}, 3, 6),  # that of a step inside
+        ({"SLURM_NTASKS_PER_NODE": "1", "SLURM_GPUS_ON_NODE": "4"}, 4, 8),
+        ({"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}, 4, 8),
+        ({"SLURM_JOB_GPUS": "0,1"}, 2, 4),
+        ({"SLURM_GPUS_ON_NODE": "4", "WORKSHOP_RANKS_PER_NODE": "2"}, 2, 4),
+    ],
+)
+def test_ranks_that_fill_nodes_of_slurm(told, per_node, ranks):
+    environ = SLURM | told
+    found = allocation.find(environ)
+    assert found.hosts == ("nid001", "nid002") and found.cores_per_node == 64
+    assert (found.ranks_per_node(environ), found.ranks(environ)) == (per_node, ranks)
+
+
+def test_a_task_of_slurm_has_cores():
+    assert allocation.find(SLURM | {"SLURM_CPUS_PER_TASK": "8"}).cores_per_task == 8
+
+
+def test_pbs_has_a_line_for_each_process(tmp_path):
+    nodes = node_file(tmp_path, "x1.site.org\nx1.site.org\nx2.site.org\nx2.site.org\n")
+    environ = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodes, "NCPUS": "64"}
+    found = allocation.find(environ)
+    assert (found.scheduler, found.job_id, found.hosts) == (
+        "pbs",
+        "12.server",
+        ("x1.site.org", "x2.site.org"),
+    )
+    assert (found.ranks(environ), found.cores_per_node) == (4, 64)
+
+
+def test_the_gpus_of_a_whole_node_are_those_seen_here(tmp_path):
+    nodes = node_file(tmp_path, f"{socket.gethostname()}\nother\n")
+    environ = {"PBS_JOBID": "1", "PBS_NODEFILE": nodes, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert allocation.find(environ).ranks(environ) == 8
+    environ["PBS_NODEFILE"] = node_file(tmp_path, "elsewhere\nother\n")
+    assert allocation.find(environ).ranks(environ) == 2, "of other hosts nothing is known"
+
+
+def test_cobalt_has_a_node_file_or_numbers_of_nodes(tmp_path):
+    job = {"COBALT_JOBID": "5"}
+    hosts = node_file(tmp_path, "thetagpu01\nthetagpu02\n")
+    assert allocation.find(job | {"COBALT_NODEFILE": hosts}).hosts == ("thetagpu01", "thetagpu02")
+    cray = job | {"COBALT_PARTNAME": "8-9,120", "COBALT_JOBSIZE": "3"}
+    assert allocation.find(cray).hosts == ("nid00008", "nid00009", "nid00120")
+    assert allocation.find(cray | {"COBALT_JOBSIZE": "2"}).hosts == ("nid00008", "nid00009")
+
+
+def test_a_host_file_comes_first(tmp_path):
+    text = "# two machines\nalpha slots=2\n\nbeta:3 # the larger\nalpha\n"
+    environ = SLURM | {"WORKSHOP_HOSTFILE": node_file(tmp_path, text)}
+    found = allocation.find(environ)
+    assert (found.scheduler, found.job_id, found.hosts) == ("host file", None, ("alpha", "beta"))
+    assert found.ranks(environ) == 6
+
+
+@pytest.mark.parametrize(
+    ("job", "variable"),
+    [
+        ({}, "WORKSHOP_HOSTFILE"),
+        ({"PBS_JOBID": "1"}, "PBS_NODEFILE"),
+        ({"COBALT_JOBID": "1"}, "COBALT_NODEFILE"),
+    ],
+)
+def test_a_node_file_that_is_missing_or_empty_is_named(tmp_path, job, variable):
+    with pytest.raises(
+        RankError, match=f"^{variable} names the node file /nonexistent, which cannot be read"
+    ):
+        allocation.find(job | {variable: "/nonexistent"})
+    with pytest.raises(RankError, match=f"^{variable} names the node file .*/nodes, which is empty"):
+        allocation.find(job | {variable: node_file(tmp_path, "\n# nobody\n")})
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"PBS_JOBID": "1"}, "PBS_NODEFILE is not set"),
+        ({"SLURM_JOB_ID": "1"}, "SLURM_JOB_NODELIST is not"),
+    ],
+)
+def test_a_job_without_its_nodes_says_so(environ, words):
+    with pytest.raises(RankError, match=words):
+        allocation.find(environ)
+
+
+@pytest.mark.parametrize("text", ["0", "two", "-1"])
+def test_a_wrong_number_of_ranks_a_node_is_refused(text):
+    with pytest.raises(RankError, match=f"WORKSHOP_RANKS_PER_NODE is '{text}'"):
+        allocation.find(SLURM).ranks({"WORKSHOP_RANKS_PER_NODE": text})
+
+
+def test_which_hosts_are_elsewhere(tmp_path):
+    for text, elsewhere in ((socket.gethostname(), False), ("localhost slots=4", False), ("other", True)):
+        environ = {"WORKSHOP_HOSTFILE": node_file(tmp_path, text)}
+        assert allocation.find(environ).elsewhere is elsewhere
+
+
+def test_notebooks_fill_the_allocation_with_the_cluster_profile(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKSHOP_HOSTFILE", node_file(tmp_path, "a slots=3\nb slots=3"))
+    monkeypatch.setenv(profile.VARIABLE, "cluster")
+    assert (profile.current().ranks, profile.current().sweep_ranks) == (6, [1, 2, 4, 6])
+    monkeypatch.setenv(profile.VARIABLE, "quick")
+    assert profile.current().ranks == 2

@@ -1,0 +1,171 @@
+"""The exact command of each launcher, and which one is taken."""
+
+import shlex
+import socket
+import sys
+
+import pytest
+
+from workshop_lib.ranks import launchers, mpi
+from workshop_lib.ranks.allocation import Allocation
+
+HOSTS = ("n1", "n2", "n3")
+COMMANDS = {
+    ("openmpi", "none"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:oversubscribe --bind-to none",
+    ("openmpi", "core"): "mpiexec -n 6 --host n1:4,n2:4 --map-by slot:PE=2 --bind-to core",
+    ("hydra", "none"): "mpiexec -n 6 -ppn 4 -hosts n1,n2 -bind-to none",
+    ("hydra", "core"): "mpiexec -n 6 -ppn 4 -hosts n1,n2 -bind-to core:2",
+    ("pals", "none"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind none",
+    ("pals", "core"): "mpiexec -n 6 --ppn 4 --depth 2 --cpu-bind depth",
+    ("aprun", "none"): "aprun -n 6 -N 4 -d 2 -j 1 -cc none",
+    ("aprun", "core"): "aprun -n 6 -N 4 -d 2 -j 1 -cc depth",
+    ("srun", "none"): "srun --overlap --kill-on-bad-exit=1 -n 6 --nodes=2 --nodelist=n1,n2 "
+    "--cpus-per-task=2 --cpu-bind=none",
+    ("srun", "core"): "srun --overlap --kill-on-bad-exit=1 -n 6 --nodes=2 --nodelist=n1,n2 "
+    "--cpus-per-task=2 --cpu-bind=cores",
+    ("unknown", "none"): "mpiexec -n 6",
+}
+VERSIONS = {
+    "mpiexec (Open MPI) 5.0.8": "openmpi",
+    "mpirun (Open MPI) 4.1.4": "openmpi",
+    "HYDRA build details:\n    Version: 4.2.1": "hydra",
+    "Intel(R) MPI Library for Linux* OS, Version 2021.11": "hydra",
+    "mpiexec (PALS) 1.3.4": "pals",
+    "somebody's 1.0": "unknown",
+}
+
+
+@pytest.mark.parametrize(("kind", "bind"), COMMANDS)
+def test_the_exact_command(kind, bind):
+    words = [kind if kind in ("srun", "aprun") else "mpiexec"]
+    command = launchers.command(kind, words, n=6, per_node=4, threads=2, bind=bind, hosts=HOSTS)
+    assert shlex.join(command) == COMMANDS[kind, bind]
+
+
+def program(folder, name, *lines):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("said", VERSIONS)
+def test_whose_mpiexec_it_is(tmp_path, said):
+    path = program(tmp_path, "mpiexec", f"cat <<'END'\n{said}\nEND")
+    assert launchers.flavour((str(path),)) == VERSIONS[said]
+
+
+def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
+    assert launchers.flavour((str(program(tmp_path / "pals" / "bin", "mpiexec", "exit 1")),)) == "pals"
+    assert launchers.flavour((str(tmp_path / "missing"),)) == "unknown"
+
+
+def test_the_mpiexec_beside_python_is_known():
+    assert launchers.flavour(tuple(mpi.mpiexec())) in ("openmpi", "hydra")
+
+
+@pytest.fixture
+def system_mpi(tmp_path, monkeypatch):
+    """A cluster's programs on PATH, and none beside Python."""
+    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
+    monkeypatch.delenv("SLURM_MPI_TYPE", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program(tmp_path, "mpiexec", "echo HYDRA")
+    program(tmp_path, "aprun")
+    program(
+        tmp_path, "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2"
+    )
+    program(tmp_path, "scontrol", "echo 'MpiDefault              = none'")
+    mpi.srun.cache_clear()
+    yield tmp_path
+    mpi.srun.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        ("slurm", ["srun", "--mpi=pmix"]),
+        ("cobalt", ["aprun"]),
+        ("pbs", ["{0}/mpiexec"]),
+        (None, ["{0}/mpiexec"]),
+    ],
+)
+def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, scheduler, words):
+    assert mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
+
+
+def test_what_the_site_chose_for_srun_is_kept(system_mpi, monkeypatch):
+    monkeypatch.setenv("SLURM_MPI_TYPE", "pmi2")
+    assert mpi.mpiexec("slurm") == ["srun"]
+    monkeypatch.delenv("SLURM_MPI_TYPE")
+    mpi.srun.cache_clear()
+    program(system_mpi, "scontrol", "echo 'MpiDefault              = cray_shasta'")
+    assert mpi.mpiexec("slurm") == ["srun"]
+
+
+def test_the_mpiexec_beside_python_comes_before_srun(system_mpi):
+    beside = program(system_mpi, "venv/bin/mpiexec")
+    assert mpi.mpiexec("slurm") == [str(beside)]
+
+
+def test_a_command_of_ones_own_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", "srun --mpi=pmi2 -N 2")
+    plan = launchers.plan(4, 1, "none", Allocation("slurm", "1", HOSTS))
+    assert plan.command == ["srun", "--mpi=pmi2", "-N", "2", "-n", "4"]
+    assert plan.elsewhere
+
+
+def test_without_an_allocation_nothing_is_said_of_hosts(monkeypatch):
+    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
+    plan = launchers.plan(4, 1, "none", None)
+    assert plan.command == [*mpi.mpiexec(), "-n", "4"]
+    assert not plan.elsewhere and plan.engine_options == []
+
+
+@pytest.mark.parametrize(
+    ("n", "tasks_per_node", "hosts"),
+    [
+        (6, 2, "n1:2,n2:2,n3:2"),
+        (2, 2, "n1:2"),
+        (3, 2, "n1:2,n2:2"),
+        (7, 2, "n1:3,n2:3,n3:3"),
+        (2, None, "n1:1,n2:1"),
+    ],
+)
+def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_per_node, hosts):
+    monkeypatch.delenv("WORKSHOP_RANKS_PER_NODE", raising=False)
+    program(system_mpi, "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
+    launchers.flavour.cache_clear()
+    plan = launchers.plan(n, 1, "none", Allocation("pbs", "1", HOSTS, tasks_per_node=tasks_per_node))
+    assert plan.command[plan.command.index("--host") + 1] == hosts
+    assert plan.settings["PRTE_MCA_ras"] == "^pbs,slurm"
+
+
+def test_the_controller_listens_beyond_this_host_only_where_others_must_reach_it(monkeypatch):
+    monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
+    here = (socket.gethostname(),)
+    for allocation, elsewhere in (
+        (None, False),
+        (Allocation("host file", None, here), False),
+        (Allocation("host file", None, (*here, "other")), True),
+        (Allocation("slurm", "1", here), True),  # attached to from a login node
+    ):
+        plan = launchers.plan(1, 1, "none", allocation)
+        assert plan.elsewhere is elsewhere
+    assert mpi.controller_options(True) == ["--ip=*"] and mpi.controller_options(False) == []
+
+
+def test_engines_are_told_the_address_that_leads_to_them():
+    plan = launchers.plan(1, 1, "none", Allocation("host file", None, ("127.0.0.2",)))
+    assert plan.engine_options[0] in [f"--IPEngine.location=127.0.0.{n}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ["PBS_JOBID", "COBALT_JOBID"])
+def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypatch, tmp_path, name):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "missing"))
+    assert mpi.environment()["PRTE_MCA_ras"] == "^pbs"
+    (tmp_path / "missing").write_text("here\n")
+    assert "PRTE_MCA_ras" not in mpi.environment()

@@ -1,0 +1,114 @@
+"""`workshop engines`: ranks that a job holds for notebooks to attach to."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workshop_lib import cli_options as of
+
+LOOK_EVERY_S = 0.5
+STOP_LIMIT_S = 30.0
+REPLACED_WITHIN_S = 0.5
+
+
+def start(
+    ranks: Annotated[int | None, typer.Option(help="How many; the whole allocation, if not given.")] = None,
+    ranks_per_node: Annotated[int | None, typer.Option(help="On each node; one a GPU or task.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of each rank; those of the job's tasks, or 1.")] = None,
+    bind: of.Bind = "none",
+) -> None:
+    """Hold ranks until stopped: by `workshop engines stop`, Ctrl-C, or the end of the job.
+
+    Lost ranks are replaced, since another job would have to wait in the queue.
+    """
+    from workshop_lib import ranks as ranks_module
+    from workshop_lib.ranks import allocation, folders
+
+    if ranks_per_node is not None:
+        if ranks_per_node < 1:
+            raise ValueError(f"--ranks-per-node is {ranks_per_node}; it must be at least 1.")
+        os.environ[allocation.RANKS_PER_NODE] = str(ranks_per_node)
+        if allocation.find() is None:
+            ranks = ranks or ranks_per_node
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    try:
+        team = ranks_module.start(ranks, threads_per_rank=threads, bind=bind)
+        _show(team)
+        while not (team.folder / folders.STOP).exists():
+            time.sleep(LOOK_EVERY_S)
+            asked = folders.restart_asked(team.folder)
+            if (asked is None and team.healthy) or (team.folder / folders.STOP).exists():
+                continue
+            why = "they were asked for" if asked is not None else team.trouble
+            print(f"Fresh ranks: {why}.", flush=True)
+            team.restart(asked or None)
+            _show(team)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the end is bounded, and must not be cut short
+        ranks_module.stop()
+    print("The ranks were stopped.")
+
+
+def _show(team) -> None:
+    """Say that these ranks are there, to people and to programs."""
+    from workshop_lib.ranks import folders
+
+    (team.folder / folders.HELD).touch()
+    for about in team.about():
+        print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
+    where = f"ranks.attach({str(team.folder)!r})"
+    print(f"In a notebook: {where}, or WORKSHOP_ATTACH=1. Stop with Ctrl-C or workshop engines stop.")
+    sys.stdout.flush()
+
+
+def _end(number, _):
+    raise KeyboardInterrupt
+
+
+def stop(
+    folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None,
+) -> None:
+    """Stop ranks that `workshop engines start` holds, on whichever host that sees this checkout."""
+    from workshop_lib.ranks import RankError, folders
+
+    found = folders.find(folder, held=True)
+    host, holder = folders.owner_host(found), folders.owner(found)
+    asked: set[Path] = set()
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while (left := _left(found, holder)) and time.monotonic() < deadline and not folders.is_dead(found):
+        for path in set(left) - asked:
+            with contextlib.suppress(OSError):
+                (path / folders.STOP).touch()
+        asked |= set(left)
+        time.sleep(0.1)
+    for path in left:
+        if folders.answers(path) and not folders.is_dead(path):
+            raise RankError(
+                f"The ranks of {path} on {host} still run {STOP_LIMIT_S:.0f} s after being asked to stop: "
+                "end their job, or the process that holds them there."
+            )
+        # Nobody holds it any more. Ranks that are left somewhere end when they miss it.
+        shutil.rmtree(path, ignore_errors=True)
+    print(f"The ranks on {host} were stopped: {found}")
+
+
+def _left(found: Path, holder: str) -> list[Path]:
+    """What the holder still has: also fresh ranks that it put, a moment later, in the place of lost ones."""
+    from workshop_lib.ranks import folders
+
+    for wait_s in (0.0, REPLACED_WITHIN_S):
+        time.sleep(wait_s)
+        if left := [path for path in {found, *folders.of_holder(holder)} if path.exists()]:
+            return left
+    return []
