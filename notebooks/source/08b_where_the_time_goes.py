@@ -28,7 +28,8 @@ team
 #
 # In each step of synchronous SGD the ranks meet once, in the `Allreduce` of the gradients. A rank's clock alone cannot say why
 # it spends long in there: messages may be slow, or another rank has not come yet. With the clocks of all ranks it can be told.
-# A rank *waits* from when it comes until the last rank has come, and from then on all *communicate*.
+# A rank *waits* from when it comes until the last rank has come, and from then on all *communicate*. All the rest counts as
+# *computing*, also reading data, and the sleep below.
 #
 # The training loop of the workshop notes when each step began and ended on this rank, and when the rank was in the `Allreduce`,
 # in seconds since a moment that all ranks share: one *stamp* a step. `traced` trains for some steps and returns the last
@@ -100,10 +101,11 @@ guess.compare(100 * timeline(late_stamps).shares()[0]["waiting"])
 # %% [markdown]
 # Look at the colours: every rank but one is striped with waiting, and the one that *never waits* is the one that is slow. That
 # is the wrong way round at first sight. In the log of a single rank the others look bad: "most of the step in `Allreduce`". The
-# slow rank's log looks perfect. And nobody's network is slow.
+# slow rank's log looks perfect. And the network need not be slow.
 #
-# All pay for the straggler: 20 ms on one rank are 20 ms a step on each. That is why large jobs look at such timelines before
-# they look at their network.
+# All pay for the straggler: what one rank loses in a step, every rank loses. (It may be more than 20 ms: a sleeper also wakes
+# late, and on a busy machine messages are slower too.) That is why large jobs look at such timelines before they look at their
+# network.
 #
 # ## Exercise 1: name the straggler
 #
@@ -147,20 +149,22 @@ for name, found in (("all ranks alike", even), ("the last rank late", late)):
 # ## More than perfect
 #
 # Published tables have speed-ups of more than $N$ on $N$ ranks. One log that people learn from has 132, 77, 5.8 and 3.2 seconds
-# an epoch on 1, 2, 4 and 8 ranks: 23 times as fast on 4 ranks. [08](08_scaling_curves.ipynb) suspected the baseline. Here it
-# is, made on purpose.
+# an epoch on 1, 2, 4 and 8 ranks: 23 times as fast on 4 ranks. [08](08_scaling_curves.ipynb) suspected the baseline. Here is
+# one way to get it, made on purpose.
 #
-# Two defaults meet. Open MPI *binds* each rank to one core if there are one or two of them, and to a whole package if there are
-# more. PyTorch, unless told otherwise, computes with as many *threads* as the machine has cores, and a thread that has nothing
-# to do spins for a while instead of giving up its core. Two threads on one core then take turns at doing nothing.
+# Two settings meet. Open MPI by default *binds* each rank to one core if the job has one or two ranks, and to a whole package,
+# a processor with all its cores, if it has more. And job scripts often set `OMP_NUM_THREADS` to the cores that a rank should
+# have. (Unset, it is as many threads as the cores that the rank may use: one, where it is bound to one.) A thread that has
+# nothing to do may *spin*: it looks again and again, and keeps its core busy. Two threads on one core then hinder each other.
 #
-# The workshop sets both: no binding, one thread a rank, and waiting threads sleep. The cell below trains both ways, on 1 and on
-# 2 ranks; `env` sets variables, or with `-u` takes one away, for the command that follows.
+# The workshop sets both: no binding, one thread a rank, and waiting threads sleep. The cell below trains so, and with each rank
+# bound to one core and given two threads that spin, on 1 and on 2 ranks; `env` sets variables, or with `-u` takes one away, for
+# the command that follows.
 
 # %%
 launchers = {
     "set by the workshop": ["env"],
-    "left to the defaults": [
+    "bound, two threads": [
         "env", "-u", "PRTE_MCA_rmaps_default_mapping_policy", "PRTE_MCA_hwloc_default_binding_policy=core",
         "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=ACTIVE",
     ],
@@ -171,8 +175,8 @@ job = ["-m", "workshop_lib", "train", "--backend", "mpi", "--epochs", "2", "--tr
 python, mpiexec = map(scripts.beside_python, ("python", "mpiexec"))
 
 # %% [markdown]
-# A table with 1 rank in one row and more in the next may switch from one to the other between the rows, as the published log
-# did between 2 ranks and 4. Suppose that the run on 1 rank is left to the defaults, and the one on 2 ranks is not bound:
+# A table with 1 rank in one row and more in the next may switch from one to the other between the rows. Suppose that the run on
+# 1 rank is bound, with two threads, and the one on 2 ranks is neither:
 
 # %%
 guess = predict("By what factor will the 2 ranks seem to be faster than the 1?", low=0, high=12, unit="times")
@@ -195,16 +199,17 @@ by_setting.agg(["median", "min", "max"]).round(0).astype(int)
 
 # %%
 speed = table.groupby(["run", "world_size"])["samples/s"].median()
-bound, free = speed["left to the defaults"], speed["set by the workshop"]
+bound, free = speed["bound, two threads"], speed["set by the workshop"]
 print(f"neither bound, one thread each:   {free[2] / free[1]:5.2f} times as fast on 2 ranks")
-print(f"both left to the defaults:        {bound[2] / bound[1]:5.2f} times")
+print(f"both bound, two threads each:     {bound[2] / bound[1]:5.2f} times")
 print(f"1 rank bound, 2 ranks not:        {free[2] / bound[1]:5.2f} times")
 guess.compare(free[2] / bound[1])
 
 # %% [markdown]
 # The last factor is more than perfect, and says nothing about 2 ranks: its baseline had two threads that took turns on one
-# core. The published log jumps where Open MPI stops binding to cores, between 2 ranks and 4, by a factor of 13. Nothing in a
-# table shows this unless threads and binding are in it, as they are above.
+# core. The published log jumps by a factor of 13 between 2 ranks and 4, just where Open MPI by default stops binding to single
+# cores. That is the likely reason, and no more: the log has neither threads nor binding. Nothing in a table shows this unless
+# both are in it, as they are above.
 #
 # The factors differ from machine to machine, with how much two spinning threads hurt on one core. And look at the speeds as
 # well as at the factors: a setting can scale better and be slower throughout.
@@ -213,7 +218,7 @@ guess.compare(free[2] / bound[1])
 #
 # `runs` is a list of dictionaries with `"ranks"`, `"threads"` and `"cores"` (both of each rank) and `"samples_per_s"`. Return a
 # dictionary of speed-ups with the keys `(ranks, threads)`. Leave out runs in which a rank has fewer cores than threads, and
-# compare each other run with the one on 1 rank with as many threads.
+# compare each run that is left, those on 1 rank too, with the one on 1 rank with as many threads.
 
 
 # %%
