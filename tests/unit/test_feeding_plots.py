@@ -36,6 +36,7 @@ def words(figure) -> str:
 def test_the_table_has_medians_and_who_reads_what():
     table = feeding_plots.table(rows())
     assert list(table.index) == ["everyone reads all", "own part"]
+    assert list(table.columns[:2]) == ["cold, ms", "warm, ms"]
     line = table.loc["own part"]
     assert (line["cold, ms"], line["warm, ms"]) == (200, 20)
     assert (line["rank 0 reads, MB"], line["other ranks read, MB"]) == (21, "19.0")

@@ -35,7 +35,7 @@ def table(rows: Iterable[dict]) -> pd.DataFrame:
     """One line a way from the rows of `comm.feeding.measure`: milliseconds, and megabytes moved."""
     lines = {}
     for row in rows:
-        line = lines.setdefault(row["way"], {})
+        line = lines.setdefault(row["way"], {"cold, ms": None, "warm, ms": None})
         line["cold, ms" if row["cold"] else "warm, ms"] = round(1e3 * median(row["seconds"]), 1)
         asked = _asked(row)
         line["rank 0 reads, MB"] = round(asked[0] / MB, 1)

@@ -22,7 +22,7 @@ SLACK_BYTES = 8192  # what a process reads besides: the counts themselves, and w
 def found(tmp_path_factory):
     """{ranks: what feeding_runs.py found}"""
     folder = tmp_path_factory.mktemp("feeding")
-    run_script(RANKS, Path(__file__).with_name("feeding_runs.py"), folder, timeout_s=90)
+    run_script(RANKS, Path(__file__).with_name("feeding_runs.py"), folder, timeout_s=150)
     return {int(size): facts for size, facts in json.loads((folder / "found.json").read_text()).items()}
 
 
