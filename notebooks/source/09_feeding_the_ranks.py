@@ -230,7 +230,7 @@ feeding_plots.ways(measured)
 #
 # So far each rank read one large piece. But samples should come in random order, and in another one in each epoch. Three ways to
 # the same number of images: a *block* of neighbours from the file, in one read; *scattered rows* of the file, a read each; and *a
-# file an image*, as many data sets come. Each rank takes images of its own, cold.
+# file an image*, as many data sets come. Each rank takes its own choice of images, cold; scattered rows may fall on the same page as another rank's.
 
 # %%
 n_pieces = sizes.feed_pieces
@@ -423,7 +423,8 @@ feeding_plots.fed(runs, caption)
 in_turn = runs["read, then compute"]
 read_s, compute_s = np.median(in_turn[:, 1:], axis=0) / (2 * sizes.feed_batches)
 print(f"a batch: {1e3 * read_s:.1f} ms reading, {1e3 * compute_s:.1f} ms computing")
-print(f"so prefetching can make it {(read_s + compute_s) / max(read_s, compute_s):.2f} times as fast, at most")
+most = (read_s + compute_s) / max(read_s, compute_s)
+print(f"by these medians, prefetching can make it about {most:.2f} times as fast, at most")
 if "prefetch" in runs:
     ratios = in_turn.sum(axis=1) / runs["prefetch"].sum(axis=1)
     display(guess_prefetch.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
