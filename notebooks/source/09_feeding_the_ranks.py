@@ -230,7 +230,8 @@ feeding_plots.ways(measured)
 #
 # So far each rank read one large piece. But samples should come in random order, and in another one in each epoch. Three ways to
 # the same number of images: a *block* of neighbours from the file, in one read; *scattered rows* of the file, a read each; and *a
-# file an image*, as many data sets come. Each rank takes its own choice of images, cold; scattered rows may fall on the same page as another rank's.
+# file an image*, as many data sets come. Each rank takes its own choice of images, cold; scattered rows may fall on the same
+# page of the file as another rank's.
 
 # %%
 n_pieces = sizes.feed_pieces
