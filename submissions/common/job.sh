@@ -81,10 +81,11 @@ open_lab() {
     export JUPYTER_DATA_DIR=$PWD/build/jupyter/data JUPYTER_RUNTIME_DIR=$PWD/build/jupyter/runtime
     echo "On your own computer: ssh -L $port:$(hostname):$port $LOGIN, and open the address with the token below"
     echo "there, with localhost for the host. In a notebook: ranks.start($RANKS)."
-    "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="$(hostname)" --port="$port" "${OPTIONS[@]}"
+    # On every network: a node's own name may stand for itself alone. Whoever connects needs the token.
+    "$PYTHON" -m jupyterlab --no-browser "${root[@]}" --ip="*" --port="$port" "${OPTIONS[@]}"
 }
 
-MACHINE=$1
+MACHINE=$1 LAUNCH="" BIND="" BACKENDS=""
 PYTHON=${WORKSHOP_PYTHON:-$PWD/.venv/bin/python}
 # shellcheck source=submissions/polaris/machine.sh
 source "submissions/$MACHINE/machine.sh" || fail "there is no machine.sh for it here."

@@ -1,12 +1,14 @@
 """The scripts, submitted to stand-ins for their machines, run here: training, a sweep, engines, a Lab."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -183,16 +185,33 @@ def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
     assert [call["ranks"] for call in stand_in.calls("mpirun")] == [2]
 
 
+def answers(address: str, limit_s: float = 60.0) -> dict:
+    """What JupyterLab says at an address, once it listens."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 @pytest.mark.parametrize("stand_in", ["perlmutter"], indirect=True)
 def test_lab_answers(stand_in):
+    host = os.uname().nodename
     with running(
         stand_in, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642"
     ) as (process, log):
-        address = wait_for(r"http://\S+/lab\?token=(\w+)", process, log)
-        assert f"ssh -L 18642:{os.uname().nodename}:18642 USER@perlmutter.nersc.gov" in log.read_text()
-        host, token = address[0].partition("/lab")[0], address[1]
-        with urllib.request.urlopen(f"{host}/api/status?token={token}", timeout=10) as answer:
-            assert answer.status == 200
+        found = wait_for(r"http://\S+:(\d+)/lab\?token=(\w{48})", process, log)
+        assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in log.read_text()
+        for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
+            assert "kernels" in answers(f"http://{name}:{found[1]}/api/status?token={found[2]}")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            answers(f"http://{host}:{found[1]}/api/status")
 
 
 def test_outside_a_job_it_says_so(stand_in):
