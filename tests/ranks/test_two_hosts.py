@@ -74,6 +74,7 @@ def run_once(program, hosts) -> dict:
 def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
     first = json.loads(program.stdout.readline())
     assert first["hosts"] == ["wshost1", "wshost2"]
+    assert first["received"] == 5_000_000, "an idle rank goes on sending"
     fast = run_once(program, hosts)
     hosts.slow(SLOW_BITS_PER_S)
     slow = run_once(program, hosts)

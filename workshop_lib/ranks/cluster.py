@@ -69,16 +69,19 @@ def attach(folder: str | os.PathLike | None = None) -> "Ranks":
     That process may be on another host, such as a node of a job when this is a login node. The notebook's
     own ranks are stopped first. Raises RankError when there are none that answer.
     """
+    return _attach(folders.find(folder))
+
+
+def _attach(folder: Path) -> "Ranks":
     from .attached import AttachedRanks
 
     stop()
-    return make_current(AttachedRanks(folders.find(folder)))
+    return make_current(AttachedRanks(folder))
 
 
 def _start_attached(n: int | None) -> "Ranks":
-    team = _current
-    if team is None or not team.attached_only:
-        team = attach()
+    attached = _current is not None and _current.attached_only
+    team = _current if attached else _attach(folders.find(held=True))  # not those of another notebook
     return team if team.healthy and n in (None, team.n) else team.restart(n)
 
 

@@ -31,6 +31,7 @@ sys.modules["__ranks__"] = NAMESPACE
 cloudpickle.register_pickle_by_value(NAMESPACE)
 
 POINTS_SENT = 8
+PROGRESS_EVERY_MS = 50
 
 _stop = threading.Event()
 
@@ -55,6 +56,23 @@ def prepare(folder: str) -> None:
     about["main_thread"] = threading.main_thread().ident
     with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:
         temporary.write_text(json.dumps(about))
+    _keep_moving_messages()
+
+
+def _keep_moving_messages() -> None:
+    """Let MPI work while this rank is idle.
+
+    MPI moves messages inside its calls alone. Over a network, a send may return before all of it is on its
+    way; a rank that is then done with its cell would let the others wait for the rest.
+    """
+    from mpi4py import MPI
+    from tornado.ioloop import PeriodicCallback
+
+    def look():
+        if not MPI.Is_finalized():
+            MPI.COMM_WORLD.Iprobe()
+
+    PeriodicCallback(look, PROGRESS_EVERY_MS).start()
 
 
 def call(payload: bytes) -> bytes:
