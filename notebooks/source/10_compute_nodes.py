@@ -26,23 +26,26 @@ print(found or f"no scheduler's job here: this machine, with {usable_cores()} co
 # %% [markdown]
 # ## From a laptop to an allocation
 #
-# On a laptop you start ranks and they run. A cluster has hundreds of machines, its *nodes*, and many users. You log in to a *login
-# node*, where nothing heavy may run, and ask the *scheduler* for nodes. You wait in a *queue*; then you have an *allocation*: some
-# nodes for some time, for your *job*. Inside the job a *launcher* starts the ranks on these nodes.
+# On a laptop you start ranks and they run. A cluster has hundreds of machines, its *nodes*, and many users. You log in to a
+# *login node*, where nothing heavy may run, and ask the *scheduler* for nodes. You wait in a *queue*; then you have an
+# *allocation*: some nodes for some time, for your *job*. Inside the job a *launcher* starts the ranks on these nodes.
 #
 # | step | Slurm | PBS | Cobalt, as on Theta |
 # |---|---|---|---|
 # | submit a script | `sbatch script.sh` | `qsub script.sh` | `qsub script.sh` |
-# | a prompt on a node | `salloc` | `qsub -I` | `qsub -I` |
+# | a prompt in the job | `salloc` | `qsub -I` | `qsub -I` |
 # | your jobs in the queue | `squeue --me` | `qstat -u $USER` | `qstat -u $USER` |
-# | when will it start? | `squeue --me --start` | `qstat -T` | `qstat --header EstStart` |
+# | when will it start? | `squeue --me --start` | `qstat -T` | not told |
 # | end it | `scancel JOB` | `qdel JOB` | `qdel JOB` |
 # | launch ranks inside | `srun` | `mpiexec` | `aprun` |
 #
-# In a queue, look at the state and at the reason. In Slurm `PD` is waiting, `R` running, `CG` ending. The reason `Resources` means
-# that you are next, as soon as nodes are free; `Priority`, that others come before; one that begins with `QOS` or `Assoc`, that
-# you have used up some limit. PBS writes `Q`, `R` and `E`, and the reason in `qstat -f`. A shorter job, or a smaller one, often
-# starts sooner, in a gap that a larger one leaves: ask for the time that you need.
+# Where is that prompt? `hostname` tells. On some clusters `salloc` leaves it on the login node, and on Theta it was on a
+# service node: from there the launcher alone reaches the nodes. With Slurm, `srun --pty bash` takes you to one.
+#
+# In a queue, look at the state and at the reason. In Slurm `PD` is waiting, `R` running, `CG` ending. The reason `Resources`
+# means that you are next, as soon as nodes are free; `Priority`, that others come before; one that begins with `QOS` or
+# `Assoc`, that you have used up some limit. PBS writes `Q`, `R` and `E`, and the reason in `qstat -f`. A shorter job, or a
+# smaller one, often starts sooner, in a gap that a larger one leaves: ask for the time that you need.
 #
 # How does a program learn what it was given? The scheduler leaves variables in the environment, and files. Here is what the
 # library reads from them; these are Slurm's, for four nodes.
@@ -144,9 +147,11 @@ guess.compare(len(free[0]["cores"]))
 binding_map.draw(free, "Not bound")
 
 # %% [markdown]
-# A panel for each host, a row for each rank, a filled square for each core that it may use. Ranks that are *not bound* may move
-# between all cores of their host. That is good where other programs run too, and it is the default here. On a compute node, which
-# is yours alone, a rank that moves leaves its caches behind, and with two processors in a node also its memory: there, *bind*.
+# A panel for each host, a row for each rank, a filled square for each core that it may use. (Squares are what the operating
+# system counts as CPUs: where cores have two hardware threads, two squares are one core.) Ranks that are *not bound* may move
+# between all cores of their host. That is good where other programs run too, and it is the default here. On a compute node,
+# which is yours alone, a rank that moves leaves its caches behind, and with two processors in a node also its memory: there,
+# *bind*.
 
 # %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
@@ -154,17 +159,18 @@ team = ranks.start(team.n, bind="core") if can_bind else team
 binding_map.draw(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# No core is filled in two rows now: each rank has its own. The opposite is the classic mistake: with one launcher's default, all
-# ranks of a node sit on the same core and take turns. A map shows it at once; a training is just slow. (Where one rank is bound
-# to one core and two ranks are not, a scaling curve gets its super-linear speed-ups: notebook [08](08_scaling_curves.ipynb).)
+# If they could be bound, no core is filled in two rows now: each rank has its own. Two classic mistakes: two jobs on one node,
+# each bound from core 0 on, share cores and take turns; and a rank with 16 threads, bound to one core. A map shows it at once;
+# a training is just slow. (If 1 rank has more threads than the one core it is bound to, and more ranks are not bound, a scaling
+# curve gets speed-ups above perfect: notebook [08b](08b_where_the_time_goes.ipynb).)
 #
 # ## Threads
 #
-# Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says with how many: as many as the rank has CPUs,
-# so the same number as `-d`. If it is not set, each rank may start one for every core of the node.
+# Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says with how many: as many as the rank has
+# CPUs, so the same number as `-d`. If it is not set, each rank may start one for every core of the node.
 #
-# What does that cost? Each rank multiplies matrices, once with as many threads as cores are left for it, then with as many
-# as the machine has, all ranks at the same time.
+# What does that cost? Each rank multiplies matrices, once with as many threads as cores are left for it, then with as many as
+# the machine has, all ranks at the same time.
 
 # %%
 guess = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
@@ -206,7 +212,9 @@ guess.compare(all_s / shared_s)
 # - `KMP_BLOCKTIME=0`, in the command above, is for Intel's and LLVM's OpenMP: milliseconds for which a thread spins before it
 #   sleeps. The default was 200.
 # - `OMP_WAIT_POLICY=PASSIVE` is the standard's word for the same, in any OpenMP. The library sets it for all ranks.
-# - `KMP_AFFINITY` binds the threads *inside* a rank. Let either the launcher bind or this: with it, use `-cc none`.
+#
+# A third variable is about place, not waiting: `KMP_AFFINITY` binds the threads *inside* a rank. Let either the launcher bind
+# or this one: with it, use `-cc none`.
 #
 # *Try it:* `import os`; what does `os.environ.get("OMP_WAIT_POLICY")` say on the ranks, and what in this notebook?
 #
@@ -221,7 +229,8 @@ guess.compare(all_s / shared_s)
 # | GPU | 0 1 2 3 | 0 1 2 3 |
 #
 # GPUs are numbered on each node from 0. So `device = rank` works for as long as there is one node, and on two it stops with an
-# error, which is the lucky case: `device = rank % 4` goes on, and with another order of ranks two of them share a GPU in silence.
+# error, which is the lucky case: `device = rank % 4` goes on, and with another order of ranks two of them share a GPU in
+# silence.
 #
 # ## Exercise 2: which device?
 #
@@ -261,8 +270,9 @@ except NotImplementedError:
     print("device_of is not written yet")
 
 # %% [markdown]
-# Launchers also tell the local rank, each in its own variable: `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`, `PALS_LOCAL_RANKID`,
-# `LOCAL_RANK` under torchrun. Counting hosts needs none of them. The library does it so (`workshop_lib/training/world.py`).
+# Launchers also tell the local rank, each in its own variable: `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
+# `PALS_LOCAL_RANKID`, `LOCAL_RANK` under torchrun. Counting hosts needs none of them: the library does so wherever MPI starts
+# the ranks, and takes the variable under srun and torchrun (`workshop_lib/training/world.py`).
 #
 # ## Two ways in
 #
@@ -270,9 +280,11 @@ except NotImplementedError:
 #
 # 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job; its output says
 #    how to reach it from your computer. `ranks.start()` then starts ranks on all nodes of the job.
-# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` holds ranks until the job ends. On the
-#    login node set `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then takes those ranks, and `restart`
-#    has the job start fresh ones. In a single notebook, `ranks.attach()` does it.
+# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` holds ranks until the job ends. On
+#    the login node set `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then takes those ranks, and
+#    `restart` has the job start fresh ones. In a single notebook, `ranks.attach()` does it. There is no browser on a login
+#    node: from your computer, `ssh -L 8888:localhost:8888 USER@LOGIN_NODE`, and open the address that `make lab` prints; if it
+#    names another port than 8888, use that one.
 #
 # In both, a rank that dies, on whichever node, is reported in the notebook within seconds, and so is the end of the job.
 # `WORKSHOP_PROFILE=cluster` makes the runs larger.
@@ -288,10 +300,10 @@ except NotImplementedError:
 # - A device is chosen by the local rank, never by the global one.
 #
 # **Sources.** The command for Theta, and its environment: *Hands on for Data Parallel Deep Learning on Theta (CPU)*, from the
-# ALCF's Computational Performance Workshop. Options: the manual pages of aprun (Cray ALPS), mpiexec (Cray PALS, MPICH, Open MPI 5)
-# and srun, squeue (slurm.schedmd.com). Spinning: `KMP_BLOCKTIME` and its default in LLVM's OpenMP, openmp/runtime/src/kmp.h, and
-# how `OMP_WAIT_POLICY` sets it, reviews.llvm.org/D18577 (both looked up 2026-11-22); *OpenMP Application Programming Interface*,
-# chapter on environment variables (openmp.org).
+# ALCF's Computational Performance Workshop. Options: the manual pages of aprun (Cray ALPS), mpiexec (Cray PALS, MPICH, Open MPI
+# 5) and srun, squeue (slurm.schedmd.com). Spinning: `KMP_BLOCKTIME` and its default in LLVM's OpenMP, openmp/runtime/src/kmp.h,
+# and how `OMP_WAIT_POLICY` sets it, reviews.llvm.org/D18577 (both looked up 2026-11-22); *OpenMP Application Programming
+# Interface*, chapter on environment variables (openmp.org).
 
 # %%
 ranks.stop()

@@ -35,7 +35,8 @@ TABLE = {
     "aprun": ("-n {n} -N {per_node} -d {threads} -j 1", {"none": "-cc none", "core": "-cc depth"}),
     "srun": (
         # A step takes all resources of its nodes, and by default the next one would wait for them.
-        "--overlap --kill-on-bad-exit=1 -n {n} --nodes={nodes} --nodelist={hosts} --cpus-per-task={threads}",
+        "--overlap --kill-on-bad-exit=1 -n {n} --nodes={nodes} "
+        "--ntasks-per-node={per_node} --nodelist={hosts} --cpus-per-task={threads}",
         {"none": "--cpu-bind=none", "core": "--cpu-bind=cores"},
     ),
     "unknown": ("-n {n}", {"none": "", "core": ""}),
