@@ -163,7 +163,7 @@ def test_planted_launches_are_rejected(machine, line, words, monkeypatch):
 def test_a_rejected_job_is_not_run(tmp_path):
     stand_in = StandIn("polaris", tmp_path)
     ran = stand_in.run("qsub", "submissions/polaris/train.sh")
-    assert ran.returncode == 1 and ran.stdout == "Account_Name is required to be set.\n".join(("qsub: ", ""))
+    assert (ran.returncode, ran.stdout) == (1, "qsub: Account_Name is required to be set.\n")
     assert not stand_in.calls("mpiexec")
 
 
