@@ -16,7 +16,7 @@ from workshop_lib.scaling.cost_model import allreduce_s, step_bounds_s
 
 # (width, batch a rank) of the networks whose steps are measured: to fit the model, and to put it to the test.
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
-HELD_OUT = tuple((width, batch) for width in (128, 512) for batch in (32, 128))
+HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
 
 @dataclass(frozen=True)
