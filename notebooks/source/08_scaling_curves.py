@@ -2,10 +2,10 @@
 # # Scaling curves
 #
 # **You will** train the same network on 1, 2 and more ranks and measure what the ranks bring, in both of the ways in which
-# this is done; make the table of speed-up and efficiency yourself; and find out from a few measured points what keeps a
-# training from scaling.
+# this is done; make the table of speed-up and efficiency yourself; find out from a few measured points what keeps a training
+# from scaling; predict steps that were not measured; and forecast a training on up to 4,096 devices.
 #
-# **Time** about 30 minutes. **Needs** two cores; no GPU, no network. Notebook [02](02_synchronous_sgd.ipynb) first, where
+# **Time** about 60 minutes. **Needs** two cores; no GPU, no network. Notebook [02](02_synchronous_sgd.ipynb) first, where
 # the training on several ranks is explained.
 
 # %%
@@ -206,7 +206,8 @@ plots.scaling_curve(strong)
 # - On the left is the throughput, on the right the efficiency. A point is the median of its runs, and its bar goes from the
 #   slowest to the fastest.
 # - The dotted grey line is perfect scaling. A speed-up above it, more than $N$ on $N$ ranks, nearly always means that the run on
-#   one rank was handicapped, for instance by being bound to fewer cores. That is why threads and binding are noted at the top.
+#   one rank was handicapped, for instance by being bound to fewer cores. That is why threads and binding are noted at the top, and
+#   notebook [08b](08b_where_the_time_goes.ipynb) makes such a speed-up on purpose.
 # - Hollow points are *oversubscribed*: more ranks than cores, which then take turns. They say nothing about a machine that has as
 #   many cores.
 # - Crosses show the first epochs. They are not part of the curve.

@@ -10,6 +10,7 @@ from matplotlib import image
 from typer.testing import CliRunner
 
 from workshop_lib.cli import app
+from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
 
@@ -51,6 +52,13 @@ def test_the_figures_are_what_the_records_draw(tmp_path):
         kept, drawn = (image.imread(folder / name) for folder in (FIGURES, tmp_path))
         assert kept.shape == drawn.shape, f"run `make figures`: {name} has another size"
         assert abs(kept - drawn).mean() < 0.002, f"run `make figures`: {name} shows something else"
+
+
+def test_the_readme_tells_the_minutes_of_each_notebook():
+    text = (ROOT / "README.md").read_text()
+    for source in generate.sources():
+        [minutes] = re.findall(r"\*\*Time\*\* about (\d+) minutes", source.read_text())
+        assert re.search(rf"notebooks/{source.stem}\.ipynb\) \|[^|]*\| {minutes} \|", text), source.stem
 
 
 def test_packages_come_from_where_pip_is_told_to_look(tracked):
