@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 COMMAND_LIMIT_S = 10.0
+BURST_BYTES = 16_384  # that a slow network lets through at full speed after a rest
 # Sets the name and the names that it knows, then becomes the command.
 ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 
@@ -56,9 +57,9 @@ class Hosts:
         return [*enter, "sh", "-c", ENTER, "sh", name, str(self._file)]
 
     def slow(self, bits_per_s: int) -> None:
-        """Let every host send no faster than this, with a queue of at most 50 ms."""
+        """Let every host send no faster than this, but for BURST_BYTES at once; its queue holds 50 ms at most."""
         for name in self.names:
-            limit = ["rate", f"{bits_per_s}bit", "burst", "16kb", "latency", "50ms"]
+            limit = ["rate", f"{bits_per_s}bit", "burst", str(BURST_BYTES), "latency", "50ms"]
             self._inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limit)
 
     def fast(self) -> None:

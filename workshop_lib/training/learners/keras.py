@@ -5,7 +5,12 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
-from workshop_lib.training.learners.tensorflow import TensorflowLearner, cross_entropy, metric_sums
+from workshop_lib.training.learners.tensorflow import (
+    TensorflowLearner,
+    cross_entropy,
+    metric_sums,
+    some_rows,
+)
 
 
 class KerasLearner(TensorflowLearner):
@@ -17,7 +22,7 @@ class KerasLearner(TensorflowLearner):
         self.metric = Sums()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
         # XLA does not know Horovod's operations.
-        self.model.compile(self.optimizer, loss, metrics=[self.metric], jit_compile=False)
+        self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         self.callbacks = self.backend.callbacks()
 
     def sums(self) -> np.ndarray:
@@ -29,8 +34,9 @@ class KerasLearner(TensorflowLearner):
         def batches():
             images, labels = self.train_split.images, self.train_split.labels
             for indices, n_global, _ in steps:
-                weight = np.float32(self.backend.world.world_size / n_global)
-                yield images[indices], labels[indices], np.full(len(indices), weight)
+                rows, counts = some_rows(indices)
+                weight = np.float32(counts * self.backend.world.world_size / n_global)
+                yield images[rows], labels[rows], np.full(len(rows), weight)
 
         self.model.fit(
             batches(),
@@ -62,7 +68,7 @@ class EachStep(keras.callbacks.Callback):
 
 
 class Sums(keras.metrics.Metric):
-    """Summed loss, correct answers and samples, for the loop's exact metrics."""
+    """Summed loss, correct answers and samples, for the loop's exact metrics; without those of weight 0."""
 
     def __init__(self):
         super().__init__(name="sums")
@@ -70,7 +76,8 @@ class Sums(keras.metrics.Metric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels = keras.ops.reshape(y_true, (-1,))
-        self.total.assign(self.total + metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
+        counts = keras.ops.cast(keras.ops.any(sample_weight > 0), "float64")
+        self.total.assign(self.total + counts * metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
 
     def result(self):
         return self.total[0]

@@ -45,8 +45,9 @@ class TensorflowLearner:
     def train(self, steps: Iterable, after_step: Callable[..., bool]) -> None:
         images, labels = self.train_split.images, self.train_split.labels
         for indices, n_global, lr in steps:
-            scale = self.backend.world.world_size / n_global
-            loss_sum = self._step(images[indices], labels[indices], scale, lr)
+            rows, counts = some_rows(indices)
+            scale = counts * self.backend.world.world_size / n_global
+            loss_sum = self._step(images[rows], labels[rows], scale, lr)
             if after_step(len(indices), n_global, lr, lambda loss_sum=loss_sum: float(loss_sum)):
                 break
 
@@ -59,7 +60,10 @@ class TensorflowLearner:
         ]
     )
     def _step(self, images, labels, scale, lr):
-        """One optimizer step; as in the torch learner, world_size cancels in the mean over ranks."""
+        """One optimizer step; as in the torch learner, world_size cancels in the mean over ranks.
+
+        Samples with a scale of 0 do not count.
+        """
         self.optimizer.learning_rate.assign(lr)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
@@ -69,7 +73,8 @@ class TensorflowLearner:
         tape = self.backend.wrap_tape(tape)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
-        self._sums.assign_add(metric_sums(loss_sum, logits, labels))
+        counts = tf.cast(scale > 0, tf.float64)
+        self._sums.assign_add(counts * metric_sums(loss_sum, logits, labels))
         return loss_sum
 
     def evaluate(self) -> np.ndarray:
@@ -107,6 +112,15 @@ class TensorflowLearner:
 
     def load_own_state(self, own: dict) -> None:
         self.load_sums(own["sums"])
+
+
+def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:
+    """The rows that a step computes, and whether they count, 1.0 or 0.0.
+
+    A rank without a sample in a step still takes part in it. It computes a row that does not count, because
+    oneDNN's convolutions, with which TensorFlow computes on some processors, fail on an empty batch.
+    """
+    return (indices, 1.0) if len(indices) else (np.zeros(1, dtype=np.int64), 0.0)
 
 
 def as_torch(values) -> torch.Tensor:
