@@ -57,7 +57,7 @@ class Hosts:
         return [*enter, "sh", "-c", ENTER, "sh", name, str(self._file)]
 
     def slow(self, bits_per_s: int) -> None:
-        """Let every host send no faster than this, but for BURST_BYTES at once; its queue holds 50 ms at most."""
+        """Let every host send no faster than this, but for BURST_BYTES, with a queue of at most 50 ms."""
         for name in self.names:
             limit = ["rate", f"{bits_per_s}bit", "burst", str(BURST_BYTES), "latency", "50ms"]
             self._inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *limit)
