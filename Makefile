@@ -48,7 +48,7 @@ large-batch-%: setup
 
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo large_batch; do \
-		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures; done
+		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
 
 notebooks: setup ## write the notebooks from notebooks/source
 	@$(BIN)/python -m workshop_lib.notebook.generate

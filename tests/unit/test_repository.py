@@ -43,11 +43,12 @@ def tracked():
 
 
 def test_the_figures_are_what_the_records_draw(tmp_path):
-    for name in ("demo", "large_batch"):
-        done = CliRunner().invoke(app, ["plot", f"{RESULTS / name}.jsonl", "--out-dir", str(tmp_path)])
+    for folder in FIGURES.iterdir():
+        command = ["plot", f"{RESULTS / folder.name}.jsonl", "--out-dir", str(tmp_path / folder.name)]
+        done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
-    figures = sorted(path.name for path in FIGURES.glob("*.png"))
-    assert figures == sorted(path.name for path in tmp_path.glob("*.png"))
+    figures = sorted(str(path.relative_to(FIGURES)) for path in FIGURES.rglob("*.png"))
+    assert figures == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     for name in figures:
         kept, drawn = (image.imread(folder / name) for folder in (FIGURES, tmp_path))
         assert kept.shape == drawn.shape, f"run `make figures`: {name} has another size"
