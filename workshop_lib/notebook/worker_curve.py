@@ -32,10 +32,11 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
     """
     records = list(records)
     rows = accuracies(records)
-    what = records[0]["what"]
+    what, counts = records[0]["what"], rows.groupby(["recipe", "workers"])["seed"].nunique()
+    seeds = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else counts.max()
     text = (
         f"{what['network']} network, {what['epochs']} epochs, batch {what['batch_size']} a worker; "
-        f"seeds: {rows['seed'].nunique()}, bars from the worst to the best. Workers are emulated on "
+        f"seeds: {seeds}, bars from the worst to the best. Workers are emulated on "
         f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
     )
     figure = new_figure("Accuracy against workers", text)
