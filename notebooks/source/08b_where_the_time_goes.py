@@ -7,6 +7,8 @@
 # **Time** about 30 minutes. **Needs** two cores; no GPU, no network. [08_scaling_curves](08_scaling_curves.ipynb) first.
 
 # %%
+import sys
+
 import pandas as pd
 
 from workshop_lib import ranks
@@ -14,7 +16,7 @@ from workshop_lib.notebook import profile, timelines
 from workshop_lib.notebook.exercises import time_goes as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
-from workshop_lib.ranks import scripts
+from workshop_lib.ranks import mpi, scripts
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.scaling import records
 
@@ -172,7 +174,6 @@ launchers = {
 file = BUILD / "08b_binding.jsonl"
 file.unlink(missing_ok=True)
 job = ["-m", "workshop_lib", "train", "--backend", "mpi", "--epochs", "2", "--train-samples", "3000", "--out"]
-python, mpiexec = map(scripts.beside_python, ("python", "mpiexec"))
 
 # %% [markdown]
 # A table with 1 rank in one row and more in the next may switch from one to the other between the rows. Suppose that the run on
@@ -187,7 +188,7 @@ rows = []
 for _ in range(min(3, sizes.repeats - 1)):
     for name, variables in launchers.items():
         for n in (1, 2):
-            scripts.run(*variables, mpiexec, "-n", n, python, *job, file, timeout_s=sizes.timeout_s)
+            scripts.run(*variables, *mpi.mpiexec(), "-n", n, sys.executable, *job, file, timeout_s=sizes.timeout_s)
             record = records.read(file)[-1]
             row = {name: record["what"][name] for name in ("world_size", "threads_per_rank", "binding")}
             rows.append({"run": name, **row, "samples/s": record["epochs"][-1]["samples_per_s"]})

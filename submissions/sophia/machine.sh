@@ -6,9 +6,7 @@ JOB=${PBS_JOBID%%.*}
 RANKS_PER_NODE=8
 THREADS=16
 DEVICE=cuda
-source submissions/common/open_mpi.sh
-# 16 cores a rank on any number of ranks: by itself Open MPI binds differently up to 2 ranks and above.
-LAUNCH="mpirun --hostfile $PBS_NODEFILE --map-by ppr:8:node:PE=16 --bind-to core$FORWARD"
+source submissions/common/open_mpi.sh "$PBS_NODEFILE"
 
 load_modules() {
     module use /soft/modulefiles

@@ -3,6 +3,9 @@
 Colours and stripes are those of the strip on the dashboard (charts.py).
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from matplotlib.patches import Patch
 
 from workshop_lib.notebook.figures import FONT_SIZE, RecordFigure
@@ -19,22 +22,40 @@ def step_times(panels: dict[str, list[dict[str, float]]]) -> RecordFigure:
     """
     if not panels or not all(panels.values()):
         raise ValueError("give at least one panel, and in each the times of at least one rank")
-    heights = [len(of_ranks) for of_ranks in panels.values()]
+    longest = max(sum(of_rank.values()) for of_ranks in panels.values() for of_rank in of_ranks)
+    parts = {
+        title: (len(of_ranks), partial(_panel, of_ranks=of_ranks, longest=longest))
+        for title, of_ranks in panels.items()
+    }
+    return stacked(parts, "milliseconds a step", patches(LOOKS))
+
+
+def patches(looks: dict[str, tuple[str, str]]) -> list[Patch]:
+    """The legend entries of these kinds, each a colour and stripes."""
+    return [Patch(fc=colour, hatch=hatch, ec="white", label=kind) for kind, (colour, hatch) in looks.items()]
+
+
+def stacked(panels: dict[str, tuple[int, Callable]], x_label: str, handles: list) -> RecordFigure:
+    """Panels under one another, by title: how many ranks each has, and what draws them into its axes, rank r
+    at the height r."""
+    heights = [ranks for ranks, _ in panels.values()]
     tall = 1.5 + 0.75 * len(panels) + 0.5 * sum(heights)
     figure = RecordFigure(figsize=(12, tall), facecolor="white")
     grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
-    longest = max(sum(of_rank.values()) for of_ranks in panels.values() for of_rank in of_ranks)
-    for at, (title, of_ranks) in enumerate(panels.items()):
+    for at, (title, (ranks, draw)) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[at])
-        _panel(axes, of_ranks, longest)
+        draw(axes)
         axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
-    axes.set_xlabel("milliseconds a step", fontsize=FONT_SIZE)
+        axes.set_ylim(ranks - 0.5, -0.5)
+        axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+        axes.tick_params(labelsize=FONT_SIZE - 1)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlabel(x_label, fontsize=FONT_SIZE)
     space = 0.75 * len(panels) / sum(heights)
     figure.subplots_adjust(left=0.08, right=0.98, top=1 - 0.45 / tall, bottom=1.2 / tall, hspace=2.2 * space)
-    handles = [
-        Patch(fc=colour, hatch=hatch, ec="white", label=kind) for kind, (colour, hatch) in LOOKS.items()
-    ]
-    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=FONT_SIZE - 1)
+    columns = {"loc": "lower center", "ncols": len(handles)}
+    figure.legend(handles=handles, **columns, frameon=False, fontsize=FONT_SIZE - 1)
     return figure
 
 
@@ -50,10 +71,6 @@ def _panel(axes, of_ranks: list[dict[str, float]], longest: float) -> None:
                     bbox={"fc": "white", "ec": "none", "pad": 1.5},
                 )  # fmt: skip
             left += width
-    axes.set(xlim=(0, 1.02 * longest), ylim=(len(of_ranks) - 0.5, -0.5))
-    axes.set_yticks(range(len(of_ranks)), [f"rank {rank}" for rank in range(len(of_ranks))])
-    axes.tick_params(labelsize=FONT_SIZE - 1)
-    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 1.02 * longest)
     axes.grid(axis="x", color="#D9D9D9", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)

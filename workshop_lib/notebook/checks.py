@@ -12,6 +12,7 @@ import numpy as np
 from workshop_lib import probes, ranks
 
 STUCK_HINT = "some rank waits for a message or a collective that never comes; see the lines above."
+ENDLESS_HINT = "the function does not end: is there a `while` whose condition stays true?"
 TRUNCATED_HINT = (
     "a message was larger than the array made ready for it: give that array the size of what arrives."
 )

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
+from workshop_lib.notebook import bars
 from workshop_lib.notebook.figures import (
     FONT_SIZE,
     GREY,
@@ -25,9 +26,9 @@ MB = 1e6
 BYTES = ("asked for by the busiest rank", "asked for by all ranks", "from the storage, when cold")
 HATCHES = ("", "//", "..")
 SPENT = {
-    "preloading": ("#009E73", "||"),
-    "waiting for input": ("#E69F00", "//"),
-    "computing": ("#0072B2", ""),
+    "preloading": bars.LOOKS["Allreduce"],
+    "waiting for input": bars.LOOKS["waiting"],
+    "computing": bars.LOOKS["computing"],
 }
 
 

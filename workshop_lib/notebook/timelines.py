@@ -1,5 +1,7 @@
 """Steps as bars over time, one band a rank: backward and its messages; or computing, waiting, messages."""
 
+from functools import partial
+
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -91,28 +93,17 @@ def steps(panels: dict[str, Timeline]) -> RecordFigure:
     """
     if not panels or not all(found.steps for found in panels.values()):
         raise ValueError("give at least one panel, and in each at least one step that all ranks have")
-    heights = [len(found.pieces) for found in panels.values()]
-    tall = 1.6 + 0.8 * len(panels) + 0.5 * sum(heights)
-    figure = RecordFigure(figsize=(12, tall), facecolor="white")
-    grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
-    longest_ms = 1e3 * max(found.seconds for found in panels.values())
-    for at, (title, found) in enumerate(panels.items()):
-        axes = figure.add_subplot(grid[at])
-        _bands(axes, found)
-        axes.set_xlim(0, 1.13 * longest_ms)
-        axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
-    axes.set_xlabel("milliseconds since the first of these steps began", fontsize=FONT_SIZE)
-    space = 0.8 * len(panels) / sum(heights)
-    figure.subplots_adjust(left=0.08, right=0.98, top=1 - 0.45 / tall, bottom=1.25 / tall, hspace=2.2 * space)
-    looks = [Patch(fc=colour, hatch=hatch, ec="white", label=k) for k, (colour, hatch) in STEP_LOOKS.items()]
+    right_ms = 1.13e3 * max(found.seconds for found in panels.values())
+    parts = {
+        title: (len(found.pieces), partial(_bands, found=found, right_ms=right_ms))
+        for title, found in panels.items()
+    }
     begins = Line2D([], [], color="black", lw=1.2, ls=(0, (4, 2)), label="a step begins")
-    figure.legend(
-        handles=[*looks, begins], loc="lower center", ncols=4, frameon=False, fontsize=FONT_SIZE - 1
-    )
-    return figure
+    x_label = "milliseconds since the first of these steps began"
+    return bars.stacked(parts, x_label, [*bars.patches(STEP_LOOKS), begins])
 
 
-def _bands(axes, found: Timeline) -> None:
+def _bands(axes, found: Timeline, right_ms: float) -> None:
     zero_s = found.steps[0][1]
     for rank, (pieces, shares) in enumerate(zip(found.pieces, found.shares(), strict=True)):
         for kind, start_s, end_s in pieces:
@@ -124,8 +115,4 @@ def _bands(axes, found: Timeline) -> None:
         axes.text(end_ms, rank, text, va="center", fontsize=FONT_SIZE, weight="bold")
     for _, start_s in found.steps:
         axes.axvline(1e3 * (start_s - zero_s), color="black", lw=1.2, ls=(0, (4, 2)))
-    axes.set_ylim(len(found.pieces) - 0.5, -0.5)
-    axes.set_yticks(range(len(found.pieces)), [f"rank {rank}" for rank in range(len(found.pieces))])
-    axes.tick_params(labelsize=FONT_SIZE - 1)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlim(0, right_ms)

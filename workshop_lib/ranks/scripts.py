@@ -27,7 +27,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
     print("$", shlex.join(words), flush=True)
     set_id = uuid.uuid4().hex[:12]
     process = subprocess.Popen(
-        [*LEASH, "--", beside_python(words[0]), *words[1:]],
+        [*LEASH, "--", _beside_python(words[0]), *words[1:]],
         env=os.environ | _settings() | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -59,8 +59,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
 
 
-def beside_python(program: str) -> str:
-    """The path of a program that is installed beside this Python; else its name."""
+def _beside_python(program: str) -> str:
     path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
 

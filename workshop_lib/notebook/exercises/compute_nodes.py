@@ -1,9 +1,8 @@
 """Checks of the exercises in 10_compute_nodes."""
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
+from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged, shown
 from workshop_lib.probes import compute_nodes as probes
 
-STUCK = "the function does not end: is there a `while` whose condition stays true?"
 KEYS = ("n", "N", "d", "j")
 RIGHT = {
     "theta": {"n": 16, "N": 4, "d": 32, "j": 2},
@@ -52,12 +51,12 @@ GPU_MISTAKES = {
 
 def aprun_options(function) -> Verdict:
     """`aprun_options(nodes, cores, threads_per_core, ranks_per_node)` returns {"n", "N", "d", "j"}."""
-    return judged(function, probes.aprun_options, _judge_options, stuck=STUCK)
+    return judged(function, probes.aprun_options, _judge_options, stuck=ENDLESS_HINT)
 
 
 def device_of(function) -> Verdict:
     """`device_of(rank, hosts)` returns the number of the GPU that this rank takes on its host."""
-    return judged(function, probes.device_of, _judge_device, stuck=STUCK)
+    return judged(function, probes.device_of, _judge_device, stuck=ENDLESS_HINT)
 
 
 def _judge_options(facts: list[dict]):

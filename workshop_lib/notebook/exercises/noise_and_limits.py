@@ -2,21 +2,19 @@
 
 import numpy as np
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
+from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged, shown
 from workshop_lib.probes import noise_and_limits as probes
 from workshop_lib.probes.compare import close
-
-STUCK = "the function does not end: is there a `while` whose condition stays true?"
 
 
 def noise_estimates(function) -> Verdict:
     """`noise_estimates(small_sq, big_sq, small_batch, big_batch)` returns |G|² and tr(Σ), without bias."""
-    return judged(function, probes.noise_estimates, _judge_noise, stuck=STUCK)
+    return judged(function, probes.noise_estimates, _judge_noise, stuck=ENDLESS_HINT)
 
 
 def compress(function) -> Verdict:
     """`compress(gradient, residual, k)` returns the values to send, their places, and the new residual."""
-    return judged(function, probes.compress, _judge_compress, stuck=STUCK)
+    return judged(function, probes.compress, _judge_compress, stuck=ENDLESS_HINT)
 
 
 def _judge_noise(facts: list[dict]):

@@ -1,9 +1,7 @@
 """Checks of the exercises in 08_scaling_curves."""
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged
+from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged
 from workshop_lib.probes import scaling as probes
-
-STUCK = "the function does not end: is there a `while` whose condition stays true?"
 
 # Speed-ups on 2 and 4 ranks for the probe's short table, whose numbers are made such that they tell how the
 # seconds of a number of ranks were put together.
@@ -51,17 +49,17 @@ SMALLEST = {
 
 def scaling_table(function) -> Verdict:
     """`scaling_table(seconds)` returns {ranks: (speed-up, efficiency)}."""
-    return judged(function, probes.scaling_table, _judge_table, stuck=STUCK)
+    return judged(function, probes.scaling_table, _judge_table, stuck=ENDLESS_HINT)
 
 
 def serial_fraction(function) -> Verdict:
     """`serial_fraction(speedup, n)` returns Amdahl's serial fraction for a measured speed-up on n ranks."""
-    return judged(function, probes.serial_fraction, _judge_fraction, stuck=STUCK)
+    return judged(function, probes.serial_fraction, _judge_fraction, stuck=ENDLESS_HINT)
 
 
 def smallest_batch(function) -> Verdict:
     """`smallest_batch(share, …)` returns the batch from which on communication is at most that share."""
-    return judged(function, probes.smallest_batch, _judge_batch, stuck=STUCK)
+    return judged(function, probes.smallest_batch, _judge_batch, stuck=ENDLESS_HINT)
 
 
 def _judge_table(facts: list[dict]):

@@ -1,9 +1,8 @@
 """Checks of the exercises in 08b_where_the_time_goes."""
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
+from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged, shown
 from workshop_lib.probes import time_goes as probes
 
-STUCK = "the function does not end: is there a `while` whose condition stays true?"
 # What a likely mistake returns for the probe's first shares and for the second.
 MISTAKES = {
     (0, 1): "that rank waits longest: it waits *for* somebody. Who does not wait?",
@@ -15,12 +14,12 @@ MISTAKES = {
 
 def straggler(function) -> Verdict:
     """`straggler(shares)` returns the rank that the others wait for, or None."""
-    return judged(function, probes.straggler, _judge_straggler, stuck=STUCK)
+    return judged(function, probes.straggler, _judge_straggler, stuck=ENDLESS_HINT)
 
 
 def fair_speedups(function) -> Verdict:
     """`fair_speedups(runs)` returns {(ranks, threads): speed-up} against a fair baseline."""
-    return judged(function, probes.fair_speedups, _judge_speedups, stuck=STUCK)
+    return judged(function, probes.fair_speedups, _judge_speedups, stuck=ENDLESS_HINT)
 
 
 def _judge_straggler(facts: list):
@@ -46,13 +45,9 @@ def _judge_speedups(facts: list):
     told = f"(2, 1) is 1.9 and (2, 2) is 1.5, not {found[2, 1]:.4g} and {found[2, 2]:.4g}. "
     yield (
         "against 1 rank with as many threads, where each thread has a core",
-        _right(values),
+        values == tuple(right.values()),
         told + _hint(found),
     )
-
-
-def _right(values: tuple) -> bool:
-    return values == tuple(probes.SPEEDUPS.values())
 
 
 def _hint(found: dict) -> str:
