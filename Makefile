@@ -2,6 +2,7 @@
 
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
+REPEATS ?= 2
 NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
@@ -26,25 +27,27 @@ lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
 test: setup ## run all tests
 	@$(BIN)/python -m pytest
 
-demo: setup ## train for real with every backend on 1 and 2 ranks: table and curves (25 minutes on two cores)
+demo: setup ## train for real with every backend on 1 and 2 ranks: table and curves (REPEATS=2: 25 minutes on two cores)
 	@rm -f $(BUILD)/demo.jsonl
-	@$(BIN)/python -m workshop_lib sweep --ranks 1,2 --repeats 2 --out $(BUILD)/demo.jsonl
+	@$(BIN)/python -m workshop_lib sweep --ranks 1,2 --repeats $(REPEATS) --out $(BUILD)/demo.jsonl
 	@$(BIN)/python -m workshop_lib plot $(BUILD)/demo.jsonl --out-dir $(BUILD)
 
-# Accuracy does not depend on what else runs: a job a seed, and `make -j2 large-batch` uses two cores.
-LARGE_BATCH = $(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 \
-	--emulate-workers 1,4,8,16,32,64,128,256 --seed $* --out $(BUILD)/large_batch_$*.jsonl
+# Accuracy does not depend on what else runs: a job a recipe, and `make -j2 large-batch` uses two cores.
+SEEDS ?= 1 2 3
 AS_PUBLISHED = --optimizer sgd --momentum 0.5 --no-nesterov --lr 0.01 --decay none
+large-batch-linear: RECIPE = $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 0
+large-batch-warmup: RECIPE = $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 5
+large-batch-sqrt: RECIPE = $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
+large-batch-lars: RECIPE = --optimizer lars --lr 1.75 --lr-scaling sqrt --warmup-epochs 5 --decay polynomial
 
-large-batch: large-batch-1 large-batch-2 large-batch-3 ## accuracy against 1 to 256 emulated workers (with -j2; three hours)
-	@$(BIN)/python -m workshop_lib plot $(BUILD)/large_batch_[123].jsonl --out-dir $(BUILD)
+large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-lars ## accuracy against 1 to 256 emulated workers (with -j2; three hours)
+	@$(BIN)/python -m workshop_lib plot $(BUILD)/large_batch_*.jsonl --out-dir $(BUILD)
 
 large-batch-%: setup
 	@rm -f $(BUILD)/large_batch_$*.jsonl
-	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 0
-	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs 5
-	@$(LARGE_BATCH) $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
-	@$(LARGE_BATCH) --optimizer lars --lr 1.75 --lr-scaling sqrt --warmup-epochs 5 --decay polynomial
+	@for seed in $(SEEDS); do \
+		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 --seed $$seed \
+			--emulate-workers 1,4,8,16,32,64,128,256 $(RECIPE) --out $(BUILD)/large_batch_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo large_batch; do \
