@@ -79,6 +79,18 @@ def test_the_command_writes_records_and_the_best_rates_follow(folder, tmp_path, 
     assert json.loads(out.read_text().splitlines()[0])["what"]["lrs"] == [0.01, 0.1]
 
 
+def test_a_rate_is_given_up_by_the_slowest_seed_of_the_best_one(monkeypatch):
+    needs = {(0.2, 1): 10, (0.2, 2): 40, (0.1, 1): 60, (0.1, 2): 9, (0.4, 1): 61, (0.4, 2): 8}
+
+    def measure(batch, lr, seed, target, max_steps):
+        return needs[lr, seed] if max_steps is None or needs[lr, seed] <= max_steps else None
+
+    monkeypatch.setattr(steps_to_target, "measure", measure)
+    found = list(steps_to_target.tune([64], [0.1, 0.2, 0.4], [1, 2]))
+    taken = {(record["what"]["lr"], record["what"]["seed"]): record["steps"] for record in found}
+    assert taken == needs | {(0.4, 1): None}, "the limit is 1.5 times 40, whatever a lucky seed took"
+
+
 def test_the_best_rate_is_that_of_the_median_seed_and_reached_by_all():
     def made(batch, lr, *of_seeds):
         what = {"batch": batch, "lrs": [0.1, 0.2, 0.4], "lr": lr}

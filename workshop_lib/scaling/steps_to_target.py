@@ -81,18 +81,21 @@ def tune(
     """Yield a record for each batch, learning rate and seed; `how` goes to `measure`.
 
     Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken
-    1.5 times the steps of the batch's best run so far: it cannot be the best.
+    1.5 times the steps of the slowest seed at the batch's best rate so far.
     """
     lrs, seeds = sorted(lrs), list(seeds)
     outwards = sorted(lrs, key=lambda lr: abs(lrs.index(lr) - len(lrs) // 2))
     for batch in batches:
-        best = None
-        for lr, seed in itertools.product(outwards, seeds):
-            limits = filter(None, (how.get("max_steps"), best and math.ceil(1.5 * best)))
-            steps = measure(batch, lr, seed, target, **(how | {"max_steps": min(limits, default=None)}))
-            best = min(filter(None, (best, steps)), default=None)
-            what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
-            yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": steps}
+        slowest = None
+        for lr in outwards:
+            limits = filter(None, (how.get("max_steps"), slowest and math.ceil(1.5 * slowest)))
+            limit, taken = min(limits, default=None), []
+            for seed in seeds:
+                taken.append(measure(batch, lr, seed, target, **(how | {"max_steps": limit})))
+                what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
+                yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": taken[-1]}
+            if None not in taken:
+                slowest = min(filter(None, (slowest, max(taken))))
 
 
 def best_rates(found: Iterable[dict]) -> dict[int, dict]:
