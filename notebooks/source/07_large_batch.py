@@ -208,8 +208,13 @@ full = records.read(ROOT / "assets" / "results" / "large_batch.jsonl")
 worker_curve(full)
 
 # %% [markdown]
-# `make large-batch` trains all these runs again, which takes hours on two cores. *Try it:* which recipe is best at 32
-# workers, and is the same best at 256?
+# With linear scaling all is well up to 32 workers, and with 256 every run collapsed. In between it depends on the seed, as the bars
+# say: a collapse is a matter of luck near its edge, and one run proves little there. Five epochs of warm-up do not move the
+# edge far. LARS trains at every number of workers; why, is the rest of this notebook.
+#
+# `make -j2 large-batch` trains all these runs again, which takes hours on two cores; one seed of the two linear curves takes less
+# than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* which recipe is best at 32 workers, and
+# is the same best at 256?
 #
 # ## Why the first steps are the dangerous ones
 #

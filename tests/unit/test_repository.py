@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from workshop_lib.cli import app
 from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import records
+from workshop_lib.scaling import curves, large_batch, records
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
@@ -53,6 +53,24 @@ def test_the_figures_are_what_the_records_draw(tmp_path):
         kept, drawn = (image.imread(folder / name) for folder in (FIGURES, tmp_path))
         assert kept.shape == drawn.shape, f"run `make figures`: {name} has another size"
         assert abs(kept - drawn).mean() < 0.002, f"run `make figures`: {name} shows something else"
+
+
+def test_every_point_of_the_readmes_scaling_figure_has_a_spread():
+    points = curves.throughput(curves.to_frame(records.read(RESULTS / "demo.jsonl")))
+    assert points["repeats"].min() >= 5, points[["backend", "world_size", "repeats"]]
+
+
+def test_the_large_batch_records_show_what_notebook_07_says_of_them():
+    found = large_batch.accuracies(records.read(RESULTS / "large_batch.jsonl"))
+    reached = found.set_index(["recipe", "workers"])["test_accuracy"].sort_index()
+    for recipe in found["recipe"].unique():
+        assert set(reached[recipe].index) == {1, 4, 8, 16, 32, 64, 128, 256}, recipe
+    for recipe in ("linear", "linear, 5 warm-up epochs"):
+        assert reached[recipe][:32].min() > 98.5, "all is well up to 32 workers"
+        assert reached[recipe][256].max() < 15, "with 256 every run collapsed"
+        edge = reached[recipe][128]
+        assert edge.max() - edge.min() > 20, "in between it depends on the seed"
+    assert reached["LARS, square root, 5 warm-up epochs"].min() > 98, "LARS trains at every number of workers"
 
 
 def test_the_readme_tells_the_minutes_of_each_notebook():
