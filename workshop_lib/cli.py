@@ -235,12 +235,13 @@ def sweep(
         done = []
         try:
             start = lambda n: ranks_module.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
-            for record in run_sweep(start, counts, options, repeats, timeout, compare=workers == [None]):
+            of_speed = workers == [None]  # else it is about accuracy
+            for record in run_sweep(start, counts, options, repeats, timeout, compare=of_speed, restart=True):
                 records.write(out, record)
                 done.append(record)
         finally:
             ranks_module.stop()
-        if workers == [None]:  # else it is not about speed
+        if of_speed:
             Console().print(curves.summary(done))
         print(f"records: {out}")
 

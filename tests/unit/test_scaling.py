@@ -192,6 +192,12 @@ def test_a_sweep_goes_round_the_options_in_each_repeat(capsys):
     assert "ddp, 2 ranks: 8,200 samples/s" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_a_sweep_that_restarts_goes_round_the_numbers_of_ranks_too():
+    records = list(sweeping.sweep(Team, [1, 2], ["mpi", "ddp"], repeats=2, restart=True))
+    order = [(record["what"]["world_size"], record["what"]["backend"]) for record in records]
+    assert order == [(n, backend) for _ in range(2) for n in (1, 2) for backend in ("mpi", "ddp")]
+
+
 def test_a_sweep_can_choose_its_options_by_the_number_of_ranks():
     records = sweeping.sweep(Team, [1, 4], lambda n: [f"made for {n}"])
     assert [record["what"]["backend"] for record in records] == ["made for 1", "made for 4"]

@@ -14,27 +14,35 @@ def sweep(
     timeout_s: float = 3600.0,
     show: bool = True,
     compare: bool = False,
+    restart: bool = False,
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
     `start(n)` gives a team of n ranks. `options` is a list of TrainOptions, or a function that gives one for
     n ranks, as in weak scaling, where the samples grow with the ranks. Repeats go round the options, so that
-    a slow minute of the machine touches all of them; runs never overlap, since they would share the cores
-    they are measured on.
+    a slow minute of the machine touches all of them; with `restart` round the numbers of ranks too, which
+    costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
+    never overlap, since they would share the cores they are measured on.
     A line a run is printed; `show` adds each run's own progress. `compare` first compares each of the
     options with one process (training/ladder.py), and puts what was found into the records.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1.")
-    for n in rank_counts:
+    blocks = [(n, range(repeats)) for n in rank_counts]
+    if restart:
+        blocks = [(n, [repeat]) for repeat in range(repeats) for n in rank_counts]
+    found = {}
+    for n, of_block in blocks:
         team, chosen = start(n), options(n) if callable(options) else options
-        found = [
-            {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
-            for option in chosen
-        ]
-        for repeat in range(repeats):
-            for option, more in zip(chosen, found, strict=True):
-                record = more | team.train(option, timeout=timeout_s, show=show)
+        if compare and n not in found:
+            found[n] = [
+                team.run(ladder.compare, option, timeout=timeout_s, show=False)[0] for option in chosen
+            ]
+        for repeat in of_block:
+            for index, option in enumerate(chosen):
+                record = team.train(option, timeout=timeout_s, show=show)
+                if compare:
+                    record = {"ladder": found[n][index]} | record
                 again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
                 print(f"{result_line(record)}{again}", flush=True)
                 yield record
