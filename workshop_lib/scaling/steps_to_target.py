@@ -25,7 +25,7 @@ from workshop_lib.training import SCHEMA
 
 KIND = "steps_to_target"
 TARGET, TEST_SAMPLES, MAX_EPOCHS = 0.97, 1000, 10
-BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+BATCHES = (16, 32, 64, 128, 256, 512, 1024)
 LRS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 LOOK_EVERY = 1.1  # the number of steps grows by this factor from one test to the next
 
