@@ -229,7 +229,8 @@ limits.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at ea
 # below and left of the curve. At the critical batch both cost twice their minimum; far right is slow and cheap, far left is
 # quick and wasteful.
 #
-# A few points give a rough fit, as the interval says. The full measurement trains 126 times:
+# A few points give a rough fit, as the interval says. The long run, kept in `assets/results/steps_to_target.jsonl`, trained 126
+# times:
 #
 #     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
 #
