@@ -41,7 +41,7 @@ large-batch-sqrt: RECIPE = $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
 large-batch-lars: RECIPE = --optimizer lars --lr 1.75 --lr-scaling sqrt --warmup-epochs 5 --decay polynomial
 
 large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-lars ## accuracy against 1 to 256 emulated workers (with -j2; three hours)
-	@$(BIN)/python -m workshop_lib plot $(BUILD)/large_batch_*.jsonl --out-dir $(BUILD)
+	@$(BIN)/python -m workshop_lib plot $(patsubst large-batch-%,$(BUILD)/large_batch_%.jsonl,$^) --out-dir $(BUILD)
 
 large-batch-%: setup
 	@rm -f $(BUILD)/large_batch_$*.jsonl

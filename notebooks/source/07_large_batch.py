@@ -26,6 +26,7 @@ from workshop_lib.notebook.prediction import predict
 from workshop_lib.notebook.worker_curve import worker_curve
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
+from workshop_lib.scaling.large_batch import accuracies
 from workshop_lib.training import optimizers, schedules
 from workshop_lib.training.ladder import largest_relative_difference, weights
 from workshop_lib.training.options import TrainOptions
@@ -364,18 +365,10 @@ pd.DataFrame(rows).sort_values("test accuracy (%)", ascending=False).round(2).re
 # LARS, which trained at every batch:
 
 # %%
-gap = pd.DataFrame(
-    [
-        {
-            "workers": run["what"]["emulate_workers"],
-            "training accuracy (%)": 100 * run["epochs"][-1]["train_accuracy"],
-            "test accuracy (%)": 100 * run["epochs"][-1]["test_accuracy"],
-        }
-        for run in full
-        if run["what"]["optimizer"] == "lars"
-    ]
-)
-gap.groupby("workers").mean().round(2)
+ends = accuracies(full)
+columns = {"train_accuracy": "training accuracy (%)", "test_accuracy": "test accuracy (%)"}
+lars = ends[ends["recipe"].str.startswith("LARS")].rename(columns=columns)
+lars.groupby("workers")[[*columns.values()]].mean().round(2)
 
 # %% [markdown]
 # Training accuracy lies lower throughout: it is measured with dropout. What counts is how the two move. Where both fall, the

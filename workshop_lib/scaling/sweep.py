@@ -34,15 +34,16 @@ def sweep(
     found = {}
     for n, of_block in blocks:
         team, chosen = start(n), options(n) if callable(options) else options
-        if compare and n not in found:
+        if n not in found:
             found[n] = [
-                team.run(ladder.compare, option, timeout=timeout_s, show=False)[0] for option in chosen
+                {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]}
+                if compare
+                else {}
+                for option in chosen
             ]
         for repeat in of_block:
-            for index, option in enumerate(chosen):
-                record = team.train(option, timeout=timeout_s, show=show)
-                if compare:
-                    record = {"ladder": found[n][index]} | record
+            for option, more in zip(chosen, found[n], strict=True):
+                record = more | team.train(option, timeout=timeout_s, show=show)
                 again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
                 print(f"{result_line(record)}{again}", flush=True)
                 yield record
