@@ -75,6 +75,13 @@ def test_the_result_of_one_rank_stands_on_a_line_of_its_own(tmp_path):
     assert [line for line in ran.stdout.splitlines() if line.startswith("mpi, 1 rank: ")]
 
 
+@pytest.mark.parametrize("network", ["workshop", "classic"])
+def test_ddp_trains_without_a_warning(network):
+    ran = workshop("train", "--ranks", "2", "--backend", "ddp", "--network", network, *SMALL)
+    assert ran.returncode == 0, ran.stderr
+    assert "Warning" not in ran.stdout + ran.stderr
+
+
 @pytest.mark.parametrize("ranks", [(), ("--ranks", "2")])
 def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
     out = tmp_path / "runs.jsonl"

@@ -65,6 +65,12 @@ def test_the_ranks_stay_equal_and_train(found):
         assert all(way["moved"] > 1e-3 for way in of_rank.values())
 
 
+def test_with_feedback_a_fiftieth_of_the_bytes_trains_as_well(found):
+    for of_rank in found["on MNIST"]:
+        assert of_rank["top 1 %"] > of_rank["fp32"] - 0.04
+        assert of_rank["top 1 %, no feedback"] < of_rank["top 1 %"] - 0.05
+
+
 def test_the_counter_takes_nothing_away(found):
     assert found["untouched"] == [True] * len(found["untouched"])
 

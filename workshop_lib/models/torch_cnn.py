@@ -31,7 +31,11 @@ def build(seed: int, network: str = "workshop") -> nn.Sequential:
     """The network with weights drawn from `seed`, the same wherever it is built."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        return NETWORKS[network]()
+        model = NETWORKS[network]()
+    # Of one channel both orders are the same memory, but DDP warns of strides that are not its gradient's.
+    first = model[0].weight
+    first.data = torch.empty_like(first, memory_format=torch.channels_last).copy_(first)
+    return model
 
 
 def workshop() -> nn.Sequential:
