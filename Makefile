@@ -13,10 +13,10 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test demo large-batch figures notebooks run-notebooks bench clean distclean
+.PHONY: help setup lab test demo large-batch large-batch-search figures notebooks run-notebooks bench clean distclean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
@@ -48,6 +48,20 @@ large-batch-%: setup
 	@for seed in $(SEEDS); do \
 		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 --seed $$seed \
 			--emulate-workers 1,4,8,16,32,64,128,256 $(RECIPE) --out $(BUILD)/large_batch_$*.jsonl || exit 1; done
+
+# The search for a rate with which 128 workers train: four optimizers, four peak rates each, all else alike.
+search-sgd: RATES = 0.1 0.2 0.4 0.8
+search-lars: RATES = 5 10 20 40
+search-lamb: RATES = 0.01 0.02 0.04 0.08
+search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
+
+large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## those rates (with -j2: 20 minutes)
+
+search-%: setup
+	@rm -f $(BUILD)/search_$*.jsonl
+	@for lr in $(RATES); do \
+		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --epochs 32 --emulate-workers 128 --warmup-epochs 5 \
+			--decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo large_batch; do \

@@ -1,13 +1,22 @@
-"""LARS, LARC and LAMB against what others have written, step for step."""
+"""LARS, LARC, LAMB and RMSProp to SGD against what others have written, step for step.
+
+Where no library has the rule, it is written out here from its paper, in NumPy and double precision.
+"""
+
+import importlib
+import inspect
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from workshop_lib.training.optimizers import TRUST, Lamb, Lars
+from workshop_lib.training.optimizers import TRUST, Lamb, Lars, RmspropToSgd, sgd_share
+from workshop_lib.training.schedules import STARTING_LR
 
 STEPS = 20
 SHAPES = {"weight": (7, 5), "kernel": (3, 2, 4, 4), "bias": (5,)}
+WARM_UP = [0.5 * min(1, (step + 1) / 10) for step in range(STEPS)]
 
 
 def parameters():
@@ -20,14 +29,29 @@ def gradients(step):
     return [torch.randn(shape, generator=random) * (1 + i) for i, shape in enumerate(SHAPES.values())]
 
 
-def trained(make):
+def trained(make, rates=None):
+    """Parameters after STEPS steps, with a rate for each if these are given."""
     found = parameters()
     optimizer = make(found)
     for step in range(STEPS):
         for p, gradient in zip(found, gradients(step), strict=True):
             p.grad = gradient
+        if rates is not None:
+            optimizer.param_groups[0]["lr"] = rates[step]
         optimizer.step()
     return [p.detach().numpy() for p in found]
+
+
+def by_formula(update):
+    """The same, where update(w, g, state, step) is the next w; the state begins as zeros."""
+    found = []
+    for index, p in enumerate(parameters()):
+        w = p.detach().double().numpy()
+        state = {name: np.zeros_like(w) for name in ("v", "m", "s")}
+        for step in range(STEPS):
+            w = update(w, gradients(step)[index].double().numpy(), state, step)
+        found.append(w)
+    return found
 
 
 def largest_difference(a, b):
@@ -45,6 +69,26 @@ def test_lars_is_that_of_a_library(weight_decay, momentum):
     assert largest_difference(trained(lambda p: torch.optim.SGD(p, **options)), theirs) > 1e-2
 
 
+def test_lars_has_the_rate_of_each_step_inside_the_momentum():
+    """You et al. 2017, Algorithm 1, in a warm-up. In libraries the rate is outside: then another rule."""
+    import pytorch_optimizer as library
+
+    trust, decay = 0.05, 0.01
+
+    def update(w, g, state, step):
+        local = 1.0
+        if w.ndim > 1:
+            local = trust * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
+            g = g + decay * w
+        state["v"] = 0.9 * state["v"] + WARM_UP[step] * local * g
+        return w - state["v"]
+
+    ours = trained(lambda p: Lars(p, momentum=0.9, weight_decay=decay, trust=trust), WARM_UP)
+    assert largest_difference(ours, by_formula(update)) < 1e-6
+    options = {"momentum": 0.9, "weight_decay": decay, "trust_coefficient": trust}
+    assert largest_difference(ours, trained(lambda p: library.LARS(p, **options), WARM_UP)) > 1e-2
+
+
 def test_larc_takes_no_larger_step_than_sgd():
     """Where the layer's own rate is the larger, it is SGD; where it is the smaller, LARS at a rate of 1."""
     sgd = trained(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
@@ -53,18 +97,105 @@ def test_larc_takes_no_larger_step_than_sgd():
     assert largest_difference(trained(lambda p: Lars(p, lr=1.0, trust=1e-3, clip=True)), small) < 1e-6
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_lamb_is_that_of_keras(weight_decay):
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_larc_clips_layer_by_layer(momentum):
+    """The rule of NVIDIA's apex (apex/parallel/LARC.py), of layers alone: there it is of biases too."""
+    lr, trust, decay = 0.015, 0.02, 0.01
+    clipped = []
+
+    def update(w, g, state, step):
+        if w.ndim > 1:
+            w_norm, g_norm = np.linalg.norm(w), np.linalg.norm(g)
+            rate = trust * w_norm / (g_norm + decay * w_norm + 1e-8) / lr
+            clipped.append((w.ndim, rate > 1))
+            g = min(rate, 1) * (g + decay * w)
+        state["v"] = momentum * state["v"] + g
+        return w - lr * state["v"]
+
+    expected = by_formula(update)
+    assert (2, True) in clipped and (4, False) in clipped, "both kinds in one model"
+    ours = trained(lambda p: Lars(p, lr, momentum, decay, trust, clip=True))
+    assert largest_difference(ours, expected) < 1e-6
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lamb_is_that_of_the_paper_and_adam_for_biases(weight_decay):
+    """You et al. 2020, Algorithm 2, with φ(x) = x."""
+
+    def update(w, g, state, step):
+        state["m"] = 0.9 * state["m"] + 0.1 * g
+        state["s"] = 0.999 * state["s"] + 0.001 * g**2
+        mean, square = state["m"] / (1 - 0.9 ** (step + 1)), state["s"] / (1 - 0.999 ** (step + 1))
+        direction = mean / (np.sqrt(square) + 1e-6) + weight_decay * w
+        return w - 0.01 * np.linalg.norm(w) / np.linalg.norm(direction) * direction
+
+    *layers, bias = trained(lambda p: Lamb(p, lr=0.01, weight_decay=weight_decay))
+    assert largest_difference(layers, by_formula(update)[:2]) < 1e-6
+    adam = trained(lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-6))
+    assert largest_difference([bias], adam[2:]) < 1e-6
+
+
+def test_lamb_is_that_of_keras():
+    """Of layers, without weight decay: Keras scales biases too, and decays before the step."""
     keras = pytest.importorskip("keras")
     theirs = []
-    for index, p in enumerate(parameters()[:2]):  # Keras scales biases too
+    for index, p in enumerate(parameters()[:2]):
         variable = keras.Variable(p.detach().numpy())
         optimizer = keras.optimizers.Lamb(learning_rate=0.01, epsilon=1e-6)
         optimizer.build([variable])
         for step in range(STEPS):
-            # Keras lets weights decay before the step, and not as a part of it.
             optimizer.apply([gradients(step)[index].numpy()], [variable])
         theirs.append(np.asarray(variable))
-    ours = trained(lambda p: Lamb(p, lr=0.01, weight_decay=weight_decay))[:2]
-    same = largest_difference(ours, theirs) < 1e-6
-    assert same == (weight_decay == 0.0)
+    assert largest_difference(trained(lambda p: Lamb(p, lr=0.01))[:2], theirs) < 1e-6
+
+
+def elu_share(step, switch_steps):
+    """Akiba et al. 2017: as the ELU, about epoch 10 of 12.5 with a period of 5, and at most 1."""
+    z = 2 * (12.5 * step / switch_steps - 10) / 5
+    return min(1.0, (1 + functional.elu(torch.tensor(z, dtype=torch.float64)).item()) / 2)
+
+
+def test_the_share_of_sgd_has_the_shape_of_the_elu():
+    found = [sgd_share(step, 100) for step in range(111)]
+    assert found == pytest.approx([elu_share(step, 100) for step in range(111)], rel=1e-12)
+    assert [found[step] for step in (0, 80, 90, 100, 110)] == pytest.approx(
+        [np.exp(-4) / 2, 0.5, 0.75, 1.0, 1.0]
+    )
+    assert sgd_share(0, 0) == 1.0, "without a warm-up it is SGD"
+
+
+def test_rmsprop_to_sgd_begins_as_rmsprop_and_ends_as_sgd():
+    """RMSProp with momentum at a rate of (1 − m)·ρ; the first share of SGD is 0.9 %, and its rate here 0."""
+    share, rate = np.exp(-4) / 2, 0.1
+    theirs = trained(lambda p: torch.optim.RMSprop(p, 0.1 * rate * (1 - share), momentum=0.9))
+    ours = trained(lambda p: RmspropToSgd(p, lr=0.0, switch_steps=10**9, rmsprop_lr=rate))
+    assert largest_difference(ours, theirs) < 1e-6
+    sgd = trained(lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9))
+    assert largest_difference(trained(lambda p: RmspropToSgd(p, lr=0.02, switch_steps=0)), sgd) < 1e-6
+
+
+def test_rmsprop_to_sgd_is_the_paper_s_rule_but_for_the_factor_that_it_names():
+    """Akiba et al. 2017, in all phases: Δ ← m·Δ − (α_SGD + α_RMSprop / (√s + ε))·g;  w ← w + η·Δ."""
+    lr, rate = 0.02, 0.05
+
+    def update(w, g, state, step):
+        share = elu_share(step, 16)
+        alpha = (1 - 0.9) * (1 - share) * rate / lr
+        state["s"] = 0.99 * state["s"] + 0.01 * g**2
+        state["v"] = 0.9 * state["v"] - (share + alpha / (np.sqrt(state["s"]) + 1e-8)) * g
+        return w + lr * state["v"]
+
+    ours = trained(lambda p: RmspropToSgd(p, lr, 0.9, switch_steps=16, rmsprop_lr=rate))
+    assert largest_difference(ours, by_formula(update)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("library", "names"),
+    [("keras.optimizers", ["Adam", "RMSprop", "SGD"]), ("torch.optim", ["Adam", "Adagrad", "Adadelta"])],
+)
+def test_starting_rates_are_the_defaults_of_libraries(library, names):
+    pytest.importorskip(library.partition(".")[0])
+    for name in names:
+        options = inspect.signature(getattr(importlib.import_module(library), name)).parameters
+        default = (options.get("learning_rate") or options["lr"]).default
+        assert STARTING_LR[name.lower()] == default, name

@@ -1,8 +1,16 @@
-"""Wrong options are refused before anything starts, with value and remedy."""
+"""Wrong options are refused before anything starts, with value and remedy; what precision and network do."""
 
 import pytest
+import torch
+from ranks.ladder import write_small_mnist
 
+from workshop_lib.models import torch_cnn
+from workshop_lib.training import loop, optimizers
+from workshop_lib.training.backends.base import Backend
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import World
+
+ALONE = World(0, 1, 0, "single")
 
 
 @pytest.mark.parametrize(
@@ -63,3 +71,53 @@ def test_workers_that_cannot_be_shared_are_refused():
         TrainOptions(emulate_workers=3).global_batch(2)
     with pytest.raises(ValueError, match="global batch 3: use a batch_size that 2 ranks can share"):
         TrainOptions(emulate_workers=1, batch_size=3).global_batch(2)
+
+
+def outputs_of_layers(model, forward):
+    """What each layer with weights gives for three images, and what `forward` gives."""
+    found = []
+    for layer in model:
+        if list(layer.parameters()):
+            layer.register_forward_hook(lambda *called: found.append(called[2]))
+    return found, forward(torch.zeros(3, 1, 28, 28))
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dtype):
+    options = TrainOptions(precision=precision)
+    model = torch_cnn.build(1)
+    backend = Backend(ALONE, torch.device("cpu"))
+    forward, optimizer = backend.prepare(model, optimizers.maker(options, 0), options)
+    found, logits = outputs_of_layers(model, forward)
+    assert [output.dtype for output in found] == [dtype] * 3
+    torch.nn.functional.cross_entropy(logits, torch.tensor([1, 2, 3])).backward()
+    optimizer.step()
+    of_steps = [value.dtype for state in optimizer.state.values() for value in state.values()]
+    of_weights = [kept.dtype for p in model.parameters() for kept in (p, p.grad)]
+    assert {logits.dtype, *of_weights, *of_steps} == {torch.float32}
+
+
+def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
+    write_small_mnist(tmp_path)
+    few = {"train_samples": 320, "epochs": 1, "data_dir": str(tmp_path), "warmup_epochs": 0.0}
+    losses = []
+    for precision in ("fp32", "bf16"):
+        backend = Backend(ALONE, torch.device("cpu"))
+        (row,) = loop.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
+        losses.append(row["train_loss"])
+    print(losses)
+    assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
+
+
+def test_the_classic_network_has_the_published_layers():
+    """Of PyTorch's example: two convolutions of 5 x 5 with 10 and 20 channels, and layers of 50 and 10."""
+    model = torch_cnn.build(1, "classic").eval()
+    found, logits = outputs_of_layers(model, model)
+    assert [tuple(output.shape[1:]) for output in found] == [(10, 24, 24), (20, 8, 8), (50,), (10,)]
+    assert [tuple(p.shape) for p in model.parameters() if p.dim() > 1] == [
+        (10, 1, 5, 5),
+        (20, 10, 5, 5),
+        (50, 320),
+        (10, 50),
+    ]
+    assert logits.shape == (3, 10)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from workshop_lib.cli import app
 from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import curves, large_batch, records
+from workshop_lib.scaling import critical_batch, curves, large_batch, records, steps_to_target
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
@@ -71,6 +71,14 @@ def test_the_large_batch_records_show_what_notebook_07_says_of_them():
         edge = reached[recipe].loc[128]
         assert edge.max() - edge.min() > 20, "in between it depends on the seed"
     assert reached["LARS, square root, 5 warm-up epochs"].min() > 98, "LARS trains at every number of workers"
+
+
+def test_the_long_run_bears_out_what_notebook_07b_says_of_the_rule_of_thumb():
+    found = critical_batch.fit(*steps_to_target.pairs(records.read(RESULTS / "steps_to_target.jsonl")))
+    rule_of_thumb = 60_000**0.5
+    assert found.intervals["b_crit"][1] < rule_of_thumb
+    assert 2.5 < rule_of_thumb / found.b_crit < 3.5, "three times the critical batch"
+    assert 3.5 < found.samples(rule_of_thumb) / found.e_min < 4.5, "four times the fewest samples"
 
 
 def test_the_readme_tells_the_minutes_of_each_notebook():

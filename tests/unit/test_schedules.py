@@ -1,8 +1,14 @@
-"""Learning-rate schedules as functions of the step."""
+"""Learning-rate schedules as functions of the step, and the rates of a run."""
 
 import pytest
+import torch
+from ranks.ladder import write_small_mnist
 
-from workshop_lib.training.schedules import DECAYS, END, lr_at, scale_lr
+from workshop_lib.training import loop
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.schedules import DECAYS, END, STARTING_LR, lr_at, scale_lr
+from workshop_lib.training.world import World
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("none", 0.1), ("sqrt", 0.2), ("linear", 0.4)])
@@ -49,3 +55,34 @@ def test_decays(decay, expected):
 def test_the_step_falls_where_the_epochs_of_the_paper_do():
     rates = [lr_at(epoch, 90, 1.0, decay="step") for epoch in (29, 30, 59, 60, 79, 80)]
     assert rates == pytest.approx([1, 0.1, 0.1, 0.01, 0.01, 0.001])
+
+
+class RatesOfTheOptimizer(Backend):
+    """What the optimizer was told, step by step."""
+
+    def wrap(self, model, make_optimizer):
+        forward, self.optimizer = super().wrap(model, make_optimizer)
+        self.rates = []
+        return forward, self.optimizer
+
+    def average_gradients(self):
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(
+    ("warmup", "expected"), [("constant", [0.01, 0.01, 0.01]), ("linear", [0.04 / 3, 0.08 / 3, 0.04])]
+)
+def test_a_run_warms_up_as_it_is_told(tmp_path, warmup, expected):
+    """Four workers, whose peak is four times the rate of one: three steps of warm-up and two at the peak."""
+    write_small_mnist(tmp_path)
+    how = {"lr": 0.01, "lr_scaling": "linear", "emulate_workers": 4, "decay": "none", "epochs": 1}
+    sizes = {"train_samples": 5 * 4 * 64, "warmup_epochs": 3 / 5, "data_dir": str(tmp_path)}
+    alone = World(0, 1, 0, "single")
+    backend = RatesOfTheOptimizer(alone, torch.device("cpu"))
+    record = loop.train(TrainOptions(warmup=warmup, **how, **sizes), (), alone, backend)
+    assert backend.rates == pytest.approx([*expected, 0.04, 0.04])
+    assert record["epochs"][0]["lr"] == pytest.approx(0.04)
+
+
+def test_starting_rates():
+    assert STARTING_LR == {"adam": 0.001, "rmsprop": 0.001, "sgd": 0.01, "adagrad": 0.01, "adadelta": 1.0}

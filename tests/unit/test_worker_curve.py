@@ -53,6 +53,8 @@ def test_one_row_a_finished_run_with_its_last_epoch():
 def test_runs_that_differ_in_more_than_the_recipe_are_refused():
     with pytest.raises(RecordError, match="epochs = 2 and 3"):
         accuracies([*FOUND, emulated(8, 0.9, epochs=3)])
+    with pytest.raises(RecordError, match="lr = 0.1 and 0.2"):
+        accuracies([*FOUND, emulated(8, 0.9, seed=3, lr=0.2)])
     with pytest.raises(RecordError, match="nothing to draw"):
         accuracies([])
 

@@ -4,12 +4,19 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator, PercentFormatter
 
-from workshop_lib.notebook.figures import GREY, RecordFigure, Style, draw_legend, handle_of, new_figure
+from workshop_lib.notebook.figures import (
+    GREY,
+    LEVEL,
+    RecordFigure,
+    Style,
+    draw_legend,
+    handle_of,
+    new_figure,
+)
 from workshop_lib.scaling.critical_batch import Fit
 
 # The simple noise scale of MNIST (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
-LEVEL = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (2, 2)), "zorder": 1}
 
 
 def noise(steps, scales, errors, caption: str) -> RecordFigure:
@@ -79,7 +86,7 @@ def staleness(histograms: dict[str, dict[int, int]], caption: str) -> RecordFigu
         total = sum(counts.values())
         axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=Style.number(number).colour)
         axes.set_title(mode, fontsize=12)
-        axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness", ylim=(0, 1.02))
+        axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness (updates)", ylim=(0, 1.02))
         axes.xaxis.set_minor_locator(NullLocator())
     panels[0].set_ylabel("share of updates")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))

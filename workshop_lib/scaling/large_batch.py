@@ -9,6 +9,7 @@ from workshop_lib.scaling.records import RecordError
 
 # What the runs of one figure must have in common.
 SAME = ("network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir")
+SAME_RECIPE = ("lr", "momentum", "nesterov", "decay")  # and those of one curve, whose name does not tell them
 
 # Read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on 128 nodes, 32 epochs,
 # learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
@@ -28,13 +29,17 @@ def recipe(what: dict) -> str:
 def accuracies(found: Iterable[dict]) -> pd.DataFrame:
     """One row a run: recipe, workers, seed, and of its last epoch test_accuracy and train_accuracy in %.
 
-    Raises RecordError when runs are mixed that differ in more than the recipe, or none has ended.
+    Raises RecordError when runs are mixed that differ in more than the recipe, or those of one recipe in more
+    than the workers and the seed, or when none has ended.
     """
     runs = [record for record in found if record.get("kind") == "train" and record["epochs"]]
     runs = [record for record in runs if not record["stopped"]]
     if not runs:
         raise RecordError("no finished training run among these records: nothing to draw.")
-    require_same(pd.DataFrame([record["what"] for record in runs]), SAME)
+    options = pd.DataFrame([record["what"] for record in runs])
+    require_same(options, SAME)
+    for _, of_recipe in options.groupby([recipe(record["what"]) for record in runs]):
+        require_same(of_recipe, SAME_RECIPE)
     return pd.DataFrame([_row(record["what"], record["epochs"][-1]) for record in runs])
 
 

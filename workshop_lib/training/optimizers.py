@@ -109,6 +109,12 @@ class RmspropToSgd(_ByTensor):
 
     v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
     RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
+
+    This is not the paper's rule to the letter. It has no factor (1 − m), with which a gradient that stays the
+    same moves w by ρ a step, as in RMSProp itself, and not by ρ / (1 − m). ρ is Keras's default, 0.001: with
+    the 0.0003 of a reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as
+    far at m = 0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in
+    a gradual warm-up. For the straight line, see sgd_share.
     """
 
     def __init__(self, params, lr=0.1, momentum=0.9, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]):
@@ -129,7 +135,12 @@ class RmspropToSgd(_ByTensor):
 
 
 def sgd_share(step: int, switch_steps: int) -> float:
-    """a, from almost 0 to 1: its centre at 0.8 of the way, its period 0.4; in the paper, epochs 10 and 5."""
+    """a, from almost 0 to 1: (1 + ELU(z)) / 2, with z = 2·(done − centre) / period.
+
+    The centre is at 0.8 of the way, the period 0.4 of it; in the paper, epochs 10 and 5. Its line past the
+    centre is transcribed and reproduced as 1/2 + z, which would pass 1 before the switch and end at 3/2;
+    (1 + z) / 2 goes on with the slope of the exponential, and is 1 at the switch.
+    """
     if step >= switch_steps:
         return 1.0
     past_centre = (step / switch_steps - 0.8) / 0.4

@@ -1,10 +1,11 @@
 """The learning rate at each step, as plain functions of the step number.
 
 Linear scaling and both kinds of warm-up: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677,
-sections 2.1 and 2.2). Square-root scaling: Krizhevsky (arXiv:1404.5997, section 5). Steps of a tenth: He et
-al. (arXiv:1512.03385, section 3.4). Polynomial decay of power 2: You et al. (arXiv:1708.03888, section 5).
-Cosine: Loshchilov and Hutter (arXiv:1608.03983, equation 5, without restarts). 1 / t: Robbins and Monro
-(1951), whose condition for convergence it meets.
+sections 2.1 and 2.2); so are steps of a tenth after epochs 30, 60 and 80 of 90 (section 5.1). Square-root
+scaling: Krizhevsky (arXiv:1404.5997, section 5). Polynomial decay of power 2: You et al. (arXiv:1708.03888,
+section 5). Cosine: Loshchilov and Hutter (arXiv:1608.03983, equation 5, without restarts). "inverse" is
+1 / (1 + 99·t), where t is the share of the way that is done: it falls to END, and as 1 / t does, it meets the
+condition for convergence of Robbins and Monro (1951).
 """
 
 import math
