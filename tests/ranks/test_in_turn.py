@@ -1,4 +1,6 @@
-"""Every backend in the same processes, one after the other, and again in another order."""
+"""Every backend in the same processes, one after the other, in another order, and in bf16."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}
 
 
 @pytest.mark.timeout(600)
-def test_any_backend_after_any_other():
+def test_any_backend_after_any_other_and_in_either_precision():
     runs = [TrainOptions(backend=name, **STEPS) for name in available()]
     runs += [TrainOptions(backend="deepspeed", zero_stage=stage, **STEPS) for stage in (3, 0, 1)]
     try:
@@ -23,9 +25,18 @@ def test_any_backend_after_any_other():
             losses.setdefault((options.backend, options.zero_stage), []).append(
                 record["epochs"][0]["test_loss"]
             )
+        in_bf16 = {
+            (options.backend, options.zero_stage): team.train(
+                replace(options, precision="bf16"), timeout=200, show=False
+            )["epochs"][0]["test_loss"]
+            for options in runs
+            if options.backend not in ("horovod-tf", "horovod-keras")
+        }
         assert [about["pid"] for about in team.about()] == pids
     finally:
         ranks.stop()
     mine = losses[("mpi", None)][0]
     for found in losses.values():
         assert found == pytest.approx([mine, mine], rel=1e-3)
+    for name, loss in in_bf16.items():
+        assert 1e-5 < abs(loss / mine - 1) < 0.02, name

@@ -105,7 +105,6 @@ def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
         backend = Backend(ALONE, torch.device("cpu"))
         (row,) = loop.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
         losses.append(row["train_loss"])
-    print(losses)
     assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
 
 
