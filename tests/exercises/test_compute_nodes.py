@@ -1,7 +1,9 @@
 """The checks of 10 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-import pytest
-from answers import solution, stub, variant, written
+from functools import partial
+
+from answers import written
+from verdicts import Verdicts, planted
 
 from workshop_lib.notebook.exercises import compute_nodes as check
 
@@ -9,15 +11,6 @@ NOTEBOOK = "10_compute_nodes"
 NAMES = ["aprun_options", "device_of"]
 JOB = "aprun_options(nodes, cores, threads_per_core, ranks_per_node)"
 PLACE = "hosts[:rank].count(hosts[rank])"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes_and_the_stub_is_unsolved(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed is True, verdict
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
 
 
 RIGHT = {
@@ -41,13 +34,6 @@ return before""",
         "return [r for r, host in enumerate(hosts) if host == hosts[rank]].index(rank)",
     ),
 }
-
-
-@pytest.mark.parametrize("way", RIGHT)
-def test_another_right_way_passes(way):
-    head, body = RIGHT[way]
-    verdict = getattr(check, head.split("(")[0])(written("", head, *body.splitlines()))
-    assert verdict.passed is True, verdict
 
 
 D = '"d": cpus // ranks_per_node'
@@ -101,19 +87,12 @@ WRONG = {
         "nothing returned": ([("return ", "")], "`return` the number"),
     },
 }
-CASES = [(name, mistake) for name, mistakes in WRONG.items() for mistake in mistakes]
+ENDLESS = {
+    "device_of": {"a loop": ([("return ", "while True: pass\n    return ")], "the function does not end")}
+}
 
 
-@pytest.mark.parametrize(("name", "mistake"), CASES)
-def test_a_wrong_answer_is_rejected_with_its_hint(name, mistake):
-    replacements, hint = WRONG[name][mistake]
-    verdict = getattr(check, name)(variant(NOTEBOOK, name, *replacements))
-    assert verdict.passed is False, verdict
-    assert hint in verdict.hint, verdict
-
-
-def test_an_endless_loop_is_ended(team):
-    verdict = check.device_of(variant(NOTEBOOK, "device_of", ("return ", "while True: pass\n    return ")))
-    assert verdict.passed is False
-    assert "the function does not end" in verdict.hint, verdict
-    assert team.healthy, "fresh ranks are there for the next cell"
+class TestVerdicts(Verdicts):
+    check, notebook, names = check, NOTEBOOK, NAMES
+    right = {title: partial(written, "", head, *body.splitlines()) for title, (head, body) in RIGHT.items()}
+    wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, ENDLESS)

@@ -1,7 +1,9 @@
 """The checks of 08 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-import pytest
-from answers import solution, stub, variant, written
+from functools import partial
+
+from answers import variant, written
+from verdicts import Verdicts, planted
 
 from workshop_lib.notebook.exercises import scaling as check
 
@@ -16,15 +18,6 @@ COMMUNICATION = "latency_s + s_per_byte * message_bytes"
 COMPUTING = "communication_s * (1 - share) / share"
 SAMPLES = "math.ceil((computing_s - t0_s) / t1_s)"
 BATCH_HEAD = "smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte)"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes_and_the_stub_is_unsolved(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed is True, verdict
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
 
 
 RIGHT = {
@@ -54,13 +47,6 @@ return batch""",
         f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))",
     ),
 }
-
-
-@pytest.mark.parametrize("way", RIGHT)
-def test_another_right_way_passes(way):
-    head, body = RIGHT[way]
-    verdict = getattr(check, head.split("(")[0])(function(head, body))
-    assert verdict.passed is True, verdict
 
 
 def function(head: str, body: str):
@@ -147,30 +133,20 @@ WRONG = {
         "nothing returned": ([("return ", "")], "`return` the number"),
     },
 }
-CASES = [(name, mistake) for name, mistakes in WRONG.items() for mistake in mistakes]
+ENDLESS = {
+    name: {"a loop": ([change], "the function does not end")}
+    for name, change in {
+        "scaling_table": ("return {", "while True: pass\n    return {"),
+        "serial_fraction": ("return ", "while n: "),
+        "smallest_batch": ("return ", "while share: "),
+    }.items()
+}
 
 
-@pytest.mark.parametrize(("name", "mistake"), CASES)
-def test_a_wrong_answer_is_rejected_with_its_hint(name, mistake):
-    replacements, hint = WRONG[name][mistake]
-    verdict = getattr(check, name)(variant(NOTEBOOK, name, *replacements))
-    assert verdict.passed is False, verdict
-    assert hint in verdict.hint, verdict
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "hint"),
-    [
-        ("scaling_table", "return {", "while True: pass\n    return {"),
-        ("serial_fraction", "return ", "while n: "),
-        ("smallest_batch", "return ", "while share: "),
-    ],
-)
-def test_an_endless_loop_is_ended(name, text, hint, team):
-    verdict = getattr(check, name)(variant(NOTEBOOK, name, (text, hint)))
-    assert verdict.passed is False
-    assert "the function does not end" in verdict.hint, verdict
-    assert team.healthy, "fresh ranks are there for the next cell"
+class TestVerdicts(Verdicts):
+    check, notebook, names = check, NOTEBOOK, NAMES
+    right = {title: partial(function, head, body) for title, (head, body) in RIGHT.items()}
+    wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, ENDLESS)
 
 
 def test_it_is_the_learners_function_that_runs(team):

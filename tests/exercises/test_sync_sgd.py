@@ -1,7 +1,10 @@
 """The checks of 02 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
+from functools import partial
+
 import pytest
-from answers import solution, stub, variant, written
+from answers import solution, variant, written
+from verdicts import Verdicts, planted
 
 from workshop_lib.notebook.exercises import sync_sgd as check
 
@@ -16,15 +19,6 @@ SEND = "comm.Bcast(array, root=0)"
 STORE = "p.copy_(torch.from_numpy(array))"
 SUM = "total = comm.allreduce(gradient * n_samples)"
 DIVIDE = "return total / comm.allreduce(n_samples)"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_solution_passes_and_the_stub_is_unsolved(name):
-    verdict = getattr(check, name)(solution(NOTEBOOK, name))
-    assert verdict.passed is True, verdict
-    verdict = getattr(check, name)(stub(NOTEBOOK, name))
-    assert verdict.passed is None
-    assert "not solved yet" in repr(verdict)
 
 
 def test_the_solutions_pass_on_three_ranks_and_some_mistakes_show_only_there(team):
@@ -71,12 +65,6 @@ for p in model.parameters():
     comm.Allreduce(mine, total)
     p.grad.copy_(torch.from_numpy(total))""",
 }
-
-
-@pytest.mark.parametrize("way", RIGHT)
-def test_another_right_way_passes(way):
-    verdict = check.average_gradients(answers(RIGHT[way]))
-    assert verdict.passed is True, verdict
 
 
 WRONG = {
@@ -154,33 +142,22 @@ WRONG = {
         "one number": ([(DIVIDE, "return comm.allreduce(n_samples)")], "an array like `gradient`"),
     },
 }
-CASES = [(name, mistake) for name, mistakes in WRONG.items() for mistake in mistakes]
-
-
-@pytest.mark.parametrize(("name", "mistake"), CASES)
-def test_a_wrong_answer_is_rejected_with_its_hint(name, mistake):
-    replacements, hint = WRONG[name][mistake]
-    verdict = getattr(check, name)(variant(NOTEBOOK, name, *replacements))
-    assert verdict.passed is False, verdict
-    assert hint in verdict.hint, verdict
-
-
 NEVER_ENDS = {
-    "averaged on rank 0 only": ("average_gradients", [(REDUCE, f"if comm.rank == 0: {REDUCE}")]),
-    "rank 0 does not take part": ("average_gradients", [(LOOP, f"if comm.rank == 0: return\n    {LOOP}")]),
-    "rank 0 skips the broadcast": ("broadcast_weights", [(SEND, f"if comm.rank != 0: {SEND}")]),
-    "no samples, no call": ("weighted_mean", [(SUM, f"if n_samples == 0: return gradient\n    {SUM}")]),
+    "average_gradients": {
+        "on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`"),
+        "rank 0 does not take part": ([(LOOP, f"if comm.rank == 0: return\n    {LOOP}")], "inside an `if`"),
+    },
+    "broadcast_weights": {"rank 0 skips it": ([(SEND, f"if comm.rank != 0: {SEND}")], "inside an `if`")},
+    "weighted_mean": {
+        "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
+    },
 }
 
 
-@pytest.mark.parametrize("mistake", NEVER_ENDS)
-def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(mistake, team):
-    name, replacements = NEVER_ENDS[mistake]
-    verdict = getattr(check, name)(variant(NOTEBOOK, name, *replacements))
-    assert verdict.passed is False, verdict
-    assert "is at" in verdict.failed, "it says on which line the ranks wait"
-    assert "inside an `if`" in verdict.hint, verdict
-    assert team.healthy, "fresh ranks are there for the next cell"
+class TestVerdicts(Verdicts):
+    check, notebook, names = check, NOTEBOOK, NAMES
+    right = {title: partial(answers, lines) for title, lines in RIGHT.items()}
+    wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, NEVER_ENDS)
 
 
 def test_a_broadcast_that_only_rank_0_calls_is_rejected(team):

@@ -1,8 +1,19 @@
 """The tests that every exercise's check has to pass; a file of tests derives a class from one of these."""
 
-from answers import solution, stub
+from functools import partial
+
+from answers import solution, stub, variant
 
 CASES = {"name": "names", "way": "right", "mistake": "wrong", "endless": "never_ends"}
+
+
+def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dict[str, tuple]:
+    """`wrong` of Verdicts, from the replacements in the solution and the hint, by exercise and title."""
+    return {
+        f"{name}, {title}": (partial(variant, notebook, name, *replacements), hint)
+        for name, mistakes in wrong.items()
+        for title, (replacements, hint) in mistakes.items()
+    }
 
 
 class Solutions:
