@@ -55,7 +55,7 @@ search-lars: RATES = 5 10 20 40
 search-lamb: RATES = 0.01 0.02 0.04 0.08
 search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
 
-large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## those rates (with -j2: 20 minutes)
+large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, four optimizers (with -j2: 25 minutes)
 
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl
@@ -64,7 +64,7 @@ search-%: setup
 			--decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
-	@for name in demo large_batch; do \
+	@for name in demo large_batch steps_to_target; do \
 		$(BIN)/python -m workshop_lib plot assets/results/$$name.jsonl --out-dir assets/figures/$$name; done
 
 notebooks: setup ## write the notebooks from notebooks/source

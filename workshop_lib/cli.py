@@ -257,17 +257,20 @@ def plot(
     files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
-    """Draw the scaling and accuracy curves of recorded runs, or what their emulated workers came to."""
+    """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target."""
     drawn = []
     with _clear_errors():
-        from workshop_lib.notebook import plots
+        from workshop_lib.notebook import limits, plots
         from workshop_lib.notebook.worker_curve import worker_curve
         from workshop_lib.scaling import records
 
         found = records.read(files)
-        emulated = any(record["what"].get("emulate_workers") for record in found if "what" in record)
-        speed = {"scaling": plots.scaling_curve, "accuracy": plots.accuracy_curve}
-        for name, draw in ({"workers": worker_curve} if emulated else speed).items():
+        curves = {"scaling": plots.scaling_curve, "accuracy": plots.accuracy_curve}
+        if any(record["what"].get("emulate_workers") for record in found if "what" in record):
+            curves = {"workers": worker_curve}
+        elif any(record.get("kind") == "steps_to_target" for record in found):
+            curves = {"steps_to_target": limits.target_curve}
+        for name, draw in curves.items():
             try:
                 figure = draw(found)
             except records.RecordError as error:

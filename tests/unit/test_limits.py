@@ -5,6 +5,7 @@ import pytest
 
 from workshop_lib.notebook import limits
 from workshop_lib.scaling import critical_batch
+from workshop_lib.scaling.records import RecordError
 
 
 def lines(axes):
@@ -51,3 +52,19 @@ def test_staleness_is_in_shares_on_one_axis():
     assert [(bar.get_x() + 0.4, bar.get_height()) for bar in other.patches] == [(0, 0.25), (2, 0.75)]
     assert one.get_xlim() == other.get_xlim()
     figure._repr_png_()
+
+
+def reached(batch, steps, target=0.97):
+    what = {"batch": batch, "lr": 0.1, "seed": 1, "target": target, "lrs": [0.1], "data_dir": None}
+    return {"kind": "steps_to_target", "what": what, "steps": steps}
+
+
+def test_steps_to_target_are_drawn_from_records_with_their_fit_if_there_is_one():
+    by_the_law = [reached(batch, 100 + 20_000 / batch) for batch in (16, 64, 256, 1024)]
+    figure = limits.target_curve([{"kind": "bench"}, *by_the_law])
+    assert "critical batch 200 (95 %" in "".join(text.get_text() for text in figure.texts)
+    assert len(lines(figure.axes[0])) == 2, "points and curve"
+    rising = limits.target_curve([reached(batch, batch) for batch in (16, 64, 256, 1024)])
+    assert len(lines(rising.axes[0])) == 1, "no curve"
+    with pytest.raises(RecordError, match="target = 0.9 and 0.97"):
+        limits.target_curve([*by_the_law, reached(16, 50, target=0.9)])

@@ -1,8 +1,11 @@
 """Figures of 07b: the noise scale over training, steps against batch size, staleness."""
 
+from collections.abc import Iterable
+
 import numpy as np
+import pandas as pd
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 
 from workshop_lib.notebook.figures import (
     GREY,
@@ -13,7 +16,10 @@ from workshop_lib.notebook.figures import (
     handle_of,
     new_figure,
 )
+from workshop_lib.scaling import critical_batch
+from workshop_lib.scaling import steps_to_target as measured
 from workshop_lib.scaling.critical_batch import Fit
+from workshop_lib.scaling.curves import require_same
 
 # The simple noise scale of MNIST (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
@@ -58,15 +64,17 @@ def steps_to_target(
             left.plot(line, fit.steps(line), **look)
             right.plot(fit.steps(line), fit.samples(line), **look)
             left.axvline(fit.b_crit, **LEVEL | {"color": style.colour})
-    smallest = min(pair for found in pairs.values() for pair in zip(*found, strict=True))
-    ends = np.array([smallest[0], max(max(batches) for batches, _ in pairs.values())])
-    left.plot(ends, smallest[1] * smallest[0] / ends, **LEVEL)
+        ends = np.array([batches.min(), batches.max()])
+        left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **LEVEL)
+    left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
     left.set(xlabel="batch (samples)", ylabel="steps to target (time)", xscale="log", yscale="log")
     right.set(
         xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log"
     )
     for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter(NullFormatter())
     notes = [
         Line2D([], [], **LEVEL, label="perfect scaling: twice the batch, half the steps"),
         Line2D(
@@ -75,6 +83,27 @@ def steps_to_target(
     ]
     draw_legend(figure, handles, notes)
     return figure
+
+
+def target_curve(found: Iterable[dict]) -> RecordFigure:
+    """The figure of steps to target from records, with the fit if the law holds for them.
+
+    Raises RecordError when their targets or data differ.
+    """
+    found = [record for record in found if record.get("kind") == measured.KIND]
+    runs = pd.DataFrame([record["what"] for record in found])
+    require_same(runs, ["target", "data_dir"])
+    name = f"to {runs['target'][0]:.0%} test accuracy"
+    pairs, fits = {name: measured.pairs(found)}, {}
+    seeds = runs["seed"].nunique()
+    title = f"MNIST, plain SGD, learning rate tuned at each batch size; seeds: {seeds}"
+    try:
+        fits[name] = critical_batch.fit(*pairs[name])
+        low, high = fits[name].intervals["b_crit"]
+        title += f"; critical batch {fits[name].b_crit:.0f} (95 %: {low:.0f} to {high:.0f})"
+    except ValueError as error:
+        title += f"; no fit: {error}"
+    return steps_to_target(pairs, fits, title)
 
 
 def staleness(histograms: dict[str, dict[int, int]], caption: str) -> RecordFigure:
