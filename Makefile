@@ -40,7 +40,7 @@ large-batch-warmup: RECIPE = $(AS_PUBLISHED) --lr-scaling linear --warmup-epochs
 large-batch-sqrt: RECIPE = $(AS_PUBLISHED) --lr-scaling sqrt --warmup-epochs 0
 large-batch-lars: RECIPE = --optimizer lars --lr 1.75 --lr-scaling sqrt --warmup-epochs 5 --decay polynomial
 
-large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-lars ## accuracy against 1 to 256 emulated workers (with -j2; three hours)
+large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-lars ## accuracy against 1 to 256 emulated workers (with -j2; two hours and a half)
 	@$(BIN)/python -m workshop_lib plot $(patsubst large-batch-%,$(BUILD)/large_batch_%.jsonl,$^) --out-dir $(BUILD)
 
 large-batch-%: setup

@@ -73,6 +73,23 @@ def test_the_large_batch_records_show_what_notebook_07_says_of_them():
     assert reached["LARS, square root, 5 warm-up epochs"].min() > 98, "LARS trains at every number of workers"
 
 
+def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
+    reached = {}
+    for run in records.read(RESULTS / "large_batch_search.jsonl"):
+        what, last = run["what"], run["epochs"][-1]
+        assert (what["emulate_workers"], what["global_batch"], last["epoch"]) == (128, 8192, 32)
+        reached.setdefault(what["optimizer"], {})[what["lr"]] = 100 * last["test_accuracy"]
+    assert {name: len(rates) for name, rates in reached.items()} == {
+        "sgd": 4, "lars": 4, "lamb": 4, "rmsprop-sgd": 4
+    }  # fmt: skip
+    best = {name: max(rates, key=rates.get) for name, rates in reached.items()}
+    assert reached["sgd"][best["sgd"]] >= 98.5, "plain SGD trains too"
+    assert reached["sgd"][2 * best["sgd"]] < 95, "in a narrow window"
+    for name in ("lars", "lamb"):
+        assert reached[name][best[name]] > reached["sgd"][best["sgd"]] + 0.2, "come a little further"
+        assert reached[name][2 * best[name]] > 98.5, "bear twice their best rate"
+
+
 def test_the_long_run_bears_out_what_notebook_07b_says_of_the_rule_of_thumb():
     found = critical_batch.fit(*steps_to_target.pairs(records.read(RESULTS / "steps_to_target.jsonl")))
     rule_of_thumb = 60_000**0.5
