@@ -214,8 +214,8 @@ worker_curve(full)
 
 # %% [markdown]
 # With linear scaling all is well up to 32 workers, and with 256 every run collapsed. Five epochs of warm-up do not move the edge
-# far. LARS trains at every number of workers; but its runs also have a momentum of 0.9, a decay, and a rate that was searched for,
-# so what is its own doing is asked below. At 128 the bars are long. These are the same runs, epoch by epoch:
+# far. LARS trains at every number of workers; but its runs also have a momentum of 0.9, a decay, and a rate that was searched
+# for, so what is its own doing is asked below. At 128 the bars are long. These are the same runs, epoch by epoch:
 
 # %%
 figure = figures.new_figure("128 workers, epoch by epoch", "each seed a line")
@@ -233,9 +233,9 @@ figures.draw_legend(figure, *figures.in_columns(list(handles.values())))
 figure
 
 # %% [markdown]
-# A collapse need not be the end, nor come at once. Without warm-up the runs guess for a dozen epochs, find out, and stagger; with
-# it they learn first, and fall when the rate reaches its peak. Where one is after 32 epochs is a matter of luck: one run proves
-# little near the edge.
+# A collapse need not be the end, nor come at once. Without warm-up the runs guess for a dozen epochs before they learn anything, and
+# stagger; with it they learn first, and fall as the rate nears its peak. Where one is after 32 epochs is a matter of luck: one
+# run proves little near the edge.
 #
 # `make -j2 large-batch` trains all these runs again, which takes hours on two cores; the two linear curves of one seed take less
 # than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* which recipe is best at 32 workers, and
@@ -350,8 +350,8 @@ figure
 # both rates: that is the narrow place. At once at 0.64 the steps are too long for it, and a good start is lost. After a warm-up
 # the rate meets the limit later and passes it by less; the loss jumps, and the steps themselves drive the weights to where the
 # curvature bears them, so that from there on the limit stays about where the rate is (Cohen et al. 2021; Gilmer et al. 2021 say
-# so of warm-up). With 1.28 the first overshoot ends where the loss is that of guessing and hardly any gradient is left, as its
-# norm above shows. That is the collapse, and a ramp only puts it off.
+# so of warm-up). With 1.28 at once the first overshoot ends where the loss is that of guessing and hardly any gradient is left,
+# as its norm above shows. That is the collapse, and a ramp only puts it off.
 #
 # (The limit is that of a fixed bowl, and measured without dropout: a guide and no law.)
 #
@@ -375,8 +375,8 @@ norms.round(3)
 
 # %% [markdown]
 # In a step of plain SGD, a layer moves by $\eta \|\nabla w\|$. Where the ratio is small, that is a large part of its weights. In
-# the paper's Table 2, of AlexNet, the ratios go from 5.8 to 1,345; this small network is a mild case. LARS gives each layer a rate of
-# its own, such that it moves by the same part of its norm:
+# the paper's Table 2, of AlexNet, the ratios go from 5.8 to 1,345; this small network is a mild case. LARS gives each layer a
+# rate of its own, such that it moves by the same part of its norm:
 #
 # $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\|}, \qquad \Delta w = - \eta \, \lambda \, \nabla w$$
 #
