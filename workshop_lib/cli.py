@@ -260,7 +260,7 @@ def plot(
     """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target."""
     drawn = []
     with _clear_errors():
-        from workshop_lib.notebook import limits, plots
+        from workshop_lib.notebook import plots
         from workshop_lib.notebook.worker_curve import worker_curve
         from workshop_lib.scaling import records
 
@@ -269,7 +269,9 @@ def plot(
         if any(record["what"].get("emulate_workers") for record in found if "what" in record):
             curves = {"workers": worker_curve}
         elif any(record.get("kind") == "steps_to_target" for record in found):
-            curves = {"steps_to_target": limits.target_curve}
+            from workshop_lib.notebook.limits import target_curve  # and with it PyTorch
+
+            curves = {"steps_to_target": target_curve}
         for name, draw in curves.items():
             try:
                 figure = draw(found)

@@ -68,3 +68,5 @@ def test_steps_to_target_are_drawn_from_records_with_their_fit_if_there_is_one()
     assert len(lines(rising.axes[0])) == 1, "no curve"
     with pytest.raises(RecordError, match="target = 0.9 and 0.97"):
         limits.target_curve([*by_the_law, reached(16, 50, target=0.9)])
+    with pytest.raises(RecordError, match="no batch size got to 97% test accuracy"):
+        limits.target_curve([reached(16, None)])

@@ -20,6 +20,7 @@ from workshop_lib.scaling import critical_batch
 from workshop_lib.scaling import steps_to_target as measured
 from workshop_lib.scaling.critical_batch import Fit
 from workshop_lib.scaling.curves import require_same
+from workshop_lib.scaling.records import RecordError
 
 # The simple noise scale of MNIST (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
@@ -88,13 +89,15 @@ def steps_to_target(
 def target_curve(found: Iterable[dict]) -> RecordFigure:
     """The figure of steps to target from records, with the fit if the law holds for them.
 
-    Raises RecordError when their targets or data differ.
+    Raises RecordError when their targets or data differ, or no batch reached the target.
     """
     found = [record for record in found if record.get("kind") == measured.KIND]
     runs = pd.DataFrame([record["what"] for record in found])
     require_same(runs, ["target", "data_dir"])
     name = f"to {runs['target'][0]:.0%} test accuracy"
     pairs, fits = {name: measured.pairs(found)}, {}
+    if not pairs[name][0]:
+        raise RecordError(f"no batch size got {name} with every seed: nothing to draw.")
     seeds = runs["seed"].nunique()
     title = f"MNIST, plain SGD, learning rate tuned at each batch size; seeds: {seeds}"
     try:

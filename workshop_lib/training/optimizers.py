@@ -110,11 +110,11 @@ class RmspropToSgd(_ByTensor):
     v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
     RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
 
-    This is not the paper's rule to the letter. It has no factor (1 − m), with which a gradient that stays the
-    same moves w by ρ a step, as in RMSProp itself, and not by ρ / (1 − m). ρ is Keras's default, 0.001: with
-    the 0.0003 of a reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as
-    far at m = 0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in
-    a gradual warm-up. For the straight line, see sgd_share.
+    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ a step,
+    as in RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001: with the 0.0003 of a
+    reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as far at m =
+    0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in a
+    gradual warm-up. For the straight line, see sgd_share.
     """
 
     def __init__(self, params, lr=0.1, momentum=0.9, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]):
