@@ -95,8 +95,9 @@ print(f"global batch {batch}, 10 steps: the weights differ by {apart:.1e} of the
 # - *not scaled*, $\eta$: safe, and slow;
 # - *linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each, if the gradient hardly changes
 #   on the way (Goyal et al. 2017);
-# - *square root*, $\sqrt N\,\eta$: the mean of $N$ times as many gradients has $\sqrt N$ times less noise, and
-#   this keeps the noise in a step as large as it was (Krizhevsky 2014).
+# - *square root*, $\sqrt N\,\eta$: gradients differ from batch to batch, and that is their *noise*. In the mean of $N$ batches its
+#   standard deviation is $\sqrt N$ times smaller; a rate $\sqrt N$ times larger makes the noise of a step as large as it was
+#   (Krizhevsky 2014).
 #
 # Where to start with one worker depends on the optimizer. These are common starting points:
 
@@ -142,9 +143,9 @@ figure
 #
 # ## Exercise 1: linear scaling with warm-up
 #
-# `learning_rate` is called before every step (the first is step 0). With warm-up over `warmup_steps` steps, the rate climbs
-# in equal parts: in step 0 it is one part of the peak, in step `warmup_steps - 1` the whole. From there on it
-# stays. `warmup_steps` may be 0.
+# `learning_rate` is called before every step (the first is step 0). The peak is `base_lr` times `workers`. With warm-up over
+# `warmup_steps` steps, the rate climbs to it in `warmup_steps` equal parts: in step 0 it is one such part, in step `warmup_steps
+# - 1` the whole peak. From there on it stays. `warmup_steps` may be 0.
 
 
 # %%
@@ -213,9 +214,10 @@ ends = accuracies(full)
 worker_curve(full)
 
 # %% [markdown]
-# With linear scaling all is well up to 32 workers, and with 256 every run collapsed. Five epochs of warm-up do not move the edge
-# far. LARS trains at every number of workers; but its runs also have a momentum of 0.9, a decay, and a rate that was searched
-# for, so what is its own doing is asked below. At 128 the bars are long. These are the same runs, epoch by epoch:
+# With linear scaling all is well up to 32 workers, and with 256 every run collapsed. Five epochs of warm-up help at 64 workers
+# and do not move the edge far. With the square root no run collapses, but the steps become too short: its accuracy falls
+# steadily. LARS trains at every number of workers; but its runs also have a momentum of 0.9, a decay, and a rate that was
+# searched for, so what is its own doing is asked below. At 128 the bars are long. These are the same runs, epoch by epoch:
 
 # %%
 figure = figures.new_figure("128 workers, epoch by epoch", "each seed a line")
@@ -233,13 +235,14 @@ figures.draw_legend(figure, *figures.in_columns(list(handles.values())))
 figure
 
 # %% [markdown]
-# A collapse need not be the end, nor come at once. Without warm-up the runs guess for a dozen epochs before they learn anything, and
-# stagger; with it they learn first, and fall as the rate nears its peak. Where one is after 32 epochs is a matter of luck: one
-# run proves little near the edge.
+# A collapse need not be the end, nor come at once. Without warm-up the first steps are the dangerous ones: most runs guess for a
+# dozen epochs before they learn anything, and then rise with many falls. With it all learn first, fall back to guessing in epoch
+# 4 or 5, as the rate nears its peak, and few get up again. Where one is after 32 epochs is a matter of luck: one run proves
+# little near the edge.
 #
 # `make -j2 large-batch` trains all these runs again, which takes hours on two cores; the two linear curves of one seed take less
-# than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* which recipe is best at 32 workers, and
-# is the same best at 256?
+# than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* leave LARS out
+# of the figure. Which recipe is best at 32 workers, and is the same best at 256?
 #
 # ## Where long steps break
 #
@@ -247,7 +250,8 @@ figure
 # How fast the slope changes is the *curvature*. Along a direction with curvature $\lambda$, plain gradient descent
 # overshoots to the other side and climbs higher each time if $\eta > 2/\lambda$, and with momentum $m$ if
 # $\eta > 2 (1 + m)/\lambda$. The largest curvature can be measured: multiply a random vector again and again by the matrix of
-# second derivatives, which PyTorch does without ever building the matrix (*power iteration*).
+# second derivatives, which PyTorch does without ever building the matrix (*power iteration*). Call the bound for the largest
+# $\lambda$ the *limit*.
 #
 # Linear scaling gives 64 workers a rate of 0.64 and 128 workers 1.28. Four short trainings, at once at these rates or after a
 # warm-up of 40 steps, which 128 workers have in five epochs. (With batches of 1,024, to save time; each rank takes its share of the
@@ -325,7 +329,7 @@ found = {name: followed(*recipes[name]) for name in mine}
 
 # %%
 found = {name: run for of_rank in team.pull("found") for name, run in of_rank.items()}
-figure = figures.new_figure("Loss, and the longest stable rate", "momentum 0.5; thin lines: the rate itself")
+figure = figures.new_figure("Loss and limit", "momentum 0.5; right, thick: the longest stable rate, the limit; thin: the rate")
 left, right = figure.subplots(1, 2)
 handles = []
 for index, name in enumerate(sorted(found)):
@@ -346,12 +350,14 @@ figures.draw_legend(figure, *figures.in_columns(handles))
 figure
 
 # %% [markdown]
-# The limit is near 1 at first, but as soon as the network begins to learn, its curvature grows, and the limit falls far below
-# both rates: that is the narrow place. At once at 0.64 the steps are too long for it, and a good start is lost. After a warm-up
-# the rate meets the limit later and passes it by less; the loss jumps, and the steps themselves drive the weights to where the
-# curvature bears them, so that from there on the limit stays about where the rate is (Cohen et al. 2021; Gilmer et al. 2021 say
-# so of warm-up). With 1.28 at once the first overshoot ends where the loss is that of guessing and hardly any gradient is left,
-# as its norm above shows. That is the collapse, and a ramp only puts it off.
+# On the right, for the two runs with warm-up, the thick lines are the limit and the thin ones the rate. The limit is near 1 at
+# first, and rises while little is learned; when the network begins to learn, its curvature grows, and the limit falls far below
+# both peak rates. At once at 0.64, the steps are too long there, and a good start is lost. After a warm-up the rate passes the
+# limit later and by less: the loss jumps, the steps themselves drive the weights to where the curvature is small enough for them,
+# and from then on the limit stays near the rate or above it (Cohen et al. 2021; Gilmer et al. 2021 say so of warm-up). With 1.28
+# at once the first overshoot ends where the loss is that of guessing and hardly any gradient is left, as its norm above shows:
+# that is the collapse. With warm-up, 1.28 loses its start too, only later; here it recovers, but over the 32 epochs above not
+# every run did.
 #
 # (The limit is that of a fixed bowl, and measured without dropout: a guide and no law.)
 #
@@ -380,8 +386,9 @@ norms.round(3)
 #
 # $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\|}, \qquad \Delta w = - \eta \, \lambda \, \nabla w$$
 #
-# with a small *trust coefficient* $\tau$: with $\tau = 0.001$, as here, and $\eta = 20$, a step moves each layer by 2 % of its
-# norm.
+# with a small *trust coefficient* $\tau$: with $\tau = 0.001$, as here, $\eta = 20$ and no momentum, a step moves the weights of
+# each layer by 2 % of their norm. Biases are left out in the library: they take plain SGD's step, with rate $\eta$. ($\lambda$ is
+# the paper's letter; it is not the curvature above.)
 #
 # ## Exercise 2: the rate of a layer
 #
@@ -406,9 +413,10 @@ def layer_rate(weights, gradient, trust):
 check.layer_rate(layer_rate)
 
 # %% [markdown]
-# *LARC* is the same with a ceiling: no layer takes a longer step than plain SGD would. *LAMB* (You et al. 2020) does to
-# Adam's step what LARS does to that of SGD. All three are in `workshop_lib.training.optimizers`, about twenty lines each, and are
-# options of every run: `TrainOptions(optimizer="lars")` or `--optimizer lars`.
+# In *LARC* the rate of a layer is $\min(\lambda, \eta)$ instead of $\eta\lambda$: no layer takes a longer step than plain SGD
+# would. *LAMB* (You et al. 2020) does to Adam's step what LARS does to that of SGD. All three are in
+# `workshop_lib.training.optimizers`, about twenty lines each, and are options of every run: `TrainOptions(optimizer="lars")` or
+# `--optimizer lars`.
 #
 # Two optimizers for two phases were the recipe that trained ImageNet in 15 minutes (Akiba et al. 2017): RMSProp, which
 # scales each weight's step by the size of its recent gradients and so survives the start, and a smooth change to SGD, which
@@ -428,8 +436,10 @@ others = {
 last_epochs(runs | others)
 
 # %% [markdown]
-# All runs with 128 workers had the same few steps. Given 32 epochs, how far can they come? Here is a search: four peak rates for
-# each optimizer, five epochs of warm-up, polynomial decay, momentum 0.9, all else alike (`make -j2 large-batch-search`).
+# This is no ranking: rate, decay and momentum differ from row to row, and 128 workers have only a few steps here. It shows that
+# none of the three collapses. Given 32 epochs, how far can they come? Here is a search: four peak rates for each optimizer, five
+# epochs of warm-up, polynomial decay; momentum 0.9, SGD's being Nesterov's, and LAMB with Adam's averages (`make -j2
+# large-batch-search`).
 
 # %%
 search = records.read(ROOT / "assets" / "results" / "large_batch_search.jsonl")
@@ -438,11 +448,15 @@ table = pd.DataFrame(rows, columns=["optimizer", "peak rate", "test accuracy (%)
 table.set_index(["optimizer", "peak rate"]).round(2)
 
 # %% [markdown]
-# Plain SGD trains 128 workers too, once its rate is tuned. Momentum is what helps it: in the long run a gradient moves the
-# weights by $\eta / (1 - m)$, which is 4 for a rate of 0.4 with momentum 0.9, and 2.56 for the 1.28 with 0.5 that collapsed; but
-# the limit above is one on $\eta$, and hardly grows with $m$. SGD's window is narrow: twice its best rate is too long. LARS and
-# LAMB come a little further, and bear twice their best rate; RMSProp before SGD lies between. So a large batch can be trained,
-# but each change of the batch asks for another learning rate, and the search for it is part of the price.
+# SGD trains 128 workers too, with momentum 0.9, a decay and a tuned rate. The table does not say which of them helps most, but
+# momentum can: in the long run a gradient moves the weights by $\eta / (1 - m)$, which is 4 for a rate of 0.4 with momentum 0.9,
+# and 2.56 for the 1.28 with 0.5 that collapsed; and yet 0.4 is further below its limit. (That of Nesterov's momentum is $2 (1 +
+# m) / ((1 + 2 m) \lambda)$: $1.36 / \lambda$ here, against $3 / \lambda$ for the runs that collapsed.) SGD's window is narrow: at
+# twice its best rate it loses, and RMSProp before SGD, whose best is a little higher, ends at guessing. LARS and LAMB come
+# further still, and their two highest rates are nearly as good as each other; higher ones were not tried.
+#
+# So a large batch can be trained, but each change of the batch asks for another learning rate, and the search for it is part of
+# the price.
 #
 # (Each is one seed, and the best is chosen by test accuracy, which flatters it a little. LARS at 20 is the recipe of the figure
 # above, $1.75 \sqrt{128} \approx 20$, and has more seeds there.)
@@ -460,17 +474,18 @@ lars.groupby("workers")[[*columns.values()]].mean().round(2)
 
 # %% [markdown]
 # Training accuracy lies lower throughout: it is measured with dropout. What counts is how the two move. Where both fall, the
-# network has simply learned less: with the same number of epochs a large batch takes fewer steps. A gap in generalisation is
-# where training goes on well and the test falls behind. How much of it there is beyond the lack of steps is disputed: with as
-# many *steps*, and a rate chosen for each batch, much of it goes away (Hoffer et al. 2017; Shallue et al. 2019). How many steps
-# that takes is the question of [07b](07b_noise_and_limits.ipynb).
+# network has simply learned less: with the same number of epochs a large batch takes fewer steps. That is what happens here: from
+# 8 to 256 workers the training accuracy falls more than the test accuracy. A gap in generalisation would be the other way round:
+# training goes on well, and the test falls behind. How much of it there is beyond the lack of steps is disputed: with as many
+# *steps*, and a rate chosen for each batch, much of it goes away (Hoffer et al. 2017; Shallue et al. 2019). How many steps that
+# takes is the question of [07b](07b_noise_and_limits.ipynb).
 #
 # ## Remember
 #
 # - More workers mean fewer steps an epoch; longer steps make up for it, up to a limit.
-# - A rate is too long where the curvature is too large for it, and that is soon after the start. Warm-up helps over this place; it
-#   does not remove the limit.
-# - LARS and LAMB give every layer a step in proportion to its weights. They move the limit; they do not remove it.
+# - A rate is too high where the curvature is too large for it, and that is soon after the start. Warm-up helps over this place;
+#   it does not remove the limit.
+# - LARS and LAMB set each layer's step by the norm of its weights. They come further here, and need a search as well.
 # - Look at the accuracy, not only at samples/s. The collapsed runs were as fast as the others.
 #
 # ## Sources

@@ -166,7 +166,9 @@ limits.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; ex
 #
 # The noise scale is a forecast. What counts is how many steps a training needs at each batch size. Theory and measurements
 # agree on the shape (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, twice the batch and half the steps;
-# then *diminishing returns*; at last a *plateau*, where no batch helps. With $S$ steps on $E = S \cdot B$ samples,
+# then *diminishing returns*; at last a *plateau*, where no batch helps. A training takes $S$ steps on $E = S \cdot B$ samples. Let
+# $S_\text{min}$ be the fewest steps that suffice, with batches as large as you like, and $E_\text{min}$ the fewest samples, with
+# batches as small as you like. Then
 #
 # $$\left(\frac{S}{S_\text{min}} - 1\right)\left(\frac{E}{E_\text{min}} - 1\right) = 1
 # \quad\Longleftrightarrow\quad S = S_\text{min} + \frac{E_\text{min}}{B},$$
@@ -243,8 +245,8 @@ limits.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at ea
 #
 #     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
 #
-# Its best rates hardly rise with the batch: on the way to this target it seems to be the curvature that limits them
-# ([07](07_large_batch.ipynb)), and not the noise, from which the rules of scaling come.
+# Its best rates hardly change with the batch, among rates a factor of two apart, and follow neither the linear rule nor the
+# square root: on the way to this target it seems to be the curvature that limits them ([07](07_large_batch.ipynb)).
 #
 # ### Set beside what was published
 
@@ -271,7 +273,8 @@ beside.style.format(dict(zip(beside, ("{:.0f}", "{:.1f}", "{:.1f}"), strict=True
 #
 # - The noise scale would be the critical batch if all directions were curved alike. They are not: where curvature is large it is
 #   $\mathrm{tr}(H\Sigma) / (G^T H G)$ that counts, with the *Hessian* $H$, the matrix of second derivatives.
-# - Both grow during training. So the critical batch depends on the accuracy asked for: the harder the target, the larger.
+# - The noise scale and the critical batch grow during training. So the critical batch depends on the accuracy asked for: the
+#   harder the target, the larger.
 # - The published network is another one.
 # - The rule of thumb knows nothing about the task. Here it asks for three times the critical batch of the long run: near the fewest
 #   steps, at four times the fewest samples. For ImageNet it says 1,131, and 8,192 lost nothing (see the table at the end).
@@ -558,8 +561,9 @@ limits.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them alwa
 #   slowest. Only the asynchronous run lets the quick worker do more; the slow one's gradients come later, and its *data* count
 #   for less.
 # - With a *roaming* one, each of the three beats synchronous SGD: delays of different ranks overlap instead of adding up.
-# - Two workers make small staleness, and cost at most a few points while the accuracy still rises. With a hundred workers it
-#   is about a hundred, and the learning rate has to go down.
+# - Staleness can cost accuracy while it still rises: compare lag-sync and local SGD with the synchronous run. (The asynchronous
+#   run takes twice as many steps at half the rate, one for each gradient; its accuracy is not for comparing.) Two workers make an
+#   asynchronous staleness of about one. A hundred make about a hundred, and the learning rate has to go down.
 # - Run it again: the synchronous run, lag-sync and local SGD give the same accuracy to the last digit, the asynchronous one does not.
 #
 # The guidelines recommend synchronous SGD first, since it can be reproduced and converges easily; asynchronous SGD for algorithms
@@ -589,9 +593,11 @@ limits.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them alwa
 #
 # - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average both parts, then divide.
 # - Steps fall as $1/B$ up to about the critical batch, and then no longer. There, both time and compute are twice their minimum.
-# - Both grow during training, and differ between tasks by orders of magnitude: $\sqrt{N}$ is a first guess, no more.
+# - Noise scale and critical batch grow during training, and differ between tasks by orders of magnitude: the square root of the
+#   number of training samples is a first guess, no more.
 # - Compare batch sizes with the learning rate tuned at each, and not at a fixed number of epochs.
-# - Staleness buys time from stragglers that change places. Error feedback makes compression lose nothing.
+# - Staleness buys time: all three ways where stragglers change places, only the asynchronous one where it is always the same.
+# - Error feedback sends later what compression leaves out.
 #
 # **Sources.** S. McCandlish, J. Kaplan, D. Amodei et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162): the noise
 # scale, its estimators in appendix A.1, values in table 1. C. Shallue et al., *Measuring the Effects of Data Parallelism on

@@ -70,7 +70,14 @@ def test_the_large_batch_records_show_what_notebook_07_says_of_them():
         assert reached[recipe].loc[256].max() < 15, "with 256 every run collapsed"
         edge = reached[recipe].loc[128]
         assert edge.max() - edge.min() > 20, "in between it depends on the seed"
+    mean = found.groupby(["recipe", "workers"])[["train_accuracy", "test_accuracy"]].mean()
+    at_64 = mean["test_accuracy"].xs(64, level="workers")
+    assert at_64["linear, 5 warm-up epochs"] > at_64["linear"], "warm-up helps at 64 workers"
+    assert mean.loc["square root", "test_accuracy"].is_monotonic_decreasing, "and falls steadily"
+    lars = mean.loc["LARS, square root, 5 warm-up epochs"]
     assert reached["LARS, square root, 5 warm-up epochs"].min() > 98, "LARS trains at every number of workers"
+    falls = lars.loc[8] - lars.loc[256]
+    assert falls["train_accuracy"] > 2 * falls["test_accuracy"] > 0, "training falls more than the test"
 
 
 def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
