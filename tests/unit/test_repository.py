@@ -62,6 +62,7 @@ def test_every_point_of_the_readmes_scaling_figure_has_a_spread():
 
 def test_the_large_batch_records_show_what_notebook_07_says_of_them():
     found = large_batch.accuracies(records.read(RESULTS / "large_batch.jsonl"))
+    assert found.groupby(["recipe", "workers"])["seed"].nunique().min() >= 3
     reached = found.set_index(["recipe", "workers"])["test_accuracy"].sort_index()
     for recipe in found["recipe"].unique():
         assert set(reached[recipe].index) == {1, 4, 8, 16, 32, 64, 128, 256}, recipe
