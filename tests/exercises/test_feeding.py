@@ -111,7 +111,7 @@ WRONG = {
             "first, end = total * rank // size, total * (rank + 1) // size",
             "return header_bytes + first, end - first",
         ),
-        "share out rows first",
+        "Share out rows first",
     ),
     "fractions": (
         bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")),

@@ -35,7 +35,7 @@ class TestTimeGoes(Verdicts):
     wrong = {
         "who waits longest": (
             lambda: straggler(("waiting.index(min(waiting))", "waiting.index(max(waiting))")),
-            "who does not wait",
+            "Who does not wait",
         ),
         "who communicates longest": (
             lambda: straggler(

@@ -26,7 +26,7 @@ class Solutions:
 
     def test_the_solution_passes(self, name):
         verdict = getattr(self.check, name)(solution(self.notebook, name))
-        assert verdict.passed, verdict
+        assert verdict.passed is True, verdict
 
     def test_the_stub_is_not_solved_yet(self, name):
         verdict = getattr(self.check, name)(stub(self.notebook, name))
@@ -44,18 +44,18 @@ class Verdicts(Solutions):
 
     def test_another_right_way_passes(self, way):
         verdict = self.judged(self.right[way])
-        assert verdict.passed, verdict
+        assert verdict.passed is True, verdict
 
     def test_a_wrong_answer_is_rejected_with_its_hint(self, mistake):
         make, hint = self.wrong[mistake]
         verdict = self.judged(make)
         assert verdict.passed is False, verdict
-        assert hint.lower() in verdict.hint.lower(), verdict
+        assert hint in verdict.hint, verdict
 
     def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(self, endless, team):
         make, hint = self.never_ends[endless]
         verdict = self.judged(make)
         assert verdict.passed is False, verdict
         assert "is at" in verdict.failed, "it says on which line the ranks wait"
-        assert hint.lower() in verdict.hint.lower(), verdict
+        assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"
