@@ -144,8 +144,8 @@ figure
 # ## Exercise 1: linear scaling with warm-up
 #
 # `learning_rate` is called before every step (the first is step 0). The peak is `base_lr` times `workers`. With warm-up over
-# `warmup_steps` steps, the rate climbs to it in `warmup_steps` equal parts: in step 0 it is one such part, in step `warmup_steps
-# - 1` the whole peak. From there on it stays. `warmup_steps` may be 0.
+# `warmup_steps` steps, the rate climbs to it in `warmup_steps` equal parts: in step 0 it is one such part, in step
+# `warmup_steps - 1` the whole peak. From there on it stays. `warmup_steps` may be 0.
 
 
 # %%
@@ -241,8 +241,8 @@ figure
 # little near the edge.
 #
 # `make -j2 large-batch` trains all these runs again, which takes hours on two cores; the two linear curves of one seed take less
-# than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* leave LARS out
-# of the figure. Which recipe is best at 32 workers, and is the same best at 256?
+# than 25 minutes (`make -j2 large-batch-linear large-batch-warmup SEEDS=1`). *Try it:* leave LARS out of the figure. Which recipe
+# is best at 32 workers, and is the same best at 256?
 #
 # ## Where long steps break
 #

@@ -262,10 +262,11 @@ batches = {
 }
 batches |= {f"critical batch {name}": fit.b_crit for name, fit in fits.items()}
 beside = pd.Series(batches, name="batch (samples)").to_frame()
-critical = list(fits.values())[-1].b_crit if fits else np.nan
-beside["steps / fewest"] = 1 + critical / beside["batch (samples)"]
-beside["samples / fewest"] = 1 + beside["batch (samples)"] / critical
-beside.style.format(dict(zip(beside, ("{:.0f}", "{:.1f}", "{:.1f}"), strict=True)))
+if fits:
+    fit = list(fits.values())[-1]
+    beside["steps / fewest"] = fit.steps(beside["batch (samples)"]) / fit.s_min
+    beside["samples / fewest"] = fit.samples(beside["batch (samples)"]) / fit.e_min
+beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 
 # %% [markdown]
 # (Published: McCandlish et al. 2018; the rule of thumb: Shao et al.) The last two columns are what a training with such a batch

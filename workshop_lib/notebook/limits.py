@@ -18,7 +18,6 @@ from workshop_lib.notebook.figures import (
 )
 from workshop_lib.scaling import critical_batch
 from workshop_lib.scaling import steps_to_target as measured
-from workshop_lib.scaling.critical_batch import Fit
 from workshop_lib.scaling.curves import require_same
 from workshop_lib.scaling.records import RecordError
 
@@ -46,7 +45,7 @@ def noise(steps, scales, errors, caption: str) -> RecordFigure:
 
 
 def steps_to_target(
-    pairs: dict[str, tuple[list, list]], fits: dict[str, Fit | None], title: str
+    pairs: dict[str, tuple[list, list]], fits: dict[str, critical_batch.Fit | None], title: str
 ) -> RecordFigure:
     """Measured (batches, steps) by name and their fits: steps against batch (left); the frontier of steps,
     the time, against samples, the compute (right). Both axes of both are logarithmic."""
