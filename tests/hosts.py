@@ -46,9 +46,7 @@ class Hosts:
         except (OSError, subprocess.SubprocessError) as error:
             self.close()
             why = getattr(error, "stderr", "") or str(error)
-            raise CannotCreate(
-                f"no network namespaces can be made here ({why.strip()}): run as root"
-            ) from None
+            raise CannotCreate(f"no network namespaces can be made here ({why.strip()}): run as root") from None
 
     def command(self, name: str) -> list[str]:
         """The words before a command that make it run on this host."""

@@ -150,9 +150,7 @@ def check_machine(settings):
         raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
     for folder in (ROOT, VENV, os.path.dirname(LOG)):
         if os.path.isdir(folder) and not os.access(folder, os.W_OK):
-            raise SetupError(
-                "%s is not writable; make it yours with chown -R, or use a checkout of your own." % folder
-            )
+            raise SetupError("%s is not writable; make it yours with chown -R, or use a checkout of your own." % folder)
     free_bytes = shutil.disk_usage(ROOT).free
     if not os.path.isdir(VENV) and free_bytes < NEEDED_BYTES:
         raise SetupError(

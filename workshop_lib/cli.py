@@ -47,9 +47,7 @@ def _end(message: str, code: int = 1):
 
 
 @app.command()
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
-) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
     """Look at this machine: what works, what does not, and what to do about it."""
     from workshop_lib import doctor as doctor_module
 

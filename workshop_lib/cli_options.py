@@ -5,12 +5,7 @@ from typing import Annotated
 import typer
 
 from workshop_lib.training.backends import REGISTRY
-from workshop_lib.training.options import (
-    DEFAULT_MOMENTUM,
-    DEFAULT_ZERO_STAGE,
-    OPTIMIZERS,
-    WITHOUT_MOMENTUM,
-)
+from workshop_lib.training.options import DEFAULT_MOMENTUM, DEFAULT_ZERO_STAGE, OPTIMIZERS, WITHOUT_MOMENTUM
 from workshop_lib.training.schedules import DECAYS
 
 Backend = Annotated[str, typer.Option(help=f"How gradients are averaged: {', '.join(REGISTRY)}.")]

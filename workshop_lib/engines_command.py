@@ -76,9 +76,7 @@ def _end(number, _):
     raise KeyboardInterrupt
 
 
-def stop(
-    folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None,
-) -> None:
+def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
     """Stop ranks that `workshop engines start` holds, on whichever host that sees this checkout."""
     from workshop_lib.ranks import RankError, folders
 

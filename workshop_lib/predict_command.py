@@ -16,9 +16,7 @@ def predict(
     backend: Annotated[str, typer.Option(help="mpi, ddp, horovod, or unfused.")] = "ddp",
     batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
     global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
-    devices: Annotated[
-        str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")
-    ] = "",
+    devices: Annotated[str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")] = "",
     overlap: Annotated[bool | None, typer.Option(help="Instead of what the backend does.")] = None,
     fusion_mb: Annotated[float | None, typer.Option(help="Fused messages; 0: each tensor its own.")] = None,
     compression: Annotated[float, typer.Option(help="Divides the gradients' bytes; 2 for 16 bits.")] = 1.0,
@@ -58,9 +56,7 @@ def predict(
     if out_dir is not None:
         from workshop_lib.notebook import figures, forecast_calculator
 
-        print(
-            f"drawn: {figures.save(forecast_calculator.draw(points, told), Path(out_dir) / 'forecast.png')}"
-        )
+        print(f"drawn: {figures.save(forecast_calculator.draw(points, told), Path(out_dir) / 'forecast.png')}")
 
 
 def _machine(name: str, latency_us: float | None, gb_per_s: float | None):

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from workshop_lib import ranks
 from workshop_lib.notebook import figures, pictures, profile, rings
-from workshop_lib.notebook.exercises import mpi_basics as check
+from workshop_lib.exercises import mpi_basics as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.cores import usable_cores
 

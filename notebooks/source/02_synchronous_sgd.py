@@ -13,7 +13,7 @@ import torch
 
 from workshop_lib import ranks
 from workshop_lib.notebook import bars, profile
-from workshop_lib.notebook.exercises import sync_sgd as check
+from workshop_lib.exercises import sync_sgd as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 

@@ -21,7 +21,7 @@ from IPython.display import Markdown
 
 from workshop_lib import ranks
 from workshop_lib.notebook import horovod_timeline, pictures, profile
-from workshop_lib.notebook.exercises import horovod_torch as check
+from workshop_lib.exercises import horovod_torch as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts

@@ -21,7 +21,7 @@ from IPython.display import Markdown
 
 from workshop_lib import ranks
 from workshop_lib.notebook import pictures, profile, timelines
-from workshop_lib.notebook.exercises import ddp as check
+from workshop_lib.exercises import ddp as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts

@@ -24,7 +24,7 @@ from workshop_lib.comm import ring
 from workshop_lib.data import mnist
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import figures, profile
-from workshop_lib.notebook.exercises import zero as check
+from workshop_lib.exercises import zero as check
 from workshop_lib.notebook.memory_calculator import LOOKS, calculator
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD

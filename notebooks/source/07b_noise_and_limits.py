@@ -14,7 +14,7 @@ import pandas as pd
 
 from workshop_lib import ranks
 from workshop_lib.notebook import limits, profile
-from workshop_lib.notebook.exercises import noise_and_limits as check
+from workshop_lib.exercises import noise_and_limits as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import critical_batch, records, steps_to_target

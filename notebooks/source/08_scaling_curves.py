@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from workshop_lib import ranks
 from workshop_lib.notebook import cost_plots, figures, plots, profile
-from workshop_lib.notebook.exercises import scaling as check
+from workshop_lib.exercises import scaling as check
 from workshop_lib.notebook.forecast_calculator import forecaster
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD

@@ -13,7 +13,7 @@ import pandas as pd
 
 from workshop_lib import ranks
 from workshop_lib.notebook import profile, timelines
-from workshop_lib.notebook.exercises import time_goes as check
+from workshop_lib.exercises import time_goes as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts

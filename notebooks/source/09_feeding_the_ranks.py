@@ -19,7 +19,7 @@ from workshop_lib import ranks
 from workshop_lib.comm import feeding
 from workshop_lib.data import mnist
 from workshop_lib.notebook import feeding_plots, profile
-from workshop_lib.notebook.exercises import feeding as check
+from workshop_lib.exercises import feeding as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 

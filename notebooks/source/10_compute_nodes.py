@@ -14,7 +14,7 @@ import torch
 
 from workshop_lib import ranks
 from workshop_lib.notebook import binding_map, profile
-from workshop_lib.notebook.exercises import compute_nodes as check
+from workshop_lib.exercises import compute_nodes as check
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.ranks import allocation, launchers
 from workshop_lib.training.cores import usable_cores

@@ -105,9 +105,7 @@ def scaling() -> None:
     report("mpi, 2 ranks / 1 rank", "1.8 or more", ratios(two, one), **samples_per_s)
     report("mpi, 2 ranks / 2 processes", "0.95 or more", ratios(two, ceiling), **samples_per_s)
     report("ddp, 2 ranks / mpi, 2 ranks", "explained in notebook 02", ratios(ddp, two), **samples_per_s)
-    report(
-        "horovod, 2 ranks / mpi, 2 ranks", "explained in notebook 03", ratios(horovod, two), **samples_per_s
-    )
+    report("horovod, 2 ranks / mpi, 2 ranks", "explained in notebook 03", ratios(horovod, two), **samples_per_s)
 
 
 def ratios(above: list[float], below: list[float]) -> list[float]:
@@ -266,10 +264,7 @@ def dashboard() -> None:
     finally:
         client.stop_channels()
         manager.shutdown_kernel()
-    watched, alone = (
-        ms_a_step[2::2],
-        ms_a_step[1:-1:2],
-    )  # the first pair warms up; each with the window before
+    watched, alone = (ms_a_step[2::2], ms_a_step[1:-1:2])  # the first pair warms up; each with the window before
     found = ratios(alone, watched)
     middle, error = statistics.median(found), statistics.stdev(found) / len(found) ** 0.5
     details = {"ms_a_step": ms_a_step, "updates": updates, "standard_error": error}

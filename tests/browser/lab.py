@@ -205,8 +205,7 @@ class Lab:
     def prompts(self) -> list[str]:
         """The prompt of every code cell: "[3]:" when done, "[*]:" while it runs or waits."""
         return self.page.eval_on_selector_all(
-            ".jp-Notebook .jp-CodeCell .jp-InputPrompt",
-            "all => all.map(one => one.textContent.trim())",
+            ".jp-Notebook .jp-CodeCell .jp-InputPrompt", "all => all.map(one => one.textContent.trim())"
         )
 
     def outputs(self) -> list[Output]:

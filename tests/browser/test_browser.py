@@ -75,9 +75,7 @@ def dashboard(lab) -> dict[str, list[str]]:
     page, place = lab.page, f"{DASHBOARD} svg "
     read = {"data-rank": "polyline", "data-strip": "g"}
     found = {
-        name: page.eval_on_selector_all(
-            f"{place}{tag}[{name}]", f"all => all.map(one => one.getAttribute('{name}'))"
-        )
+        name: page.eval_on_selector_all(f"{place}{tag}[{name}]", f"all => all.map(one => one.getAttribute('{name}'))")
         for name, tag in read.items()
     }
     return found | {"words": page.locator(DASHBOARD).inner_text().split("\n")}
@@ -114,7 +112,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(browse
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks
-from workshop_lib.notebook.exercises import start_here as check
+from workshop_lib.exercises import start_here as check
 from workshop_lib.notebook.prediction import predict
 team = ranks.start(2)
 

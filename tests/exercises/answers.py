@@ -30,9 +30,7 @@ def _source(notebook: str, name: str, solved: bool) -> str:
     """The imports of a notebook, and its cell that defines the function or class `name`."""
     cells = _cells(notebook)[solved]
     wanted = (ast.Import, ast.ImportFrom)
-    imports = [
-        ast.unparse(node) for cell in cells for node in ast.parse(cell).body if isinstance(node, wanted)
-    ]
+    imports = [ast.unparse(node) for cell in cells for node in ast.parse(cell).body if isinstance(node, wanted)]
     defining = [
         cell
         for cell in cells

@@ -2,15 +2,22 @@
 
 import pytest
 
-from workshop_lib import ranks
-from workshop_lib.notebook import checks
+pytest.register_assert_rewrite("exercises.verdicts")
 
-pytest.register_assert_rewrite("verdicts")
+from exercises.verdicts import verdicts_of  # noqa: E402
+
+from workshop_lib import ranks  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
 def team(request):
-    yield ranks.start(getattr(request.module, "RANKS", 2))
+    """Healthy ranks of the same number are kept from file to file."""
+    return ranks.start(getattr(request.module, "RANKS", 2))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_ranks_afterwards():
+    yield
     ranks.stop()
 
 
@@ -21,8 +28,6 @@ def healthy(team):
         team.restart()
 
 
-@pytest.fixture(autouse=True)
-def no_long_wait(request, monkeypatch):
-    """An answer that is known never to end is ended sooner than a learner's, which may only be slow."""
-    if "never_ends" in request.node.name or "endless_loop_is" in request.node.name:
-        monkeypatch.setitem(checks.judged.__kwdefaults__, "timeout", 2.0)
+@pytest.fixture(scope="class")
+def verdicts(request, team):
+    return verdicts_of(request.cls, team)

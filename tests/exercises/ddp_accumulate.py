@@ -1,6 +1,6 @@
 """Answers to `accumulate` of 05_ddp: right ones, wrong ones with their hint, and some that never end."""
 
-from answers import variant, written
+from exercises.answers import variant, written
 
 NOTEBOOK = "05_ddp"
 EACH = "for inputs, targets in micro_batches:"
@@ -9,9 +9,7 @@ BACKWARD = "    (loss_function(model(inputs), targets) / k).backward()"
 
 def accumulate(*lines: str):
     head = "accumulate(model, micro_batches, loss_function)"
-    return written(
-        "import contextlib, torch, torch.distributed as dist", head, "k = len(micro_batches)", *lines
-    )
+    return written("import contextlib, torch, torch.distributed as dist", head, "k = len(micro_batches)", *lines)
 
 
 RIGHT = {
@@ -46,9 +44,7 @@ WRONG = {
         "`zero_grad` once before the loop",
     ),
     "zero_grad inside, not divided": (
-        lambda: accumulate(
-            EACH, "    model.zero_grad()", "    loss_function(model(inputs), targets).backward()"
-        ),
+        lambda: accumulate(EACH, "    model.zero_grad()", "    loss_function(model(inputs), targets).backward()"),
         "`zero_grad` once before the loop",
     ),
     "forward outside no_sync": (
@@ -89,8 +85,7 @@ WRONG = {
     ),
     "all in one forward": (
         lambda: accumulate(
-            "inputs, targets = map(torch.cat, zip(*micro_batches))",
-            "loss_function(model(inputs), targets).backward()",
+            "inputs, targets = map(torch.cat, zip(*micro_batches))", "loss_function(model(inputs), targets).backward()"
         ),
         "one at a time saves memory",
     ),
@@ -106,10 +101,7 @@ WRONG = {
         lambda: accumulate(EACH, BACKWARD.replace("model(", "model.module(")),
         "call `model`, not `model.module`",
     ),
-    "no backward": (
-        lambda: accumulate(EACH, "    loss_function(model(inputs), targets)"),
-        "no backward has run",
-    ),
+    "no backward": (lambda: accumulate(EACH, "    loss_function(model(inputs), targets)"), "no backward has run"),
 }
 NEVER_ENDS = {
     "rank 0 alone communicates": (
@@ -120,5 +112,5 @@ NEVER_ENDS = {
             "        (loss_function(model(inputs), targets) / k).backward()",
         ),
         "All ranks must enter `no_sync`",
-    ),
+    )
 }

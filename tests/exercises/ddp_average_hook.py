@@ -1,6 +1,6 @@
 """Answers to `average_hook` of 05_ddp: right ones, wrong ones with their hint, and some that never end."""
 
-from answers import variant, written
+from exercises.answers import variant, written
 
 NOTEBOOK = "05_ddp"
 START = "future = dist.all_reduce(tensor, group=process_group, async_op=True).get_future()"
@@ -19,10 +19,7 @@ RIGHT = {
     "average_hook, in place": lambda: hook("tensor.div_(process_group.size())", START, THEN),
 }
 WRONG = {
-    "a future of a list": (
-        lambda: hook("tensor /= 2", START, "return future"),
-        "holds a list with one tensor",
-    ),
+    "a future of a list": (lambda: hook("tensor /= 2", START, "return future"), "holds a list with one tensor"),
     "a future of nothing": (
         lambda: hook(START, "return future.then(lambda done: print(end=str()))"),
         "does the function in `then` return",
@@ -34,8 +31,7 @@ WRONG = {
     ),
     "the handle": (
         lambda: hook(
-            "tensor /= process_group.size()",
-            "return dist.all_reduce(tensor, group=process_group, async_op=True)",
+            "tensor /= process_group.size()", "return dist.all_reduce(tensor, group=process_group, async_op=True)"
         ),
         "its `get_future()`",
     ),
@@ -49,9 +45,7 @@ WRONG = {
     ),
     "no allreduce, but divided": (
         lambda: hook(
-            "future = torch.futures.Future()",
-            "future.set_result(tensor / process_group.size())",
-            "return future",
+            "future = torch.futures.Future()", "future.set_result(tensor / process_group.size())", "return future"
         ),
         "own samples alone",
     ),
@@ -66,19 +60,11 @@ WRONG = {
         "complete before the allreduce was",
     ),
     "divided twice": (
-        lambda: variant(
-            NOTEBOOK, "average_hook", ("done.value()[0]", "done.value()[0] / process_group.size()")
-        ),
+        lambda: variant(NOTEBOOK, "average_hook", ("done.value()[0]", "done.value()[0] / process_group.size()")),
         "divided by twice",
     ),
-    "divided by 4": (
-        lambda: hook("tensor = tensor / 4", START, THEN),
-        "the number of ranks was divided by twice",
-    ),
-    "divided by 3": (
-        lambda: hook("tensor = tensor / 3", START, THEN),
-        "times the mean",
-    ),
+    "divided by 4": (lambda: hook("tensor = tensor / 4", START, THEN), "the number of ranks was divided by twice"),
+    "divided by 3": (lambda: hook("tensor = tensor / 3", START, THEN), "times the mean"),
     "the world's size": (
         lambda: variant(NOTEBOOK, "average_hook", ("process_group.size()", "dist.get_world_size()")),
         "but this group has one rank",

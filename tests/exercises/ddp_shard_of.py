@@ -1,6 +1,6 @@
 """Answers to `shard_of` of 05_ddp: right ones, and wrong ones with their hint."""
 
-from answers import variant, written
+from exercises.answers import variant, written
 
 NOTEBOOK = "05_ddp"
 ORDER = "order = np.random.default_rng(epoch).permutation(n)"
@@ -12,9 +12,7 @@ def shard_of(*lines: str):
 
 
 RIGHT = {
-    "shard_of, in blocks": lambda: shard_of(
-        ORDER, "return [int(i) for i in np.array_split(order, size)[rank]]"
-    ),
+    "shard_of, in blocks": lambda: shard_of(ORDER, "return [int(i) for i in np.array_split(order, size)[rank]]"),
     "shard_of, an array": lambda: shard_of(ORDER, "return order[rank::size]"),
     "shard_of, with Python's random": lambda: shard_of(
         "order = list(range(n))", "random.Random(epoch).shuffle(order)", "return order[rank::size]"
@@ -43,9 +41,7 @@ WRONG = {
         "taken by nobody",
     ),
     "fills up": (
-        lambda: shard_of(
-            ORDER, "order = np.resize(order, -(-n // size) * size)", "return order[rank::size].tolist()"
-        ),
+        lambda: shard_of(ORDER, "order = np.resize(order, -(-n // size) * size)", "return order[rank::size].tolist()"),
         "DistributedSampler does",
     ),
     "last takes the rest": (
@@ -62,14 +58,9 @@ WRONG = {
         "has each number once",
     ),
     "shared out, then shuffled": (
-        lambda: shard_of(
-            "mine = np.arange(rank, n, size)", "return np.random.default_rng(epoch).permutation(mine)"
-        ),
+        lambda: shard_of("mine = np.arange(rank, n, size)", "return np.random.default_rng(epoch).permutation(mine)"),
         "shuffle first",
     ),
-    "counts from 1": (
-        lambda: shard_of(ORDER, "return (order[rank::size] + 1).tolist()"),
-        "numbered from 0",
-    ),
+    "counts from 1": (lambda: shard_of(ORDER, "return (order[rank::size] + 1).tolist()"), "numbered from 0"),
     "prints": (lambda: shard_of(ORDER, "print(order[rank::size])"), "returned None"),
 }

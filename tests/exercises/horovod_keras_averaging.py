@@ -2,7 +2,7 @@
 ends.
 """
 
-from answers import variant, written
+from exercises.answers import variant, written
 
 NOTEBOOK = "04_horovod_tensorflow"
 IMPORTS = "import functools"
@@ -106,9 +106,7 @@ WRONG = {
         "average first, clip the mean",
     ),
     "settings lost": (
-        lambda: averaging(
-            APPLY, f"    return super().apply({MEAN}, variables)", returned="return Averaging()"
-        ),
+        lambda: averaging(APPLY, f"    return super().apply({MEAN}, variables)", returned="return Averaging()"),
         "`from_config` takes over",
     ),
     "always SGD": (
@@ -135,10 +133,8 @@ WRONG = {
 NEVER_ENDS = {
     "rank 0 alone averages": (
         lambda: averaging(
-            APPLY,
-            f"    mean = {MEAN} if hvd.rank() == 0 else gradients",
-            "    return super().apply(mean, variables)",
+            APPLY, f"    mean = {MEAN} if hvd.rank() == 0 else gradients", "    return super().apply(mean, variables)"
         ),
         "all ranks must average",
-    ),
+    )
 }

@@ -1,6 +1,6 @@
 """Answers to `train` of 04_horovod_tensorflow: right ones, wrong ones, and one that never ends."""
 
-from answers import variant
+from exercises.answers import variant
 
 NOTEBOOK = "04_horovod_tensorflow"
 SHARD = "images[rank::size], labels[rank::size]"
@@ -46,7 +46,7 @@ RIGHT = {
             f"right, seen = {COUNTS}",
             "share = np.mean(answers == my_test_labels) * len(my_test_labels) / len(test_labels)\n"
             "    return float(hvd.allreduce(share, op=hvd.Sum, name='share'))",
-        ),
+        )
     ),
 }
 WRONG = {
@@ -65,10 +65,7 @@ WRONG = {
         "Share out by `rank()`",
     ),
     "not shared out": (lambda: changed((MINE, "mine, my_labels = images, labels")), "trains on all samples"),
-    "all take the first part": (
-        lambda: changed((SHARD, "images[::size], labels[::size]")),
-        "used by nobody",
-    ),
+    "all take the first part": (lambda: changed((SHARD, "images[::size], labels[::size]")), "used by nobody"),
     "batch divided": (
         lambda: changed(("batch_size=batch_size", "batch_size=batch_size // size")),
         "is that of one rank",
@@ -115,5 +112,5 @@ NEVER_ENDS = {
     "counts added on rank 0 alone": (
         lambda: changed((COUNTS, f"{COUNTS} if rank == 0 else counts")),
         "not rank 0 alone",
-    ),
+    )
 }

@@ -95,9 +95,7 @@ def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
     verdict = judged(learner("return comm.rank"), probe, judge, ready=lambda: 1 / 0)
     assert "ZeroDivisionError" in verdict.failed
     monkeypatch.setattr("workshop_lib.notebook.checks.READY_LIMIT_S", 2)
-    verdict = judged(
-        learner("return comm.rank"), probe, judge, ready=lambda: time.sleep(99), stuck="who waits?"
-    )
+    verdict = judged(learner("return comm.rank"), probe, judge, ready=lambda: time.sleep(99), stuck="who waits?")
     assert "not finished after 2 s" in verdict.failed
     assert not verdict.hint
     assert ranks.current().healthy
@@ -168,7 +166,7 @@ def test_html_is_escaped():
 
 IN_KERNEL = """
 from workshop_lib import notebook
-from workshop_lib.notebook.exercises import mpi_basics, start_here
+from workshop_lib.exercises import mpi_basics, start_here
 from mpi4py import MPI
 assert not MPI.Is_initialized()
 """

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from answers import written
-from verdicts import Verdicts, planted
+from exercises.answers import written
+from exercises.verdicts import Verdicts, planted
 
-from workshop_lib.notebook.exercises import compute_nodes as check
+from workshop_lib.exercises import compute_nodes as check
 
 NOTEBOOK = "10_compute_nodes"
 NAMES = ["aprun_options", "device_of"]
@@ -73,10 +73,7 @@ WRONG = {
         "number of the node": ([(PLACE, "sorted(set(hosts)).index(hosts[rank])")], "the number of the node"),
         "remainder": ([(PLACE, "rank % hosts.count(hosts[rank])")], "half of the GPUs get two ranks"),
         "remainder by the first": ([(PLACE, "rank % hosts.count(hosts[0])")], "half of the GPUs"),
-        "distance to the first": (
-            [(PLACE, "rank - hosts.index(hosts[rank])")],
-            "distance to the host's first",
-        ),
+        "distance to the first": ([(PLACE, "rank - hosts.index(hosts[rank])")], "distance to the host's first"),
         "from one": ([(PLACE, "hosts[: rank + 1].count(hosts[rank])")], "numbered from 0"),
         "those after": ([(PLACE, "hosts[rank + 1 :].count(hosts[rank])")], "count those before"),
         "how many": ([(PLACE, "hosts.count(hosts[rank])")], "which of them is this one"),
@@ -87,9 +84,7 @@ WRONG = {
         "nothing returned": ([("return ", "")], "`return` the number"),
     },
 }
-ENDLESS = {
-    "device_of": {"a loop": ([("return ", "while True: pass\n    return ")], "the function does not end")}
-}
+ENDLESS = {"device_of": {"a loop": ([("return ", "while True: pass\n    return ")], "the function does not end")}}
 
 
 class TestVerdicts(Verdicts):

@@ -3,9 +3,9 @@
 import ddp_accumulate
 import ddp_average_hook
 import ddp_shard_of
-from verdicts import Verdicts
+from exercises.verdicts import Verdicts
 
-from workshop_lib.notebook.exercises import ddp as check
+from workshop_lib.exercises import ddp as check
 
 
 class TestVerdicts(Verdicts):

@@ -1,9 +1,9 @@
 """The checks of 09 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from answers import variant, written
-from verdicts import Verdicts
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
 
-from workshop_lib.notebook.exercises import feeding as check
+from workshop_lib.exercises import feeding as check
 
 NOTEBOOK = "09_feeding_the_ranks"
 ROWS = "rows * rank // size, rows * (rank + 1) // size"
@@ -87,10 +87,7 @@ WRONG = {
     "offset in rows": (bytes_((OFFSET, "header_bytes + first")), "a row is torn in two"),
     "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "the header counted in"),
     "the end without the header": (bytes_((BYTES, "end * row_bytes")), "rather than where they end"),
-    "the rest dropped": (
-        bytes_((ROWS, "rank * (rows // size), (rank + 1) * (rows // size)")),
-        "leaves some over",
-    ),
+    "the rest dropped": (bytes_((ROWS, "rank * (rows // size), (rank + 1) * (rows // size)")), "leaves some over"),
     "the last takes the rest": (
         bytes_((ROWS, "rank * (rows // size), rows if rank == size - 1 else (rank + 1) * (rows // size)")),
         "as many ranks, one each",
@@ -113,10 +110,7 @@ WRONG = {
         ),
         "Share out rows first",
     ),
-    "fractions": (
-        bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")),
-        "`//` divides whole numbers",
-    ),
+    "fractions": (bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")), "`//` divides whole numbers"),
     "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
     "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "(offset, bytes) is asked for"),
     "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "give it to another"),
@@ -154,15 +148,9 @@ WRONG = {
         "one read ahead is enough",
     ),
     "past the end": (ahead(("if i + 1 < n:", "if True:")), "it asked for batch 6"),
-    "the last missing": (
-        ahead(("for i in range(n):", "for i in range(n - 1):")),
-        "the last batch is missing",
-    ),
+    "the last missing": (ahead(("for i in range(n):", "for i in range(n - 1):")), "the last batch is missing"),
     "the first twice": (ahead((NEXT, "coming = helper.submit(read, i)")), "some come twice"),
-    "the future": (
-        ahead((WAIT, "batch = coming"), (HAND_OUT, "yield batch")),
-        "`result()` waits for the batch",
-    ),
+    "the future": (ahead((WAIT, "batch = coming"), (HAND_OUT, "yield batch")), "`result()` waits for the batch"),
     "as they come": (
         answer(
             PREFETCH_HEAD,
@@ -191,7 +179,7 @@ NEVER_ENDS = {
             ),
         ),
         "without telling",
-    ),
+    )
 }
 
 

@@ -6,9 +6,9 @@ import sys
 import horovod_keras_averaging
 import horovod_keras_train
 import pytest
-from verdicts import Verdicts
+from exercises.verdicts import Verdicts
 
-from workshop_lib.notebook.exercises import horovod_keras as check
+from workshop_lib.exercises import horovod_keras as check
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 

@@ -1,10 +1,10 @@
 """The checks of 03_horovod_pytorch accept right answers and say of wrong ones what is wrong."""
 
 import pytest
-from answers import solution, variant, written
-from verdicts import Verdicts
+from exercises.answers import solution, variant, written
+from exercises.verdicts import Verdicts
 
-from workshop_lib.notebook.exercises import horovod_torch as check
+from workshop_lib.exercises import horovod_torch as check
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 

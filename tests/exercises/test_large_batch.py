@@ -1,9 +1,9 @@
 """The checks of 07 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-from answers import variant, written
-from verdicts import Verdicts
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
 
-from workshop_lib.notebook.exercises import large_batch as check
+from workshop_lib.exercises import large_batch as check
 
 NOTEBOOK = "07_large_batch"
 PEAK = "base_lr * workers"
@@ -76,10 +76,7 @@ WRONG = {
     "each weight": (layer((RATE, "trust * weights.abs() / gradient.abs()")), "one value a weight"),
     "zero forgotten": (layer((ZERO, "if gradient_norm == 0:")), "return 1"),
     "largest value": (layer((NORMS, "weights.abs().max(), gradient.abs().max()")), "root of the sum"),
-    "in place": (
-        layer((RATE, "float(gradient.mul_(1).norm() * 0 + gradient.add_(1).sum() * 0) + 1")),
-        "copies",
-    ),
+    "in place": (layer((RATE, "float(gradient.mul_(1).norm() * 0 + gradient.add_(1).sum() * 0) + 1")), "copies"),
 }
 
 

@@ -1,11 +1,11 @@
 """The checks of exchange and global_mean accept right answers, and say of wrong ones what is wrong."""
 
 import pytest
-from answers import solution, written
-from verdicts import Solutions
+from exercises.answers import solution, written
+from exercises.verdicts import Solutions
 
 from workshop_lib import ranks
-from workshop_lib.notebook.exercises import mpi_basics as check
+from workshop_lib.exercises import mpi_basics as check
 
 NOTEBOOK = "01_mpi_basics"
 RANKS = 4
@@ -115,10 +115,7 @@ WRONG = {
     "never waited for": (
         check.exchange,
         lambda: function(
-            EXCHANGE,
-            "theirs = np.full_like(mine, 5e-324)",
-            "comm.Irecv(theirs, comm.rank ^ 1)",
-            "return theirs",
+            EXCHANGE, "theirs = np.full_like(mine, 5e-324)", "comm.Irecv(theirs, comm.rank ^ 1)", "return theirs"
         ),
         "had the receive ended",
     ),
@@ -130,9 +127,7 @@ WRONG = {
     "nothing returned": (check.exchange, lambda: function(EXCHANGE, PARTNER, SWAP), "`return` it"),
     "knows one size only": (
         check.exchange,
-        lambda: function(
-            EXCHANGE, "partner, theirs = comm.rank ^ 1, np.empty(1000)", SWAP, "return theirs[:6]"
-        ),
+        lambda: function(EXCHANGE, "partner, theirs = comm.rank ^ 1, np.empty(1000)", SWAP, "return theirs[:6]"),
         "np.empty_like(mine)",
     ),
     "received into mine": (
@@ -192,11 +187,7 @@ WRONG = {
         lambda: function(MEAN, "return comm.allreduce(values.sum()) / max(1, len(values))"),
         "add up the counts as well",
     ),
-    "its own mean": (
-        check.global_mean,
-        lambda: function(MEAN, "return values.mean()"),
-        "this rank's own values",
-    ),
+    "its own mean": (check.global_mean, lambda: function(MEAN, "return values.mean()"), "this rank's own values"),
     "on rank 0 only": (
         check.global_mean,
         lambda: function(
@@ -240,16 +231,12 @@ WRONG = {
 NEVER_ENDS = {
     "both send first": (
         check.exchange,
-        lambda: function(
-            EXCHANGE, PARTNER, "comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"
-        ),
+        lambda: function(EXCHANGE, PARTNER, "comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"),
         "both partners do the same thing first",
     ),
     "both receive first": (
         check.exchange,
-        lambda: function(
-            EXCHANGE, PARTNER, "comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"
-        ),
+        lambda: function(EXCHANGE, PARTNER, "comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"),
         "both partners do the same thing first",
     ),
     "a collective on rank 0 alone": (

@@ -1,9 +1,9 @@
 """The check of ring_allreduce accepts right answers, and says of wrong ones what is wrong."""
 
 import pytest
-from answers import solution, stub, variant, written
+from exercises.answers import solution, stub, variant, written
 
-from workshop_lib.notebook.exercises import mpi_basics as check
+from workshop_lib.exercises import mpi_basics as check
 
 NOTEBOOK = "01_mpi_basics"
 RANKS = 4
@@ -35,9 +35,7 @@ RIGHT = {
         ("(comm.rank - step) % p", "(comm.rank + step) % p"),
         ("(comm.rank - step - 1) % p", "(comm.rank + step + 1) % p"),
     ),
-    "without waiting": lambda: ring(
-        (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
-    ),
+    "without waiting": lambda: ring((SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")),
     "Isend and Irecv": lambda: ring(
         (
             SENDRECV,
@@ -46,9 +44,7 @@ RIGHT = {
             "            request.Wait()",
         )
     ),
-    "Irecv first": lambda: ring(
-        (SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")
-    ),
+    "Irecv first": lambda: ring((SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")),
 }
 WRONG = {
     "whole arrays go round": (
@@ -77,34 +73,17 @@ WRONG = {
         ),
         "Rank 0 does most of the work",
     ),
-    "added in both phases": (
-        lambda: ring(("place[:] = incoming", "place += incoming")),
-        "replaces what is there",
-    ),
+    "added in both phases": (lambda: ring(("place[:] = incoming", "place += incoming")), "replaces what is there"),
     "replaced in both phases": (
         lambda: ring(("place += incoming", "place[:] = incoming")),
         "before what arrived was added",
     ),
-    "no second phase": (
-        lambda: ring(("range(2 * (p - 1))", "range(p - 1)")),
-        "Pass the finished chunks round",
-    ),
-    "a step too few": (
-        lambda: ring(("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")),
-        "is a step missing",
-    ),
-    "phases change a step late": (
-        lambda: ring(("step < p - 1", "step < p")),
-        "replaces what is there",
-    ),
-    "phases change a step early": (
-        lambda: ring(("step < p - 1", "step < p - 2")),
-        "before what arrived was added",
-    ),
+    "no second phase": (lambda: ring(("range(2 * (p - 1))", "range(p - 1)")), "Pass the finished chunks round"),
+    "a step too few": (lambda: ring(("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")), "is a step missing"),
+    "phases change a step late": (lambda: ring(("step < p - 1", "step < p")), "replaces what is there"),
+    "phases change a step early": (lambda: ring(("step < p - 1", "step < p - 2")), "before what arrived was added"),
     "the same chunk in each step": (
-        lambda: ring(
-            ("(comm.rank - step) % p", "comm.rank"), ("(comm.rank - step - 1) % p", "(comm.rank - 1) % p")
-        ),
+        lambda: ring(("(comm.rank - step) % p", "comm.rank"), ("(comm.rank - step - 1) % p", "(comm.rank - 1) % p")),
         "holds rank",
     ),
     "added into the wrong chunk": (
@@ -115,10 +94,7 @@ WRONG = {
         lambda: ring(("total = values.copy()", "total = values")),
         "begin with `total = values.copy()`",
     ),
-    "the mean": (
-        lambda: ring(("return total", "return total / p")),
-        "without dividing",
-    ),
+    "the mean": (lambda: ring(("return total", "return total / p")), "without dividing"),
     "equal chunks only": (
         lambda: ring(
             (
@@ -128,10 +104,7 @@ WRONG = {
         ),
         "np.array_split",
     ),
-    "returns values": (
-        lambda: ring(("return total", "return values")),
-        "returned its own values",
-    ),
+    "returns values": (lambda: ring(("return total", "return values")), "returned its own values"),
     "returns nothing": (lambda: ring(("return total", "pass")), "`return` it"),
     "pickled chunks": (
         lambda: ring((SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")),
@@ -169,7 +142,7 @@ NEVER_ENDS = {
     "every rank sends first": (
         lambda: ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
         "when every rank sends first, nobody receives",
-    ),
+    )
 }
 
 

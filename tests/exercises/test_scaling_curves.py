@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from answers import variant, written
-from verdicts import Verdicts, planted
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts, planted
 
-from workshop_lib.notebook.exercises import scaling as check
+from workshop_lib.exercises import scaling as check
 
 NOTEBOOK = "08_scaling_curves"
 NAMES = ["scaling_table", "serial_fraction", "smallest_batch"]
@@ -42,10 +42,7 @@ while communication_s > share * (communication_s + t0_s + t1_s * batch):
     batch += 1
 return batch""",
     ),
-    "as a float": (
-        BATCH_HEAD,
-        f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))",
-    ),
+    "as a float": (BATCH_HEAD, f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))"),
 }
 
 
@@ -77,16 +74,10 @@ WRONG = {
         "upside down": (with_speedup("s / typical_s[1]"), "upside down"),
         "against half the ranks": (with_speedup("typical_s[max(1, n // 2)] / s"), "always 1 rank"),
         "against the most ranks": (with_speedup("typical_s[4] / s"), "the baseline is 1 rank"),
-        "against what comes first": (
-            with_speedup("next(iter(typical_s.values())) / s"),
-            "whatever came first",
-        ),
+        "against what comes first": (with_speedup("next(iter(typical_s.values())) / s"), "whatever came first"),
         "seconds": (with_speedup("s"), "those are seconds"),
         "per cent faster": (with_speedup("100 * (typical_s[1] / s - 1)"), "a ratio"),
-        "the other way round": (
-            [(SPEEDUP, "(typical_s[1] / s / n, typical_s[1] / s)")],
-            "speed-up comes first",
-        ),
+        "the other way round": ([(SPEEDUP, "(typical_s[1] / s / n, typical_s[1] / s)")], "speed-up comes first"),
         "efficiency not divided": ([("/ s / n)", "/ s)")], "that is the speed-up again"),
         "efficiency multiplied": ([("/ s / n)", "/ s * n)")], "divide it"),
         "efficiency in per cent": ([("/ s / n)", "/ s / n * 100)")], "1 is perfect"),
@@ -96,10 +87,7 @@ WRONG = {
         "the last epoch alone": ([("mean(run[1:])", "run[-1]")], "only the last epoch"),
         "without 1 rank": ([("in typical_s.items()", "in typical_s.items() if n > 1")], "1 included"),
         "speed-up alone": ([(SPEEDUP, "typical_s[1] / s")], "it returned"),
-        "prints": (
-            [("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")],
-            "`return` the table",
-        ),
+        "prints": ([("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")], "`return` the table"),
     },
     "serial_fraction": {
         "half solved": ([(FRACTION, "1 / speedup - 1 / n")], "Divide by 1 - 1/n"),

@@ -1,10 +1,10 @@
 """The checks of 00_start_here accept the solutions and say of wrong answers what is wrong."""
 
 import pytest
-from answers import variant, written
-from verdicts import Solutions
+from exercises.answers import variant, written
+from exercises.verdicts import Solutions
 
-from workshop_lib.notebook.exercises import start_here as check
+from workshop_lib.exercises import start_here as check
 
 NOTEBOOK = "00_start_here"
 
@@ -30,10 +30,7 @@ WRONG_WHOAMI = {
     "size by heart": ("return comm.rank, 2", "not by heart"),
 }
 WRONG_PARTS = {
-    "drops the rest": (
-        ["each = n // size", "return rank * each, rank * each + each"],
-        "leave `n % size` over",
-    ),
+    "drops the rest": (["each = n // size", "return rank * each, rank * each + each"], "leave `n % size` over"),
     "last takes the rest": (
         ["each = n // size", "return rank * each, n if rank == size - 1 else rank * each + each"],
         "last rank takes all that is left over",
@@ -50,10 +47,7 @@ WRONG_PARTS = {
     "overlaps": (["return max(0, n * rank // size - 1), n * (rank + 1) // size"], "more than one rank"),
     "all of it": (["return 0, n"], "more than one rank"),
     "fractions": (["return n * rank / size, n * (rank + 1) / size"], "`//` divides"),
-    "past the end": (
-        ["each = -(-n // size)", "return rank * each, rank * each + each"],
-        "numbered from 0",
-    ),
+    "past the end": (["each = -(-n // size)", "return rank * each, rank * each + each"], "numbered from 0"),
     "prints": (["print(n * rank // size)"], "no `return`"),
     "how many, not which": (["return n // size + (rank < n % size)"], "it returned"),
 }

@@ -3,10 +3,10 @@
 from functools import partial
 
 import pytest
-from answers import solution, variant, written
-from verdicts import Verdicts, planted
+from exercises.answers import solution, variant, written
+from exercises.verdicts import Verdicts, planted
 
-from workshop_lib.notebook.exercises import sync_sgd as check
+from workshop_lib.exercises import sync_sgd as check
 
 NOTEBOOK = "02_synchronous_sgd"
 NAMES = ["average_gradients", "broadcast_weights", "weighted_mean"]
@@ -30,10 +30,7 @@ def test_the_solutions_pass_on_three_ranks_and_some_mistakes_show_only_there(tea
         neighbours = variant(
             NOTEBOOK,
             "average_gradients",
-            (
-                REDUCE,
-                "comm.Sendrecv(mine, comm.rank ^ 1 if comm.rank < 2 else 2, recvbuf=total); total += mine",
-            ),
+            (REDUCE, "comm.Sendrecv(mine, comm.rank ^ 1 if comm.rank < 2 else 2, recvbuf=total); total += mine"),
             ("total / comm.size", "total / 2"),
         )
         verdict = check.average_gradients(neighbours)
@@ -79,20 +76,11 @@ WRONG = {
         "nothing": ([(REDUCE, "return")], "still has its own gradient"),
         "zeroed": ([(WRITE, "p.grad.zero_()")], "neither a sum nor a mean"),
         "no gradient left": ([(WRITE, "p.grad = None")], "write into `p.grad`"),
-        "rank 0's, broadcast": (
-            [(REDUCE, "comm.Bcast(mine); total = mine * comm.size")],
-            "the gradient of rank 0",
-        ),
+        "rank 0's, broadcast": ([(REDUCE, "comm.Bcast(mine); total = mine * comm.size")], "the gradient of rank 0"),
         "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all ranks need the mean"),
-        "reduced to rank 0": (
-            [(REDUCE, "total[:] = 0; comm.Reduce(mine, total)")],
-            "all ranks need the mean",
-        ),
+        "reduced to rank 0": ([(REDUCE, "total[:] = 0; comm.Reduce(mine, total)")], "all ranks need the mean"),
         "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
-        "not the last ones": (
-            [(LOOP, "for p in list(model.parameters())[:-2]:")],
-            "all of model.parameters()",
-        ),
+        "not the last ones": ([(LOOP, "for p in list(model.parameters())[:-2]:")], "all of model.parameters()"),
         "the parameters": (
             [("p.grad.numpy()", "p.detach().numpy()"), ("p.grad.copy_", "p.data.copy_")],
             "average `p.grad`, not `p`",
@@ -104,17 +92,11 @@ WRONG = {
         "not stored": ([(STORE, "pass")], "still has its own weights"),
         "a local name": ([(STORE, "p = torch.from_numpy(array)")], "copy what arrives into the parameter"),
         "from the last rank": ([(SEND, "comm.Bcast(array, root=comm.size - 1)")], "the root is rank 0"),
-        "the mean": (
-            [(SEND, "array = comm.allreduce(array) / comm.size")],
-            "the mean of the ranks' weights",
-        ),
+        "the mean": ([(SEND, "array = comm.allreduce(array) / comm.size")], "the mean of the ranks' weights"),
         "the sum": ([(SEND, "array = comm.allreduce(array)")], "the sum of the ranks' weights"),
         "every other one": ([(LOOP, "for p in list(model.parameters())[::2]:")], "all of model.parameters()"),
         "into the gradient": ([(STORE, "p.grad = torch.from_numpy(array)")], "still has its own weights"),
-        "rounded": (
-            [(STORE, "p.copy_(torch.from_numpy(array).half())")],
-            "neither its own nor that of rank 0",
-        ),
+        "rounded": ([(STORE, "p.copy_(torch.from_numpy(array).half())")], "neither its own nor that of rank 0"),
     },
     "weighted_mean": {
         "the plain mean": (
@@ -130,10 +112,7 @@ WRONG = {
         "divided by its own count": ([(DIVIDE, "return total / n_samples")], "add up the counts as well"),
         "not added up": ([(SUM, "total = gradient * n_samples")], "add up the parts of all ranks"),
         "its own": ([(DIVIDE, "return gradient")], "returned its own gradient"),
-        "divided once more": (
-            [(DIVIDE, "return total / comm.allreduce(n_samples) / comm.size")],
-            "divided once more",
-        ),
+        "divided once more": ([(DIVIDE, "return total / comm.allreduce(n_samples) / comm.size")], "divided once more"),
         "in place": (
             [(SUM, "gradient *= n_samples; total = comm.allreduce(gradient)")],
             "`gradient * …`, not `gradient *= …`",
@@ -161,9 +140,7 @@ class TestVerdicts(Verdicts):
 
 
 def test_a_broadcast_that_only_rank_0_calls_is_rejected(team):
-    verdict = check.broadcast_weights(
-        variant(NOTEBOOK, "broadcast_weights", (SEND, f"if comm.rank == 0: {SEND}"))
-    )
+    verdict = check.broadcast_weights(variant(NOTEBOOK, "broadcast_weights", (SEND, f"if comm.rank == 0: {SEND}")))
     assert verdict.passed is False, verdict
 
 

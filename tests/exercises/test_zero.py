@@ -5,13 +5,13 @@ import sys
 import cloudpickle
 import numpy as np
 import pytest
-from answers import variant, written
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
 from mpi4py import MPI
-from verdicts import Verdicts
 
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm, rounds
-from workshop_lib.notebook.exercises import zero as check
+from workshop_lib.exercises import zero as check
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "06_deepspeed_zero"
@@ -85,10 +85,7 @@ WRONG = {
         "the gradient of the one rank that owns it",
     ),
     "1: every rank alone": (
-        zero1(
-            (REDUCE_1, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"),
-            (GATHER_1, "pass"),
-        ),
+        zero1((REDUCE_1, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"), (GATHER_1, "pass")),
         "no rank sent anything",
     ),
     "1: the part of rank 0": (
@@ -104,10 +101,7 @@ WRONG = {
         zero1(
             ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
             ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
-            (
-                GRADIENT_1,
-                f"{ALL_1}; {MINE_1}; flat[mine] = total / 2; ring.allgather(self.comm, flat); at = 0",
-            ),
+            (GRADIENT_1, f"{ALL_1}; {MINE_1}; flat[mine] = total / 2; ring.allgather(self.comm, flat); at = 0"),
             (
                 STEP_1,
                 "for p in self.parameters:\n"
@@ -155,10 +149,7 @@ WRONG = {
         ),
         "drop each gradient as soon as it is reduced",
     ),
-    "2: a third is kept": (
-        zero2((DROP_2, "p.grad = None if p.numel() > 3 else p.grad")),
-        "Keep nothing but the share",
-    ),
+    "2: a third is kept": (zero2((DROP_2, "p.grad = None if p.numel() > 3 else p.grad")), "Keep nothing but the share"),
     "2: allreduce": (
         zero2(
             (

@@ -1,10 +1,17 @@
-"""The tests that every exercise's check has to pass; a file of tests derives a class from one of these."""
+"""What every exercise's check has to pass; a file of tests derives a class from `Verdicts`.
 
+All answers to an exercise are observed in one call on the ranks (those that need no ranks, here), and each verdict
+is a test of its own. What the known mistakes of an exercise are told is tested without being listed again.
+"""
+
+from dataclasses import replace
 from functools import partial
 
-from answers import solution, stub, variant
+import pytest
+from exercises.answers import solution, stub, variant
 
-CASES = {"name": "names", "way": "right", "mistake": "wrong", "endless": "never_ends"}
+from workshop_lib import exercises
+from workshop_lib.exercises import Exercise
 
 
 def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dict[str, tuple]:
@@ -16,46 +23,102 @@ def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dic
     }
 
 
-class Solutions:
-    """The notebook's own solutions and stubs. `check` is the module of the checks, `names` the exercises."""
+def observed(exercise: Exercise, answers: list, team) -> list:
+    """Each answer's observations, one per rank, all made in one call."""
+    if not exercise.communicates:
+        return [[exercises.observe_one(None, exercise.observe, answer)] for answer in answers]
+    if exercise.ready is not None:
+        team.run(exercise.ready, timeout=exercises.READY_LIMIT_S, show=False)
+    limit_s = 10 + exercise.timeout_s * len(answers)
+    by_rank = team.run(exercises.observe_each_on_rank, exercise.observe, answers, timeout=limit_s, show=False)
+    return list(zip(*by_rank, strict=True))
+
+
+def verdict_of(exercise: Exercise, observations: list) -> exercises.Verdict:
+    raised = [seen for seen in observations if isinstance(seen, Exception)]
+    assert not raised, f"the answer raised {raised[0]}: such an answer goes into `raises`"
+    return exercise.verdict(list(observations))
+
+
+def verdicts_of(cls: "type[Verdicts]", team) -> dict:
+    """The verdict on every answer of a class, by (kind, exercise, title)."""
+    found = {}
+    for name in cls.names:
+        exercise = getattr(cls.check, name)
+        answers = {("solution", name, ""): solution(cls.notebook, name), ("stub", name, ""): stub(cls.notebook, name)}
+        answers |= {("known", name, str(at)): mistake.answer for at, mistake in enumerate(exercise.mistakes)}
+        planted_ones = [("right", title, make) for title, make in cls.right.items()]
+        planted_ones += [("wrong", title, make) for title, (make, _) in cls.wrong.items()]
+        for kind, title, make in planted_ones:
+            answer = make()
+            if answer.__name__ == name:
+                answers[kind, name, title] = answer
+        observations = observed(exercise, list(answers.values()), team)
+        found |= {key: verdict_of(exercise, seen) for key, seen in zip(answers, observations, strict=True)}
+    return found
+
+
+class Verdicts:
+    """`check` is the module of the exercises, `notebook` its notebook, `names` its exercises. Answers are planted by
+    title: `right` has what makes a function of the exercise's name; `wrong` and `never_ends` have that and words that
+    the hint must have."""
+
+    right: dict = {}
+    wrong: dict = {}
+    never_ends: dict = {}
 
     def pytest_generate_tests(self, metafunc):
-        for argument, cases in CASES.items():
+        known = [(name, at) for name in self.names for at in range(len(getattr(self.check, name).mistakes))]
+        cases = {
+            "name": list(self.names),
+            "way": list(self.right),
+            "mistake": list(self.wrong),
+            # To end ranks and start fresh ones takes seconds: one answer per notebook, unless everything is run.
+            "endless": [
+                pytest.param(title, marks=pytest.mark.exhaustive) if at else title
+                for at, title in enumerate(self.never_ends)
+            ],
+            "known": known,
+        }
+        for argument, values in cases.items():
             if argument in metafunc.fixturenames:
-                metafunc.parametrize(argument, list(getattr(self, cases)))
+                metafunc.parametrize(argument, values)
 
-    def test_the_solution_passes(self, name):
-        verdict = getattr(self.check, name)(solution(self.notebook, name))
+    def test_the_solution_passes(self, name, verdicts):
+        verdict = verdicts["solution", name, ""]
         assert verdict.passed is True, verdict
 
-    def test_the_stub_is_not_solved_yet(self, name):
-        verdict = getattr(self.check, name)(stub(self.notebook, name))
+    def test_the_stub_is_not_solved_yet(self, name, verdicts):
+        verdict = verdicts["stub", name, ""]
         assert verdict.passed is None
         assert "not solved yet" in repr(verdict)
 
+    def test_a_known_mistake_is_rejected_with_its_hint(self, known, verdicts):
+        name, at = known
+        verdict = verdicts["known", name, str(at)]
+        assert verdict.passed is False, verdict
+        assert getattr(self.check, name).mistakes[at].hint in verdict.hint, verdict
 
-class Verdicts(Solutions):
-    """And answers planted by title: `right` makes a function of the exercise's name; `wrong` and `never_ends`
-    hold one that does, and the words that the hint must have."""
-
-    def judged(self, make):
-        answer = make()
-        return getattr(self.check, answer.__name__)(answer)
-
-    def test_another_right_way_passes(self, way):
-        verdict = self.judged(self.right[way])
+    def test_another_right_way_passes(self, way, verdicts):
+        [verdict] = [verdict for (kind, _, title), verdict in verdicts.items() if (kind, title) == ("right", way)]
         assert verdict.passed is True, verdict
 
-    def test_a_wrong_answer_is_rejected_with_its_hint(self, mistake):
-        make, hint = self.wrong[mistake]
-        verdict = self.judged(make)
+    def test_a_wrong_answer_is_rejected_with_its_hint(self, mistake, verdicts):
+        [verdict] = [verdict for (kind, _, title), verdict in verdicts.items() if (kind, title) == ("wrong", mistake)]
         assert verdict.passed is False, verdict
-        assert hint in verdict.hint, verdict
+        assert self.wrong[mistake][1] in verdict.hint, verdict
 
     def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(self, endless, team):
         make, hint = self.never_ends[endless]
-        verdict = self.judged(make)
+        answer = make()
+        exercise = getattr(self.check, answer.__name__)
+        verdict = soon(exercise)(answer)
         assert verdict.passed is False, verdict
         assert "is at" in verdict.failed, "it says on which line the ranks wait"
         assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"
+
+
+def soon(exercise: Exercise) -> Exercise:
+    """The exercise with a shorter limit: an answer that is known never to end need not be waited for."""
+    return replace(exercise, timeout_s=1.0)

@@ -78,10 +78,7 @@ def conserved(feedback):
     kept = [top.residuals.get(p, torch.zeros(p.numel())) for p in model.parameters()]
     summed = torch.tensor(COMM.allreduce(flat(kept).numpy())) / COMM.size
     total = sum(exact(step) for step in range(STEPS))
-    return {
-        "difference": relative(arrived + summed, total),
-        "kept": float(summed.norm() / total.norm()),
-    }
+    return {"difference": relative(arrived + summed, total), "kept": float(summed.norm() / total.norm())}
 
 
 def one_step_on_this_rank():

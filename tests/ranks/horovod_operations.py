@@ -147,9 +147,7 @@ def mismatched_dtypes():
 def main():
     hvd.init(process_sets=[SOME])
     operations = {
-        f"allreduce {op} {dtype}": (allreduce, dtype, op)
-        for dtype in INTEGERS + FLOATS
-        for op in ("Sum", "Min", "Max")
+        f"allreduce {op} {dtype}": (allreduce, dtype, op) for dtype in INTEGERS + FLOATS for op in ("Sum", "Min", "Max")
     }
     operations |= {f"allreduce Average {dtype}": (allreduce, dtype, "Average") for dtype in FLOATS}
     operations |= {f"broadcast {dtype}": (broadcast, dtype) for dtype in INTEGERS + FLOATS}

@@ -23,9 +23,7 @@ WORLD = MPI.COMM_WORLD
 def network():
     """One weight, which starts at 1 on rank 0 and at 3 on rank 1."""
     start = keras.initializers.Constant(1.0 + 2 * WORLD.rank)
-    return keras.Sequential(
-        [keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)]
-    )
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer=start)])
 
 
 def weight(model):
@@ -36,9 +34,7 @@ def fit(model, optimizer, callbacks=(), steps=1, epochs=1):
     """x is 1 on rank 0 and 2 on rank 1, y is 0: the gradients of the mean square are 2 w and 8 w."""
     model.compile(optimizer, "mse", jit_compile=False)
     x = np.full((steps, 1), 1.0 + WORLD.rank, "float32")
-    return model.fit(
-        x, 0 * x, batch_size=1, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)
-    )
+    return model.fit(x, 0 * x, batch_size=1, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
 
 
 def stock(folder):

@@ -71,8 +71,6 @@ def run_script(ranks: int, script: Path, *arguments, timeout_s: float) -> None:
 
 def read_outcomes(folder: Path, runs: list[dict], ranks: int) -> dict:
     return {
-        run["name"]: [
-            json.loads((folder / f"{run['name']}.{rank}.json").read_text()) for rank in range(ranks)
-        ]
+        run["name"]: [json.loads((folder / f"{run['name']}.{rank}.json").read_text()) for rank in range(ranks)]
         for run in runs
     }

@@ -95,10 +95,7 @@ def test_value_bytes_messages_and_rounds(facts, algorithm, p):
 @pytest.mark.parametrize("p", [2, 4, 8])
 def test_with_equal_parts_the_formulas_are_the_published_ones(facts, p):
     n = 2520
-    for algorithm, parts, messages in (
-        ("ring", p, 2 * (p - 1)),
-        ("rabenseifner", p, 2 * (p.bit_length() - 1)),
-    ):
+    for algorithm, parts, messages in (("ring", p, 2 * (p - 1)), ("rabenseifner", p, 2 * (p.bit_length() - 1))):
         for found in facts[algorithm, p, n][0]:
             assert found["bytes"] == 2 * (parts - 1) * ITEM_BYTES * n // parts
             assert found["messages"] == messages

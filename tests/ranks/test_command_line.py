@@ -128,17 +128,7 @@ def test_sweep_and_plot_of_emulated_workers(tmp_path):
     out = tmp_path / "sweep.jsonl"
     write_small_mnist(tmp_path / "mnist")
     data = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "1", "--network", "classic")
-    recipe = (
-        "--lr",
-        "0.01",
-        "--lr-scaling",
-        "linear",
-        "--momentum",
-        "0.5",
-        "--no-nesterov",
-        "--decay",
-        "none",
-    )
+    recipe = ("--lr", "0.01", "--lr-scaling", "linear", "--momentum", "0.5", "--no-nesterov", "--decay", "none")
     workers = ("--ranks", "2", "--backends", "mpi", "--emulate-workers", "1,16")
     ran = workshop("sweep", *workers, "--out", str(out), *data, *recipe)
     assert ran.returncode == 0, ran.stderr

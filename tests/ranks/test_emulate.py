@@ -31,9 +31,7 @@ def outcomes(tmp_path_factory):
     found = {}
     for ranks in (1, *WORKERS):
         pairs = [pair for pair in [*((n, n) for n in (1, *WORKERS)), *EMULATED] if pair[1] == ranks]
-        found |= run_training(
-            folder, [run_of(folder, kind, *pair) for kind in KINDS for pair in pairs], ranks
-        )
+        found |= run_training(folder, [run_of(folder, kind, *pair) for kind in KINDS for pair in pairs], ranks)
     return folder, found
 
 

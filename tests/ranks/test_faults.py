@@ -44,10 +44,7 @@ WORKS = "allreduce()\nassert data[0] == 2, data[0]\ndata[:] = 1"
 
 # name: (cell, what the message must say)
 PROMPT = {
-    "raises": (
-        "if rank == 1:\n    raise ValueError('boom')\nallreduce()",
-        ["rank 1 raised ValueError", "boom"],
-    ),
+    "raises": ("if rank == 1:\n    raise ValueError('boom')\nallreduce()", ["rank 1 raised ValueError", "boom"]),
     "calls sys.exit": ("if rank == 1:\n    sys.exit(3)\nallreduce()", ["rank 1 raised SystemExit", "3"]),
     "is killed": (
         "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\nallreduce()",

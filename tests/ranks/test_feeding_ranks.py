@@ -82,9 +82,7 @@ def test_mistakes_are_told(found, size):
         swapped = [str(other) for other in range(size) if 2 * other != size - 1]
         expected = f"RuntimeError: with 'swapped', rank {', '.join(swapped)} got other bytes" * bool(swapped)
         assert of["swapped"].startswith(expected) and bool(of["swapped"]) == bool(swapped)
-        assert "bytes from" in of["short"] and "are there" in of["short"], (
-            "every rank is told of the last one"
-        )
+        assert "bytes from" in of["short"] and "are there" in of["short"], "every rank is told of the last one"
 
 
 def test_the_file_is_mnist_so_that_others_can_read_it(tmp_path):

@@ -22,9 +22,7 @@ def test_any_backend_after_any_other_and_in_either_precision():
         losses = {}
         for options in [*runs, *reversed(runs)]:
             record = team.train(options, timeout=200, show=False)
-            losses.setdefault((options.backend, options.zero_stage), []).append(
-                record["epochs"][0]["test_loss"]
-            )
+            losses.setdefault((options.backend, options.zero_stage), []).append(record["epochs"][0]["test_loss"])
         in_bf16 = {
             (options.backend, options.zero_stage): team.train(
                 replace(options, precision="bf16"), timeout=200, show=False

@@ -13,15 +13,7 @@ millions of windows of a run; in float64 it is a billion times rarer.
 """
 
 import pytest
-from ranks.ladder import (
-    SAMPLES,
-    STEPS,
-    TEST_SAMPLES,
-    agreed_record,
-    ladder_run,
-    weights,
-    write_small_mnist,
-)
+from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
 from workshop_lib.training.ladder import largest_relative_difference

@@ -45,9 +45,7 @@ def test_same_weights_as_one_process(rungs, backend, ranks):
     for reference in ("base", "horovod-tf"):
         same = (reference == "base") == (backend == "horovod")
         limit = WITHIN["same framework" if same else "other framework"]
-        difference = largest_relative_difference(
-            weights(folder, name), weights(folder, f"smooth-{CASE}-{reference}-1")
-        )
+        difference = largest_relative_difference(weights(folder, name), weights(folder, f"smooth-{CASE}-{reference}-1"))
         print(f"{name} against {reference}: {difference:.1e} after {STEPS} steps")
         assert difference < limit
 

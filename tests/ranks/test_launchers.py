@@ -5,13 +5,7 @@ import os
 import sys
 
 import pytest
-from ranks.launching import (
-    TRAIN_RUNS,
-    rank_environment,
-    read_outcomes,
-    run_bounded,
-    run_training,
-)
+from ranks.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 OPTIONS = {"max_steps": 6, "train_samples": 1000}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

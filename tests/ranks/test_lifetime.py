@@ -161,18 +161,14 @@ def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
     environment = os.environ | {"WORKSHOP_HOSTFILE": str(tmp_path / "hosts")}
     workshop = [sys.executable, "-m", "workshop_lib", "engines"]
     for asked in ("stop", "signal"):
-        holder = subprocess.Popen(
-            [*workshop, "start"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-        )
+        holder = subprocess.Popen([*workshop, "start"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
         try:
             rows = [holder.stdout.readline() for _ in range(3)]
             assert rows[1].startswith("rank 1: ") and rows[2].startswith("In a notebook: ")
             folder = rows[2].split("'")[1]
             assert os.stat(folder).st_mode & 0o077 == 0, "the key is its owner's alone"
             if asked == "stop":
-                ran = subprocess.run(
-                    [*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT
-                )
+                ran = subprocess.run([*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT)
                 assert ran.returncode == 0 and folder in ran.stdout, ran.stdout + ran.stderr
             else:
                 holder.send_signal(signal.SIGTERM)
@@ -190,9 +186,7 @@ def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
 
 def test_a_stop_clears_away_what_a_killed_holder_left():
     workshop = [sys.executable, "-m", "workshop_lib", "engines"]
-    holder = subprocess.Popen(
-        [*workshop, "start", "--ranks", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    holder = subprocess.Popen([*workshop, "start", "--ranks", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     rows = [holder.stdout.readline() for _ in range(2)]
     folder = rows[1].split("'")[1]
     holder.kill()

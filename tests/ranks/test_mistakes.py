@@ -1,13 +1,7 @@
 """Mistakes found in published tutorials, planted here: each must be caught."""
 
 import pytest
-from ranks.ladder import (
-    SAMPLES,
-    TEST_SAMPLES,
-    ladder_run,
-    weights,
-    write_small_mnist,
-)
+from ranks.ladder import SAMPLES, TEST_SAMPLES, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
 from workshop_lib.training.ladder import largest_relative_difference

@@ -14,12 +14,7 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 PROGRAMS = ("qsub", "qsub-gpu", "sbatch", "salloc", "mpiexec", "mpirun", "aprun", "srun")
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))
 NO_JOBS = ("machine.sh", "interactive.sh")
-SUBMIT = {
-    "theta": ["qsub"],
-    "thetagpu": ["qsub-gpu"],
-    "slurm": ["sbatch"],
-    "perlmutter": ["sbatch", "-A", "m1"],
-}
+SUBMIT = {"theta": ["qsub"], "thetagpu": ["qsub-gpu"], "slurm": ["sbatch"], "perlmutter": ["sbatch", "-A", "m1"]}
 
 
 def job_scripts(machine: str) -> list[Path]:
@@ -62,9 +57,7 @@ class StandIn:
             "WORKSHOP_PYTHON": str(self.folder / "venv" / "python"),
         } | settings  # fmt: skip
 
-    def run(
-        self, *command, limit_s: float = 280.0, typed: str = "", **settings
-    ) -> subprocess.CompletedProcess:
+    def run(self, *command, limit_s: float = 280.0, typed: str = "", **settings) -> subprocess.CompletedProcess:
         return subprocess.run(
             [str(word) for word in command], cwd=ROOT, env=self.environment(**settings), input=typed,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,

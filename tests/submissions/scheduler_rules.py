@@ -111,9 +111,7 @@ def accept(machine: str, arguments: list[str]) -> Job:
     if not fewest <= job.nodes <= most:
         raise Rejected(f"{job.nodes} nodes, but queue {job.queue!r} takes {fewest} to {most}")
     if not least_minutes <= job.minutes <= most_minutes:
-        raise Rejected(
-            f"{job.minutes} minutes, but queue {job.queue!r} takes {least_minutes} to {most_minutes}"
-        )
+        raise Rejected(f"{job.minutes} minutes, but queue {job.queue!r} takes {least_minutes} to {most_minutes}")
     return job
 
 

@@ -81,9 +81,7 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
 def start(ranks: int, program: list[str]) -> int:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(SCHEDULER)}
     environment |= json.loads(os.environ["STAND_IN_MPI_SETTINGS"])
-    return subprocess.run(
-        [os.environ["STAND_IN_MPIEXEC"], "-n", str(ranks), *program], env=environment
-    ).returncode
+    return subprocess.run([os.environ["STAND_IN_MPIEXEC"], "-n", str(ranks), *program], env=environment).returncode
 
 
 def log(name: str, arguments: list[str], **facts) -> None:
@@ -93,16 +91,7 @@ def log(name: str, arguments: list[str], **facts) -> None:
 
 def pals(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
     """HPE's mpiexec, of Polaris and Aurora."""
-    known = {
-        "-n": 1,
-        "--np": 1,
-        "--ppn": 1,
-        "-ppn": 1,
-        "--cpu-bind": 1,
-        "--depth": 1,
-        "-d": 1,
-        "--hostfile": 1,
-    }
+    known = {"-n": 1, "--np": 1, "--ppn": 1, "-ppn": 1, "--cpu-bind": 1, "--depth": 1, "-d": 1, "--hostfile": 1}
     given, program = _words(arguments, known)
     per_node = int(given.get("--ppn", given.get("-ppn", 1)))
     ranks = _fitting("mpiexec", given.get("-n"), per_node)
@@ -137,9 +126,7 @@ def open_mpi(machine: str, arguments: list[str]) -> tuple[int, list[str]]:
         raise Rejected(f"mpirun: the hostfile {given.get('--hostfile')} could not be opened")
     mapping = re.fullmatch(r"ppr:(\d+):node:PE=(\d+)", given.get("--map-by", ""))
     if mapping is None:
-        raise Rejected(
-            f"mpirun: --map-by {given.get('--map-by')} does not say how many ranks and cores a node"
-        )
+        raise Rejected(f"mpirun: --map-by {given.get('--map-by')} does not say how many ranks and cores a node")
     per_node, cores = map(int, mapping.groups())
     if per_node * cores > MACHINES[machine].threads // 2:
         raise Rejected(f"mpirun: {per_node} x {cores} cores are more than a node has")

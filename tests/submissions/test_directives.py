@@ -21,11 +21,7 @@ def options(machine: str) -> list[str]:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_machine_has_its_scripts(machine):
     names = {path.name for path in SCRIPTS if path.parent.name == machine}
-    own = (
-        {"qsub_pytorch_mnist_scale.sh", "qsub_keras_mnist_scale.sh"}
-        if machine == "theta"
-        else {"sweep.sh", "lab.sh"}
-    )
+    own = {"qsub_pytorch_mnist_scale.sh", "qsub_keras_mnist_scale.sh"} if machine == "theta" else {"sweep.sh", "lab.sh"}
     assert names == {"machine.sh", "interactive.sh", "engines.sh", "train.sh"} | own
 
 
@@ -37,10 +33,7 @@ def test_the_scheduler_takes_the_script(machine, name):
 
 def test_the_documents_jobs_are_kept():
     """The command lines of the documents of 2021 and 2022, with their own numbers."""
-    for name, script in (
-        ("pytorch", "qsub_pytorch_mnist_scale.sh"),
-        ("tensorflow", "qsub_keras_mnist_scale.sh"),
-    ):
+    for name, script in (("pytorch", "qsub_pytorch_mnist_scale.sh"), ("tensorflow", "qsub_keras_mnist_scale.sh")):
         path = f"submissions/theta/{script}"
         words = f"-O {name}_mnist_scale -n 128 -q training -A comp_perf_workshop {path}".split()
         assert accept("theta", words) == accept("theta", [path])
@@ -123,21 +116,9 @@ LAUNCHES = [
     ("polaris", "mpiexec --ppn 4 -n 4", "does not say which cores"),
     ("polaris", "mpiexec -npernode 4 -n 4", "unknown option -npernode"),
     ("aurora", "mpiexec --ppn 2 --cpu-bind list:0-7:8-15 -n 2", "another's"),
-    (
-        "sophia",
-        "mpirun --hostfile /dev/none --map-by ppr:8:node:PE=16 --bind-to core -n 8",
-        "could not be opened",
-    ),
-    (
-        "sophia",
-        "mpirun --hostfile README.md --map-by ppr:8:node:PE=32 --bind-to core -n 8",
-        "more than a node has",
-    ),
-    (
-        "sophia",
-        "mpirun --hostfile README.md --map-by ppr:8:node:PE=16 --bind-to none -n 8",
-        "needs --bind-to core",
-    ),
+    ("sophia", "mpirun --hostfile /dev/none --map-by ppr:8:node:PE=16 --bind-to core -n 8", "could not be opened"),
+    ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=32 --bind-to core -n 8", "more than a node has"),
+    ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=16 --bind-to none -n 8", "needs --bind-to core"),
     ("sophia", "mpirun --hostfile README.md --map-by ppr:8:node:PE=16 --bind-to core -n 9", "9 ranks, but 8"),
     ("theta", "aprun -N 8 -d 32 -j 2 -cc depth -n 8", "exceeds the CPUs"),
     ("theta", "aprun -N 4 -d 32 -j 2 -n 4", "-d needs -cc depth"),

@@ -121,21 +121,14 @@ def test_the_scaling_job_runs_all_sizes_at_once(stand_in, small):
     own.write_text((ROOT / script).read_text().replace("scale_by_nodes horovod", "scale_by_nodes mpi"))
     own.chmod(0o755)
     try:
-        ran = stand_in.run(
-            "qsub", own, WORKSHOP_JOB_RANKS="4:8", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="1"
-        )
+        ran = stand_in.run("qsub", own, WORKSHOP_JOB_RANKS="4:8", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="1")
     finally:
         own.unlink()
     assert ran.returncode == 0, ran.stdout
     assert sorted(call["ranks"] for call in stand_in.calls("aprun")) == [4, 8]
     for ranks in (4, 8):
         what = one_record(BUILD / "theta-4711" / f"scale.{ranks}.jsonl")["what"]
-        assert (what["lr"], what["lr_scaling"], what["warmup_epochs"], what["momentum"]) == (
-            0.01,
-            "linear",
-            0,
-            0.5,
-        )
+        assert (what["lr"], what["lr_scaling"], what["warmup_epochs"], what["momentum"]) == (0.01, "linear", 0, 0.5)
     assert (BUILD / "theta-4711" / "accuracy.png").exists()
 
 
@@ -175,9 +168,10 @@ def wait_for(pattern: str, process, log, limit_s: float = 150.0) -> re.Match:
 def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
     from workshop_lib import ranks
 
-    with running(
-        stand_in, *submission("sophia"), "submissions/sophia/engines.sh", WORKSHOP_JOB_RANKS="2"
-    ) as (process, log):
+    with running(stand_in, *submission("sophia"), "submissions/sophia/engines.sh", WORKSHOP_JOB_RANKS="2") as (
+        process,
+        log,
+    ):
         folder = wait_for(r"ranks\.attach\('([^']+)'\)", process, log)[1]
         team = ranks.attach(folder)
         assert team.run(os.getpid, show=False) and team.n == 2
@@ -203,9 +197,10 @@ def answers(address: str, limit_s: float = 60.0) -> dict:
 @pytest.mark.parametrize("stand_in", ["perlmutter"], indirect=True)
 def test_lab_answers(stand_in):
     host = os.uname().nodename
-    with running(
-        stand_in, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642"
-    ) as (process, log):
+    with running(stand_in, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642") as (
+        process,
+        log,
+    ):
         found = wait_for(r"http://\S+:(\d+)/lab\?token=(\w{48})", process, log)
         assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in log.read_text()
         for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
@@ -222,8 +217,6 @@ def test_outside_a_job_it_says_so(stand_in):
 
 
 def test_without_an_environment_it_says_so(stand_in, tmp_path):
-    ran = stand_in.run(
-        *submission("polaris"), "submissions/polaris/train.sh", WORKSHOP_PYTHON=str(tmp_path / "none")
-    )
+    ran = stand_in.run(*submission("polaris"), "submissions/polaris/train.sh", WORKSHOP_PYTHON=str(tmp_path / "none"))
     assert ran.returncode == 1
     assert f"{tmp_path / 'none'} is missing: run make setup on a login node" in ran.stdout

@@ -70,11 +70,7 @@ def test_pbs_has_a_line_for_each_process(tmp_path):
     nodes = node_file(tmp_path, "x1.site.org\nx1.site.org\nx2.site.org\nx2.site.org\n")
     environ = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodes, "NCPUS": "64"}
     found = allocation.find(environ)
-    assert (found.scheduler, found.job_id, found.hosts) == (
-        "pbs",
-        "12.server",
-        ("x1.site.org", "x2.site.org"),
-    )
+    assert (found.scheduler, found.job_id, found.hosts) == ("pbs", "12.server", ("x1.site.org", "x2.site.org"))
     assert (found.ranks(environ), found.cores_per_node) == (4, 64)
 
 
@@ -105,16 +101,10 @@ def test_a_host_file_comes_first(tmp_path):
 
 @pytest.mark.parametrize(
     ("job", "variable"),
-    [
-        ({}, "WORKSHOP_HOSTFILE"),
-        ({"PBS_JOBID": "1"}, "PBS_NODEFILE"),
-        ({"COBALT_JOBID": "1"}, "COBALT_NODEFILE"),
-    ],
+    [({}, "WORKSHOP_HOSTFILE"), ({"PBS_JOBID": "1"}, "PBS_NODEFILE"), ({"COBALT_JOBID": "1"}, "COBALT_NODEFILE")],
 )
 def test_a_node_file_that_is_missing_or_empty_is_named(tmp_path, job, variable):
-    with pytest.raises(
-        RankError, match=f"^{variable} names the node file /nonexistent, which cannot be read"
-    ):
+    with pytest.raises(RankError, match=f"^{variable} names the node file /nonexistent, which cannot be read"):
         allocation.find(job | {variable: "/nonexistent"})
     with pytest.raises(RankError, match=f"^{variable} names the node file .*/nodes, which is empty"):
         allocation.find(job | {variable: node_file(tmp_path, "\n# nobody\n")})
@@ -122,10 +112,7 @@ def test_a_node_file_that_is_missing_or_empty_is_named(tmp_path, job, variable):
 
 @pytest.mark.parametrize(
     ("environ", "words"),
-    [
-        ({"PBS_JOBID": "1"}, "PBS_NODEFILE is not set"),
-        ({"SLURM_JOB_ID": "1"}, "SLURM_JOB_NODELIST is not"),
-    ],
+    [({"PBS_JOBID": "1"}, "PBS_NODEFILE is not set"), ({"SLURM_JOB_ID": "1"}, "SLURM_JOB_NODELIST is not")],
 )
 def test_a_job_without_its_nodes_says_so(environ, words):
     with pytest.raises(RankError, match=words):

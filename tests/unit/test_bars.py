@@ -5,14 +5,8 @@ from matplotlib.colors import to_hex
 
 from workshop_lib.notebook import bars
 
-EVEN = [
-    {"computing": 6.0, "waiting": 1.0, "Allreduce": 0.5},
-    {"computing": 6.5, "waiting": 0.5, "Allreduce": 0.5},
-]
-UNEVEN = [
-    {"computing": 6.0, "waiting": 9.0, "Allreduce": 0.5},
-    {"computing": 15.0, "waiting": 0.0, "Allreduce": 0.5},
-]
+EVEN = [{"computing": 6.0, "waiting": 1.0, "Allreduce": 0.5}, {"computing": 6.5, "waiting": 0.5, "Allreduce": 0.5}]
+UNEVEN = [{"computing": 6.0, "waiting": 9.0, "Allreduce": 0.5}, {"computing": 15.0, "waiting": 0.0, "Allreduce": 0.5}]
 
 
 def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
@@ -29,9 +23,7 @@ def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
         assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
         assert axes.get_ylim()[0] > axes.get_ylim()[1], "rank 0 is at the top"
     assert upper.get_xlim() == lower.get_xlim()
-    assert [text.get_text() for text in lower.texts] == ["6.0", "9.0", "15.0"], (
-        "no number where there is no room"
-    )
+    assert [text.get_text() for text in lower.texts] == ["6.0", "9.0", "15.0"], "no number where there is no room"
 
 
 @pytest.mark.parametrize("panels", [{}, {"nobody": []}])

@@ -21,10 +21,7 @@ def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
     first, second = binding_map.draw(ranks, "Bound").axes
     assert filled(first) == {(0, 0), (0, 1), (1, 2), (1, 3)}
     assert filled(second) == {(0, 0), (0, 1), (0, 2), (1, 2)}, "columns are the cores in use, in order"
-    assert [label.get_text() for label in first.get_yticklabels()] == [
-        "rank 0, 1 thread",
-        "rank 1, 2 threads",
-    ]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["rank 0, 1 thread", "rank 1, 2 threads"]
     assert second.get_title(loc="left") == "b: 3 cores"
 
 

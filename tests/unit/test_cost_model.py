@@ -53,9 +53,7 @@ def test_which_is_best_where():
     for ranks in (4, 16, 256):
         by_cost = {n: min(ALGORITHMS, key=lambda name: cost(name, ranks, n)) for n in (small, large)}
         assert by_cost == {small: "recursive doubling", large: "rabenseifner"}
-    assert cost("ring", 17, large) < cost("rabenseifner", 17, large), (
-        "17 ranks are 1 more than a power of two"
-    )
+    assert cost("ring", 17, large) < cost("rabenseifner", 17, large), "17 ranks are 1 more than a power of two"
 
 
 def test_a_hierarchy_sends_less_between_nodes_than_inside():
@@ -81,9 +79,7 @@ def test_a_step_lies_between_its_bounds():
                 assert found == pytest.approx(most), "one message has to wait for all of backward"
 
 
-@pytest.mark.parametrize(
-    ("forward_s", "backward_s", "message_s", "messages"), [(1, 2, 0.3, 5), (1, 2, 0.9, 5)]
-)
+@pytest.mark.parametrize(("forward_s", "backward_s", "message_s", "messages"), [(1, 2, 0.3, 5), (1, 2, 0.9, 5)])
 def test_a_step_ends_when_a_simulated_one_does(forward_s, backward_s, message_s, messages):
     free_s = 0.0
     for part in range(1, messages + 1):

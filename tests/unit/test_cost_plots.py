@@ -30,9 +30,7 @@ def test_allreduces_have_units_spread_and_a_look_of_their_own():
     time, bandwidth = figure.axes
     assert (time.get_xlabel(), time.get_ylabel()) == ("message (bytes)", "time (µs)")
     assert bandwidth.get_ylabel() == "bus bandwidth (GB/s)"
-    assert (
-        {axes.get_xscale() for axes in figure.axes} == {axes.get_yscale() for axes in figure.axes} == {"log"}
-    )
+    assert {axes.get_xscale() for axes in figure.axes} == {axes.get_yscale() for axes in figure.axes} == {"log"}
     assert legend(figure) == ["MPI", "gloo", "ring"]
     assert len({bars.lines[0].get_marker() for bars in time.containers}) == 3
     assert len({bars.lines[0].get_color() for bars in time.containers}) == 3

@@ -73,10 +73,7 @@ def test_a_root_serves_one_rank_a_round(p):
 @pytest.mark.parametrize("power", [1, 2, 3, 4])
 def test_recursive_doubling_takes_log2_p_rounds(power):
     p = 2**power
-    logs = [
-        [event for bit in range(power) for event in sendrecv(rank ^ 2**bit, rank ^ 2**bit)]
-        for rank in range(p)
-    ]
+    logs = [[event for bit in range(power) for event in sendrecv(rank ^ 2**bit, rank ^ 2**bit)] for rank in range(p)]
     assert rounds(logs) == power
 
 

@@ -94,9 +94,7 @@ def test_truncated_content(folder, kind, world_size):
     path = file_of(folder, "train", kind)
     rewrite(path, lambda content: content[:-10])
     expected = ROWS["train"] * (784 if kind == "images" else 1)
-    with pytest.raises(
-        mnist.DataError, match=f"{path.name}: expected {expected} bytes.*found {expected - 10}"
-    ):
+    with pytest.raises(mnist.DataError, match=f"{path.name}: expected {expected} bytes.*found {expected - 10}"):
         mnist.load("train", folder, 0, world_size)
 
 
@@ -168,9 +166,7 @@ def test_one_changed_byte_of_the_shipped_data(shipped_copy, split, kind, rank):
     path = file_of(shipped_copy, split, kind)
     rewrite(path, lambda c: c[:-1] + bytes([c[-1] ^ 1]))
     expected = mnist.SHIPPED_SHA256[NAMES[split][kind]]
-    with pytest.raises(
-        mnist.DataError, match=f"{path.name}: .*{expected}, found [0-9a-f]{{64}}.*git checkout"
-    ):
+    with pytest.raises(mnist.DataError, match=f"{path.name}: .*{expected}, found [0-9a-f]{{64}}.*git checkout"):
         mnist.load(split, None, rank, 2)
 
 

@@ -78,10 +78,7 @@ def test_nothing_measured_is_refused():
 
 
 def test_a_training_is_drawn_by_its_median_run():
-    runs = {
-        "in turn": np.array([[0, 1, 1], [0, 3, 2], [0, 2, 1.5]]),
-        "preload": np.array([[1, 0, 1], [1, 0, 1.2]]),
-    }
+    runs = {"in turn": np.array([[0, 1, 1], [0, 3, 2], [0, 2, 1.5]]), "preload": np.array([[1, 0, 1], [1, 0, 1.2]])}
     figure = feeding_plots.fed(runs, "3 runs")
     axes = figure.axes[0]
     widths = [bar.get_width() for bar in axes.patches]

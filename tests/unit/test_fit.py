@@ -65,11 +65,7 @@ def test_the_standard_errors_are_the_scatter_of_repeated_fits():
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_gamma_is_what_allreduces_take_beyond_messages(ranks):
     constants = (LATENCY_S, S_PER_BYTE, REDUCE_S_PER_BYTE)
-    rows = [
-        message_row(n, allreduce_s(way, ranks, n, *constants), way, ranks)
-        for way in ALGORITHMS
-        for n in SIZES
-    ]
+    rows = [message_row(n, allreduce_s(way, ranks, n, *constants), way, ranks) for way in ALGORITHMS for n in SIZES]
     other = message_row(8, 1.0, "MPI")
     found = fit.link([*messages(), *rows, other], tuple(ALGORITHMS))
     assert tuple(found.constants) == ("latency_s", "s_per_byte", "reduce_s_per_byte")

@@ -198,9 +198,7 @@ def test_weak_and_strong_scaling_of_a_step():
     assert [point.global_batch for point in strong] == [64, 64]
     assert weak[0].step_s == strong[0].step_s == 0.064
     assert strong[1].compute_s == pytest.approx(0.001)
-    assert strong[1].efficiency == pytest.approx(
-        cost_model.strong_efficiency(strong[0].step_s, strong[1].step_s, 64)
-    )
+    assert strong[1].efficiency == pytest.approx(cost_model.strong_efficiency(strong[0].step_s, strong[1].step_s, 64))
     assert weak[1].efficiency == pytest.approx(cost_model.weak_efficiency(weak[0].step_s, weak[1].step_s))
     assert strong[1].efficiency < weak[1].efficiency, "the same messages for less computing"
 
@@ -242,9 +240,7 @@ def test_what_would_help():
     base = changed.pop("as it is")
     assert base == forecast(catalogue.model("vgg-16"), HOROVOD, Settings("horovod", 64), [512])[0]
     gains = {name: point.efficiency - base.efficiency for name, point in changed.items()}
-    assert (
-        min(gains["gradients in 16 bits"], gains["twice the batch"], gains["a network 4 times as fast"]) > 0.1
-    )
+    assert min(gains["gradients in 16 bits"], gains["twice the batch"], gains["a network 4 times as fast"]) > 0.1
     assert max(gains["no overlap"], gains["a message a tensor"], gains["one message"]) < 0
     assert changed["twice the batch"].global_batch == 2 * base.global_batch
 
@@ -252,10 +248,7 @@ def test_what_would_help():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: catalogue.model("alexnet"),
-            "model 'alexnet' is not known: choose one of inception-v3, resnet-34",
-        ),
+        (lambda: catalogue.model("alexnet"), "model 'alexnet' is not known: choose one of inception-v3, resnet-34"),
         (lambda: catalogue.machine("summit"), "machine 'summit' is not known: choose one of aurora, goyal"),
         (lambda: Settings("nccl"), "backend 'nccl' is not known: choose one of mpi, ddp"),
         (lambda: Settings(batch_size=0), "batch_size is 0: give a whole number"),
@@ -263,10 +256,7 @@ def test_what_would_help():
         (lambda: Settings(compression=0), "compression is 0: give a number above 0"),
         (lambda: Settings(message_bytes=float("nan")), "message_bytes is nan"),
         (lambda: forecast(RESNET, HOROVOD, Settings(), [0]), "devices is 0"),
-        (
-            lambda: forecast(RESNET, HOROVOD, Settings(batch_size=None, global_batch=8), [16]),
-            "among 16 devices",
-        ),
+        (lambda: forecast(RESNET, HOROVOD, Settings(batch_size=None, global_batch=8), [16]), "among 16 devices"),
         (lambda: HOROVOD.compute_of(catalogue.model("gpt2")), "no speed of gpt2 on horovod-p100 is known"),
         (lambda: HOROVOD.with_speed(RESNET, 0), "samples_per_s is 0"),
         (lambda: catalogue.laptop(1e-6, 0, {}), "s_per_byte 0"),

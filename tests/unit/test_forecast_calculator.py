@@ -36,11 +36,7 @@ def test_the_figure_shows_what_was_forecast():
     both = [p.efficiency * p.learning for p in POINTS]
     lines = drawn_lines(left)
     looks = [
-        (
-            lines[tuple(values)].get_color(),
-            lines[tuple(values)].get_marker(),
-            lines[tuple(values)].get_linestyle(),
-        )
+        (lines[tuple(values)].get_color(), lines[tuple(values)].get_marker(), lines[tuple(values)].get_linestyle())
         for values in (efficiency, learning, both)
     ]
     for part in zip(*looks, strict=True):
@@ -136,9 +132,7 @@ def test_the_table_has_the_numbers():
     assert forecast_report.duration(last.time_to_target_s) in shown
     changed = text_of(forecast_report.what_if_table(RESNET, HOROVOD, SETTINGS, 512))
     assert "twice the batch" in changed and "a network 4 times as fast" in changed
-    assert "time to" not in text_of(
-        forecast_report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS))
-    )
+    assert "time to" not in text_of(forecast_report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +150,7 @@ def test_the_answer_in_words():
         f"{POINTS[-1].efficiency:.0%}; communication takes over at {takes_over(POINTS):,}. From 512 on, "
         "the global batch is above the critical one."
     )
-    assert forecast_report.answer(POINTS[:1]).startswith(
-        "On 1 device a step takes 164 ms, at an efficiency of 100%"
-    )
+    assert forecast_report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")
 
 
 def invoke(*arguments):

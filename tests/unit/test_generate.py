@@ -129,16 +129,8 @@ def test_drift_is_found(folder):
         ("# <stub>\n# x\n# </stub>\n", 1, "'# <stub>' without '# <solution>'"),
         ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", 3, "'# <stub>' is not closed"),
         ("# <solution>\nx\n# </stub>\n# </solution>\n", 3, "'# </stub>' closes nothing"),
-        (
-            "# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n",
-            3,
-            "starts with '# ', found 'y = 1'",
-        ),
-        (
-            "# <solution>\n# </solution>\n# <stub>\ny = 1\n# </stub>\n",
-            4,
-            "starts with '# ', found 'y = 1'",
-        ),
+        ("# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n", 3, "starts with '# ', found 'y = 1'"),
+        ("# <solution>\n# </solution>\n# <stub>\ny = 1\n# </stub>\n", 4, "starts with '# ', found 'y = 1'"),
     ],
 )
 def test_markers_that_do_not_pair_are_named(text, line, complaint):

@@ -53,9 +53,7 @@ def write(path, steps=2):
     for step in range(steps):
         for phase, tensor, name, at in RECORDED:
             event = {"ph": phase, "ts": at + step * A_STEP_US}
-            events.append(
-                event | ({"name": name} if name else {}) | ({"pid": numbers[tensor]} if tensor else {})
-            )
+            events.append(event | ({"name": name} if name else {}) | ({"pid": numbers[tensor]} if tensor else {}))
     path.write_text(json.dumps(events))
     return path
 
@@ -68,17 +66,7 @@ def recorded(tmp_path):
 def test_every_phase_of_a_tensor(recorded):
     step = recorded.of_step(1)
     phases = [(s.phase, round(s.end_ms - s.start_ms, 3)) for s in step.spans if s.tensor == "28.weight"]
-    assert [phase for phase, _ in phases] == [
-        NEGOTIATION,
-        QUEUE,
-        QUEUE,
-        COPY,
-        QUEUE,
-        TRANSFER,
-        QUEUE,
-        COPY,
-        QUEUE,
-    ]
+    assert [phase for phase, _ in phases] == [NEGOTIATION, QUEUE, QUEUE, COPY, QUEUE, TRANSFER, QUEUE, COPY, QUEUE]
     assert [ms for phase, ms in phases if phase == NEGOTIATION] == [58.324]
     assert [ms for phase, ms in phases if phase == TRANSFER] == [24.102]
     assert sum(ms for _, ms in phases) == pytest.approx(96.769)
@@ -97,9 +85,7 @@ def test_steps_begin_with_the_first_tensor(recorded):
 def test_the_typical_step_has_the_median_length():
     spans = [horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in
              enumerate((9.0, 2.0, 4.0))]  # fmt: skip
-    assert horovod_timeline.Timeline(spans).typical().spans == [
-        horovod_timeline.Span("a", 2, TRANSFER, 0, 4.0)
-    ]
+    assert horovod_timeline.Timeline(spans).typical().spans == [horovod_timeline.Span("a", 2, TRANSFER, 0, 4.0)]
 
 
 def test_when_each_rank_was_ready(recorded):

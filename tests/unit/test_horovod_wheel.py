@@ -90,9 +90,7 @@ def test_sources_that_are_not_as_expected_are_refused(tmp_path):
 def test_the_first_error_of_a_failing_build_is_told(tmp_path):
     (tmp_path / "setup.py").write_text("print('x.cc:1: fatal error: mpi.h: none'); raise SystemExit(1)")
     with pytest.raises(HorovodError, match="pip wheel failed: .*error: "):
-        horovod_wheel.pip(
-            "wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path)
-        )
+        horovod_wheel.pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path))
 
 
 def test_as_a_program_it_ends_with_one_sentence(tmp_path):

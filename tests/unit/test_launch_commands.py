@@ -74,9 +74,7 @@ def system_mpi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path, "mpiexec", "echo HYDRA")
     program(tmp_path, "aprun")
-    program(
-        tmp_path, "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2"
-    )
+    program(tmp_path, "srun", "echo MPI plugin types are... >&2", "printf '\\tnone\\n\\tpmi2\\n\\tpmix\\n' >&2")
     program(tmp_path, "scontrol", "echo 'MpiDefault              = none'")
     mpi.srun.cache_clear()
     yield tmp_path
@@ -85,12 +83,7 @@ def system_mpi(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("scheduler", "words"),
-    [
-        ("slurm", ["srun", "--mpi=pmix"]),
-        ("cobalt", ["aprun"]),
-        ("pbs", ["{0}/mpiexec"]),
-        (None, ["{0}/mpiexec"]),
-    ],
+    [("slurm", ["srun", "--mpi=pmix"]), ("cobalt", ["aprun"]), ("pbs", ["{0}/mpiexec"]), (None, ["{0}/mpiexec"])],
 )
 def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, scheduler, words):
     assert mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
@@ -126,13 +119,7 @@ def test_without_an_allocation_nothing_is_said_of_hosts(monkeypatch):
 
 @pytest.mark.parametrize(
     ("n", "tasks_per_node", "hosts"),
-    [
-        (6, 2, "n1:2,n2:2,n3:2"),
-        (2, 2, "n1:2"),
-        (3, 2, "n1:2,n2:2"),
-        (7, 2, "n1:3,n2:3,n3:3"),
-        (2, None, "n1:1,n2:1"),
-    ],
+    [(6, 2, "n1:2,n2:2,n3:2"), (2, 2, "n1:2"), (3, 2, "n1:2,n2:2"), (7, 2, "n1:3,n2:3,n3:3"), (2, None, "n1:1,n2:1")],
 )
 def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_per_node, hosts):
     monkeypatch.delenv("WORKSHOP_RANKS_PER_NODE", raising=False)

@@ -46,10 +46,7 @@ def training(n=2, points=10, **more):
     def sums(rank, k):
         return [640 * k * 0.5 / (rank + 1), 600 * k, 640 * k]
 
-    return [
-        message(rank, [point(10 * k, sums(rank, k)) for k in range(1, points + 1)], **more)
-        for rank in range(n)
-    ]
+    return [message(rank, [point(10 * k, sums(rank, k)) for k in range(1, points + 1)], **more) for rank in range(n)]
 
 
 def test_the_loss_over_all_ranks_weighs_each_sample_the_same():
@@ -104,8 +101,7 @@ def test_one_rank_alone_shows_its_own_step():
     view = TextView(1)
     view.update([{"info": INFO}], 0.0, [0])
     event = StepEvent(
-        {"epoch": 1, "step": 20, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 100.0},
-        {"loss": lambda: 0.5},
+        {"epoch": 1, "step": 20, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 100.0}, {"loss": lambda: 0.5}
     )
     view.update([{"info": INFO, "step": event}], 0.0, [0])
     assert view.bar.postfix == "loss 0.500, learning rate 0.1, 100 samples/s"
@@ -174,9 +170,7 @@ def view_of(data, monkeypatch, n=2):
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
     view = view_of(training(n), monkeypatch, n)
-    lines = [
-        e.get("data-rank") for e in drawn(view.curves.value).findall(".//{*}polyline") if e.get("data-rank")
-    ]
+    lines = [e.get("data-rank") for e in drawn(view.curves.value).findall(".//{*}polyline") if e.get("data-rank")]
     assert lines == [*map(str, range(n)), "all"] * 2
     strips = drawn(view.strips.value)
     assert [e.get("data-strip") for e in strips.iter() if e.get("data-strip")] == [str(r) for r in range(n)]
@@ -248,9 +242,7 @@ def test_a_training_that_diverges_is_drawn_as_far_as_its_loss_is_a_number(monkey
 
 
 def test_an_epoch_without_a_finite_loss_has_its_line():
-    assert "epoch 1: train loss not finite, test accuracy 97.12%" in progress.epoch_line(
-        ROW | {"train_loss": None}
-    )
+    assert "epoch 1: train loss not finite, test accuracy 97.12%" in progress.epoch_line(ROW | {"train_loss": None})
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,7 @@ def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batc
 
 @pytest.mark.parametrize(
     ("stop_at", "options", "stopped", "epochs"),
-    [
-        (8, {}, True, 0),
-        (10, {"epochs": 2}, True, 1),
-        (10, {}, False, 1),
-        (8, {"max_steps": 8}, False, 1),
-    ],
+    [(8, {}, True, 0), (10, {"epochs": 2}, True, 1), (10, {}, False, 1), (8, {"max_steps": 8}, False, 1)],
 )
 def test_a_run_that_was_stopped_at_its_end_is_complete(stop_at, options, stopped, epochs):
     ended = train(10, [Watch(stop_at)], **options)
@@ -66,8 +61,7 @@ def test_a_nan_is_a_nan_in_the_checksum_of_the_weights():
 
 
 @pytest.mark.parametrize(
-    ("affinities", "quota", "cores"),
-    [([[0], [1]], 1, 2), ([[0, 1, 2, 3]] * 2, 4, 4), ([[0, 1, 2, 3]] * 2, 2, 2)],
+    ("affinities", "quota", "cores"), [([[0], [1]], 1, 2), ([[0, 1, 2, 3]] * 2, 4, 4), ([[0, 1, 2, 3]] * 2, 2, 2)]
 )
 def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quota, cores):
     ranks = [

@@ -16,9 +16,7 @@ TRUE = TRACE / GRADIENT_SQ
 
 def steps(seed, count=STEPS, ranks=RANKS):
     """The norms of `count` steps in which each rank averages SMALL samples' gradients."""
-    samples = np.random.default_rng(seed).normal(
-        GRADIENT, DEVIATIONS, size=(count, ranks, SMALL, len(GRADIENT))
-    )
+    samples = np.random.default_rng(seed).normal(GRADIENT, DEVIATIONS, size=(count, ranks, SMALL, len(GRADIENT)))
     of_ranks = samples.mean(axis=2)
     small_sq = (of_ranks**2).sum(axis=2).mean(axis=1)
     big_sq = (of_ranks.mean(axis=1) ** 2).sum(axis=1)

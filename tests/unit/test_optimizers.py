@@ -158,9 +158,7 @@ def elu_share(step, switch_steps):
 def test_the_share_of_sgd_has_the_shape_of_the_elu():
     found = [sgd_share(step, 100) for step in range(111)]
     assert found == pytest.approx([elu_share(step, 100) for step in range(111)], rel=1e-12)
-    assert [found[step] for step in (0, 80, 90, 100, 110)] == pytest.approx(
-        [np.exp(-4) / 2, 0.5, 0.75, 1.0, 1.0]
-    )
+    assert [found[step] for step in (0, 80, 90, 100, 110)] == pytest.approx([np.exp(-4) / 2, 0.5, 0.75, 1.0, 1.0])
     assert sgd_share(0, 0) == 1.0, "without a warm-up it is SGD"
 
 

@@ -31,10 +31,7 @@ def test_scaling_curve_has_units_legend_and_where_it_was_measured():
     figure = plots.scaling_curve(sweep())
     speed, efficiency = figure.axes
     assert (speed.get_xlabel(), speed.get_ylabel()) == ("ranks", "throughput (samples/s)")
-    assert (efficiency.get_xlabel(), efficiency.get_ylabel()) == (
-        "ranks",
-        "parallel efficiency (%)",
-    )
+    assert (efficiency.get_xlabel(), efficiency.get_ylabel()) == ("ranks", "parallel efficiency (%)")
     assert [label.get_text() for label in speed.get_xticklabels()] == ["1", "2", "4*"]
     entries = legend(figure)
     assert entries[:2] == ["mpi", "ddp"]
@@ -60,10 +57,7 @@ def test_curves_differ_in_colour_marker_and_line():
     speed = plots.scaling_curve(sweep(NAMES, (1, 2))).axes[0]
     curves = [line for line in speed.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2]
     markers = [bars.lines[0].get_marker() for bars in speed.containers]
-    looks = [
-        (line.get_color(), str(line._dash_pattern), marker)
-        for line, marker in zip(curves, markers, strict=True)
-    ]
+    looks = [(line.get_color(), str(line._dash_pattern), marker) for line, marker in zip(curves, markers, strict=True)]
     assert len(looks) == len(NAMES)
     for one, other in itertools.combinations(looks, 2):
         assert sum(a != b for a, b in zip(one, other, strict=True)) >= 2
@@ -91,10 +85,7 @@ def weak_sweep(counts=(1, 2, 4)):
 def test_weak_scaling_is_drawn_as_the_time_of_an_epoch():
     figure = plots.weak_scaling_curve(weak_sweep())
     seconds, efficiency = figure.axes
-    assert (seconds.get_ylabel(), efficiency.get_ylabel()) == (
-        "time of an epoch (s)",
-        "parallel efficiency (%)",
-    )
+    assert (seconds.get_ylabel(), efficiency.get_ylabel()) == ("time of an epoch (s)", "parallel efficiency (%)")
     assert figure.texts[0].get_text() == "Weak scaling on MNIST: 10,000 samples a rank"
     blue = "#0072B2"
     (one, two), (four,) = markers(seconds, False)[blue], markers(seconds, True)[blue]
@@ -173,10 +164,7 @@ def test_the_title_names_the_data(draw):
 
 @pytest.mark.parametrize(
     ("x", "label", "last"),
-    [
-        ("seconds", "training time without evaluation (s)", 60_000 / 8000 * 2),
-        ("epochs", "epoch", 2),
-    ],
+    [("seconds", "training time without evaluation (s)", 60_000 / 8000 * 2), ("epochs", "epoch", 2)],
 )
 def test_accuracy_curve(x, label, last):
     records = [run("mpi", 1, (8000, 8000)), run("ddp", 4, (9000, 9000), (0.5, 0.9))]
@@ -199,12 +187,7 @@ def test_text_is_large_and_stays_inside_the_figure(draw):
     whole = figure.bbox
     pieces = [*figure.texts, *figure.legends[0].get_texts()]
     for axes in figure.axes:
-        pieces += [
-            axes.xaxis.label,
-            axes.yaxis.label,
-            *axes.get_xticklabels(),
-            *axes.get_yticklabels(),
-        ]
+        pieces += [axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
     for piece in (piece for piece in pieces if piece.get_text().strip() and piece.get_visible()):
         assert piece.get_fontsize() >= 11
     for piece in [*figure.texts, figure.legends[0], *(axes.yaxis.label for axes in figure.axes)]:

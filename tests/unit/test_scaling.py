@@ -60,9 +60,7 @@ def test_speedup_and_efficiency_are_against_the_median_of_one_rank():
     assert points.loc[2, "samples_per_s"] == pytest.approx(1800)
     assert points.loc[2, ["speedup_min", "speedup", "speedup_max"]].tolist() == pytest.approx([1.5, 1.8, 1.9])
     assert points.loc[2, "efficiency"] == pytest.approx(0.9)
-    assert points.loc[1, ["efficiency_min", "efficiency", "efficiency_max"]].tolist() == pytest.approx(
-        [0.9, 1.0, 1.3]
-    )
+    assert points.loc[1, ["efficiency_min", "efficiency", "efficiency_max"]].tolist() == pytest.approx([0.9, 1.0, 1.3])
     assert points.loc[2, "repeats"] == 3
 
 
@@ -153,9 +151,7 @@ def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_seve
 
 
 def test_weak_scaling_compares_the_time_of_an_epoch_with_samples_that_grow():
-    runs = [
-        weak(n, speed) for n, speeds in {1: (90, 100, 110), 2: (150, 160, 200)}.items() for speed in speeds
-    ]
+    runs = [weak(n, speed) for n, speeds in {1: (90, 100, 110), 2: (150, 160, 200)}.items() for speed in speeds]
     points = weak_scaling(to_frame(runs)).set_index("world_size")
     assert points["epoch_s"].tolist() == pytest.approx([1000 / 100, 2000 / 160])
     assert points.loc[2, ["epoch_s_min", "epoch_s_max"]].tolist() == pytest.approx([10, 2000 / 150])

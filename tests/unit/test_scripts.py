@@ -24,9 +24,7 @@ def test_a_failure_is_an_error_that_names_the_command(capfd):
 
 def test_at_the_limit_also_a_child_in_a_session_of_its_own_is_ended():
     sleep = "import time; time.sleep(60)"
-    start = (
-        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}], start_new_session=True)"
-    )
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}], start_new_session=True)"
     begun = time.monotonic()
     with pytest.raises(RankError, match="had not finished after 1 s"):
         scripts.run(sys.executable, "-c", start, timeout_s=1)

@@ -160,9 +160,7 @@ def test_full_disk(checkout):
         "bootstrap.NEEDED_BYTES = free + 10**9\n"
         "sys.exit(bootstrap.main())"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=30
-    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=30)
     says(ran, "GB are needed", "make room")
 
 

@@ -27,8 +27,7 @@ def test_wrong_rank_is_refused(rank, world_size):
 def batches_of_all_ranks(size, batch_size, world_size, epoch=1, start_step=0):
     """For each step, the list of every rank's (indices, n_global)."""
     ranks = [
-        list(epoch_batches(size, batch_size, rank, world_size, 7, epoch, start_step))
-        for rank in range(world_size)
+        list(epoch_batches(size, batch_size, rank, world_size, 7, epoch, start_step)) for rank in range(world_size)
     ]
     return list(zip(*ranks, strict=True))  # strict: every rank has as many steps
 

@@ -41,8 +41,7 @@ def test_a_step_may_have_several_meetings():
 
 def test_only_steps_that_all_ranks_have_are_compared():
     ranks = [
-        [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in having]
-        for having in ((1, 2, 3), (2, 3, 4))
+        [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in having] for having in ((1, 2, 3), (2, 3, 4))
     ]
     found = timeline(ranks)
     assert [number for number, _ in found.steps] == [2, 3]

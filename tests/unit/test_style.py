@@ -84,8 +84,7 @@ def test_importing_the_library_is_quick_and_light():
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     shown = [
-        subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=30).split()
-        for _ in range(3)
+        subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=30).split() for _ in range(3)
     ]
     assert min(float(seconds) for seconds, *_ in shown) < 0.5
     assert all(len(words) == 1 for words in shown), f"imported too much: {shown}"

@@ -54,9 +54,7 @@ def test_a_straggler_is_the_rank_without_waiting():
     upper, lower = figure.axes
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
     waiting = to_hex(timelines.STEP_LOOKS["waiting"][0])
-    drawn = [
-        bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9
-    ]
+    drawn = [bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9]
     assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
     assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
 

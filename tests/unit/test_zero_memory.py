@@ -51,9 +51,7 @@ def test_shares_make_up_the_whole_and_shrink_with_each_stage(recipe):
     assert state_bytes(10, 4, 3, **each)["parameters"] == 3 * each["parameter_bytes"], "rounded up"
 
 
-@pytest.mark.parametrize(
-    ("recipe", "optimizer"), [("fp32, Adam", "Adam"), ("fp32, SGD with momentum", "SGD")]
-)
+@pytest.mark.parametrize(("recipe", "optimizer"), [("fp32, Adam", "Adam"), ("fp32, SGD with momentum", "SGD")])
 def test_live_tensors_have_the_size_of_the_formula(recipe, optimizer):
     torch = pytest.importorskip("torch")
     from workshop_lib.models import torch_cnn
@@ -130,12 +128,7 @@ def test_a_stage_offloads_what_it_divides():
         {"parameters": 2 * PSI, "gradients": 0, "optimizer": 0},
         14 * PSI,
     ), "ZeRO-Offload: 2 M bytes on the GPU, 14 M on the host"
-    assert [offloaded(state_bytes(PSI, 4, stage), stage)[1] // PSI for stage in SHARDED] == [
-        0,
-        3,
-        3.5 // 1,
-        4,
-    ]
+    assert [offloaded(state_bytes(PSI, 4, stage), stage)[1] // PSI for stage in SHARDED] == [0, 3, 3.5 // 1, 4]
     for stage in SHARDED:
         states = state_bytes(PSI, 4, stage)
         left, host = offloaded(states, stage)
@@ -159,10 +152,7 @@ def test_the_ranks_needed_are_enough_and_one_less_is_not(activations, reserve):
     assert found.first_fit is None and found.ranks_needed > 8
     assert plan(70e9, found.ranks_needed, 80 * GIB, BF16, **options).first_fit == 3
     assert plan(70e9, found.ranks_needed - 1, 80 * GIB, BF16, **options).first_fit is None
-    assert (
-        answer(found)
-        == f"It does not fit on 8 GPUs; with stage 3 it would from {found.ranks_needed} GPUs on."
-    )
+    assert answer(found) == f"It does not fit on 8 GPUs; with stage 3 it would from {found.ranks_needed} GPUs on."
 
 
 @pytest.mark.parametrize("offload", [False, True])
@@ -211,9 +201,7 @@ def test_the_figure_says_what_it_shows():
 
 def test_where_nothing_fits_no_bar_is_shorter_than_it_should_be():
     figure = draw(plan(70e9, 2, 80 * GIB, BF16))
-    assert sum(bar.get_width() for bar in figure.axes[0].patches[12:]) == pytest.approx(
-        70e9 * 8 / GIB, rel=1e-3
-    )
+    assert sum(bar.get_width() for bar in figure.axes[0].patches[12:]) == pytest.approx(70e9 * 8 / GIB, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -100,20 +100,13 @@ def rabenseifner(comm, array: np.ndarray) -> None:
             place += incoming
         for distance in _powers_below(ranks):
             partner = comm.rank ^ distance
-            comm.Sendrecv(
-                block(comm.rank, distance), partner, recvbuf=block(partner, distance), source=partner
-            )
+            comm.Sendrecv(block(comm.rank, distance), partner, recvbuf=block(partner, distance), source=partner)
 
     _on_a_power_of_two(comm, array, exchange)
 
 
 # By the names that scaling/cost_model.py has for them.
-ALGORITHMS = {
-    "naive": naive,
-    "recursive doubling": recursive_doubling,
-    "ring": ring,
-    "rabenseifner": rabenseifner,
-}
+ALGORITHMS = {"naive": naive, "recursive doubling": recursive_doubling, "ring": ring, "rabenseifner": rabenseifner}
 
 
 def _powers_below(ranks: int) -> list[int]:

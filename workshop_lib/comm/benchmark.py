@@ -173,7 +173,5 @@ def _checked(comm, name: str, way: Way, array: np.ndarray) -> Callable[[], None]
     right = np.array_equal(result(), comm.size * values + sum(range(comm.size)))
     wrong = [rank for rank, fine in enumerate(comm.allgather(right)) if not fine]
     if wrong:
-        raise RuntimeError(
-            f"the sum of {len(array):,} values by {name} is wrong on rank {', '.join(map(str, wrong))}."
-        )
+        raise RuntimeError(f"the sum of {len(array):,} values by {name} is wrong on rank {', '.join(map(str, wrong))}.")
     return call

@@ -42,9 +42,7 @@ class TopK:
         values, places = largest(gradient, max(1, round(self.share * len(gradient))))
         if self.feedback:
             residual = gradient.index_fill(0, places, 0)
-            self.residuals |= dict(
-                zip(parameters, residual.split([p.numel() for p in parameters]), strict=True)
-            )
+            self.residuals |= dict(zip(parameters, residual.split([p.numel() for p in parameters]), strict=True))
         # One message: the places travel as the bits of 32-bit numbers.
         message = torch.cat([values, places.int().view(torch.float32)])
         gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]

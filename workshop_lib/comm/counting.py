@@ -106,9 +106,7 @@ class CountingComm:
     def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         return self._starts(self._comm.irecv(buf, source, tag), source, tag)
 
-    def sendrecv(
-        self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None
-    ):
+    def sendrecv(self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
         self._sends("send", dest, sendtag, len(pickle.dumps(sendobj)))
         status = status or MPI.Status()
         obj = self._comm.sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)

@@ -18,9 +18,7 @@ def part(n: int, rank: int, size: int) -> slice:
     Raises ValueError when `n` does not divide by `size`.
     """
     if n % size:
-        raise ValueError(
-            f"{n} elements do not divide by {size} ranks: pad them with {-n % size} zeros first."
-        )
+        raise ValueError(f"{n} elements do not divide by {size} ranks: pad them with {-n % size} zeros first.")
     return parts(n, size)[rank]
 
 

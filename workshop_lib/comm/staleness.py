@@ -88,9 +88,7 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
     return run
 
 
-def local_sgd(
-    comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S
-) -> Run:
+def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S) -> Run:
     """Each rank steps with its own gradient; weights are averaged after every `period` steps and the last.
 
     One allreduce of n numbers in `period` steps. Between two of them a rank lacks all updates of the others:

@@ -110,9 +110,7 @@ class _IdxFile:
         found = "no such folder"
         if folder.is_dir():
             found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
-        raise DataError(
-            f"{folder / self.name}: expected this file, plain or with .gz, found {found}. {self.remedy}"
-        )
+        raise DataError(f"{folder / self.name}: expected this file, plain or with .gz, found {found}. {self.remedy}")
 
     def _open(self):
         return gzip.open(self.path) if self.path.suffix == ".gz" else open(self.path, "rb")

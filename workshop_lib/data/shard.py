@@ -28,13 +28,7 @@ def epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def epoch_batches(
-    size: int,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    seed: int,
-    epoch: int,
-    start_step: int = 0,
+    size: int, batch_size: int, rank: int, world_size: int, seed: int, epoch: int, start_step: int = 0
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield this rank's part of each global batch of the epoch, from `start_step` (0-based) on.
 

@@ -45,9 +45,7 @@ def copy(data_dir: Path, target: Path) -> None:
         lines = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
         (temporary / "SHA256SUMS").write_text(lines)
         if not _is_whole(temporary):
-            raise DataError(
-                f"{temporary}: what was copied reads back differently; choose another {VARIABLE}."
-            )
+            raise DataError(f"{temporary}: what was copied reads back differently; choose another {VARIABLE}.")
         if not _is_whole(target):  # else another job of this user was quicker
             shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
@@ -85,8 +83,6 @@ def _is_whole(folder: Path) -> bool:
     """Whether the files of a copy are those it was made of."""
     try:
         rows = [line.split("  ", 1) for line in (folder / "SHA256SUMS").read_text().splitlines()]
-        return all(
-            hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for digest, name in rows
-        )
+        return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for digest, name in rows)
     except (OSError, ValueError):
         return False

@@ -130,9 +130,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     `name` is unique in the page: the stripes are found by it. `note` is a sentence under the chart.
     """
     mixed = not shown.meetings_known and len(shown.pieces) > 1
-    fills = {COMPUTING: PURPLE if mixed else BLUE} | {
-        kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)
-    }
+    fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
     bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
     parts = [_patterns(name), _text(STRIP_LEFT, 13, _count(len(shown.steps)), weight="bold")]
@@ -187,9 +185,7 @@ def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
     if mixed:
         box = f'<rect x="{SHARES_LEFT - 14}" y="3" width="12" height="12" fill="{fills[COMPUTING]}"/>'
         words = MIXED.partition(" (")
-        return (
-            box + _text(SHARES_LEFT + 4, 13, words[0]) + _text(SHARES_LEFT + 4, 29, words[1][1:] + words[2])
-        )
+        return box + _text(SHARES_LEFT + 4, 13, words[0]) + _text(SHARES_LEFT + 4, 29, words[1][1:] + words[2])
     parts = [_text(SHARES_LEFT - 6, 13, f"Share of the last {recent_s:.1f} s", weight="bold")]
     for column, kind in enumerate(KINDS):
         x = SHARES_LEFT + SHARE_WIDTH * column - 6
@@ -209,10 +205,7 @@ def _patterns(name: str) -> str:
             f'<rect width="1.5" height="{size}" fill="{stripe}"/></pattern>'
         )
 
-    waiting, communicating = (
-        pattern(WAITING, YELLOW, 6, 45, "#000"),
-        pattern(COMMUNICATING, GREEN, 4, 90, "#fff"),
-    )
+    waiting, communicating = (pattern(WAITING, YELLOW, 6, 45, "#000"), pattern(COMMUNICATING, GREEN, 4, 90, "#fff"))
     return f"<defs>{waiting}{communicating}</defs>"
 
 

@@ -13,9 +13,7 @@ from workshop_lib import probes, ranks
 
 STUCK_HINT = "some rank waits for a message or a collective that never comes; see the lines above."
 ENDLESS_HINT = "the function does not end: is there a `while` whose condition stays true?"
-TRUNCATED_HINT = (
-    "a message was larger than the array made ready for it: give that array the size of what arrives."
-)
+TRUNCATED_HINT = "a message was larger than the array made ready for it: give that array the size of what arrives."
 READY_LIMIT_S = 60.0  # for what takes long once on fresh ranks, such as importing PyTorch
 Judge = Callable[[list], Iterator[tuple[str, bool, str]]]
 
@@ -88,9 +86,7 @@ def _gather(verdict: Verdict, function, probe, on, timeout, stuck, truncated, re
     try:
         team = ranks.current()
         if on is not None and team.n != on:
-            raise ranks.RankError(
-                f"This exercise needs {on} ranks, not {team.n}: `team = ranks.start({on})`."
-            )
+            raise ranks.RankError(f"This exercise needs {on} ranks, not {team.n}: `team = ranks.start({on})`.")
         team.run(probes.prepare, probe, function, ready, timeout=READY_LIMIT_S, show=False)
         outcomes = team.run(probes.attempt, probe, function, timeout=timeout)
     except ranks.RankError as error:
@@ -112,9 +108,7 @@ def _refresh(verdict: Verdict) -> None:
         team = ranks.current()
         if not team.healthy:
             team.restart()
-            verdict.failed += (
-                "\nFresh ranks were started; cells that define something on the ranks have to run again."
-            )
+            verdict.failed += "\nFresh ranks were started; cells that define something on the ranks have to run again."
     except ranks.RankError:
         pass  # the verdict already says that there are no ranks
 

@@ -37,11 +37,7 @@ class Outcome:
 
 
 def run_notebook(
-    path: Path,
-    output: Path,
-    cell_timeout_s: float = CELL_TIMEOUT_S,
-    env: dict | None = None,
-    folder: Path = NOTEBOOKS,
+    path: Path, output: Path, cell_timeout_s: float = CELL_TIMEOUT_S, env: dict | None = None, folder: Path = NOTEBOOKS
 ) -> Outcome:
     """Execute the notebook at `path` with `folder` as working folder, and write it to `output`.
 

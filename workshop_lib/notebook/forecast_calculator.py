@@ -45,15 +45,9 @@ def draw(points: Sequence[Point], told: str = "") -> RecordFigure:
 def _draw_efficiency(axes, points: Sequence[Point]) -> list:
     devices = [point.devices for point in points]
     low, high = (
-        [point.efficiency * point.step_s / getattr(point, bound) for point in points]
-        for bound in ("most_s", "least_s")
+        [point.efficiency * point.step_s / getattr(point, bound) for point in points] for bound in ("most_s", "least_s")
     )
-    shared = {
-        "color": SPEED.colour,
-        "alpha": 0.22,
-        "linewidth": 0,
-        "label": "nothing to everything overlapped",
-    }
+    shared = {"color": SPEED.colour, "alpha": 0.22, "linewidth": 0, "label": "nothing to everything overlapped"}
     band = axes.fill_between(devices, low, high, **shared)
     lines = {"speed: forecast": ([point.efficiency for point in points], SPEED)}
     if points[0].learning:
@@ -96,9 +90,7 @@ def _line(axes, x, y, style: Style, name: str = ""):
 
 
 def _ideal(axes, x, y):
-    return axes.plot(
-        x, y, color=GREY, linestyle=":", linewidth=2, label="perfect scaling of the first point"
-    )[0]
+    return axes.plot(x, y, color=GREY, linestyle=":", linewidth=2, label="perfect scaling of the first point")[0]
 
 
 def _mark(axes, points: Sequence[Point], first: bool) -> list:
@@ -134,9 +126,7 @@ class Forecaster(Answers):
             options=[("none", 1), ("16 bits", 2), ("100 times", 100)], description="compression", **wide
         )
         self.network = widgets.Dropdown(
-            options=[("as it is", 1), ("4 times", 4), ("a quarter", 0.25)],
-            description="network speed",
-            **wide,
+            options=[("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], description="network speed", **wide
         )
         self.overlap = widgets.Dropdown(
             options=[("as the backend", None), ("no", False), ("yes", True)], description="overlap", **wide

@@ -125,9 +125,7 @@ def read(path: str | os.PathLike) -> Timeline:
             tensor = state.setdefault(event["pid"], _Tensor(names[event["pid"]]))
             tensor.take(event, at_ms, timeline)
     if not timeline.spans:
-        raise ValueError(
-            f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?"
-        )
+        raise ValueError(f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?")
     return timeline
 
 
@@ -201,13 +199,7 @@ def _panel(axes, title: str, timeline: Timeline) -> None:
         )  # fmt: skip
     for ready in timeline.ready:
         axes.text(
-            ready.at_ms,
-            first[ready.tensor],
-            str(ready.rank),
-            ha="center",
-            va="center",
-            fontsize=8,
-            weight="bold",
+            ready.at_ms, first[ready.tensor], str(ready.rank), ha="center", va="center", fontsize=8, weight="bold"
         )
     axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
     axes.set_ylim(len(first) - 0.4, -1.5)
@@ -228,6 +220,4 @@ def _legend(figure: RecordFigure, with_ranks: bool) -> None:
     handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
     if with_ranks:
         handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
-    figure.legend(
-        handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY
-    )
+    figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY)

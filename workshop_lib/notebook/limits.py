@@ -7,15 +7,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 
-from workshop_lib.notebook.figures import (
-    GREY,
-    LEVEL,
-    RecordFigure,
-    Style,
-    draw_legend,
-    handle_of,
-    new_figure,
-)
+from workshop_lib.notebook.figures import GREY, LEVEL, RecordFigure, Style, draw_legend, handle_of, new_figure
 from workshop_lib.scaling import critical_batch
 from workshop_lib.scaling import steps_to_target as measured
 from workshop_lib.scaling.curves import require_same
@@ -68,18 +60,14 @@ def steps_to_target(
         left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **LEVEL)
     left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
     left.set(xlabel="batch (samples)", ylabel="steps to target (time)", xscale="log", yscale="log")
-    right.set(
-        xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log"
-    )
+    right.set(xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log")
     for axis in (left.xaxis, left.yaxis, right.xaxis, right.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:,g}")
         axis.set_minor_formatter(NullFormatter())
     notes = [
         Line2D([], [], **LEVEL, label="perfect scaling: twice the batch, half the steps"),
-        Line2D(
-            [], [], **LEVEL | {"color": Style.number(0).colour}, label="upright: critical batch of the fit"
-        ),
+        Line2D([], [], **LEVEL | {"color": Style.number(0).colour}, label="upright: critical batch of the fit"),
     ]
     draw_legend(figure, handles, notes)
     return figure

@@ -78,9 +78,7 @@ class LiveView(TextView):
         step, parts = self.progress.step, [f"{elapsed_s:.0f} s"]
         if step:
             epochs = self.progress.info["epochs"]
-            parts.append(
-                f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}"
-            )
+            parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
         parts += self.progress.figures()
         if self.progress.epochs:
             parts.append(f"test accuracy {self.progress.epochs[-1]['test_accuracy']:.2%}")

@@ -90,12 +90,7 @@ def draw(found: Plan, conditions: str = "") -> RecordFigure:
     handles += [
         Line2D([], [], color="black", lw=2.5, label=f"the GPU: {_number(found.gpu_bytes)} GiB"),
         Line2D(
-            [],
-            [],
-            color="black",
-            lw=1.5,
-            ls="--",
-            label=f"less {kept:.0%} reserve: {_number(found.usable_bytes)} GiB",
+            [], [], color="black", lw=1.5, ls="--", label=f"less {kept:.0%} reserve: {_number(found.usable_bytes)} GiB"
         ),
     ]
     figure.legend(handles=handles, loc="lower center", ncols=6, frameon=False, fontsize=FONT_SIZE,
@@ -133,13 +128,9 @@ class Calculator(Answers):
         typed = {**wide, "continuous_update": False}
         self.model = widgets.Dropdown(options=list(MODELS), value="Llama 7B", description="model", **wide)
         self.parameters = widgets.Text(value="7.5B", description="parameters", **typed)
-        self.recipe = widgets.Dropdown(
-            options=list(RECIPES), value="bf16, Adam", description="recipe", **wide
-        )
+        self.recipe = widgets.Dropdown(options=list(RECIPES), value="bf16, Adam", description="recipe", **wide)
         self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **typed)
-        self.gpu = widgets.Dropdown(
-            options=list(GPUS), value="A100, 80 GB", description="kind of GPU", **wide
-        )
+        self.gpu = widgets.Dropdown(options=list(GPUS), value="A100, 80 GB", description="kind of GPU", **wide)
         self.sequence = widgets.IntText(value=2048, description="sequence (tokens)", **typed)
         self.batch = widgets.IntText(value=1, description="batch a GPU", **typed)
         self.checkpointing = widgets.Checkbox(description="activation checkpointing", indent=False)

@@ -31,9 +31,7 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
         axes.text(left + width / 2, -1.25, title, ha="center", va="center", fontsize=FONT_SIZE, color=GREY)
         for rank, cells in enumerate(side):
             x = left + rank * (1 + GAP)
-            axes.text(
-                x + 0.5, -0.4, f"rank {rank}", ha="center", va="center", fontsize=FONT_SIZE, weight="bold"
-            )
+            axes.text(x + 0.5, -0.4, f"rank {rank}", ha="center", va="center", fontsize=FONT_SIZE, weight="bold")
             for y in range(height):
                 if y < len(cells):
                     paint.cell(axes, x, y, cells[y])

@@ -26,14 +26,7 @@ from workshop_lib.notebook.figures import (
     new_figure,
     save,
 )  # fmt: skip
-from workshop_lib.scaling.curves import (
-    SAME_MACHINE,
-    SAME_RESULT,
-    require_same,
-    strong_scaling,
-    to_frame,
-    weak_scaling,
-)
+from workshop_lib.scaling.curves import SAME_MACHINE, SAME_RESULT, require_same, strong_scaling, to_frame, weak_scaling
 from workshop_lib.scaling.records import RecordError, name_of
 
 __all__ = ["accuracy_curve", "save", "scaling_curve", "weak_scaling_curve"]
@@ -237,11 +230,7 @@ def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
         same["backend"] = name_of(record["what"])
         for epoch in record["epochs"]:
             seconds += epoch["seconds"]
-            row = {
-                "epochs": epoch["epoch"],
-                "seconds": seconds,
-                "accuracy": 100 * epoch["test_accuracy"],
-            }
+            row = {"epochs": epoch["epoch"], "seconds": seconds, "accuracy": 100 * epoch["test_accuracy"]}
             rows.append({**same, **row, "oversubscribed": record["what"]["oversubscribed"]})
     return pd.DataFrame(rows)
 

@@ -52,8 +52,7 @@ def current() -> Profile:
     name = os.environ.get(VARIABLE, DEFAULT)
     if name not in PROFILES:
         raise ValueError(
-            f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset "
-            f"for {DEFAULT}."
+            f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset for {DEFAULT}."
         )
     if name == "cluster" and (found := allocation.find()):
         return replace(PROFILES[name], ranks=found.ranks())

@@ -53,14 +53,7 @@ def _panel(axes, title: str, team: list[dict], rows: int) -> None:
             labels.append(name)
             places.append(y)
         axes.vlines(times["end"], top - 0.5, top + rows - 0.5, color="black", lw=2, ls=(0, (4, 2)))
-        axes.text(
-            times["end"],
-            top - 0.1,
-            f"  {times['end']:.0f} ms",
-            va="center",
-            fontsize=FONT_SIZE,
-            weight="bold",
-        )
+        axes.text(times["end"], top - 0.1, f"  {times['end']:.0f} ms", va="center", fontsize=FONT_SIZE, weight="bold")
         top += rows + 1.1
     axes.set_ylim(top - 1.3, -0.8)
     axes.set_yticks(places, labels)
@@ -77,9 +70,7 @@ def _legend(figure: RecordFigure) -> None:
         Patch(facecolor=ALLREDUCE, hatch="//", edgecolor="white", label="allreduce, from sent to arrived"),
         Line2D([], [], color="black", lw=2, ls=(0, (4, 2)), label="all gradients averaged"),
     ]
-    figure.legend(
-        handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY
-    )
+    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY)
 
 
 STEP_LOOKS = dict(zip(KINDS, bars.LOOKS.values(), strict=True))
@@ -95,8 +86,7 @@ def steps(panels: dict[str, Timeline]) -> RecordFigure:
         raise ValueError("give at least one panel, and in each at least one step that all ranks have")
     right_ms = 1.13e3 * max(found.seconds for found in panels.values())
     parts = {
-        title: (len(found.pieces), partial(_bands, found=found, right_ms=right_ms))
-        for title, found in panels.items()
+        title: (len(found.pieces), partial(_bands, found=found, right_ms=right_ms)) for title, found in panels.items()
     }
     begins = Line2D([], [], color="black", lw=1.2, ls=(0, (4, 2)), label="a step begins")
     x_label = "milliseconds since the first of these steps began"

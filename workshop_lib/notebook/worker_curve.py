@@ -7,16 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from workshop_lib.notebook.figures import (
-    GREY,
-    LEVEL,
-    Style,
-    draw_curve,
-    draw_legend,
-    handle_of,
-    in_columns,
-    new_figure,
-)
+from workshop_lib.notebook.figures import GREY, LEVEL, Style, draw_curve, draw_legend, handle_of, in_columns, new_figure
 from workshop_lib.scaling.large_batch import PUBLISHED, accuracies
 
 PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": "test accuracy (%)"}
@@ -43,8 +34,7 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
     names = rows["recipe"].unique()
     for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), PANELS.items(), strict=True):
         handles = [
-            _draw(axes, rows[rows["recipe"] == name], column, index, len(names))
-            for index, name in enumerate(names)
+            _draw(axes, rows[rows["recipe"] == name], column, index, len(names)) for index, name in enumerate(names)
         ]
         if published and column == "train_accuracy":
             axes.plot(PUBLISHED.keys(), PUBLISHED.values(), "x", color=GREY, ms=9, mew=2.5, zorder=4)

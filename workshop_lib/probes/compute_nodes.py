@@ -23,6 +23,4 @@ def aprun_options(comm, function) -> dict:
 
 def device_of(comm, function) -> dict:
     """What `function` returns for every rank of each of PLACES."""
-    return {
-        name: [function(rank, list(hosts)) for rank in range(len(hosts))] for name, hosts in PLACES.items()
-    }
+    return {name: [function(rank, list(hosts)) for rank in range(len(hosts))] for name, hosts in PLACES.items()}

@@ -95,9 +95,7 @@ def _clipped_mean(size: int):
     """The gradients of a step when each rank clips its own to norm 0.5 before they are averaged."""
 
     def of_step(step: int) -> list[np.ndarray]:
-        clipped = [
-            [g * min(1, 0.5 / np.linalg.norm(g)) for g in _gradients(rank, step)] for rank in range(size)
-        ]
+        clipped = [[g * min(1, 0.5 / np.linalg.norm(g)) for g in _gradients(rank, step)] for rank in range(size)]
         return [np.mean(of_ranks, axis=0).astype("float32") for of_ranks in zip(*clipped, strict=True)]
 
     return of_step

@@ -175,9 +175,7 @@ def finish_epoch(comm, function) -> dict:
     blocks = [part.double().mean().item() for part in right.tensor_split(comm.size)]
     return {
         "size": comm.size,
-        "returned": returned.item()
-        if isinstance(returned, torch.Tensor | np.ndarray) and _one(returned)
-        else returned,
+        "returned": returned.item() if isinstance(returned, torch.Tensor | np.ndarray) and _one(returned) else returned,
         "correct": int(right.sum()),
         "images": IMAGES,
         "means": [float(np.mean(parts)), float(np.mean(blocks))],

@@ -9,8 +9,7 @@ import numpy as np
 
 TRUTHS = {(5, 20): (3.0, 40.0), (8, 24): (0.5, 96.0)}  # (batch of a rank, of all): (|G|^2, tr(Sigma))
 NORMS = {
-    batches: tuple(gradient_sq + trace / batch for batch in batches)
-    for batches, (gradient_sq, trace) in TRUTHS.items()
+    batches: tuple(gradient_sq + trace / batch for batch in batches) for batches, (gradient_sq, trace) in TRUTHS.items()
 }
 GRADIENTS = {
     "first": (np.array([0.5, -4.0, 1.0, 2.0, -0.25, 3.0]), np.zeros(6), 2),

@@ -59,11 +59,7 @@ def find(environ: Mapping[str, str] | None = None) -> Allocation | None:
     environ = os.environ if environ is None else environ
     if environ.get(HOST_FILE):
         return _from_host_file(environ)
-    for job, read in (
-        ("SLURM_JOB_ID", _from_slurm),
-        ("PBS_JOBID", _from_pbs),
-        ("COBALT_JOBID", _from_cobalt),
-    ):
+    for job, read in (("SLURM_JOB_ID", _from_slurm), ("PBS_JOBID", _from_pbs), ("COBALT_JOBID", _from_cobalt)):
         if environ.get(job):
             return read(environ)
     return None
@@ -105,9 +101,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     hosts = tuple(expand(nodes))
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
     # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
-    tasks = (
-        _slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
-    )
+    tasks = _slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:
@@ -169,18 +163,14 @@ def _from_cobalt(environ: Mapping[str, str]) -> Allocation:
 
 def _from_host_file(environ: Mapping[str, str]) -> Allocation:
     counts = _node_file(HOST_FILE, environ)
-    return Allocation(
-        "host file", None, tuple(counts), tasks_per_node=max(counts.values()), tasks=sum(counts.values())
-    )
+    return Allocation("host file", None, tuple(counts), tasks_per_node=max(counts.values()), tasks=sum(counts.values()))
 
 
 def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:
     """Hosts with their number of ranks: lines "host", "host:2" or "host slots=2"; a host's lines add up."""
     name = environ.get(variable)
     if not name:
-        raise RankError(
-            f"{variable} is not set, so the nodes of this job are unknown: start this inside the job."
-        )
+        raise RankError(f"{variable} is not set, so the nodes of this job are unknown: start this inside the job.")
     try:
         lines = Path(name).read_text().splitlines()
     except OSError as error:

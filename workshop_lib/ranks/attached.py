@@ -72,9 +72,7 @@ class AttachedRanks(Ranks):
                     "(`workshop engines start`), then attach."
                 )
             time.sleep(0.1)
-        raise RankError(
-            f"No fresh ranks came up within {START_ELSEWHERE_LIMIT_S:.0f} s where these were held."
-        )
+        raise RankError(f"No fresh ranks came up within {START_ELSEWHERE_LIMIT_S:.0f} s where these were held.")
 
     def _lost(self) -> bool:
         """Whether a rank has ended, or whoever held them; or their controller stopped answering."""

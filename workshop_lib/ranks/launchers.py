@@ -19,19 +19,10 @@ from .allocation import Allocation, is_here
 TABLE = {
     "openmpi": (
         "-n {n} --host {slots}",
-        {
-            "none": "--map-by slot:oversubscribe --bind-to none",
-            "core": "--map-by slot:PE={threads} --bind-to core",
-        },
+        {"none": "--map-by slot:oversubscribe --bind-to none", "core": "--map-by slot:PE={threads} --bind-to core"},
     ),
-    "hydra": (
-        "-n {n} -ppn {per_node} -hosts {hosts}",
-        {"none": "-bind-to none", "core": "-bind-to core:{threads}"},
-    ),
-    "pals": (
-        "-n {n} --ppn {per_node} --depth {threads}",
-        {"none": "--cpu-bind none", "core": "--cpu-bind depth"},
-    ),
+    "hydra": ("-n {n} -ppn {per_node} -hosts {hosts}", {"none": "-bind-to none", "core": "-bind-to core:{threads}"}),
+    "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
     "aprun": ("-n {n} -N {per_node} -d {threads} -j 1", {"none": "-cc none", "core": "-cc depth"}),
     "srun": (
         # A step takes all resources of its nodes, and by default the next one would wait for them.

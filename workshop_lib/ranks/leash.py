@@ -48,13 +48,7 @@ def gone(folder):
 
 
 def write_record(folder, pid, returncode):
-    record = {
-        "rank": rank(),
-        "host": socket.gethostname(),
-        "pid": pid,
-        "returncode": returncode,
-        "time": time.time(),
-    }
+    record = {"rank": rank(), "host": socket.gethostname(), "pid": pid, "returncode": returncode, "time": time.time()}
     path = os.path.join(folder, f"exit.{record['rank']}.json")
     with open(path + ".tmp", "w") as file:
         json.dump(record, file)

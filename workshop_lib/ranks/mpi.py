@@ -46,9 +46,7 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
 def said(*words: str) -> str:
     """What a command prints, or nothing when it fails to start or to end."""
     try:
-        ran = subprocess.run(
-            words, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL
-        )
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return ""
     return ran.stdout + ran.stderr
@@ -57,9 +55,7 @@ def said(*words: str) -> str:
 @functools.lru_cache
 def srun() -> list[str]:
     """`srun` with the interface that connects MPI ranks, unless the site or SLURM_MPI_TYPE has chosen one."""
-    default = next(
-        (row for row in said("scontrol", "show", "config").splitlines() if "MpiDefault" in row), ""
-    )
+    default = next((row for row in said("scontrol", "show", "config").splitlines() if "MpiDefault" in row), "")
     if "SLURM_MPI_TYPE" in os.environ or default.rpartition("=")[2].strip() not in ("", "none", "(null)"):
         return ["srun"]
     known = said("srun", "--mpi=list").split()

@@ -82,11 +82,7 @@ class Progress:
         else:
             loss = self.step["loss"]
         found = [] if loss is None else [f"loss {loss:.3f}"]
-        return [
-            *found,
-            f"learning rate {self.step['lr']:.3g}",
-            f"{self.step['samples_per_s']:,.0f} samples/s",
-        ]
+        return [*found, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
 
     def shares(self) -> list[str]:
         """What all ranks together did with the last second, in words; nothing where that is not known."""
@@ -122,9 +118,7 @@ class TextView:
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
-            self.bar = tqdm(
-                total=self.progress.total, unit="step", file=sys.stdout, leave=False, mininterval=0.5
-            )
+            self.bar = tqdm(total=self.progress.total, unit="step", file=sys.stdout, leave=False, mininterval=0.5)
         if self.bar is not None and self.progress.done > done_before:
             self.bar.set_postfix_str(", ".join(self.progress.figures() + self.progress.shares()), False)
             self.bar.update(self.progress.done - self.bar.n)

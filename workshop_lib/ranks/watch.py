@@ -240,8 +240,7 @@ def _raise_stuck(call: Call) -> None:
     errors, waiting = _errors_text(call), waiting_text(call.stacks())
     call.team._give_up("a rank failed while others waited for it")
     raise RankError(
-        f"{errors}\nMeanwhile the others wait for what will not come:\n{waiting}\n"
-        f"{USELESS} {call.team.remedy}"
+        f"{errors}\nMeanwhile the others wait for what will not come:\n{waiting}\n{USELESS} {call.team.remedy}"
     )
 
 
@@ -262,9 +261,7 @@ def _raise_failed(call: Call) -> None:
     if _still_in_step(call.team):
         raise RankError(f"{errors}\nThe ranks are still in step and ready for the next cell.")
     call.team._give_up("after an error the ranks were out of step")
-    raise RankError(
-        f"{errors}\nSome ranks had sent messages that others never received. {USELESS} {call.team.remedy}"
-    )
+    raise RankError(f"{errors}\nSome ranks had sent messages that others never received. {USELESS} {call.team.remedy}")
 
 
 def _still_in_step(team) -> bool:

@@ -72,9 +72,7 @@ class Machine:
     source: str
     compute: Mapping[str, Compute] = field(default_factory=dict)  # measured, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by precision
-    utilisation: Mapping[str, float] = field(
-        default_factory=dict
-    )  # achieved share of the peak, by kind of model
+    utilisation: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
 
     def compute_of(self, model: Model) -> Compute:
         """The measured time if there is one, or operations / (peak · utilisation) where that is honest.

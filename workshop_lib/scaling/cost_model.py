@@ -19,12 +19,7 @@ class Link:
 
 
 def allreduce_s(
-    algorithm: str,
-    ranks: int,
-    message_bytes: float,
-    latency_s: float,
-    s_per_byte: float,
-    reduce_s_per_byte=0.0,
+    algorithm: str, ranks: int, message_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte=0.0
 ) -> float:
     """Seconds of one allreduce of `message_bytes` on any number of `ranks`; nothing on one rank.
 
@@ -83,12 +78,7 @@ def _rabenseifner(p: int) -> tuple[float, float, float]:
 
 
 # For p ranks: rounds, and of the whole message what the busiest rank sends or receives, and what it sums.
-ALGORITHMS = {
-    "naive": _naive,
-    "recursive doubling": _recursive_doubling,
-    "ring": _ring,
-    "rabenseifner": _rabenseifner,
-}
+ALGORITHMS = {"naive": _naive, "recursive doubling": _recursive_doubling, "ring": _ring, "rabenseifner": _rabenseifner}
 
 
 def hierarchical_allreduce_s(
@@ -105,9 +95,7 @@ def hierarchical_allreduce_s(
     return on_node + allreduce_s(algorithm, nodes, message_bytes, between.latency_s, between.s_per_byte)
 
 
-def ring_across_nodes_s(
-    nodes: int, ranks_a_node: int, message_bytes: float, inside: Link, between: Link
-) -> float:
+def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, inside: Link, between: Link) -> float:
     """Seconds of one ring through all ranks, node after node: its slowest link sets the pace of the bytes.
 
     A part passes 2 (p - 1) links, of which 2 (nodes - 1) are between nodes; the latencies of the others are
@@ -177,9 +165,7 @@ def samples_to_target(global_batch: float, critical_batch: float, least_samples:
     return least_samples * (1 + global_batch / critical_batch)
 
 
-def time_to_target_s(
-    step_s: float, global_batch: float, critical_batch: float, least_samples: float
-) -> float:
+def time_to_target_s(step_s: float, global_batch: float, critical_batch: float, least_samples: float) -> float:
     """Seconds to an accuracy: the steps that `samples_to_target` takes, of `step_s` each."""
     return step_s * samples_to_target(global_batch, critical_batch, least_samples) / global_batch
 

@@ -78,10 +78,7 @@ def _least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> n
         total, of_x = weight.sum(-1), (weight * x).sum(-1)
         of_xx, of_y, of_xy = (weight * x * x).sum(-1), (weight * steps).sum(-1), (weight * x * steps).sum(-1)
         determinant = total * of_xx - of_x**2
-        s_min, e_min = (
-            (of_xx * of_y - of_x * of_xy) / determinant,
-            (total * of_xy - of_x * of_y) / determinant,
-        )
+        s_min, e_min = ((of_xx * of_y - of_x * of_xy) / determinant, (total * of_xy - of_x * of_y) / determinant)
         # Where a line crosses zero between the points, its weights are bounded by those of a tenth.
         fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
     return np.stack([s_min, e_min])
@@ -97,9 +94,7 @@ def _checked(batches, steps) -> tuple[np.ndarray, np.ndarray]:
     for name, values in (("batch", batches), ("number of steps", steps)):
         wrong = values[~((values > 0) & np.isfinite(values))]
         if len(wrong):
-            raise ValueError(
-                f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target"
-            )
+            raise ValueError(f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target")
     sizes = np.unique(batches)
     if len(sizes) < POINTS:
         raise ValueError(

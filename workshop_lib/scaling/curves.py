@@ -163,9 +163,7 @@ def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
     Raises RecordError where a curve has no 1-rank run, and when the samples a rank are not the same.
     """
     if frame["samples_per_rank"].isna().any():
-        raise RecordError(
-            "weak scaling needs runs that were told their `train_samples`: samples a rank × ranks."
-        )
+        raise RecordError("weak scaling needs runs that were told their `train_samples`: samples a rank × ranks.")
     points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
     samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
     points["epoch_s"] = samples / points["samples_per_s"]
@@ -266,9 +264,7 @@ def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
     if "ladder_difference" in more:
-        notes.append(
-            f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch"
-        )
+        notes.append(f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
         notes.append("* more ranks than cores")
     if points["first_epoch_only"].any():

@@ -118,9 +118,7 @@ def compute_time(rows: Iterable[dict]) -> Fit:
     """
     rows = list(rows)
     parameters, batch = (np.array([row[name] for row in rows], float) for name in ("parameters", "batch"))
-    return relative_least_squares(
-        compute_terms(parameters, batch), [median(row["compute_s"]) for row in rows]
-    )
+    return relative_least_squares(compute_terms(parameters, batch), [median(row["compute_s"]) for row in rows])
 
 
 def compute_terms(parameters, batch) -> dict:
@@ -176,9 +174,7 @@ class HeldOut:
         return self.others["error"].abs()
 
 
-def held_out(
-    steps: Iterable[dict], messages: Iterable[dict], fitted: Iterable[tuple[int, int]] = FITTED
-) -> HeldOut:
+def held_out(steps: Iterable[dict], messages: Iterable[dict], fitted: Iterable[tuple[int, int]] = FITTED) -> HeldOut:
     """Fit with the `steps` whose (width, batch) is in `fitted`, and predict all of them.
 
     `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on as many ranks; of the
@@ -219,9 +215,7 @@ def measure_steps(
     return team.run(steps, timeout=timeout_s, show=False)[0]
 
 
-def measure_communication(
-    team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0
-) -> list[dict]:
+def measure_communication(team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0) -> list[dict]:
     """Rows of training/benchmarks.py's `communication`, measured on these ranks."""
     sizes_bytes = list(sizes_bytes)
 

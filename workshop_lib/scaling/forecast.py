@@ -69,9 +69,7 @@ class Settings:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give a number above 0")
         if self.message_bytes is not None and not self.message_bytes >= 0:
-            raise ValueError(
-                f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for a message a tensor"
-            )
+            raise ValueError(f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for a message a tensor")
 
     @property
     def how(self) -> Backend:
@@ -162,8 +160,7 @@ def _batch_a_device(settings: Settings, devices: int) -> float:
         return settings.batch_size
     if devices > settings.global_batch:
         raise ValueError(
-            f"a global batch of {settings.global_batch} cannot be shared out among {devices} devices: "
-            "ask for fewer"
+            f"a global batch of {settings.global_batch} cannot be shared out among {devices} devices: ask for fewer"
         )
     return settings.global_batch / devices
 
@@ -229,6 +226,5 @@ def what_if(model: Model, machine: Machine, settings: Settings, devices: int) ->
         "a network 4 times as fast": {"network": 4 * settings.network},
     }
     return {
-        name: forecast(model, machine, replace(settings, **change), [devices])[0]
-        for name, change in changes.items()
+        name: forecast(model, machine, replace(settings, **change), [devices])[0] for name, change in changes.items()
     }

@@ -36,9 +36,7 @@ def sweep(
         team, chosen = start(n), options(n) if callable(options) else options
         if n not in found:
             found[n] = [
-                {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]}
-                if compare
-                else {}
+                {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
                 for option in chosen
             ]
         for repeat in of_block:

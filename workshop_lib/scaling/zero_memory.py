@@ -10,12 +10,7 @@ GIB = 2**30
 
 # What each stage divides among the ranks (Rajbhandari et al. 2020, arXiv:1910.02054, section 5). Offloading
 # moves the same states to the host (arXiv:2101.06840, section 3; stage 3: arXiv:2104.07857).
-SHARDED = {
-    0: (),
-    1: ("optimizer",),
-    2: ("optimizer", "gradients"),
-    3: ("optimizer", "gradients", "parameters"),
-}
+SHARDED = {0: (), 1: ("optimizer",), 2: ("optimizer", "gradients"), 3: ("optimizer", "gradients", "parameters")}
 
 # Bytes a parameter. Training in bf16 updates an fp32 copy of the parameters, which counts as optimizer state
 # (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1). Adam adds momentum and variance, SGD momentum.
@@ -38,9 +33,7 @@ GPUS = {
 }  # fmt: skip
 
 
-def state_bytes(
-    parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2, optimizer_bytes=12
-) -> dict[str, int]:
+def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2, optimizer_bytes=12) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer states that each of `ranks` keeps at a ZeRO stage.
 
     (2 + 2 + K) Ψ bytes in the paper, K = 12 for Adam, of which a stage divides some by the number of ranks

@@ -32,9 +32,7 @@ WARM_UP_STEPS = 3
 
 
 def communication(
-    sizes_bytes: Iterable[int] = benchmark.SIZES_BYTES,
-    repeats: int = benchmark.REPEATS,
-    device_name: str = "auto",
+    sizes_bytes: Iterable[int] = benchmark.SIZES_BYTES, repeats: int = benchmark.REPEATS, device_name: str = "auto"
 ) -> list[dict]:
     """Rows (benchmark.row) of a ping-pong between ranks 0 and 1, and of allreduces in every way there is:
     MPI's, gloo's or NCCL's, and those written by hand. `device_name`: as `device` in TrainOptions.
@@ -161,9 +159,7 @@ def main(arguments: list[str]) -> None:
     print(f"{'':>18} {'bytes':>11} {'us':>11} {'least':>11} {'most':>11} {'algorithm':>10} {'bus GB/s':>10}")
     for row in rows:
         microseconds = " ".join(f"{1e6 * row[name]:>11,.2f}" for name in ("median_s", "min_s", "max_s"))
-        bandwidths = " ".join(
-            f"{row[name] / 1e9:>10.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s")
-        )
+        bandwidths = " ".join(f"{row[name] / 1e9:>10.3f}" for name in ("algorithm_bytes_per_s", "bus_bytes_per_s"))
         print(f"{row['way']:>18} {row['message_bytes']:>11,} {microseconds} {bandwidths}")
 
 

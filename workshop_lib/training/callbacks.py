@@ -35,7 +35,4 @@ class StepEvent(dict):
 def methods_of(callbacks: Iterable) -> dict[str, list[Callable]]:
     """The methods that are present, by name."""
     callbacks = list(callbacks)
-    return {
-        name: [getattr(callback, name) for callback in callbacks if hasattr(callback, name)]
-        for name in METHODS
-    }
+    return {name: [getattr(callback, name) for callback in callbacks if hasattr(callback, name)] for name in METHODS}

@@ -72,7 +72,5 @@ def read(path: str | Path, wanted: dict) -> dict:
     different = [name for name in MUST_MATCH if found.get(name) != wanted[name]]
     if different:
         listed = ", ".join(f"{name} {found.get(name)!r} (now {wanted[name]!r})" for name in different)
-        raise CheckpointError(
-            f"{path}: written with {listed}; resume with the same, or start without --resume"
-        )
+        raise CheckpointError(f"{path}: written with {listed}; resume with the same, or start without --resume")
     return state

@@ -24,10 +24,7 @@ PROGRESS = ("epoch", "step", "epoch_seconds", "total_seconds")
 
 
 def train(
-    options: TrainOptions,
-    callbacks: Iterable = (),
-    world: worlds.World | None = None,
-    backend: Backend | None = None,
+    options: TrainOptions, callbacks: Iterable = (), world: worlds.World | None = None, backend: Backend | None = None
 ) -> dict:
     """Train as one rank; all ranks call it with the same options. Returns the run record.
 
@@ -202,13 +199,7 @@ class _Run:
         options, world = self.options, self.world
         total, done = options.epochs * self.steps_per_epoch, self.steps_done
         batches = shard.epoch_batches(
-            self.train_size,
-            self.samples_a_step,
-            world.rank,
-            world.world_size,
-            options.seed,
-            self.epoch,
-            self.step,
+            self.train_size, self.samples_a_step, world.rank, world.world_size, options.seed, self.epoch, self.step
         )
         for step, (indices, n_global) in enumerate(batches, start=done):
             yield (
@@ -247,9 +238,7 @@ class _Run:
         start = time.perf_counter()
         whole = self.train_size if self.step >= self.steps_per_epoch else None
         loss, accuracy, samples = metrics.over_ranks("training", self.learner.sums(), whole, self.backend)
-        test_loss, test_accuracy, _ = metrics.over_ranks(
-            "test", self.learner.evaluate(), self.test_size, self.backend
-        )
+        test_loss, test_accuracy, _ = metrics.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
         communication_s = None
         if self.backend.communication_s is not None:
             communication_s = float(np.mean(self.backend.allgather(self.backend.communication_s)))
@@ -289,9 +278,7 @@ class _Run:
         """Go on where the checkpoint was written; rank 0 reads it for all."""
         loaded = []
         path, wanted = self.options.checkpoint, self.must_match()
-        self.all_succeed(
-            lambda: loaded.append(checkpoint.read(path, wanted) if self.world.rank == 0 else None)
-        )
+        self.all_succeed(lambda: loaded.append(checkpoint.read(path, wanted) if self.world.rank == 0 else None))
         state = self.backend.allgather(loaded[0])[0]
         for name in PROGRESS:
             setattr(self, name, state[name])

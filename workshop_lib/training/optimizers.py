@@ -40,13 +40,7 @@ class Lars(_ByTensor):
     """
 
     def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, trust=TRUST, clip=False):
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust": trust,
-            "clip": clip,
-        }
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "clip": clip}
         super().__init__(params, defaults)
 
     def update(self, p, group):

@@ -159,10 +159,7 @@ def _versions() -> dict[str, str]:
 
 def _mpi_library(backend) -> str | None:
     """First words of the MPI library's own description, when this run uses it."""
-    if getattr(backend, "comm", None) is None and backend.world.launcher not in (
-        "mpiexec",
-        "engines",
-    ):
+    if getattr(backend, "comm", None) is None and backend.world.launcher not in ("mpiexec", "engines"):
         return None
     from mpi4py import MPI
 

@@ -66,9 +66,7 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
     host = "127.0.0.1" if world.local_size == world.world_size else socket.gethostname()
     store = None
     if world.rank == 0:
-        store = dist.TCPStore(
-            host, 0, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False
-        )
+        store = dist.TCPStore(host, 0, world.world_size, is_master=True, timeout=timeout, wait_for_workers=False)
     host, port = world.mpi_comm().bcast((host, store.port) if store else None, root=0)
     return store or dist.TCPStore(host, port, world.world_size, False, timeout)
 

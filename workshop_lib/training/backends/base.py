@@ -82,9 +82,7 @@ class Backend:
         named = dict(model.named_parameters())
         return {
             "model": {name: parameter.detach() for name, parameter in named.items()},
-            "optimizer": {
-                name: dict(optimizer.state[p]) for name, p in named.items() if p in optimizer.state
-            },
+            "optimizer": {name: dict(optimizer.state[p]) for name, p in named.items() if p in optimizer.state},
         }
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:

@@ -30,9 +30,7 @@ class Ddp(Backend):
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         # The constructor broadcasts the weights of rank 0.
-        return DistributedDataParallel(model, gradient_as_bucket_view=True), make_optimizer(
-            model.parameters()
-        )
+        return DistributedDataParallel(model, gradient_as_bucket_view=True), make_optimizer(model.parameters())
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = torch.tensor(values, device=self.message_device)

@@ -18,9 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from workshop_lib.training.backends.base import MakeOptimizer
 from workshop_lib.training.backends.ddp import Ddp
 
-IN_BF16 = MixedPrecisionPolicy(
-    param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
-)
+IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
 
 
 class Fsdp(Ddp):

@@ -32,6 +32,4 @@ def start(hvd, world: World) -> None:
 
 def _threads() -> set[int]:
     """The threads of this process that can have a priority of their own: on Linux alone."""
-    return (
-        {int(task.name) for task in Path("/proc/self/task").iterdir()} if sys.platform == "linux" else set()
-    )
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()} if sys.platform == "linux" else set()

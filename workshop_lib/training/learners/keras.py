@@ -5,12 +5,7 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
-from workshop_lib.training.learners.tensorflow import (
-    TensorflowLearner,
-    cross_entropy,
-    metric_sums,
-    some_rows,
-)
+from workshop_lib.training.learners.tensorflow import TensorflowLearner, cross_entropy, metric_sums, some_rows
 
 
 class KerasLearner(TensorflowLearner):

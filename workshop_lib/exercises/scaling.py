@@ -91,9 +91,7 @@ def _longer(longer: dict) -> tuple[bool, str]:
     elif _near((speedup,), (18 / 7,)):
         hint = "only the last epoch of each run was used: take all after the first, `run[1:]`."
     else:
-        hint = (
-            f"for 4 ranks it says {longer[4]!r}; the epochs after the first take 16 s on 1 rank and 5 s on 4."
-        )
+        hint = f"for 4 ranks it says {longer[4]!r}; the epochs after the first take 16 s on 1 rank and 5 s on 4."
     return _near(longer[4], (3.2, 0.8)) and _near(longer[1], (1, 1)), hint
 
 
@@ -128,8 +126,7 @@ def _fraction_hint(got: float, speedup: float, n: int) -> str:
         1 - speedup / n: "That is 1 minus the efficiency; solve 1/S = f + (1 - f)/n for f.",
         0.9: "That is the share of the work that is shared out: 1 minus it is asked for.",
         -0.1: "The sign is the wrong way round.",
-        (n - speedup)
-        / (n - 1): "That is Gustafson's s, a share of the time on n ranks; Amdahl's is asked for.",
+        (n - speedup) / (n - 1): "That is Gustafson's s, a share of the time on n ranks; Amdahl's is asked for.",
         10.0: "Give it as a fraction, not in per cent.",
     }
     return next((hint for value, hint in known.items() if _near((got,), (value,))), "Solve again.")

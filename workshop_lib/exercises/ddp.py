@@ -69,9 +69,7 @@ def _unequal_hint(rows: list[dict]) -> str:
             "it is the forward that prepares DDP to communicate: keep both together."
         )
     if all(forwards):
-        return (
-            "nothing was averaged, although nothing ran inside `no_sync`: call `model`, not `model.module`."
-        )
+        return "nothing was averaged, although nothing ran inside `no_sync`: call `model`, not `model.module`."
     return "nothing was averaged: all of it ran inside `no_sync`. The last micro-batch must run outside."
 
 
@@ -129,17 +127,13 @@ def _judge_hook(facts: list[list[dict]]):
     yield "it returns a future for every bucket", types <= {"Future"}, _type_hint(types - {"Future"})
     held = {call["holds"] for row in together for call in row["calls"]}
     yield "the future holds a tensor", held == {"Tensor"}, _held_hint(held - {"Tensor"})
-    wrong = next(
-        (rank for rank, row in enumerate(together) if not close(row["gradient"], row["expected"])), None
-    )
+    wrong = next((rank for rank, row in enumerate(together) if not close(row["gradient"], row["expected"])), None)
     hint = "" if wrong is None else _average_hint(wrong, together)
     yield "DDP ends with the mean of all ranks' gradients, on every rank", wrong is None, hint
     same = all(np.array_equal(row["gradient"], together[0]["gradient"]) for row in together)
     hint = "they differ in their last bits: let one allreduce give all ranks the same sum, divided alike."
     yield "the ranks hold identical gradients", same, hint
-    wrong = next(
-        (rank for rank, row in enumerate(alone) if not close(row["gradient"], row["expected"])), None
-    )
+    wrong = next((rank for rank, row in enumerate(alone) if not close(row["gradient"], row["expected"])), None)
     hint = "" if wrong is None else _group_hint(alone[wrong])
     yield "also in a process group of one rank", wrong is None, hint
     quickest = min(call["seconds"] for call in together[0]["calls"])
@@ -224,9 +218,7 @@ def _judge_shards(facts: list[dict]):
         "same number everywhere."
     )
     yield "the same question has the same answer, on all ranks", agree, hint
-    hint = next(
-        (hint for case, epochs in first.items() for parts in epochs if (hint := _cover(case, parts))), ""
-    )
+    hint = next((hint for case, epochs in first.items() for parts in epochs if (hint := _cover(case, parts))), "")
     yield "each sample is taken once in each epoch", not hint, hint
     uneven = [
         (case, parts) for case, epochs in first.items() for parts in epochs

@@ -95,9 +95,7 @@ def _taken_twice(case: tuple[int, int], of_ranks: list) -> str:
             "Does each rank start where the one before it stops?"
         )
     if outside:
-        return (
-            f"of {n} items, numbered from 0, a rank takes those from {outside[0][0]} to {outside[0][1] - 1}."
-        )
+        return f"of {n} items, numbered from 0, a rank takes those from {outside[0][0]} to {outside[0][1] - 1}."
     return ""
 
 

@@ -82,10 +82,7 @@ def _judge_global_mean(facts: list[dict[str, dict]]):
     else:
         hint = f"rank 0 returned {first[0]['returned']!r}: a rank's values have to be added up, too."
     yield "every rank returns a number", all(is_number(row["returned"]) for row in first), hint
-    for text, case in (
-        ("it is the mean of all values", "uneven"),
-        ("also when a rank has no values at all", "none"),
-    ):
+    for text, case in (("it is the mean of all values", "uneven"), ("also when a rank has no values at all", "none")):
         wrong = _first(_case(facts, case), lambda row: not close(row["returned"], row["right"]))
         yield text, wrong is None, _mean_hint(*wrong) if wrong else ""
 
@@ -112,10 +109,7 @@ def _mean_hint(rank: int, row: dict) -> str:
     if close(got, total / len(of_ranks)):
         return told + "That is the sum divided by the number of ranks: divide by the number of values."
     if own.size and close(got, total / own.size):
-        return (
-            told
-            + "The sum is right, but it was divided by this rank's count alone: add up the counts as well."
-        )
+        return told + "The sum is right, but it was divided by this rank's count alone: add up the counts as well."
     if own.size and close(got, own.mean()):
         return told + "That is the mean of this rank's own values: use `comm.allreduce`."
     return told + "Add up the values of all ranks and their counts, each with one allreduce, and divide."
@@ -158,13 +152,9 @@ def _judge_cost(equal: list[dict], uneven: list[dict]):
     hint = _bytes_hint(sent, due, array, p)
     yield f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint
     value = uneven[0]["own"].itemsize
-    low, high = (
-        2 * (p - 1) * value * chunk for chunk in (uneven[0]["own"].size // p, -(-uneven[0]["own"].size // p))
-    )
+    low, high = (2 * (p - 1) * value * chunk for chunk in (uneven[0]["own"].size // p, -(-uneven[0]["own"].size // p)))
     sent = [row["bytes"] for row in uneven]
-    hint = (
-        f"of {uneven[0]['own'].size} values the ranks sent {sent} bytes; {low} to {high} is what chunks need."
-    )
+    hint = f"of {uneven[0]['own'].size} values the ranks sent {sent} bytes; {low} to {high} is what chunks need."
     yield "the same with unequal chunks", all(low <= b <= high for b in sent), hint
     messages, needed = [row["messages"] for row in equal], 2 * (p - 1)
     hint = f"the ranks sent {messages} messages: send each chunk in one piece, once a step."
@@ -183,17 +173,11 @@ def _bytes_hint(sent: list[int], due: int, array: int, p: int) -> str:
     told = f"the ranks sent {', '.join(f'{b:,}' for b in sent)} bytes. "
     if max(sent) >= 2 * max(1, min(sent)):
         busy = sent.index(max(sent))
-        return (
-            told
-            + f"Rank {busy} does most of the work while others idle: let each send to its neighbour only."
-        )
+        return told + f"Rank {busy} does most of the work while others idle: let each send to its neighbour only."
     if min(sent) >= (p - 1) * array:
         return told + "That is the whole array in each step: send one chunk, 1/p of it, a step."
     if all(due < b <= due + 2 * (p - 1) * 1000 for b in sent):
-        return (
-            told
-            + "A little more than the chunks: pickled objects carry a description; use the upper-case calls."
-        )
+        return told + "A little more than the chunks: pickled objects carry a description; use the upper-case calls."
     return told + "Each step sends one chunk, 1/p of the array, and there are 2(p-1) steps."
 
 
@@ -220,9 +204,7 @@ def _origin_hint(rows: list[dict], rank: int, row: dict) -> str:
     told = f"value {element} on rank {rank} holds rank {of}'s value {n} times. "
     if n == 0:
         return told + "Is a chunk sent on before what arrived was added to it, or is a step missing?"
-    return (
-        told + "A chunk that goes round finished, in the second phase, replaces what is there: do not add it."
-    )
+    return told + "A chunk that goes round finished, in the second phase, replaces what is there: do not add it."
 
 
 def _others_partial(rows: list[dict], p: int) -> bool:
@@ -260,6 +242,4 @@ def _first(rows: list[dict], is_wrong) -> tuple[int, dict] | None:
 
 
 def _same(returned, right: np.ndarray) -> bool:
-    return (
-        isinstance(returned, np.ndarray) and returned.dtype == right.dtype and np.array_equal(returned, right)
-    )
+    return isinstance(returned, np.ndarray) and returned.dtype == right.dtype and np.array_equal(returned, right)

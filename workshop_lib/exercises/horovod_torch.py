@@ -18,12 +18,7 @@ def make_distributed(function) -> Verdict:
         "the same calls, also rank 0."
     )
     return judged(
-        function,
-        probes.make_distributed,
-        _judge_distributed,
-        timeout=LIMIT_S,
-        stuck=stuck,
-        ready=probes.ready,
+        function, probes.make_distributed, _judge_distributed, timeout=LIMIT_S, stuck=stuck, ready=probes.ready
     )
 
 
@@ -33,9 +28,7 @@ def finish_epoch(function) -> Verdict:
         "a rank waits in an allreduce that another one never starts: all ranks must call it, under the "
         "same name, also those that do not save."
     )
-    return judged(
-        function, probes.finish_epoch, _judge_epoch, timeout=LIMIT_S, stuck=stuck, ready=probes.ready
-    )
+    return judged(function, probes.finish_epoch, _judge_epoch, timeout=LIMIT_S, stuck=stuck, ready=probes.ready)
 
 
 def _judge_distributed(facts: list[dict]):
@@ -52,9 +45,7 @@ def _judge_distributed(facts: list[dict]):
     yield from _judge_weights(facts)
     yield from _judge_rate(facts, size, lr)
     yield from _judge_state(facts)
-    wrong = next(
-        (r for r, row in enumerate(facts) if not close(row["gradient"], row["expected_gradient"])), None
-    )
+    wrong = next((r for r, row in enumerate(facts) if not close(row["gradient"], row["expected_gradient"])), None)
     hint = "" if wrong is None else _gradient_hint(facts[wrong])
     yield "with it, gradients are averaged over the ranks", wrong is None, hint
 
@@ -120,9 +111,7 @@ def _judge_state(facts: list[dict]):
 def _gradient_hint(row: dict) -> str:
     got, size = row["gradient"], row["size"]
     if close(got, row["expected_gradient"] * size):
-        return (
-            "they are the sum over the ranks, and the learning rate is scaled as well: leave `op` as it is."
-        )
+        return "they are the sum over the ranks, and the learning rate is scaled as well: leave `op` as it is."
     if close(got, row["own_gradient"]):
         return "a rank keeps its own gradients: does `named_parameters` name the parameters of this model?"
     if np.allclose(got, row["expected_gradient"], rtol=1e-2, atol=1e-3):
@@ -138,9 +127,7 @@ def _judge_epoch(facts: list[dict]):
     hint = _coverage_hint(facts)
     yield "each image is tested once, by one rank", not hint, hint
     right = facts[0]["correct"] / facts[0]["images"]
-    wrong = next(
-        (r for r, value in enumerate(returned) if not math.isclose(value, right, rel_tol=1e-6)), None
-    )
+    wrong = next((r for r, value in enumerate(returned) if not math.isclose(value, right, rel_tol=1e-6)), None)
     hint = "" if wrong is None else _accuracy_hint(wrong, facts)
     yield "it is the accuracy of all images together", wrong is None, hint
     saved = [r for r, row in enumerate(facts) for _ in range(row["saved"])]
@@ -187,10 +174,7 @@ def _accuracy_hint(rank: int, facts: list[dict]) -> str:
     value, size, n = row["returned"], row["size"], row["images"]
     own = row["tested_right"] / max(len(row["tested"]), 1)
     if math.isclose(value, own, rel_tol=1e-6):
-        return (
-            f"rank {rank} returned the accuracy of its own part alone: add the ranks' counts with "
-            "`hvd.allreduce`."
-        )
+        return f"rank {rank} returned the accuracy of its own part alone: add the ranks' counts with `hvd.allreduce`."
     if any(math.isclose(value, mean, rel_tol=1e-6) for mean in row["means"]):
         return (
             "it is the mean of the ranks' accuracies. The parts are not equally long, so an image of a "
@@ -202,10 +186,7 @@ def _accuracy_hint(rank: int, facts: list[dict]) -> str:
     if math.isclose(value, row["correct"]):
         return "it is the number of right answers: divide it by the number of images."
     if math.isclose(value, row["tested_right"] / n, rel_tol=1e-6):
-        return (
-            f"rank {rank} divided its own count by all images: add the ranks' counts with `hvd.allreduce` "
-            "first."
-        )
+        return f"rank {rank} divided its own count by all images: add the ranks' counts with `hvd.allreduce` first."
     if math.isclose(value, size * row["correct"] / n, rel_tol=1e-6) or value > 1:
         return "it is too large: divide the sum of all ranks' counts by the number of all images."
     return f"rank {rank} returned {value:.4f} instead of {row['correct']} of {n}."

@@ -72,9 +72,7 @@ def _average_hint(facts: list[dict], rank: int, name: str, complete: bool) -> st
         return "that is the mean divided by comm.size once more."
     factor = float((got * whole).sum() / (whole * whole).sum())
     if factor and _close(got, factor * whole):
-        return (
-            f"it is {factor:.4g} times the gradient of the global batch: divide the sum by comm.size alone."
-        )
+        return f"it is {factor:.4g} times the gradient of the global batch: divide the sum by comm.size alone."
     return f"on rank {rank}, {name} is neither a sum nor a mean of the ranks' gradients."
 
 
@@ -145,9 +143,7 @@ def _weighted_hint(rows: list[dict], rank: int) -> str:
     ):
         if divided_by and _close(got, right * total / divided_by):
             return hint
-    return (
-        f"rank {rank} returned another vector: weigh each gradient by its samples, and divide by all of them."
-    )
+    return f"rank {rank} returned another vector: weigh each gradient by its samples, and divide by all of them."
 
 
 def _count(facts: list[dict]) -> int:

@@ -25,11 +25,7 @@ MISTAKES = {
     ("j", 1): "`-j` is how many threads of each core are used: 2 here.",
     ("j", 32): "`-j` is how many threads of each core are used; those of a rank are in `-d`.",
 }
-PLACED = {
-    "filled": [0, 1, 2, 3, 0, 1, 2, 3],
-    "dealt out": [0, 0, 1, 1, 2, 2, 3, 3],
-    "uneven": [0, 1, 2, 0, 1, 0, 1, 2],
-}
+PLACED = {"filled": [0, 1, 2, 3, 0, 1, 2, 3], "dealt out": [0, 0, 1, 1, 2, 2, 3, 3], "uneven": [0, 1, 2, 0, 1, 0, 1, 2]}
 GPU_MISTAKES = {
     ("filled", (0, 1, 2, 3, 4, 5, 6, 7)): "that is the rank in the whole job. The second node has no GPU 4: "
     "count the ranks of the same host only.",
@@ -83,20 +79,14 @@ def _same(name: str, found: dict, more: str) -> tuple[bool, str]:
 
 def _told(name: str) -> str:
     job = probes.JOBS[name]
-    return "{nodes} nodes of {cores} cores, {threads_per_core} a core, {ranks_per_node} ranks a node".format(
-        **job
-    )
+    return "{nodes} nodes of {cores} cores, {threads_per_core} a core, {ranks_per_node} ranks a node".format(**job)
 
 
 def _judge_device(facts: list[dict]):
     found = facts[0]
     numbers = all(is_number(value) for places in found.values() for value in places)
     first = found["filled"][0]
-    hint = (
-        "it returned nothing: `return` the number."
-        if first is None
-        else f"for rank 0 it returned {shown(first)}."
-    )
+    hint = "it returned nothing: `return` the number." if first is None else f"for rank 0 it returned {shown(first)}."
     yield "it returns a number", numbers, hint
     for name, text in (
         ("filled", "every rank of a host has a GPU of its own, where nodes are filled one after the other"),
@@ -105,8 +95,4 @@ def _judge_device(facts: list[dict]):
     ):
         got = tuple(found[name])
         more = GPU_MISTAKES.get((name, got), "How many ranks of the same host come before this one?")
-        yield (
-            text,
-            list(got) == PLACED[name],
-            f"on the hosts {' '.join(probes.PLACES[name])} it says {got}. {more}",
-        )
+        yield (text, list(got) == PLACED[name], f"on the hosts {' '.join(probes.PLACES[name])} it says {got}. {more}")

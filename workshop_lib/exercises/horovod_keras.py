@@ -13,9 +13,7 @@ FLOAT32 = 1e-4  # rounding of float32 over some steps
 def averaging(optimizer) -> Verdict:
     """`averaging(optimizer)` returns one like it that uses the mean of all ranks' gradients."""
     stuck = "some rank waits for an allreduce that another one never starts: all ranks must average, always."
-    return judged(
-        optimizer, probes.averaging, _judge_averaging, timeout=LIMIT_S, stuck=stuck, ready=probes.join
-    )
+    return judged(optimizer, probes.averaging, _judge_averaging, timeout=LIMIT_S, stuck=stuck, ready=probes.join)
 
 
 def train(function) -> Verdict:
@@ -45,20 +43,14 @@ def _judge_averaging(facts: list[list[dict]]):
         None,
     )
     hint = (
-        ""
-        if lost is None
-        else f"`{lost[0]}` was {lost[1]:g} and is {lost[2]}: `from_config` takes over all of them."
+        "" if lost is None else f"`{lost[0]}` was {lost[1]:g} and is {lost[2]}: `from_config` takes over all of them."
     )
     yield "with its settings", lost is None, hint
     for rows, what in zip(stepped, ("SGD with momentum", "Adam", "SGD with clipped gradients"), strict=True):
         same = all(np.array_equal(row["got"], rows[0]["got"]) for row in rows)
         yield f"{what}: the ranks agree after {probes.STEPS} steps", same, _apart_hint(rows)
         right = close(rows[0]["got"], rows[0]["expected"], FLOAT32)
-        yield (
-            f"{what}: as one process with the mean of the gradients",
-            right,
-            "" if right else _step_hint(rows[0]),
-        )
+        yield (f"{what}: as one process with the mean of the gradients", right, "" if right else _step_hint(rows[0]))
     mean = (fitted[0]["size"] - 1) / 2
     weights = ", ".join(f"{row['weight']:g}" for row in fitted)
     hint = (
@@ -93,9 +85,7 @@ def _step_hint(row: dict) -> str:
             "algorithm, and not the same for Adam: average the gradients, before the weights change."
         )
     ratio = np.linalg.norm(row["got"]) / np.linalg.norm(row["expected"])
-    return (
-        f"the weights' norm is {ratio:.3g} times the right one. Is `super().apply` called once, with a mean?"
-    )
+    return f"the weights' norm is {ratio:.3g} times the right one. Is `super().apply` called once, with a mean?"
 
 
 def _judge_train(facts: list[dict]):
@@ -113,11 +103,7 @@ def _judge_train(facts: list[dict]):
     yield "the ranks agree after training", same, hint
     right = close(first["trained"], first["expected"], FLOAT32)
     hint = "" if right else _value_hint(first)
-    yield (
-        f"the weights are those of one process with all samples and {size} times the learning rate",
-        right,
-        hint,
-    )
+    yield (f"the weights are those of one process with all samples and {size} times the learning rate", right, hint)
     yield from _judge_files(facts)
     yield from _judge_accuracy(facts)
 
@@ -147,9 +133,7 @@ def _shard_hint(facts: list[dict], seen: list[list[int]], counts: np.ndarray) ->
     if all(set(ids) == set(range(len(counts))) for ids in seen):
         return "every rank trains on all samples: give it its part, such as `images[hvd.rank()::hvd.size()]`."
     if np.any(counts == 0):
-        return (
-            f"{np.sum(counts == 0)} of {len(counts)} samples are used by nobody. Do all ranks take one part?"
-        )
+        return f"{np.sum(counts == 0)} of {len(counts)} samples are used by nobody. Do all ranks take one part?"
     return "some samples are used more often than others: the parts overlap."
 
 
@@ -179,9 +163,7 @@ def _value_hint(row: dict) -> str:
         return "the learning rate grew with the root of the ranks; this exercise asks for `lr * hvd.size()`."
     if close(row["trained"], row["summed"], FLOAT32):
         return f"the steps are {size} times too large: scaled twice, or summed where the mean is meant."
-    return (
-        "the ranks agree, but on other weights. Is it SGD with momentum 0.9, the same loss, `epochs` epochs?"
-    )
+    return "the ranks agree, but on other weights. Is it SGD with momentum 0.9, the same loss, `epochs` epochs?"
 
 
 def _judge_files(facts: list[dict]):
@@ -202,11 +184,7 @@ def _judge_files(facts: list[dict]):
 def _judge_accuracy(facts: list[dict]):
     returned, right = [row["returned"] for row in facts], facts[0]["accuracy"]
     numbers = all(isinstance(value, float) for value in returned)
-    yield (
-        "it returns a number",
-        numbers,
-        f"it returned {returned[0]} on rank 0: return the accuracy, on all ranks.",
-    )
+    yield ("it returns a number", numbers, f"it returned {returned[0]} on rank 0: return the accuracy, on all ranks.")
     exact = all(abs(value - right) < 1e-6 for value in returned)
     hint = "" if exact else _accuracy_hint(facts, returned)
     yield "on every rank, the accuracy over all test samples, each counted once", exact, hint
@@ -221,10 +199,7 @@ def _accuracy_hint(facts: list[dict], returned: list[float]) -> str:
     if all_near("own_accuracy"):
         return told + "each rank reports its own part. Add up the right ones and the samples over all ranks."
     if all_near("mean_accuracy"):
-        return (
-            told
-            + "the mean of the ranks' accuracies, but their parts differ in size. Add counts, then divide."
-        )
+        return told + "the mean of the ranks' accuracies, but their parts differ in size. Add counts, then divide."
     if len(set(returned)) > 1:
         return told + "the ranks do not agree: every one must take part in the sum, and return its outcome."
     if all_near("right"):

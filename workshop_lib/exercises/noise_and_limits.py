@@ -24,11 +24,7 @@ def _judge_noise(facts: list[dict]):
     hint = "it returned nothing: `return` both estimates." if got is None else f"it returned {shown(got)}."
     yield "it returns a pair of numbers", shaped, hint
     for part, name in enumerate(("|G|²", "tr(Σ)")):
-        wrong = [
-            batches
-            for batches, truth in probes.TRUTHS.items()
-            if not _near(found[batches][part], truth[part])
-        ]
+        wrong = [batches for batches, truth in probes.TRUTHS.items() if not _near(found[batches][part], truth[part])]
         hint = _noise_hint(wrong[0], found[wrong[0]], part, name) if wrong else ""
         yield f"{name} is right where the norms are exactly what they are on average", not wrong, hint
 

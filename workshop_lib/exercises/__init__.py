@@ -1,0 +1,267 @@
+"""Exercises: what the ranks observe of a learner's function, what must hold of it, and the known mistakes.
+
+One file per notebook. An `Exercise` in it is called with the learner's function, as `check.ring_allreduce(mine)`:
+
+    observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
+    properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
+    mistakes                    known wrong answers, each a function with the hint for whoever wrote its like
+
+The first property that fails ends the check, so a later one may rely on those before it. Its hint is either its
+own or, when it has none, that of the known mistake that leaves the same evidence: the mistakes are run like the
+learner's function, and compared. A check never raises for what the learner wrote.
+"""
+
+import html
+import numbers
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workshop_lib import ranks
+
+ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
+STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
+TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
+READY_LIMIT_S = 60.0  # for what takes long once on fresh ranks, such as importing PyTorch
+UNSOLVED = "unsolved"  # in place of an observation, from a stub
+
+
+class Mistake(NamedTuple):
+    """A known wrong answer, with the exercise's signature, and what to tell whoever wrote its like."""
+
+    answer: Callable
+    hint: str
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that must hold of the observations.
+
+    hint: what to do when it doesn't; without one, the known mistakes are asked. evidence: what of the observations
+    tells mistakes apart when it fails; all of them, if not given.
+    """
+
+    text: str
+    holds: bool
+    hint: str = ""
+    evidence: Any = None
+
+
+@dataclass
+class Verdict:
+    """What a check found. `passed` is None while the exercise is unsolved; `hint` is for the failure."""
+
+    name: str
+    passed: bool | None = None
+    held: list[str] = field(default_factory=list)
+    failed: str = ""
+    hint: str = ""
+
+    @property
+    def headline(self) -> str:
+        if self.passed is None:
+            return f"{self.name}: not solved yet. Replace its NotImplementedError, then run both cells."
+        return f"{self.name}: {'correct' if self.passed else 'not yet'}"
+
+    def __repr__(self) -> str:
+        lines = [self.headline, *(f"  ✓ {text}" for text in self.held)]
+        if self.failed:
+            lines.append(f"  ✗ {self.failed}")
+        if self.hint:
+            lines.append(f"  Hint: {self.hint}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        colour = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
+        head, *rows = (html.escape(line) for line in repr(self).splitlines())
+        body = "\n".join([f"<b>{head}</b>", *rows])
+        style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap"
+        return f'<pre class="workshop-check" style="{style}">{body}</pre>'
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a notebook; call it with the learner's function to get a Verdict.
+
+    communicates: whether observing its function needs the ranks. Other functions run there all the same, so that an
+    endless loop ends, but their known mistakes run in the notebook, with None for `comm`.
+    ready: called on every rank before the clock starts, for what takes long once. on: the number of ranks it needs.
+    stuck, truncated: hints for a function that never ends, and for a message that meets a receive of another size.
+    """
+
+    name: str
+    observe: Callable[[Any, Callable], Any]
+    properties: Callable[[list], Iterator[Property]]
+    mistakes: Sequence[Mistake] = ()
+    communicates: bool = True
+    ready: Callable[[], None] | None = None
+    on: int | None = None
+    timeout_s: float = 5.0
+    stuck: str = STUCK_HINT
+    truncated: str = TRUNCATED_HINT
+    _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __call__(self, function: Callable) -> Verdict:
+        if not callable(function):
+            failed, hint = f"a function was expected, not {function!r}", "give the function itself, without calling it."
+            return Verdict(self.name, False, failed=failed, hint=hint)
+        try:
+            team = ranks.current()
+            if self.on is not None and team.n != self.on:
+                raise ranks.RankError(f"This exercise needs {self.on} ranks, not {team.n}: `ranks.start({self.on})`.")
+            # To receive these is to import what they need, which takes seconds on fresh ranks.
+            team.run(_prepare, self.observe, function, self.ready, timeout=READY_LIMIT_S, show=False)
+            observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
+        except ranks.RankError as error:
+            return self._did_not_end(error)
+        return self.verdict(observations)
+
+    def verdict(self, observations: list) -> Verdict:
+        """What is to be said of a function, from every rank's observation of it."""
+        verdict = Verdict(self.name)
+        if any(isinstance(seen, str) and seen == UNSOLVED for seen in observations):
+            return verdict
+        try:
+            failed = self._first_failure(observations, verdict.held)
+        except Exception as error:  # whatever the learner's function returned, the notebook goes on
+            verdict.passed = False
+            verdict.failed = f"what it returned cannot be compared: {type(error).__name__}: {error}"
+            return verdict
+        verdict.passed = failed is None
+        if failed is not None:
+            verdict.failed = failed.text
+            verdict.hint = failed.hint or self._hint_of_a_mistake(failed)
+        return verdict
+
+    def _first_failure(self, observations: list, held: list[str]) -> Property | None:
+        """The first property that does not hold, with the observations as its evidence if it names none."""
+        for prop in self.properties(observations):
+            if not prop.holds:
+                evidence = observations if prop.evidence is None else prop.evidence
+                return Property(prop.text, False, prop.hint, evidence)
+            held.append(prop.text)
+        return None
+
+    def _hint_of_a_mistake(self, failed: Property) -> str:
+        """The hint of the first known mistake that fails in the same way."""
+        n = ranks.current().n if self.communicates else 1
+        if n not in self._known:
+            self._known[n] = self._failures_of_mistakes()
+        for mistake, known in zip(self.mistakes, self._known[n], strict=True):
+            if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
+                return mistake.hint
+        return "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
+
+    def _failures_of_mistakes(self) -> list[Property | None]:
+        """The property that each known mistake fails; None for one that raises."""
+        answers = [mistake.answer for mistake in self.mistakes]
+        if self.communicates:
+            limit_s = self.timeout_s * (1 + len(answers))
+            team = ranks.current()
+            by_rank = team.run(observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
+        else:
+            by_rank = [[observe_one(None, self.observe, answer) for answer in answers]]
+        failures: list[Property | None] = []
+        for observations in zip(*by_rank, strict=True):
+            raised = any(isinstance(seen, Exception) for seen in observations)
+            failures.append(None if raised else self._first_failure(list(observations), []))
+        return failures
+
+    def _did_not_end(self, error: ranks.RankError) -> Verdict:
+        """It raised, or never ended: say so, and bring fresh ranks where these were lost."""
+        verdict = Verdict(self.name, False, failed=f"it did not run to its end on every rank.\n{error}")
+        if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
+            verdict.hint = self.stuck
+        elif "truncate" in str(error).lower():  # MPI's word, used by Open MPI and MPICH alike
+            verdict.hint = self.truncated
+        try:
+            team = ranks.current()
+            if not team.healthy:
+                team.restart()
+                verdict.failed += (
+                    "\nFresh ranks were started; cells that define something on the ranks have to run again."
+                )
+        except ranks.RankError:
+            pass  # the verdict already says that there are no ranks
+        return verdict
+
+
+def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:
+    """Called on every rank before the clock of a check starts."""
+    if ready is not None:
+        ready()
+
+
+def _observe_on_rank(observe: Callable, function: Callable):
+    """Called on every rank: its observation of the learner's function, or UNSOLVED for the stub."""
+    from mpi4py import MPI  # only here, because the notebook's side of a check must not start MPI
+
+    try:
+        return observe(MPI.COMM_WORLD, function)
+    except NotImplementedError:
+        return UNSOLVED
+
+
+def observe_each_on_rank(observe: Callable, functions: Sequence[Callable]) -> list:
+    """Called on every rank: its observation of each function in turn; the exception, of one that raises."""
+    from mpi4py import MPI
+
+    return [observe_one(MPI.COMM_WORLD, observe, function) for function in functions]
+
+
+def observe_one(comm, observe: Callable, function: Callable):
+    """The observation of one function, UNSOLVED for a stub, or the exception that it raises."""
+    try:
+        return observe(comm, function)
+    except NotImplementedError:
+        return UNSOLVED
+    except Exception as error:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def alike(a, b, rounding: float = 1e-5) -> bool:
+    """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses that are marked
+    with compare=False, such as times, do not count."""
+    if is_dataclass(a) and not isinstance(a, type):
+        return type(a) is type(b) and all(
+            alike(getattr(a, f.name), getattr(b, f.name), rounding) for f in fields(a) if f.compare
+        )
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key], rounding) for key in a)
+    if isinstance(a, list | tuple):
+        return (
+            isinstance(b, list | tuple)
+            and len(a) == len(b)
+            and all(alike(x, y, rounding) for x, y in zip(a, b, strict=True))
+        )
+    if isinstance(a, np.ndarray | numbers.Number) and not isinstance(a, bool):
+        return close(b, a, rounding)
+    return type(a) is type(b) and a == b
+
+
+def close(got, right, rounding: float = 1e-9) -> bool:
+    """Whether `got` has `right`'s shape, and differs by at most `rounding` of its largest element."""
+    try:
+        if np.shape(got) != np.shape(right):
+            return False
+        apart = np.abs(np.asarray(got, dtype=float) - right)
+    except (TypeError, ValueError):  # not numbers at all
+        return False
+    return bool(np.max(apart, initial=0) <= rounding * np.max(np.abs(right), initial=0))
+
+
+def is_number(value) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.shape == ()
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def shown(value) -> str:
+    """What a function returned, short enough for a hint."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
+        return first + (" …" if value.size > 4 else "")
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "…"

@@ -1,1 +1,0 @@
-"""The checks of the notebooks' exercises, one file a notebook."""
