@@ -10,7 +10,8 @@ STEPS_PER_EPOCH = 24
 def named_run(folder, backend, name, file, **more):
     options = {
         "backend": backend,
-        "train_samples": STEPS_PER_EPOCH * 128 - 5,  # the last global batch is ragged
+        "train_samples": STEPS_PER_EPOCH * 64 - 5,  # the last global batch is ragged
+        "batch_size": 32,  # on each of two ranks
         "data_dir": str(folder),
         "checkpoint": str(folder / f"resumed-{backend}-{file}.pt"),
     }
