@@ -3,7 +3,7 @@
 import numpy as np
 
 from workshop_lib.data import mnist
-from workshop_lib.training import ladder
+from workshop_lib.training import equivalence
 
 GLOBAL_BATCH = 128
 STEPS = 50
@@ -53,4 +53,4 @@ def agreed_record(outcomes, name):
 
 
 def weights(folder, name):
-    return ladder.weights(folder / f"{name}.pt")
+    return equivalence.weights(folder / f"{name}.pt")

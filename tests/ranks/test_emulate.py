@@ -4,7 +4,7 @@ import pytest
 from ranks.ladder import SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 WORKERS = (2, 4, 8)
 EMULATED = [(2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (8, 2), (2, 4)]  # workers, ranks

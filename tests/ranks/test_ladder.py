@@ -16,7 +16,7 @@ import pytest
 from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
 

@@ -9,7 +9,7 @@ import pytest
 from ranks.ladder import STEPS, agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
-from workshop_lib.training.ladder import CONSTANT_LR, largest_relative_difference
+from workshop_lib.training.equivalence import CONSTANT_LR, largest_relative_difference
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 pytestmark = pytest.mark.timeout(600)

@@ -4,7 +4,7 @@ import pytest
 from ranks.ladder import agreed_record, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 STEPS = 28  # over the end of an epoch, whose last batch is ragged
 OPTIMIZERS = {

@@ -10,7 +10,7 @@ from ranks.launching import run_training
 from workshop_lib.models import torch_cnn
 from workshop_lib.scaling import zero_memory
 from workshop_lib.training import KINDS
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -4,7 +4,7 @@ import pytest
 from ranks.ladder import SAMPLES, TEST_SAMPLES, ladder_run, weights, write_small_mnist
 from ranks.launching import run_training
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 # What the training loop itself refuses, and the words that say so.
 REFUSED = {

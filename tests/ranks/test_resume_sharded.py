@@ -8,7 +8,7 @@ from ranks.ladder import write_small_mnist
 from ranks.launching import run_training
 from ranks.test_ladder_sharded import sharded_run
 
-from workshop_lib.training.ladder import largest_relative_difference, weights
+from workshop_lib.training.equivalence import largest_relative_difference, weights
 
 pytestmark = pytest.mark.timeout(600)
 

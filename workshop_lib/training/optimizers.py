@@ -6,6 +6,7 @@ others have moved. Biases (tensors of one dimension) take part as in plain SGD o
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -89,7 +90,7 @@ class Lamb(_ByTensor):
         mean = state["exp_avg"].lerp_(p.grad, 1 - beta1) / (1 - beta1 ** state["step"].item())
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
         update = mean / ((square / (1 - beta2 ** state["step"].item())).sqrt() + group["eps"])
-        rate = 1.0
+        rate: float | torch.Tensor = 1.0
         if p.dim() > 1:
             update.add_(p, alpha=group["weight_decay"])
             weights_norm, update_norm = norm(p), norm(update)
@@ -149,7 +150,7 @@ def maker(options, warmup_steps: int):
         return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
     if options.optimizer == "adam":
         return partial(torch.optim.Adam, lr=options.lr, fused=True)
-    make = {
+    make: Callable = {
         "lars": partial(Lars, **momentum),
         "larc": partial(Lars, clip=True, **momentum),
         "lamb": Lamb,

@@ -3,10 +3,29 @@
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
+from workshop_lib.training.backends.base import Communicator
 from workshop_lib.training.world import LaunchError, World
 
 LOWEST_PRIORITY = 19
+
+
+class HorovodRanks(Communicator):
+    """The ranks of Horovod. `hvd` is horovod.torch or horovod.tensorflow."""
+
+    hvd: ClassVar[ModuleType]
+
+    def __init__(self, world: World, device):
+        super().__init__(world, device)
+        start(self.hvd, world)
+
+    def allgather(self, value) -> list:
+        return self.hvd.allgather_object(value, name="value")  # else named by its type, which may differ
+
+    def close(self) -> None:
+        self.hvd.shutdown()
 
 
 def start(hvd, world: World) -> None:
@@ -22,10 +41,10 @@ def start(hvd, world: World) -> None:
     for thread in _threads() - before:
         os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
     if (hvd.rank(), hvd.size()) != (world.rank, world.world_size):
-        found = f"rank {hvd.rank()} of {hvd.size()}"
+        horovod_rank = f"rank {hvd.rank()} of {hvd.size()}"
         hvd.shutdown()
         raise LaunchError(
-            f"{world.launcher} started rank {world.rank} of {world.world_size}, but Horovod is {found}: "
+            f"{world.launcher} started rank {world.rank} of {world.world_size}, but Horovod is {horovod_rank}: "
             "start it with the mpiexec of the MPI that Horovod was built with (workshop doctor names it)."
         )
 
