@@ -150,10 +150,11 @@ def maker(options, warmup_steps: int):
         return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
     if options.optimizer == "adam":
         return partial(torch.optim.Adam, lr=options.lr, fused=True)
-    make: Callable = {
+    by_name: dict[str, Callable] = {
         "lars": partial(Lars, **momentum),
         "larc": partial(Lars, clip=True, **momentum),
         "lamb": Lamb,
         "rmsprop-sgd": partial(RmspropToSgd, switch_steps=warmup_steps, **momentum),
-    }[options.optimizer]
+    }
+    make = by_name[options.optimizer]
     return lambda parameters, **_: make(parameters, lr=options.lr)

@@ -296,7 +296,7 @@ class Trainer:
         if len(state["ranks"]) == self.world.world_size:
             self.learner.load_own_state(state["ranks"][self.world.rank])
         elif self.world.rank == 0:  # written on another number of ranks: what they had summed is kept once
-            self.learner.load_sums(sum(own["sums"] for own in state["ranks"]))
+            self.learner.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
 
     def must_match(self) -> dict:
         all_names = self.options.as_dict() | {

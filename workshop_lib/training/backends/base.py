@@ -6,6 +6,7 @@ PyTorch backend changes in a training step is in pytorch.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, SupportsFloat
 
 import numpy as np
@@ -80,14 +81,11 @@ class Learner(Protocol):
     def state(self) -> dict[str, Any]:
         """For a checkpoint, what all ranks have in common: "model" and "optimizer". All ranks call it."""
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned, on any number of ranks."""
 
     def own_state(self) -> dict[str, Any]:
         """For a checkpoint, what belongs to this rank: at least "sums"."""
 
     def load_own_state(self, own: dict[str, Any]) -> None:
-        """Go on from what `own_state` returned."""
-
-    def load_sums(self, sums: torch.Tensor) -> None:
-        """Go on from the "sums" of own_state alone, or from those of several ranks together."""
+        """Go on from what `own_state` returned, or from "sums" alone."""

@@ -12,6 +12,7 @@ keeps a share of the optimizer's state, from 2 also of the gradients, from 3 als
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -124,7 +125,7 @@ class Deepspeed(Ddp):
             }
         return state
 
-    def load_state(self, model: nn.Module, optimizer, state: dict) -> None:
+    def load_state(self, model: nn.Module, optimizer, state: Mapping) -> None:
         if not self.sharded:
             super().load_state(model, self.engine.optimizer, state)
             return

@@ -8,6 +8,8 @@ In backward a layer's gradients are averaged and scattered in one reduce-scatter
 those of its share. That is ZeRO's stage 3.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -51,10 +53,10 @@ class Fsdp(Ddp):
             },
         }
 
-    def load_state(self, model, optimizer, state: dict) -> None:
+    def load_state(self, model, optimizer, state: Mapping) -> None:
         named = dict(model.named_parameters())
         placed = {name: self.placed_like(named[name], value) for name, value in state["model"].items()}
-        super().load_state(model, optimizer, state | {"model": placed})
+        super().load_state(model, optimizer, {**state, "model": placed})
 
     def placed_like(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
         if isinstance(parameter, DTensor) and value.shape == parameter.shape:

@@ -9,6 +9,7 @@
 """
 
 import os
+from collections.abc import Mapping
 
 # Read by TensorFlow when it begins: errors alone, and as many threads as PyTorch would take.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -59,7 +60,7 @@ class TensorflowLearner:
     """The Learner (base.py) with a loop and a tape of our own. Creating it broadcasts the weights: all ranks do it
     together."""
 
-    live_bytes = None  # TensorFlow does not tell what it holds of gradients
+    live_bytes: dict[str, int] | None = None  # TensorFlow does not tell what it holds of gradients
 
     def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
         self.backend = backend
@@ -137,7 +138,7 @@ class TensorflowLearner:
         model = {name: as_torch(weight) for name, weight in zip(names, self.weights(), strict=True)}
         return {"model": model, "optimizer": [as_torch(variable) for variable in self.optimizer.variables]}
 
-    def load_state(self, state: dict) -> None:
+    def load_state(self, state: Mapping) -> None:
         self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()]))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
             variable.assign(value.numpy())
@@ -145,11 +146,8 @@ class TensorflowLearner:
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums())}
 
-    def load_sums(self, sums: torch.Tensor) -> None:
-        self._sums.assign(sums.numpy())
-
     def load_own_state(self, own: dict) -> None:
-        self.load_sums(own["sums"])
+        self._sums.assign(own["sums"].numpy())
 
 
 def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:

@@ -12,7 +12,7 @@ hold different numbers of samples, or none.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -92,7 +92,7 @@ class TorchBackend(Backend):
             "optimizer": {name: dict(optimizer.state[p]) for name, p in named.items() if p in optimizer.state},
         }
 
-    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping) -> None:
         """Go on from what `state` returned, on any number of ranks."""
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -179,18 +179,16 @@ class TorchLearner:
     def state(self) -> dict:
         return self.backend.state(self.model, self.optimizer)
 
-    def load_state(self, state: dict) -> None:
+    def load_state(self, state: Mapping) -> None:
         self.backend.load_state(self.model, self.optimizer, state)
 
     def own_state(self) -> dict:
         return {"sums": self._sums.cpu(), "generators": self.draws.state()}
 
-    def load_sums(self, sums: torch.Tensor) -> None:
-        self._sums = sums.to(self.device)
-
     def load_own_state(self, own: dict) -> None:
-        self.load_sums(own["sums"])
-        self.draws.load_state(own["generators"])
+        self._sums = own["sums"].to(self.device)
+        if "generators" in own:
+            self.draws.load_state(own["generators"])
 
 
 def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
