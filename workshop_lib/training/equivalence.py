@@ -13,7 +13,7 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World, choose_device, detect
 
 STEPS = 10
-BATCH_SIZE = 16  # a rank
+BATCH_SIZE = 16  # per rank
 # Keras keeps the learning rate inside the momentum, PyTorch outside: alike while the rate is constant.
 CONSTANT_LR: dict[str, Any] = {"lr": 0.02, "lr_scaling": "none", "warmup_epochs": 0.0, "decay": "none"}
 

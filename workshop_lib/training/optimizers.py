@@ -55,8 +55,8 @@ class Lars(_ByTensor):
 
 def norm(values: torch.Tensor) -> torch.Tensor:
     """Of the whole tensor, also where it is sharded (FSDP): then all ranks call it, and it blocks."""
-    found = values.norm()
-    return found.full_tensor() if hasattr(found, "full_tensor") else found
+    total = values.norm()
+    return total.full_tensor() if hasattr(total, "full_tensor") else total
 
 
 def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> torch.Tensor:
@@ -105,7 +105,7 @@ class RmspropToSgd(_ByTensor):
     v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
     RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
 
-    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ a step,
+    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ per step,
     as in RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001: with the 0.0003 of a
     reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as far at m =
     0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in a

@@ -14,7 +14,7 @@ from workshop_lib.training.world import LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
-# Below the range from which Linux hands out ports to anybody who asks (from 32768).
+# Below the range from which Linux hands out ports of its own choice (from 32768).
 SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import SupportsFloat
+from typing import SupportsFloat, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord
 
 STEPS_BETWEEN_STOP_CHECKS = 8
+Result = TypeVar("Result")
 
 
 def train(
@@ -66,11 +67,11 @@ class Trainer:
             self.resume()
         self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
 
-    def all_succeed(self, action: Callable[[], None]) -> None:
-        """Run `action` on this rank; raise on every rank if it failed on any."""
+    def all_succeed(self, action: Callable[[], Result]) -> Result:
+        """What `action` returns on this rank; raise on every rank if it failed on any."""
         error = None
         try:
-            action()
+            result = action()
         except Exception as caught:  # raised below, once all ranks know of it
             error = caught
         errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
@@ -79,6 +80,7 @@ class Trainer:
         for rank, text in enumerate(errors):
             if text is not None:
                 raise RunError(f"rank {rank} could not go on: {text}")
+        return result
 
     def stage_data(self) -> None:
         """Have one rank of each node copy the data to the node's own disk; read it from there."""
@@ -285,9 +287,8 @@ class Trainer:
     def resume(self) -> None:
         """Go on where the checkpoint was written; rank 0 reads it for all."""
         path, wanted = str(self.options.checkpoint), self.must_match()
-        read: list[checkpoint.State | None] = []
-        self.all_succeed(lambda: read.append(checkpoint.read(path, wanted) if self.world.rank == 0 else None))
-        state: checkpoint.State = self.backend.allgather(read[0])[0]
+        read = self.all_succeed(lambda: checkpoint.read(path, wanted) if self.world.rank == 0 else None)
+        state: checkpoint.State = self.backend.allgather(read)[0]
         self.epoch, self.step = state["epoch"], state["step"]
         self.epoch_seconds, self.total_seconds = state["epoch_seconds"], state["total_seconds"]
         self.record["epochs"] = state["record"]["epochs"]

@@ -53,7 +53,7 @@ def start(world, device: torch.device) -> None:
     # It takes the rank's GPU from the first, and stops where Open MPI, which may count otherwise, disagrees.
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         os.environ[name] = str(world.local_rank)
-    # Else DeepSpeed compiles test programs, to find out which operations of its own it could compile.
+    # Otherwise DeepSpeed compiles test programs to find out which operations of its own it could compile.
     deepspeed.ops.__compatible_ops__ = {}
     # DeepSpeed calls names that PyTorch has begun to replace.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")

@@ -37,11 +37,10 @@ class KerasLearner(TensorflowLearner):
     def prepare(self) -> None:
         self.optimizer = keras3.DistributedOptimizer(self.optimizer)
         self.optimizer.build(self.model.trainable_variables)
-        metric = Sums()
-        self._sums = metric.total
+        self.metric = SumsOfBatch()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
         # XLA does not know Horovod's operations.
-        self.model.compile(self.optimizer, loss, weighted_metrics=[metric], jit_compile=False)
+        self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         keras3.broadcast_model(self.model)
 
     def step(self, indices: np.ndarray, n_global: int, lr: float) -> float:
@@ -50,24 +49,22 @@ class KerasLearner(TensorflowLearner):
         self.model.optimizer.learning_rate = lr
         images, labels = self.train_split.images[rows], self.train_split.labels[rows]
         logs = self.model.train_on_batch(images, labels, np.full(len(rows), weight), return_dict=True)
-        return logs["loss_of_step"]
+        self._sums.assign_add(self.metric.sums.value)
+        return logs["loss_sum"]
 
 
-class Sums(keras.metrics.Metric):
-    """Sums loss, correct answers and samples over an epoch, without samples of weight 0; its result is the
-    summed loss of the last step."""
+class SumsOfBatch(keras.metrics.Metric):
+    """Summed loss, correct answers and samples of one batch, without samples of weight 0; its result is the
+    summed loss."""
 
     def __init__(self):
-        super().__init__(name="loss_of_step")
-        self.total = self.add_variable((3,), "zeros", dtype="float64", name="total")
-        self.last_loss = self.add_variable((), "zeros", dtype="float64", name="last_loss")
+        super().__init__(name="loss_sum")
+        self.sums = self.add_variable((3,), "zeros", dtype="float64", name="sums")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels = keras.ops.reshape(y_true, (-1,))
         counts = keras.ops.cast(keras.ops.any(sample_weight > 0), "float64")
-        sums = counts * metric_sums(cross_entropy(y_pred, labels), y_pred, labels)
-        self.total.assign(self.total + sums)
-        self.last_loss.assign(sums[0])
+        self.sums.assign(counts * metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
 
     def result(self):
-        return self.last_loss
+        return self.sums[0]
