@@ -8,8 +8,6 @@ In backward a layer's gradients are averaged and scattered in one reduce-scatter
 those of its share. That is ZeRO's stage 3.
 """
 
-from collections.abc import Mapping
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -40,29 +38,10 @@ class Fsdp(Ddp):
         fully_shard(model, mesh=mesh, mp_policy=policy)
         return model, make_optimizer(model.parameters(), fused=False)  # PyTorch's fused SGD takes no shares
 
-    def weights(self, model: nn.Module) -> list[torch.Tensor]:
-        return [_whole(parameter.detach()) for parameter in model.parameters()]
+    def whole(self, value):
+        return value.full_tensor() if isinstance(value, DTensor) else value
 
-    def state(self, model, optimizer) -> dict:
-        state = super().state(model, optimizer)
-        return {
-            "model": {name: _whole(value) for name, value in state["model"].items()},
-            "optimizer": {
-                name: {key: _whole(value) for key, value in remembered.items()}
-                for name, remembered in state["optimizer"].items()
-            },
-        }
-
-    def load_state(self, model, optimizer, state: Mapping) -> None:
-        named = dict(model.named_parameters())
-        placed = {name: self.placed_like(named[name], value) for name, value in state["model"].items()}
-        super().load_state(model, optimizer, {**state, "model": placed})
-
-    def placed_like(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
-        if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-            return distribute_tensor(value.to(self.device), parameter.device_mesh, parameter.placements)
-        return value.clone()
-
-
-def _whole(value):
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    def share(self, parameter, value: torch.Tensor) -> torch.Tensor:
+        if value.shape != parameter.shape:
+            return value.clone()
+        return distribute_tensor(value.to(self.device), parameter.device_mesh, parameter.placements)

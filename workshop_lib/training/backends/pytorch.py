@@ -80,33 +80,37 @@ class TorchBackend(Backend):
         """After it, every gradient is the mean over ranks. Blocks; called after backward."""
 
     def weights(self, model: nn.Module) -> list[torch.Tensor]:
-        """All parameters, whole, as this rank computes with them. Blocks, where they are sharded."""
-        return [parameter.detach() for parameter in model.parameters()]
+        """All parameters, whole, as this rank computes with them. Blocks where they are sharded."""
+        return [self.whole(parameter.detach()) for parameter in model.parameters()]
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-        """Parameters and what the optimizer remembers of each, whole, by the parameter's name. Blocks, where
+        """Parameters and what the optimizer remembers of each, whole, by the parameter's name. Blocks where
         they are sharded."""
         named = dict(model.named_parameters())
         return {
-            "model": {name: parameter.detach() for name, parameter in named.items()},
-            "optimizer": {name: dict(optimizer.state[p]) for name, p in named.items() if p in optimizer.state},
+            "model": {name: self.whole(parameter.detach()) for name, parameter in named.items()},
+            "optimizer": {
+                name: {key: self.whole(value) for key, value in optimizer.state[parameter].items()}
+                for name, parameter in named.items()
+                if parameter in optimizer.state
+            },
         }
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping) -> None:
         """Go on from what `state` returned, on any number of ranks."""
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(state["model"][name])
+                parameter.copy_(self.share(parameter, state["model"][name]))
                 remembered = state["optimizer"].get(name, {})
-                optimizer.state[parameter] = {
-                    key: self.placed_like(parameter, value) for key, value in remembered.items()
-                }
+                optimizer.state[parameter] = {key: self.share(parameter, value) for key, value in remembered.items()}
 
-    def placed_like(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
-        """What an optimizer remembers, where it remembers it; a count of steps stays where it is."""
-        if value.shape == parameter.shape:
-            return value.to(parameter.device, copy=True)
-        return value.clone()
+    def whole(self, value: torch.Tensor) -> torch.Tensor:
+        """A parameter, or what an optimizer remembers of it, from all ranks' shares."""
+        return value
+
+    def share(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
+        """The inverse of `whole`: on the parameter's device, but a count of steps stays where it is."""
+        return value.to(parameter.device, copy=True) if value.shape == parameter.shape else value.clone()
 
 
 class TorchLearner:
