@@ -141,7 +141,7 @@ class TensorflowLearner:
     def load_state(self, state: Mapping) -> None:
         self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()]))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
-            variable.assign(value.numpy())
+            variable.assign(value.numpy().reshape(variable.shape))  # earlier files have [1] for a number
 
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums())}
@@ -160,7 +160,7 @@ def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def as_torch(values) -> torch.Tensor:
-    return torch.tensor(np.ascontiguousarray(values))
+    return torch.tensor(np.array(values, order="C"))
 
 
 def cross_entropy(logits, labels):
