@@ -8,16 +8,22 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
+from workshop_lib.errors import WorkshopError
+
+
+class WrappedTwiceError(WorkshopError, TypeError):
+    """An optimizer that averages over the ranks already would average twice."""
+
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, compression=None):
     """An optimizer like this one, with its state, that uses the mean of all ranks' gradients.
 
     A model that is saved with it holds the plain optimizer: wrap it again after loading (load_model does).
-    All ranks apply their gradients together. Raises TypeError when it is wrapped already.
+    All ranks apply their gradients together. Raises WrappedTwiceError when it is wrapped already.
     """
     plain = type(optimizer)
     if hasattr(plain, "averages_over_ranks"):
-        raise TypeError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
+        raise WrappedTwiceError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
 
     class Distributed(plain):  # type: ignore[valid-type, misc]
         averages_over_ranks = True
