@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from workshop_lib.data import mnist
-from workshop_lib.training import ladder
+from workshop_lib.training import equivalence
 
 GLOBAL_BATCH = 64
 STEPS = 50
@@ -59,4 +59,4 @@ def agreed_record(outcomes, name):
 
 
 def weights(folder, name):
-    return ladder.weights(folder / f"{name}.pt")
+    return equivalence.weights(folder / f"{name}.pt")

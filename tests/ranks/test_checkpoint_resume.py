@@ -2,9 +2,15 @@
 
 import pytest
 
+from workshop_lib.training.backends import available
+
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 STEPS_PER_EPOCH = 24
+# Their optimizers' states are Keras's, a count of steps among them.
+IN_TENSORFLOW = [name for name in ("horovod-tf", "horovod-keras") if name in available()]
+INTERRUPTED = [(backend, "stop") for backend in IN_TENSORFLOW]
+INTERRUPTED += [(backend, interruption) for backend in ("mpi", "ddp") for interruption in ("epoch", "stop")]
 
 
 def named_run(folder, backend, name, file, **more):
@@ -31,6 +37,13 @@ def trainings(folder):
             named_run(folder, backend, "other-seed", "stop", resume=True, seed=7),
             named_run(folder, backend, "no-file", "nothing", resume=True),
         ]
+    for backend in IN_TENSORFLOW:
+        adam = {"optimizer": "adam", "lr": 0.001}
+        runs += [
+            named_run(folder, backend, "whole", "whole", **adam),
+            named_run(folder, backend, "stop-first", "stop", stop_after=STEPS_PER_EPOCH + 8, **adam),
+            named_run(folder, backend, "stop-second", "stop", resume=True, **adam),
+        ]
     return {2: runs}
 
 
@@ -39,8 +52,7 @@ def without_times(rows):
     return [{key: value for key, value in row.items() if key not in times} for row in rows]
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ddp"])
-@pytest.mark.parametrize("interruption", ["epoch", "stop"])
+@pytest.mark.parametrize(("backend", "interruption"), INTERRUPTED)
 def test_resumed_run_equals_the_uninterrupted(trained, backend, interruption):
     outcomes = trained.outcomes
     whole = outcomes[f"resume-{backend}-whole"][0]["record"]

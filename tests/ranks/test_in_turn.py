@@ -7,7 +7,7 @@ from ranks.ladder import write_small_mnist
 
 from workshop_lib import ranks
 from workshop_lib.training.backends import available
-from workshop_lib.training.ladder import CONSTANT_LR
+from workshop_lib.training.equivalence import CONSTANT_LR
 from workshop_lib.training.options import TrainOptions
 
 STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}

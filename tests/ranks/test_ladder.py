@@ -17,7 +17,7 @@ import itertools
 import pytest
 from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, cases, ladder_run, weights
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 

@@ -10,7 +10,7 @@ import itertools
 import pytest
 from ranks.ladder import STEPS, agreed_record, cases, ladder_run, weights
 
-from workshop_lib.training.ladder import CONSTANT_LR, largest_relative_difference
+from workshop_lib.training.equivalence import CONSTANT_LR, largest_relative_difference
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings

@@ -11,7 +11,7 @@ from ranks.ladder import STEPS, agreed_record, cases, ladder_run, weights
 from workshop_lib.models import torch_cnn
 from workshop_lib.scaling import zero_memory
 from workshop_lib.training import KINDS
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 

@@ -7,7 +7,7 @@ import pytest
 from ranks.ladder import cases
 from ranks.test_ladder_sharded import sharded_run
 
-from workshop_lib.training.ladder import largest_relative_difference, weights
+from workshop_lib.training.equivalence import largest_relative_difference, weights
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 

@@ -33,7 +33,7 @@ class Delay:
 
 def train_with_delay(options, late_rank):
     from workshop_lib.ranks.engine import Publisher
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Delay(late_rank), Publisher()])
 

@@ -210,11 +210,11 @@ class Publisher:
         done = (event["epoch"] - 1) * event["steps_per_epoch"] + event["step"]
         if not self.points or self.points[-1]["done"] < done:
             self.points.append({"done": done, **event, "sums": event["sums"]})
-        return {"points": list(self.points), "stamps": event["stamps"]}
+        return {"points": list(self.points), "stamps": event["trace"]}
 
 
 def train_here(options) -> dict:
     """Train as this rank, with progress published; returns the run record."""
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])
