@@ -485,7 +485,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.comm import staleness, waiting
+from workshop_lib.comm import staleness
 from workshop_lib.data import mnist
 from workshop_lib.models.flat import FlatNetwork
 
@@ -518,7 +518,7 @@ def run(mode, straggler):
     elif not server:
         how = {"period": 10} if mode == "local_sgd" else {}
         done = getattr(staleness, mode)(workers, start, gradient, LR, steps, **how)
-    waiting.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
+    staleness.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
     done = comm.bcast(
         None if server and mode != "asynchronous" else done, root=0 if mode == "asynchronous" else 1
     )
