@@ -5,7 +5,7 @@ A hook is called with each full bucket of gradients, and returns a future of the
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -102,16 +102,13 @@ def counted() -> Iterator[dict]:
         sent["bytes"] += tensor.nbytes
         sent["messages"] += 1
 
-    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any):
+    def all_reduce(tensor: torch.Tensor, *args, **kwargs):
         note(tensor)
         return originals[0](tensor, *args, **kwargs)
 
-    def all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *args: Any, **kwargs: Any):
+    def all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *args, **kwargs):
         note(tensor)
         return originals[1](tensors, tensor, *args, **kwargs)
 
-    dist.all_reduce, dist.all_gather = all_reduce, all_gather
-    try:
+    with mock.patch.multiple(dist, all_reduce=all_reduce, all_gather=all_gather):
         yield sent
-    finally:
-        dist.all_reduce, dist.all_gather = originals

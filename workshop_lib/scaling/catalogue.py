@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from workshop_lib.scaling.cost_model import Link
+from workshop_lib.errors import InputError
+from workshop_lib.scaling.cost_model import Link, positive
 
 PRESETS = Path(__file__).parent / "presets"
 LAPTOP = "laptop"
@@ -77,7 +78,7 @@ class Machine:
     def compute_of(self, model: Model) -> Compute:
         """The measured time if there is one, or operations / (peak · utilisation) where that is honest.
 
-        The peak is the highest there is: that of bf16 on devices which have it. Raises ValueError where
+        The peak is the highest there is: that of bf16 on devices which have it. Raises InputError where
         neither is known: VGG-16 was measured above the peak of a P100 (fewer multiplications by Winograd's
         algorithm), and a small network waits for everything but arithmetic.
         """
@@ -85,8 +86,8 @@ class Machine:
             return self.compute[model.name]
         share = self.utilisation.get(model.kind)
         if share is None:
-            raise ValueError(
-                f"no speed of {model.name} on {self.name} is known, and it cannot be told from the peak: "
+            raise InputError(
+                f"no speed of {model.name} on {self.name} is known, and its peak does not tell: "
                 "measure it on one device and give samples_per_s"
             )
         peak = max(self.peak_flops_per_s.values())
@@ -94,12 +95,11 @@ class Machine:
         return Compute(0.0, model.operations / (share * peak), where)
 
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
-        """The same machine, on one device of which so many samples/s of this model were measured.
+        """The same machine, one device of which was measured to train this model at `samples_per_s`.
 
-        Raises ValueError if that is no number above 0.
+        Raises InputError unless that is a number above 0.
         """
-        if not 0 < samples_per_s < float("inf"):
-            raise ValueError(f"samples_per_s is {samples_per_s!r}: give a number above 0")
+        positive(samples_per_s=samples_per_s)
         given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
 
@@ -110,7 +110,7 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
     It is forecast as if each rank had such a machine, and all links were as those between its ranks.
     """
     if latency_s < 0 or not s_per_byte > 0:
-        raise ValueError(
+        raise InputError(
             f"latency_s is {latency_s!r} and s_per_byte {s_per_byte!r}: they must be from 0 on, and above 0"
         )
     link = Link(latency_s, s_per_byte)
@@ -119,18 +119,18 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
 
 
 def model(name: str) -> Model:
-    """The network of this name in presets/models.toml. Raises ValueError naming all of them."""
+    """The network of this name in presets/models.toml. Raises InputError naming all of them."""
     return _known("model", name, models())
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name, a file in presets/machines. Raises ValueError naming all of them."""
+    """The machine of this name, a file in presets/machines. Raises InputError naming all of them."""
     return _known("machine", name, machines())
 
 
 def _known(what: str, name: str, all_of_them: Mapping):
     if name not in all_of_them:
-        raise ValueError(f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}")
+        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}")
     return all_of_them[name]
 
 
@@ -154,19 +154,23 @@ def machines() -> dict[str, Machine]:
 def _machine(path: Path) -> Machine:
     entry = _read(path)
     between = _link(entry["between"])
-    shares = {name: {k: v for k, v in entry.get(name, {}).items() if k != "source"} for name in SHARES}
-    plain = {name: entry[name] for name in ("what", "device", "devices_a_node", "collectives", "source")}
     return Machine(
         path.stem,
-        **plain,
+        entry["what"],
+        entry["device"],
+        entry["devices_a_node"],
+        entry["collectives"],
         inside=_link(entry["inside"]) if "inside" in entry else between,
         between=between,
+        source=entry["source"],
         compute={measured["model"]: _compute(measured) for measured in entry.get("measured", [])},
-        **shares,
+        peak_flops_per_s=_numbers(entry, "peak_flops_per_s"),
+        utilisation=_numbers(entry, "utilisation"),
     )
 
 
-SHARES = ("peak_flops_per_s", "utilisation")
+def _numbers(entry: dict, table: str) -> dict[str, float]:
+    return {name: value for name, value in entry.get(table, {}).items() if name != "source"}
 
 
 def _link(entry: dict) -> Link:
@@ -174,7 +178,7 @@ def _link(entry: dict) -> Link:
 
 
 def _compute(entry: dict) -> Compute:
-    """Through one measurement: in proportion to the batch, through two a straight line."""
+    """Through one measurement in proportion to the batch, through two a straight line."""
     steps = [batch / speed for batch, speed in zip(entry["batch_size"], entry["samples_per_s"], strict=True)]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(steps) == 1:
