@@ -218,7 +218,7 @@ committed = ROOT / "assets" / "results" / "steps_to_target.jsonl"
 if committed.exists():  # measured at leisure, with more batch sizes, learning rates and seeds
     long_run = records.read(committed)
     pairs["long run, to 97%"] = steps_to_target.pairs(long_run)
-    rates = {batch: best["lr"] for batch, best in steps_to_target.best_rates(long_run).items()}
+    rates = {batch: best.lr for batch, best in steps_to_target.best_rates(long_run).items()}
     print("long run, the best rate of each batch:", rates)
 fits = {}
 for name, measured in pairs.items():

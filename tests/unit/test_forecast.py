@@ -13,7 +13,6 @@ from workshop_lib.scaling.forecast import (
     BACKENDS,
     DEVICES,
     Settings,
-    allreduce_s,
     forecast,
     outgrows_learning,
     takes_over,
@@ -207,11 +206,11 @@ def test_the_cheapest_allreduce_is_taken():
     machine = machine_of(devices_a_node=4)
     flat = dataclasses.replace(machine, collectives="ring across nodes")
     for size in (8, 10**8):
-        assert allreduce_s(machine, 1024, size) <= allreduce_s(flat, 1024, size)
-    assert allreduce_s(machine, 1024, 8) < allreduce_s(flat, 1024, 8) / 10, "a ring has too many rounds"
-    assert allreduce_s(machine, 1, 8) == 0
-    assert allreduce_s(machine, 4, 10**8, network=4) == allreduce_s(machine, 4, 10**8), "inside a node"
-    assert allreduce_s(machine, 8, 10**8, network=4) < allreduce_s(machine, 8, 10**8)
+        assert machine.allreduce_s(1024, size) <= flat.allreduce_s(1024, size)
+    assert machine.allreduce_s(1024, 8) < flat.allreduce_s(1024, 8) / 10, "a ring has too many rounds"
+    assert machine.allreduce_s(1, 8) == 0
+    assert machine.allreduce_s(4, 10**8, network=4) == machine.allreduce_s(4, 10**8), "inside a node"
+    assert machine.allreduce_s(8, 10**8, network=4) < machine.allreduce_s(8, 10**8)
 
 
 def test_messages_of_the_backends():

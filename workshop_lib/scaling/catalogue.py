@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workshop_lib.errors import InputError
+from workshop_lib.scaling import cost_model
 from workshop_lib.scaling.cost_model import Link, positive
 
 PRESETS = Path(__file__).parent / "presets"
@@ -103,6 +104,24 @@ class Machine:
         given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
 
+    def allreduce_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
+        """Seconds of one allreduce over `devices`, if the network between nodes is `network` times as fast.
+
+        "cheapest" takes the cheapest of a ring across nodes and, between nodes, each algorithm except the naive
+        one: libraries choose by such a model too.
+        """
+        nodes = -(-devices // self.devices_a_node)
+        shape = nodes, min(devices, self.devices_a_node)
+        links = self.inside, Link(self.between.latency_s, self.between.s_per_byte / network)
+        ring_s = cost_model.ring_across_nodes_s(*shape, message_bytes, *links)
+        if self.collectives == "ring across nodes":
+            return ring_s
+        algorithms = ["rabenseifner"]
+        if self.collectives == "cheapest":
+            algorithms += ["recursive doubling", "ring"]
+        apart = [cost_model.hierarchical_allreduce_s(name, *shape, message_bytes, *links) for name in algorithms]
+        return min([ring_s, *apart] if self.collectives == "cheapest" else apart)
+
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) -> Machine:
     """A machine as measured: alpha and beta of messages between ranks, and the time of a step by model.
@@ -137,7 +156,7 @@ def _known(what: str, name: str, all_of_them: Mapping):
 @functools.cache
 def models() -> dict[str, Model]:
     """All networks, by name."""
-    return {name: _model(name, entry) for name, entry in _read(PRESETS / "models.toml").items()}
+    return {name: _model(name, entry) for name, entry in read(PRESETS / "models.toml").items()}
 
 
 def _model(name: str, entry: dict) -> Model:
@@ -152,7 +171,7 @@ def machines() -> dict[str, Machine]:
 
 
 def _machine(path: Path) -> Machine:
-    entry = _read(path)
+    entry = read(path)
     between = _link(entry["between"])
     return Machine(
         path.stem,
@@ -188,6 +207,7 @@ def _compute(entry: dict) -> Compute:
     return Compute(short_s - small * s_per_sample, s_per_sample, entry["source"], **share)
 
 
-def _read(path: Path) -> dict:
+def read(path: Path) -> dict:
+    """The content of a TOML file."""
     with path.open("rb") as file:
         return tomllib.load(file)

@@ -17,7 +17,7 @@ from rich.table import Table
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import cost_model
 from workshop_lib.scaling.catalogue import Compute, Machine, Model
-from workshop_lib.scaling.cost_model import Link, positive, whole
+from workshop_lib.scaling.cost_model import positive, whole
 
 DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
@@ -145,7 +145,7 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int) -> 
     compute_s = _compute_s(compute, batch)
     messages = _messages(model, settings)
     size = model.gradient_bytes / settings.compression / messages
-    message_s = allreduce_s(machine, devices, size, settings.network)
+    message_s = machine.allreduce_s(devices, size, settings.network)
     least_s, most_s = cost_model.step_bounds_s(compute_s, messages * message_s)
     step_s = most_s
     if settings.how.overlap:
@@ -193,26 +193,6 @@ def _messages(model: Model, settings: Settings) -> int:
         return model.tensors
     buffers = math.ceil(model.gradient_bytes / settings.compression / size)
     return max(1, min(model.tensors, buffers))
-
-
-def allreduce_s(machine: Machine, devices: int, message_bytes: float, network: float = 1.0) -> float:
-    """Seconds of one allreduce over `devices` of this machine, whose network is `network` times as fast.
-
-    "cheapest" takes the cheapest of a ring across nodes and, between nodes, each algorithm but the naive one:
-    libraries choose by such a model too.
-    """
-    between = Link(machine.between.latency_s, machine.between.s_per_byte / network)
-    nodes = -(-devices // machine.devices_a_node)
-    shape = nodes, min(devices, machine.devices_a_node)
-    links = machine.inside, between
-    ring_s = cost_model.ring_across_nodes_s(*shape, message_bytes, *links)
-    if machine.collectives == "ring across nodes":
-        return ring_s
-    algorithms = ["rabenseifner"]
-    if machine.collectives == "cheapest":
-        algorithms += ["recursive doubling", "ring"]
-    apart = [cost_model.hierarchical_allreduce_s(name, *shape, message_bytes, *links) for name in algorithms]
-    return min([ring_s, *apart] if machine.collectives == "cheapest" else apart)
 
 
 def takes_over(points: Iterable[Point]) -> int | None:
