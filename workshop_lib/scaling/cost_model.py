@@ -130,26 +130,6 @@ def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, mes
     return forward_s + max(backward_s / k + k * message_s, backward_s + message_s)
 
 
-def amdahl_speedup(serial_share: float, ranks: int) -> float:
-    """Strong scaling: 1 / (f + (1 - f)/N), where f of the work cannot be shared out (Amdahl 1967)."""
-    return 1 / (_share("serial_share", serial_share) + (1 - serial_share) / whole("ranks", ranks))
-
-
-def gustafson_speedup(serial_share: float, ranks: int) -> float:
-    """Weak scaling: N - (N - 1) s, where s of the time on N ranks is serial work (Gustafson 1988)."""
-    return whole("ranks", ranks) - (ranks - 1) * _share("serial_share", serial_share)
-
-
-def strong_efficiency(one_rank_s: float, s: float, ranks: int) -> float:
-    """Speed-up over the number of ranks when the work is the same: t_1 / (N t_N)."""
-    return one_rank_s / (whole("ranks", ranks) * s)
-
-
-def weak_efficiency(one_rank_s: float, s: float) -> float:
-    """The same when the work grows with the ranks, for instance with a fixed batch per rank: t_1 / t_N."""
-    return one_rank_s / s
-
-
 def samples_to_target(global_batch: float, critical_batch: float, least_samples: float) -> float:
     """Samples to an accuracy: E_min (1 + B/B_crit), least_samples being E_min (arXiv:1812.06162, eq. 2.11).
 
@@ -193,9 +173,3 @@ def positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise InputError(f"{name} is {value!r}: give a number above 0")
-
-
-def _share(name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise InputError(f"{name} is {value!r}: give a share from 0 to 1")
-    return value
