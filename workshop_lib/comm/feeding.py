@@ -22,7 +22,6 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -38,8 +37,7 @@ IDX_HEADER_BYTES = 16
 Parts = list[tuple[int, int]]
 
 
-@dataclass
-class Cost:
+class Cost(NamedTuple):
     """What a way took on this rank, by the program's own count. Of MPI-IO's messages it knows nothing."""
 
     bytes_read: int = 0
@@ -140,7 +138,7 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
     mine = np.empty(nbytes, np.uint8)
     file = MPI.File.Open(comm, os.fspath(path), MPI.MODE_RDONLY)
     try:
-        # Not by the status: where one rank reads for others, Open MPI's says that all came when it did not.
+        # Not by the status: where one rank reads for others, Open MPI's says that all came even if it did not.
         for of_rank in parts:
             _check_length(path, *of_rank, min(of_rank[1], max(0, file.Get_size() - of_rank[0])))
         file.Read_at_all(offset, [mine, MPI.BYTE])
@@ -220,18 +218,8 @@ def counted(call: Callable[[], Any]) -> Counted:
     before, began = os_counts(), time.perf_counter()
     returned = call()
     seconds, after = time.perf_counter() - began, os_counts()
-    if before is None or after is None:
-        return Counted(returned, seconds, None)
-    return Counted(returned, seconds, OsCounts(*(end - start for start, end in zip(before, after, strict=True))))
-
-
-class _Outcome(NamedTuple):
-    """One round of one way on one rank."""
-
-    right: bool
-    seconds: float
-    cost: Cost
-    counts: OsCounts | None
+    counts = before and after and OsCounts(*np.subtract(after, before).tolist())
+    return Counted(returned, seconds, counts)
 
 
 def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS) -> list[FeedingRow]:
@@ -240,8 +228,8 @@ def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS)
     All ranks call it, and it blocks; every rank gets the same rows, one for each way, cold and warm. Raises
     WorkshopError, on every rank, when some rank got bytes that are not those of its part.
     """
-    right = zlib.crc32(own_part(comm, path, parts)[0].data)
-    rounds: dict[tuple[str, bool], list[list[_Outcome]]] = {(name, cold): [] for name in ways for cold in (True, False)}
+    checksum = zlib.crc32(own_part(comm, path, parts)[0].data)
+    rounds: dict[tuple[str, bool], list[list[Counted]]] = {(name, cold): [] for name in ways for cold in (True, False)}
     for _ in range(repeats):
         for (name, cold), of_way in rounds.items():
             if cold:
@@ -250,32 +238,34 @@ def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS)
                         drop_cache(file)
             comm.Barrier()
             (mine, cost), seconds, counts = counted(partial(ways[name], comm, path, parts))
-            outcomes = comm.allgather(_Outcome(zlib.crc32(mine.data) == right, seconds, cost, counts))
-            wrong = [str(rank) for rank, outcome in enumerate(outcomes) if not outcome.right]
+            right = comm.allgather(zlib.crc32(mine.data) == checksum)
+            wrong = [str(rank) for rank, fine in enumerate(right) if not fine]
             if wrong:
                 raise WorkshopError(f"with {name!r}, rank {', '.join(wrong)} got other bytes than those of its part.")
-            of_way.append(outcomes)
+            of_way.append(comm.allgather(Counted(cost, seconds, counts)))
     size = os.path.getsize(path)
     return [_row(name, cold, size, of_way) for (name, cold), of_way in rounds.items()]
 
 
-def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[_Outcome]]) -> FeedingRow:
-    """The row of a way's rounds, each by rank; what a rank read and sent is that of the last round."""
-    counts = [[of.counts for of in outcomes if of.counts] for outcomes in rounds]
-    known = all(len(of_round) == len(outcomes) for of_round, outcomes in zip(counts, rounds, strict=True))
-    costs = [of.cost for of in rounds[-1]]
+def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[Counted]]) -> FeedingRow:
+    """The row of a way's rounds, each with Cost, time and counts by rank; the costs are those of the last round."""
+    counts = [[of.counts for of in of_ranks if of.counts] for of_ranks in rounds]
+    known = all(len(of_ranks) == len(rounds[-1]) for of_ranks in counts)
+    read, opened, sent, messages = (
+        list(of_ranks) for of_ranks in zip(*(of.returned for of in rounds[-1]), strict=True)
+    )
     return FeedingRow(
         way=way,
         cold=cold,
-        ranks=len(costs),
+        ranks=len(rounds[-1]),
         file_bytes=file_bytes,
-        seconds=[max(of.seconds for of in outcomes) for outcomes in rounds],
-        storage_bytes=[sum(of.storage_bytes for of in of_round) if known else None for of_round in counts],
+        seconds=[max(of.seconds for of in of_ranks) for of_ranks in rounds],
+        storage_bytes=[sum(of.storage_bytes for of in of_ranks) if known else None for of_ranks in counts],
         asked_bytes=[of.asked_bytes for of in counts[-1]] if known else None,
-        bytes_read=[cost.bytes_read for cost in costs],
-        files_opened=[cost.files_opened for cost in costs],
-        bytes_sent=[cost.bytes_sent for cost in costs],
-        messages_sent=[cost.messages_sent for cost in costs],
+        bytes_read=read,
+        files_opened=opened,
+        bytes_sent=sent,
+        messages_sent=messages,
     )
 
 
@@ -291,14 +281,14 @@ def read_rows(path, header_bytes: int, row_bytes: int, indices: Iterable[int]) -
 
 
 def read_files(paths: Iterable) -> np.ndarray:
-    """A file a row: uint8 [files, bytes], each opened, read once and closed."""
+    """A file per row: uint8 [files, bytes], each opened, read once and closed."""
     return np.stack([_read(path, 0, os.path.getsize(path)) for path in paths])
 
 
 def throttled(read: Callable[[int], np.ndarray], bytes_per_s: float) -> Callable[[int], np.ndarray]:
-    """`read`, as slow as a storage that gives this rank no more than `bytes_per_s`: it sleeps the rest.
+    """`read`, as slow as a storage that gives this rank no more than `bytes_per_s`.
 
-    A sleeping thread leaves its core to others, as one does that waits for a disk.
+    It sleeps for the rest of the time, so it leaves its core to others, as a thread does that waits for a disk.
     """
 
     def slow(i: int) -> np.ndarray:
