@@ -83,7 +83,7 @@ class Counted(NamedTuple):
 def write_idx(path: str | os.PathLike, images: np.ndarray, copies: int = 1) -> int:
     """Write `images` (uint8 [n, 28, 28]) `copies` times over as one file in MNIST's format; returns its rows.
 
-    One process calls it. The file appears whole, or not at all.
+    One process calls it. The file appears as a whole or not at all.
     """
     rows = copies * len(images)
     with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -148,10 +148,7 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
 
 def own_file(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank reads a file of its own, which `cut_files` made for this number of ranks. No messages.
-
-    Raises InputError when there is no such file.
-    """
+    """Each rank reads its own file, which `cut_files` made for this number of ranks (InputError if not). No messages."""
     piece = piece_of(path, comm.rank, comm.size)
     if not piece.exists():
         raise InputError(
