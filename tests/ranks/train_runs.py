@@ -3,13 +3,14 @@
     train_runs.py FOLDER    reads FOLDER/runs.json, a list of {"name", "options", ...}, and
                             writes FOLDER/<name>.<rank>.json with the record or the error
 
-A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend
-object ("base"), or a step to stop at.
+A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend object ("base"), a step
+to stop at, or a checkpoint to continue from a copy of ("copy_of").
 """
 
 import contextlib
 import dataclasses
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -187,6 +188,8 @@ def run(spec, here):
     backend = None
     if spec.get("backend_object") == "base":
         backend = Backend(here, torch.device("cpu"))
+    if "copy_of" in spec and here.rank == 0:  # which reads it for all ranks
+        shutil.copy(spec["copy_of"], spec["options"]["checkpoint"])
     callbacks = []
     # Only the last rank has the callback: the others must learn of its wish.
     if "stop_after" in spec and here.rank == here.world_size - 1:
