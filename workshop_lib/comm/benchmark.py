@@ -91,7 +91,7 @@ def allreduces(
     """Time an allreduce of each size (in bytes, a multiple of 4: float32) in each of these `ways`.
 
     Returns on every rank a row for each size and way. Raises WorkshopError, on every rank, when a way's sum is
-    wrong on some rank, and InputError for a size that holds no whole number of float32.
+    wrong on some rank, and InputError for a size that is not a whole number of float32.
     """
     rows = []
     for nbytes in sizes_bytes:

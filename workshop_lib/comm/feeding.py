@@ -10,7 +10,7 @@ blocks, and returns this rank's rows as uint8 [bytes], with their Cost. For p ra
 | rank 0 scatters | n on rank 0, none elsewhere | 1 | n (p - 1)/p by rank 0, in p - 1 messages |
 | own part | n/p | p | nothing |
 | MPI-IO | n/p | p | whatever the MPI library thinks best |
-| a file a rank | n/p | p, and as many there are | nothing |
+| a file a rank | n/p | p, each another one | nothing |
 
 What a program asks for does not have to come from the storage: the operating system keeps in memory what was
 read or written before, in its page cache. `os_counts` gives both numbers, and `drop_cache` empties the cache
@@ -148,7 +148,7 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
 
 def own_file(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank reads its own file, which `cut_files` made for this number of ranks (InputError if not). No messages."""
+    """Each rank reads its own file, which `cut_files` made for this number of ranks (else InputError); no messages."""
     piece = piece_of(path, comm.rank, comm.size)
     if not piece.exists():
         raise InputError(

@@ -35,8 +35,8 @@ def allreduce_s(
     - "rabenseifner", halving and doubling: 2 log2 p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (as
       before).
 
-    When p is no power of two, the last two first send what the p - p' ranks too many have to others, work on
-    p' ranks, and send the sum back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
+    When p is not a power of two, in the last two the p - p' extra ranks first send what they have to others, p'
+    ranks do the work, and the sum is sent back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
     4.5). Raises InputError for an unknown algorithm, less than one rank, and negative or infinite numbers.
     """
     if algorithm not in ALGORITHMS:

@@ -46,7 +46,7 @@ def fit(batches, steps, seed: int = 0) -> Fit:
     Least squares of relative errors, because steps span orders of magnitude. The intervals come from refits
     to the fitted steps with the residuals dealt out again; with few pairs they are somewhat too narrow.
     Raises InputError for pairs that are not positive numbers, for fewer than three batch sizes, and when the
-    steps do not fall with 1 / B as the law says, so that there is no s_min or e_min above 0.
+    steps do not fall with 1 / B as the law says, which leaves no s_min or e_min above 0.
     """
     batches, steps = _checked(batches, steps)
     s_min, e_min = _least_squares(batches, steps)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # it would start MPI here
 
 StepRow = Mapping[str, Any]  # of training/benchmarks.py
 
-# (width, batch a rank) of the networks whose steps are measured: to fit the model, and to put it to the test.
+# (width, batch per rank) of the networks whose steps are measured: to fit the model, and to test it.
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
 HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
@@ -169,7 +169,7 @@ def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFra
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A prediction put to the test: the fits; `predicted` of what they use, and of the rest."""
+    """A tested prediction: the fits, and the table of `predicted` for the steps they use and for the others."""
 
     compute: Fit
     message: Fit
@@ -187,7 +187,7 @@ def held_out(
 ) -> HeldOut:
     """Fit with the `steps` whose (width, batch) is in `fitted`, and predict all of them.
 
-    `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on as many ranks; of the
+    `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on the same number of ranks; of the
     latter, MPI's own that are about as long as the gradients are used. Raises InputError when no step is left
     to predict, and as `relative_least_squares`.
     """
@@ -210,7 +210,7 @@ def measure_steps(
     timeout_s: float = 300.0,
     alone: bool = False,
 ) -> list[StepRow]:
-    """Rows of training/benchmarks.py's `steps` for these (width, batch a rank), measured on these ranks.
+    """Rows of training/benchmarks.py's `steps` for these (width, batch per rank), measured on these ranks.
 
     All ranks compute at the same time, as in training: they share caches, the memory's bandwidth and the
     processor's power budget, so that each is slower than it would be `alone`.

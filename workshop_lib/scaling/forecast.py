@@ -132,7 +132,7 @@ def forecast(
     """One Point for each number of devices; a last node that is not full counts as a full one.
 
     The efficiency is against one device with the same batch per device, or the same global batch. Raises
-    InputError if a number of devices is no whole number from 1 on, or more than the samples of a global
+    InputError if a number of devices is not a whole number from 1 on, or more than the samples of a global
     batch, and as `Machine.compute_of`.
     """
     settings = settings or Settings()

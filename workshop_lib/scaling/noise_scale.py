@@ -24,7 +24,7 @@ def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
     """The mean over ranks of `gradient` [n], as a new array, and the norms.
 
     All ranks call it, and it blocks. One Allreduce of n + 1 numbers: the last one is the rank's own squared
-    norm. The norms are of gradients of equal batches: give every rank as many samples.
+    norm. The norms are of gradients of equal batches: give every rank the same number of samples.
     """
     message = np.append(gradient, gradient @ gradient)
     total = np.empty_like(message)

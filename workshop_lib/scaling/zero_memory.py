@@ -50,7 +50,7 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
     (arXiv:1910.02054, sections 3.1 and 5, figure 1). Shares are equal and rounded up to whole parameters;
     PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so its shares differ. Communication buckets
     and the layer that stage 3 gathers come on top. Raises InputError when stage is not 0 to 3, or when
-    parameters or ranks are no whole number from 1 to 10^15.
+    parameters or ranks are not whole numbers from 1 to 10^15.
     """
     parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
     if stage not in SHARDED:
@@ -84,12 +84,12 @@ class Transformer:
 
 
 def layer_activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, flash_attention=True):
-    """Bytes that one layer keeps for backward, of a batch of so many sequences of so many tokens.
+    """Bytes that one layer keeps for backward, of a batch of `batch` sequences of `sequence` tokens.
 
     sbh (34 + 5 a s / h) in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1): 16 values and 2 bytes
     of dropout masks for each of s·b·h, and for each entry of the attention matrices 2 values and 1 byte of
     mask. FlashAttention never stores these, which leaves 34 sbh (as eq. 6). value_bytes: 2, or 4 for fp32.
-    Raises InputError when sequence or batch is no whole number from 1 to 10^15.
+    Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
     """
     sequence, batch = whole("sequence", sequence), whole("batch", batch)
     linear = sequence * batch * model.hidden * (16 * value_bytes + 2)
@@ -103,8 +103,8 @@ def activation_bytes(
     """Bytes of activations on a GPU; for the arguments and errors see `layer_activation_bytes`.
 
     Checkpointing keeps the input of each layer, 2 sbh in 16 bit (arXiv:2205.05198, section 5), and
-    the whole of the one layer that is being recomputed. Added is what is outside the layers: 5 sbh, and
-    4 sbV for the logits in fp32 (section 4.3), which is no longer little beside checkpoints.
+    the whole of the one layer that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV
+    for the logits in fp32 (section 4.3), which matter beside checkpoints.
     """
     attention = {"value_bytes": value_bytes, "flash_attention": flash_attention}
     one = layer_activation_bytes(model, sequence, batch, **attention)
