@@ -206,7 +206,7 @@ found = list(steps_to_target.tune(mine, job["lrs"], job["seeds"], **job["how"]))
 # %%
 found = [record for of_rank in team.pull("found") for record in of_rank]
 best = steps_to_target.best_rates(found)
-pd.DataFrame(best).T.rename_axis("batch")
+pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
 # `at_edge` says that the best rate was the smallest or the largest that was tried, so a better one may lie beyond: take such a row
