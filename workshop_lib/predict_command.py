@@ -29,8 +29,8 @@ def predict(
     """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
     from rich.console import Console
 
-    from workshop_lib.scaling import catalogue, forecast_report
-    from workshop_lib.scaling.forecast import DEVICES, Settings, forecast
+    from workshop_lib.scaling import catalogue
+    from workshop_lib.scaling.forecast import DEVICES, Settings, answer, conditions, forecast, table, what_if_table
 
     network_known = catalogue.model(model)
     found = _machine(machine, latency_us, gb_per_s)
@@ -46,13 +46,13 @@ def predict(
         else [n for n in DEVICES if n <= (global_batch or n)]
     )
     points = forecast(network_known, found, settings, counts)
-    told = forecast_report.conditions(network_known, found, settings)
+    told = conditions(network_known, found, settings)
     print(told)
     console = Console()
-    console.print(forecast_report.table(points))
-    print(f"\n{forecast_report.answer(points)}")
+    console.print(table(points))
+    print(f"\n{answer(points)}")
     print(f"\nOn {counts[-1]:,} devices, with one thing changed:")
-    console.print(forecast_report.what_if_table(network_known, found, settings, counts[-1]))
+    console.print(what_if_table(network_known, found, settings, counts[-1]))
     if out_dir is not None:
         from workshop_lib.notebook import figures, forecast_calculator
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from workshop_lib.cli import app
 from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import critical_batch, curves, large_batch, records, steps_to_target
+from workshop_lib.scaling import critical_batch, curves, records, steps_to_target
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
@@ -61,7 +61,7 @@ def test_every_point_of_the_readmes_scaling_figure_has_a_spread():
 
 
 def test_the_large_batch_records_show_what_notebook_07_says_of_them():
-    found = large_batch.accuracies(records.read(RESULTS / "large_batch.jsonl"))
+    found = curves.accuracies(records.read(RESULTS / "large_batch.jsonl"))
     assert found.groupby(["recipe", "workers"])["seed"].nunique().min() >= 3
     reached = found.set_index(["recipe", "workers"])["test_accuracy"].sort_index()
     for recipe in found["recipe"].unique():
@@ -100,7 +100,7 @@ def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
 
 def test_the_long_run_bears_out_what_notebook_07b_says_of_it():
     long_run = records.read(RESULTS / "steps_to_target.jsonl")
-    rates = [best["lr"] for best in steps_to_target.best_rates(long_run).values()]
+    rates = [best.lr for best in steps_to_target.best_rates(long_run).values()]
     assert max(rates) <= 2 * min(rates), "the best rates hardly rise"
     found = critical_batch.fit(*steps_to_target.pairs(long_run))
     rule_of_thumb = 60_000**0.5

@@ -11,12 +11,12 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
-ALWAYS = {"paths", "__version__"}
+ALWAYS = {"errors", "paths", "__version__"}
 RANK_WORLD = ALWAYS | {"data", "models", "comm", "training", "probes"}
 MAY_IMPORT = {
     "data": ALWAYS,
     "models": ALWAYS | {"data", "models"},
-    "comm": ALWAYS | {"comm"},
+    "comm": ALWAYS | {"data", "comm"},
     "training": RANK_WORLD - {"probes"},
     "probes": RANK_WORLD,
     "ranks": RANK_WORLD | {"ranks"},
