@@ -193,6 +193,7 @@ def pip(*arguments: str, env: dict | None = None) -> None:
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
+    assert process.stdout is not None  # it is a pipe
     for line in process.stdout:
         print(line, end="", flush=True)
         if first_error is None and re.search(r"\berror: |CMake Error|ERROR: ", line):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from workshop_lib import doctor
+from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes
 from workshop_lib.training import cores
