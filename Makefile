@@ -88,7 +88,7 @@ bench: setup ## measure what the README claims; records go to build/bench.jsonl 
 	@$(BIN)/python tests/benchmarks/run.py
 
 clean: ## remove what was built and measured, keep .venv
-	@rm -rf build .pytest_cache .ruff_cache *.egg-info
+	@rm -rf build .pytest_cache .ruff_cache .mypy_cache *.egg-info
 	@find . -path ./.venv -prune -o -name __pycache__ -exec rm -rf {} +
 
 distclean: clean ## remove .venv too

@@ -314,8 +314,9 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout):
     ran = run_bootstrap(checkout, timeout=200, PIP_NO_INDEX="1")
     says(ran, "failed", "build/setup.log", "run it again")
     assert (checkout / ".venv" / "bin" / "pip").exists()
-    assert "no-such-package-for-the-workshop" in ran.stdout, "the end of the log is shown"
-    assert "No module named pip" not in (checkout / "build" / "setup.log").read_text()
+    log = (checkout / "build" / "setup.log").read_text()
+    assert log[-200:] in ran.stdout, "the end of the log is shown"
+    assert "No module named pip" not in log
     (checkout / "pyproject.toml").write_text(original)
     assert not ours.is_done(before), "a half-made change must not pass for what was there before"
 
