@@ -72,8 +72,11 @@ def _is_installed(name: str) -> bool:
 def test_what_is_installed_is_what_is_pinned():
     out = subprocess.run(
         [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--disable-pip-version-check"],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
     pinned = pins()
     for row in filter(None, out.splitlines()):
         name, version = re.split(r"==| @ ", row)
@@ -94,17 +97,20 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     return subprocess.run(
         [python, str(Path(folder) / "workshop_lib" / "bootstrap.py")],
-        env=environment, capture_output=True, text=True, timeout=timeout, user=user, cwd=folder,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        user=user,
+        cwd=folder,
+    )
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib").mkdir()
-    for name in (
-        "workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt",
-    ):  # fmt: skip
+    for name in ("workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 

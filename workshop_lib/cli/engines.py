@@ -1,4 +1,8 @@
-"""`workshop engines`: ranks that a job holds for notebooks to attach to."""
+"""`workshop engines`: ranks that a job holds for notebooks to attach to.
+
+`ranks.folders`, and with it ipyparallel, is imported by the functions that use it: the other commands, which may
+be ranks, do without.
+"""
 
 import contextlib
 import os
@@ -14,7 +18,7 @@ import typer
 from workshop_lib import ranks as teams
 from workshop_lib.cli import options as of
 from workshop_lib.errors import InputError
-from workshop_lib.ranks import RankError, allocation, folders
+from workshop_lib.ranks import RankError, allocation
 
 LOOK_EVERY_S = 0.5
 STOP_LIMIT_S = 30.0
@@ -31,6 +35,8 @@ def start(
 
     Lost ranks are replaced, since another job would have to wait in the queue.
     """
+    from workshop_lib.ranks import folders
+
     if ranks_per_node is not None:
         if ranks_per_node < 1:
             raise InputError(f"--ranks-per-node is {ranks_per_node}; it must be at least 1.")
@@ -62,6 +68,8 @@ def start(
 
 def _show(team) -> None:
     """Say that these ranks are there, to people and to programs."""
+    from workshop_lib.ranks import folders
+
     (team.folder / folders.HELD).touch()
     for about in team.about():
         print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
@@ -76,6 +84,8 @@ def _end(number, _):
 
 def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
     """Stop ranks that `workshop engines start` holds, on whichever host that sees this checkout."""
+    from workshop_lib.ranks import folders
+
     team_folder = folders.find(folder, held=True)
     host, holder = folders.owner_host(team_folder), folders.owner(team_folder)
     asked: set[Path] = set()
@@ -99,6 +109,8 @@ def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those
 
 def _left(team_folder: Path, holder: str) -> list[Path]:
     """What the holder still has: also fresh ranks that it put, a moment later, in the place of lost ones."""
+    from workshop_lib.ranks import folders
+
     for wait_s in (0.0, REPLACED_WITHIN_S):
         time.sleep(wait_s)
         if left := [path for path in {team_folder, *folders.of_holder(holder)} if path.exists()]:
