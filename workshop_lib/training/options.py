@@ -125,7 +125,7 @@ class TrainOptions:
                 object.__setattr__(self, "zero_stage", DEFAULT_ZERO_STAGE)
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
-        if "torch" not in FRAMEWORKS[self.backend]:
+        if "tensorflow" in FRAMEWORKS[self.backend]:
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
             if self.network != "workshop":
