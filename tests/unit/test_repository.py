@@ -87,9 +87,7 @@ def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
         what, last = run["what"], run["epochs"][-1]
         assert (what["emulate_workers"], what["global_batch"], last["epoch"]) == (128, 8192, 32)
         reached.setdefault(what["optimizer"], {})[what["lr"]] = 100 * last["test_accuracy"]
-    assert {name: len(rates) for name, rates in reached.items()} == {
-        "sgd": 4, "lars": 4, "lamb": 4, "rmsprop-sgd": 4
-    }  # fmt: skip
+    assert {name: len(rates) for name, rates in reached.items()} == {"sgd": 4, "lars": 4, "lamb": 4, "rmsprop-sgd": 4}
     best = {name: max(rates, key=rates.get) for name, rates in reached.items()}
     assert reached["sgd"][best["sgd"]] >= 98.5, "plain SGD trains too"
     assert reached["sgd"][2 * best["sgd"]] < 95, "in a narrow window"
@@ -128,7 +126,18 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
 
 def test_the_top_level_is_as_the_readme_says(tracked):
     allowed = {
-        ".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "assets", "constraints.txt",
-        "environment.yml", "notebooks", "pyproject.toml", "submissions", "tests", "workshop_lib",
-    }  # fmt: skip
+        ".ci",
+        ".gitignore",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "assets",
+        "constraints.txt",
+        "environment.yml",
+        "notebooks",
+        "pyproject.toml",
+        "submissions",
+        "tests",
+        "workshop_lib",
+    }
     assert {name.split("/")[0] for name in tracked} <= allowed
