@@ -56,8 +56,6 @@ WRONG = {
         "a local name": ([(STORE, "p = torch.from_numpy(array)")], "copy what arrives into the parameter"),
         "into the gradient": ([(STORE, "p.grad = torch.from_numpy(array)")], "still has its own weights"),
         "rounded": ([(STORE, "p.copy_(torch.from_numpy(array).half())")], "rounded to 16 bits"),
-        # A small message is buffered, so that rank 0 does not notice.
-        "on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "still has its own weights"),
         "every other one": ([(LOOP, "for p in list(model.parameters())[::2]:")], "all of model.parameters()"),
         "scaled afterwards": ([(STORE, f"{STORE}; p.mul_(1.5)")], "and change nothing else"),
     },
@@ -76,7 +74,10 @@ NEVER_ENDS = {
         "on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`"),
         "rank 0 does not take part": ([(LOOP, f"if comm.rank == 0: return\n    {LOOP}")], "inside an `if`"),
     },
-    "broadcast_weights": {"rank 0 skips it": ([(SEND, f"if comm.rank != 0: {SEND}")], "inside an `if`")},
+    "broadcast_weights": {
+        "rank 0 skips it": ([(SEND, f"if comm.rank != 0: {SEND}")], "inside an `if`"),
+        "on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "inside an `if`"),
+    },
     "weighted_mean": {
         "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
     },

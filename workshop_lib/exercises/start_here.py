@@ -80,7 +80,7 @@ def my_part_properties(observations: list[dict]) -> Iterator[Property]:
         ("no item is taken twice", _taken_twice),
         ("the parts' sizes differ by at most one", _uneven),
     ):
-        observed = {case: problem(*case, of_ranks) for case, of_ranks in parts.items()}
+        observed = {(n, size): problem(n, size, of_ranks) for (n, size), of_ranks in parts.items()}
         first = next(filter(None, observed.values()), "")
         yield Property(text, not first, evidence=observed, observed=first)
 

@@ -28,7 +28,7 @@ class Averaged:
 
     whole: Arrays
     own: Arrays
-    got: dict[str, np.ndarray | None]
+    got: dict[str, Any]
     weights_kept: bool
 
 
