@@ -274,5 +274,5 @@ def shown(value) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
         return first + (" …" if value.size > 4 else "")
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) < 60 else text[:57] + "…"

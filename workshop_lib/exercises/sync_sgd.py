@@ -23,16 +23,18 @@ _close = partial(close, rounding=1e-4)  # float32, added up in another order
 
 
 @dataclass
-class Averaged:
-    """The gradient of the global batch, this rank's own, and the one after the call (None where there is none)."""
+class Parameters:
+    """Gradients, or weights, after the call (None where there is none), and what is right.
 
-    whole: Arrays
-    own: Arrays
+    weights_kept: whether a function that should average gradients left the weights alone.
+    """
+
     got: dict[str, Any]
-    weights_kept: bool
+    right: Arrays
+    weights_kept: bool = True
 
 
-def observe_average(comm, function: Callable) -> Averaged:
+def observe_average(comm, function: Callable) -> Parameters:
     """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which shows whether
     weights are averaged.
     """
@@ -43,7 +45,6 @@ def observe_average(comm, function: Callable) -> Averaged:
     whole = _gradients(model)
     model.zero_grad()
     cross_entropy(model(images[mine]), labels[mine]).backward()
-    own = _gradients(model)
     function(model, comm)
 
     other = torch_cnn.build(seed=comm.rank)
@@ -52,10 +53,10 @@ def observe_average(comm, function: Callable) -> Averaged:
     function(other, comm)
     after = _weights(other)
     kept = all(np.array_equal(before[name], after[name]) for name in before)
-    return Averaged(whole, own, _gradients(model), kept)
+    return Parameters(_gradients(model), whole, kept)
 
 
-def average_properties(observations: list[Averaged]) -> Iterator[Property]:
+def average_properties(observations: list[Parameters]) -> Iterator[Property]:
     kept = all(seen.weights_kept for seen in observations)
     yield Property(
         "the weights are left alone", kept, "the weights themselves were changed: average `p.grad`, not `p`."
@@ -70,10 +71,15 @@ def average_properties(observations: list[Averaged]) -> Iterator[Property]:
     yield Property("the ranks' gradients are equal to the last bit", same, hint)
 
 
-def _averages(observations: list[Averaged]) -> Property:
+def _compared(observations: list[Parameters], same: Callable) -> tuple[list[dict[str, bool]], list[tuple[int, str]]]:
+    """Which parameters are right, by rank and name; and (rank, name) of those that are not."""
+    right = [{name: same(seen.got[name], seen.right[name]) for name in seen.right} for seen in observations]
+    return right, [(rank, name) for rank, names in enumerate(right) for name, is_right in names.items() if not is_right]
+
+
+def _averages(observations: list[Parameters]) -> Property:
     text = "every rank has the gradient of the global batch"
-    right = [{name: _close(seen.got[name], seen.whole[name]) for name in seen.whole} for seen in observations]
-    wrong = [(rank, name) for rank, of_rank in enumerate(right) for name, is_right in of_rank.items() if not is_right]
+    right, wrong = _compared(observations, _close)
     if not wrong:
         return Property(text, True)
     rank, name = wrong[0]
@@ -84,7 +90,7 @@ def _averages(observations: list[Averaged]) -> Property:
         )
     if any(right[rank].values()):
         return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
-    got, whole = observations[rank].got[name], observations[rank].whole[name]
+    got, whole = observations[rank].got[name], observations[rank].right[name]
     factor = float((got * whole).sum() / (whole * whole).sum())
     observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
     if factor and _close(got, factor * whole):
@@ -100,18 +106,6 @@ def _gradients_set_to(combined: Callable) -> Callable:
             p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
 
     return average_gradients
-
-
-def _of_rank(root: int, array: np.ndarray, comm) -> np.ndarray:
-    """The root's array, on every rank; a root that does not exist stands for the last rank."""
-    return comm.bcast(array, root=min(root, comm.size - 1))
-
-
-def _not_one_rank(root: int) -> Mistake:
-    return Mistake(
-        _gradients_set_to(partial(_of_rank, root)),
-        f"Every rank has the gradient of rank {root}: they need the mean of all ranks' gradients.",
-    )
 
 
 average_gradients = Exercise(
@@ -139,34 +133,31 @@ average_gradients = Exercise(
             _gradients_set_to(lambda mine, comm: 0 * mine),
             "It is zero on every rank: write the mean into `p.grad`, with `p.grad.copy_(…)`.",
         ),
-        _not_one_rank(0),
-        _not_one_rank(1),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.bcast(mine)),
+            "Every rank has the gradient of rank 0: they need the mean of all ranks' gradients.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
+            "Every rank has the gradient of the last rank: they need the mean of all ranks' gradients.",
+        ),
     ],
     stuck=STUCK,
     unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
 )
 
 
-@dataclass
-class Broadcast:
-    """A rank's weights before the call and after it."""
-
-    own: Arrays
-    got: Arrays
-
-
-def observe_broadcast(comm, function: Callable) -> Broadcast:
+def observe_broadcast(comm, function: Callable) -> Parameters:
     """One call on ranks whose weights differ."""
     model = torch_cnn.build(seed=10 + comm.rank)
-    own = _weights(model)
+    right = comm.bcast(_weights(model))
     function(model, comm)
-    return Broadcast(own, _weights(model))
+    return Parameters(_weights(model), right)
 
 
-def broadcast_properties(observations: list[Broadcast]) -> Iterator[Property]:
-    text, source = "every rank has the weights of rank 0, to the last bit", observations[0].own
-    right = [{name: np.array_equal(seen.got[name], source[name]) for name in source} for seen in observations]
-    wrong = [(rank, name) for rank, of_rank in enumerate(right) for name, is_right in of_rank.items() if not is_right]
+def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
+    text = "every rank has the weights of rank 0, to the last bit"
+    right, wrong = _compared(observations, np.array_equal)
     hint, observed = "", ""
     if wrong:
         rank, name = wrong[0]
@@ -201,7 +192,6 @@ broadcast_weights = Exercise(
             _weights_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
             "Those are the weights of the last rank: the root is rank 0.",
         ),
-        Mistake(_weights_set_to(partial(_of_rank, 1)), "Those are the weights of rank 1: the root is rank 0."),
         Mistake(
             _weights_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size),
             "That is the mean of the ranks' weights: all take those of rank 0 instead.",
