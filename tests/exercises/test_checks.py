@@ -199,13 +199,13 @@ def test_the_number_of_ranks_is_checked():
     assert "ranks.start(4)" in repr(verdict)
 
 
-def test_without_ranks_it_says_how_to_start_them():
+def test_without_ranks_it_says_how_to_start_them(team):
     started = time.monotonic()
     ranks.stop()
     try:
         verdict = number(learner(RIGHT))
     finally:
-        ranks.start(2)
+        team.restart()
     assert "Start some with" in repr(verdict)
     assert time.monotonic() - started < 30
 

@@ -32,7 +32,7 @@ class TestStartHere(Verdicts):
         "how many, not which": (lambda: my_part("return n // size + (rank < n % size)"), "it returned"),
         "the last rank takes nothing": (
             lambda: my_part("return n * rank // size, n * (rank + 1) // size if rank < size - 1 else 0"),
-            "of 1 items for 1 rank, nobody takes item 0. Each rank should start",
+            "nobody takes items 0, 1, 2, 3, …. Each rank should start",
         ),
     }
     never_ends = {"a loop": (lambda: my_part("while True:", "    pass"), "doesn't end")}
