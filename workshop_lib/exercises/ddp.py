@@ -100,9 +100,9 @@ def _accumulated(comm, function: Callable, k: int) -> Accumulated:
     allreduces: list[int] = []
     events: list[Event] = []
 
-    def count(_, bucket):
+    def count(group, bucket):
         allreduces.append(bucket.index())
-        return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
+        return default_hooks.allreduce_hook(group, bucket)
 
     def record(_, inputs, output):
         events.append(Event("forward", model.require_backward_grad_sync, len(inputs[0])))
@@ -111,7 +111,7 @@ def _accumulated(comm, function: Callable, k: int) -> Accumulated:
                 lambda _: events.append(Event("backward", model.require_backward_grad_sync, len(inputs[0])))
             )
 
-    model.register_comm_hook(None, count)
+    model.register_comm_hook(dist.group.WORLD, count)
     model.module.register_forward_hook(record)
     function(model, _samples(comm.rank, k), cross_entropy)
     of_all = [batch for rank in range(comm.size) for batch in _samples(rank, k)]
