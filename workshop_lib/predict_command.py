@@ -54,9 +54,9 @@ def predict(
     print(f"\nOn {counts[-1]:,} devices, with one thing changed:")
     console.print(forecast_report.what_if_table(network_known, found, settings, counts[-1]))
     if out_dir is not None:
-        from workshop_lib.notebook import figures, forecast_calculator
+        from workshop_lib.notebook.figures import forecasts, save
 
-        print(f"drawn: {figures.save(forecast_calculator.draw(points, told), Path(out_dir) / 'forecast.png')}")
+        print(f"drawn: {save(forecasts.draw_forecast(points, told), Path(out_dir) / 'forecast.png')}")
 
 
 def _machine(name: str, latency_us: float | None, gb_per_s: float | None):
