@@ -33,6 +33,7 @@ from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
 from workshop_lib.training.backends import REGISTRY
 
 MOST_CURVES = 5
+PERFECT_TICK = {"color": "black", "marker": "|", "linestyle": "", "markersize": 18, "markeredgewidth": 2, "zorder": 4}
 CROSS = {"color": GREY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
@@ -163,24 +164,22 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     counts = sorted(points["world_size"].unique())
     styles = {count: Style.number(index) for index, count in enumerate(counts)}
     step = 0.3 / max(len(counts) - 1, 1)  # of a row, so that bars do not hide each other
+    beside = {count: (index - (len(counts) - 1) / 2) * step for index, count in enumerate(counts)}
     for row, (_, _, curve) in enumerate(curves):
-        for axes, column, scale in ((left, measure.column, 1), (efficiency, "efficiency", 100)):
-            axes.axhline(row, color=GRID, linewidth=1, zorder=0)
-            for index, point in curve.iterrows():
-                place, style = (
-                    (counts.index(point["world_size"]) - (len(counts) - 1) / 2) * step,
-                    styles[point["world_size"]],
-                )
-                if column == "efficiency" and point["world_size"] == 1 < len(counts):
-                    continue  # 100 % by definition
-                middle, bars = _with_bars(curve.loc[[index]], column, scale)
-                draw_points(axes, middle, [row + place], bars, style, bool(point["oversubscribed"]), across=True)
-                if column == measure.column and not point["first_epoch_only"]:
-                    axes.plot(point[measure.first_epoch], row + place, **CROSS | {"color": style.colour})
         single = curve.loc[curve["world_size"] == 1, measure.column].iloc[0]
-        several = curve.loc[curve["world_size"] > 1, "world_size"]
-        perfect = single * several if measure.more_is_better else single + 0 * several
-        left.plot(perfect, [row] * len(perfect), "|", color="black", ms=20, mew=2, zorder=4)
+        for axes in (left, efficiency):
+            axes.axhline(row, color=GRID, linewidth=1, zorder=0)
+        for count, point in curve.groupby("world_size"):
+            look = {"style": styles[count], "hollow": bool(point["oversubscribed"].any()), "across": True}
+            middle, bars = _with_bars(point, measure.column, 1)
+            draw_points(left, middle, [row + beside[count]], bars, **look)
+            if not point["first_epoch_only"].any():
+                left.plot(point[measure.first_epoch], [row + beside[count]], **CROSS | {"color": styles[count].colour})
+            if count > 1:  # a single rank is 100 % by definition
+                middle, bars = _with_bars(point, "efficiency", 100)
+                draw_points(efficiency, middle, [row + beside[count]], bars, **look)
+                perfect = single * (count if measure.more_is_better else 1)
+                left.plot(perfect, row + beside[count], **PERFECT_TICK)
     efficiency.axvline(100, **PERFECT | {"color": "black", "linewidth": 2})
     if measure.more_is_better and _wide(points):
         left.set_xscale("log")
@@ -192,7 +191,7 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     left.set_yticks(range(len(curves)), [curve.name for curve in curves])
     efficiency.set(xlabel="parallel efficiency (%)", xlim=(0, max(110, 108 * points["efficiency_max"].max())))
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
-    tick = Line2D([], [], color="black", marker="|", ls="", ms=16, mew=2, label=f"perfect scaling of the row: {own}")
+    tick = Line2D([], [], **PERFECT_TICK, label=f"perfect scaling of the row: {own}")
     handles = [
         handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False) for count, name in rank_counts(points)
     ]
