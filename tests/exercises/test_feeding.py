@@ -134,7 +134,7 @@ WRONG = {
     "nothing handed out": (ahead((HAND_OUT, "pass")), "`yield`, one at a time"),
     "the error swallowed": (
         ahead((WAIT, "try: batch = coming.result()\n            except OSError: return")),
-        "raises it again",
+        "raises the error again",
     ),
     "not for none": (ahead((FIRST, "coming = helper.submit(read, 0)")), "for n = 0"),
 }

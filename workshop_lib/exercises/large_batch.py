@@ -37,7 +37,8 @@ def rates_properties(observations: list) -> Iterator[Property]:
     by_recipe = observations[0]
     other = [rate for rates in by_recipe for rate in rates if not is_number(rate)]
     yield Property("it returns a number", not other, f"it returned {shown(other[0])}." if other else "")
-    during, after = [], []
+    during: list[tuple] = []
+    after: list[tuple] = []
     for recipe, rates in zip(RECIPES, by_recipe, strict=True):
         for step, rate in enumerate(rates):
             right = schedules.lr_at(step, STEPS, recipe.base_lr * recipe.workers, recipe.warmup_steps)
