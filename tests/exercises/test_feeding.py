@@ -80,6 +80,7 @@ RIGHT = {
 
 WRONG = {
     "header in the size": (bytes_((BYTES, f"header_bytes + {BYTES}")), "header is counted in"),
+    "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "header is counted in"),
     "fractions": (bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")), "`//` divides whole numbers"),
     "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
     "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "a pair, (offset, bytes)"),

@@ -37,7 +37,7 @@ class TestLargeBatch(Verdicts):
     wrong = {
         "constant until the peak": (
             lambda: answer(RATE, "return base_lr if step < warmup_steps else base_lr * workers"),
-            "It should climb",
+            "but should climb",
         ),
         "text": (lambda: answer(RATE, "return 'fast'"), "returned 'fast'"),
         "squares": (

@@ -30,7 +30,7 @@ WRONG = {
         "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
     },
     "smallest_batch": {
-        "rounded": ([("math.ceil", "round")], "Round up"),
+        "rounded": ([("math.ceil", "round")], "round up"),
         "nothing returned": ([("return ", "")], "`return` the number"),
     },
 }

@@ -163,11 +163,11 @@ WRONG = {
 NEVER_ENDS = {
     "1: allgather on rank 0 alone": (
         zero1((GATHER_1, f"if self.comm.rank == 0: {GATHER_1}")),
-        "same calls, in the same order",
+        "same calls in the same order",
     ),
     "2: rank 0 reduces the large ones alone": (
         zero2((REDUCE_2, f"if self.comm.rank == 1 and p.numel() > 20: p.grad = None; return\n{REDUCE_2}")),
-        "must call it for every parameter",
+        "once for every parameter",
     ),
 }
 

@@ -19,8 +19,7 @@ class File(NamedTuple):
     size: int
 
     def __str__(self) -> str:
-        ranks = f"{self.size} rank{'s' * (self.size > 1)}"
-        return f"{self.rows:,} rows of {self.row_bytes} bytes after a header of {self.header_bytes}, {ranks}"
+        return f"{self.rows:,} rows of {self.row_bytes} bytes, header of {self.header_bytes}, on {self.size} rank(s)"
 
 
 FILES = [File(12, 5, 16, 3), File(10, 5, 16, 4), File(60_000, 784, 16, 7), File(8, 3, 0, 1), File(2, 784, 16, 4)]
@@ -52,24 +51,16 @@ def parts_properties(observations: list) -> Iterator[Property]:
     by_file = observations[0]
     other = [part for parts in by_file for part in parts if not _is_pair(part)]
     yield Property("it returns two whole numbers", not other, _pair_hint(other[0]) if other else "")
-    firsts = [min(offset for offset, _ in parts) for parts in by_file]
-    wrong = [(file, first) for file, first in zip(FILES, firsts, strict=True) if first != file.header_bytes]
-    text = "the header belongs to nobody"
-    if wrong:
-        text += f": {wrong[0][0]}: the first part begins at {wrong[0][1]}"
-    yield Property(text, not wrong, evidence=wrong[:1])
-    for text, problem_with in (
+    for text, problem_of in (
+        ("the header belongs to nobody", _header),
         ("each part begins and ends between two rows", _torn),
         ("every row is read once, even where the ranks do not divide the rows", _cover),
         ("no rank reads two rows more than another", _balance),
     ):
-        problems = [
-            (parts, f"{text}: {file}: {problem}")
-            for file, parts in zip(FILES, by_file, strict=True)
-            if (problem := problem_with(file, parts))
-        ]
-        parts, failing = problems[0] if problems else (None, text)
-        yield Property(failing, not problems, evidence=parts)
+        problems = [(file, problem_of(file, parts)) for file, parts in zip(FILES, by_file, strict=True)]
+        problems = [(file, problem) for file, problem in problems if problem]
+        text += "".join(f": {file}: {problem}" for file, problem in problems[:1])
+        yield Property(text, not problems, evidence=problems[:1])
 
 
 def _is_pair(part) -> bool:
@@ -82,6 +73,11 @@ def _pair_hint(part) -> str:
     if isinstance(part, tuple | list) and len(part) == 2:
         return f"it returned {shown(part)}: `//` divides whole numbers, but `/` makes a fraction."
     return f"it returned {shown(part)}: return a pair, (offset, bytes)."
+
+
+def _header(file: File, parts: list) -> str:
+    first = min(offset for offset, _ in parts)
+    return "" if first == file.header_bytes else f"the first part begins at {first}"
 
 
 def _torn(file: File, parts: list) -> str:
@@ -116,18 +112,27 @@ def _even(rows: int, rank: int, size: int) -> tuple[int, int]:
     return rows * rank // size, rows * (rank + 1) // size
 
 
-def _my_bytes(
+def _up(rows: int, rank: int, size: int) -> tuple[int, int]:
+    return rank * -(-rows // size), (rank + 1) * -(-rows // size)
+
+
+def _down(rows: int, rank: int, size: int) -> tuple[int, int]:
+    return rank * (rows // size), (rank + 1) * (rows // size)
+
+
+def _part(
+    hint: str,
     share: Callable = _even,
-    offset: Callable = lambda header, first, row_bytes: header + first * row_bytes,
-    nbytes: Callable = lambda header, first, end, row_bytes: (end - first) * row_bytes,
-) -> Callable:
+    offset: Callable = lambda header, first, row: header + first * row,
+    nbytes: Callable = lambda header, first, end, row: (end - first) * row,
+) -> Mistake:
     """A wrong `my_bytes`, from the first and the end of a rank's rows, and what it makes of them."""
 
-    def my_bytes(rows: int, row_bytes: int, header: int, rank: int, size: int) -> tuple[int, int]:
+    def my_bytes(rows: int, row_bytes: int, header_bytes: int, rank: int, size: int) -> tuple[int, int]:
         first, end = share(rows, rank, size)
-        return offset(header, first, row_bytes), nbytes(header, first, end, row_bytes)
+        return offset(header_bytes, first, row_bytes), nbytes(header_bytes, first, end, row_bytes)
 
-    return my_bytes
+    return Mistake(my_bytes, hint)
 
 
 def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: int) -> tuple[int, int]:
@@ -135,79 +140,33 @@ def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: i
     return header + first, end - first
 
 
-_HEADER_COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
+_COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
 _BALANCE = (
     "all ranks wait for the one with the most rows. Give one of the rows left over to each of as many ranks, as "
     "`rows * rank // size` does."
 )
-my_bytes = Exercise(
-    "my_bytes",
-    observe_parts,
-    parts_properties,
-    [
-        Mistake(
-            _my_bytes(offset=lambda header, first, row_bytes: first * row_bytes),
-            "the header is there. Rank 0 would take its 16 bytes for pixels, and every image would be shifted.",
-        ),
-        Mistake(
-            _my_bytes(offset=lambda header, first, row_bytes: 2 * header + first * row_bytes),
-            "the header is counted twice in the offset.",
-        ),
-        Mistake(
-            _my_bytes(nbytes=lambda header, first, end, row_bytes: header + (end - first) * row_bytes), _HEADER_COUNTED
-        ),
-        Mistake(
-            _my_bytes(nbytes=lambda header, first, end, row_bytes: header + end * row_bytes),
-            "the header is counted in. Besides, the second number is a count of bytes, not where they end.",
-        ),
-        Mistake(
-            _my_bytes(nbytes=lambda header, first, end, row_bytes: end - first),
-            "that is the number of its rows: multiply it by `row_bytes`.",
-        ),
-        Mistake(
-            _my_bytes(offset=lambda header, first, row_bytes: header + first),
-            "the offset counts rows: multiply them by `row_bytes`, or a row is torn in two.",
-        ),
-        Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
-        Mistake(
-            _my_bytes(nbytes=lambda header, first, end, row_bytes: end * row_bytes),
-            "the second number should be a count of bytes, rather than where they end.",
-        ),
-        Mistake(
-            _my_bytes(lambda rows, rank, size: (rank * (rows // size), (rank + 1) * (rows // size))),
-            "`rows // size` leaves some rows over. Who reads them?",
-        ),
-        Mistake(
-            _my_bytes(lambda rows, rank, size: (rank * -(-rows // size), (rank + 1) * -(-rows // size))),
-            "the number of rows per rank is rounded up. Does the last rank take fewer?",
-        ),
-        Mistake(
-            _my_bytes(lambda rows, rank, size: (0, rows)),
-            "every rank reads all rows: begin where the rank before ends.",
-        ),
-        Mistake(
-            _my_bytes(lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1))),
-            "each rank also reads the first row of the next one: leave out the row at which that one begins.",
-        ),
-        Mistake(
-            _my_bytes(
-                lambda rows, rank, size: (
-                    rank * (rows // size),
-                    (rank + 1) * (rows // size) if rank < size - 1 else rows,
-                )
-            ),
-            _BALANCE,
-        ),
-        Mistake(
-            _my_bytes(
-                lambda rows, rank, size: (min(rows, rank * -(-rows // size)), min(rows, (rank + 1) * -(-rows // size)))
-            ),
-            _BALANCE,
-        ),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
-)
+_WRONG_PARTS = [
+    _part("the header is there, and rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
+    _part("the header is counted twice in the offset.", offset=lambda header, first, row: 2 * header + first * row),
+    _part(_COUNTED, nbytes=lambda header, first, end, row: header + (end - first) * row),
+    _part("that is the number of its rows: times `row_bytes`.", nbytes=lambda header, first, end, row: end - first),
+    _part("a row is torn in two: the offset counts rows, not bytes.", offset=lambda header, first, row: header + first),
+    Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
+    _part("return a count of bytes, rather than where they end.", nbytes=lambda header, first, end, row: end * row),
+    _part("`rows // size` leaves some rows over. Who reads them?", _down),
+    _part("the number of rows per rank is rounded up. Does the last rank take fewer?", _up),
+    _part("every rank reads all rows: begin where the rank before ends.", lambda rows, rank, size: (0, rows)),
+    _part(
+        "each rank also reads the first row of the next one: leave out the row at which that one begins.",
+        lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
+    ),
+    _part(
+        _BALANCE,
+        lambda rows, rank, size: (_down(rows, rank, size)[0], rows if rank == size - 1 else _down(rows, rank, size)[1]),
+    ),
+    _part(_BALANCE, lambda rows, rank, size: tuple(min(rows, row) for row in _up(rows, rank, size))),
+]
+my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False, stuck=ENDLESS_HINT)
 
 
 class Reader:
@@ -235,50 +194,31 @@ class Reader:
 
 @dataclass
 class Consumed:
-    """One loop over the batches.
+    """One loop over the batches."""
 
-    got: the batches that came. ahead: after each, how many more had been read or begun. overlapped: whether the next
-    read began while one was used. reads, outside: what was read, and asked for in vain. not_batches: what came instead
-    of batches. same_thread: whether the consumer's own thread read.
-    """
-
+    reads: list[int]
+    outside: list[int]  # what was asked for, but does not exist
     got: list[int | None] = field(default_factory=list)
-    ahead: list[int] = field(default_factory=list, compare=False)
-    overlapped: list[bool] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    outside: list[int] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list, compare=False)  # how many more had been read or begun
+    overlapped: list[bool] = field(default_factory=list)  # whether the next read began while one was used
     error: str = ""
-    not_batches: str = ""
-    same_thread: bool = False
+    not_batches: str = ""  # what came instead of batches
+    same_thread: bool = False  # whether the consumer's own thread read
 
     def __str__(self) -> str:
         error = f" and then {self.error}" if self.error else ", without an error" * bool(self.got)
         return f"{self.got}{error}"
 
 
-class Loops(NamedTuple):
+def observe_loops(comm, function: Callable) -> list[Consumed]:
     """What comes for several batches, for one, for none, and for several of which one cannot be read."""
-
-    several: Consumed
-    one: Consumed
-    none: Consumed
-    failing: Consumed
-
-
-def observe_loops(comm, function: Callable) -> Loops:
-    """What `function` hands out."""
-    return Loops(
-        _consumed(function, BATCHES),
-        _consumed(function, 1),
-        _consumed(function, 0),
-        _consumed(function, BATCHES, FAILS_AT),
-    )
+    return [_consumed(function, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
 
 
 def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consumed:
     """One loop over the batches, with pauses in which a prefetching reader gets on with the next ones."""
     read = Reader(n, fails_at)
-    loop = Consumed(reads=read.reads, outside=read.outside)
+    loop = Consumed(read.reads, read.outside)
     try:
         batches: Any = function(read, n)
         if not hasattr(batches, "__iter__"):

@@ -44,11 +44,11 @@ def rates_properties(observations: list) -> Iterator[Property]:
             right = schedules.lr_at(step, STEPS, recipe.base_lr * recipe.workers, recipe.warmup_steps)
             if not close(rate, right, ROUNDING):
                 (during if step < max(1, recipe.warmup_steps) else after).append((step, *recipe, rate, right))
-    yield _rates("after the warm-up, the rate is the base rate times the workers", after)
-    yield _rates("during the warm-up, it climbs to that in equal steps", during)
+    yield _all_right("after the warm-up, the rate is the base rate times the workers", after)
+    yield _all_right("during the warm-up, it climbs to that in equal steps", during)
 
 
-def _rates(text: str, wrong: list[tuple]) -> Property:
+def _all_right(text: str, wrong: list[tuple]) -> Property:
     """That no rate is wrong. Two wrong ones tell mistakes apart."""
     if wrong:
         step, base_lr, workers, warmup_steps, rate, right = wrong[0]
@@ -57,60 +57,45 @@ def _rates(text: str, wrong: list[tuple]) -> Property:
     return Property(text, not wrong, evidence=wrong[:2])
 
 
-def _climb(step: int, warmup_steps: int) -> float:
-    return min(1, (step + 1) / max(1, warmup_steps))
+def _climb(step: int, warmup: int) -> float:
+    return min(1, (step + 1) / max(1, warmup))
 
 
-def _from_zero(climb: Callable = _climb, peak: Callable = lambda base, workers: base * workers) -> Callable:
+def _rate(hint: str, climb: Callable = _climb, peak: Callable = lambda base, workers: base * workers) -> Mistake:
     """A wrong `learning_rate`, from the climb to 1 and the peak."""
-    return lambda step, base, workers, warmup: peak(base, workers) * climb(step, warmup)
+    return Mistake(lambda step, base, workers, warmup: peak(base, workers) * climb(step, warmup), hint)
 
 
-def _from_base(climb: Callable) -> Callable:
-    return lambda step, base, workers, warmup: base + (base * workers - base) * climb(step, warmup)
+def _from_base(hint: str, climb: Callable) -> Mistake:
+    """A wrong `learning_rate` that climbs from the base rate instead of 0."""
+    return Mistake(lambda step, base, workers, warmup: base + base * (workers - 1) * climb(step, warmup), hint)
 
 
 _BEYOND = "it climbs beyond the peak: stop with `min(…, 1)` or an `if`."
+_WASTED = "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`."
 _BASE = "it starts to climb at the base rate. Here it climbs from 0, by one part in each step."
+_WRONG_RATES = [
+    _rate("that is the rate of one worker: multiply it by the workers.", peak=lambda base, workers: base),
+    _rate("that is square-root scaling. Linear scaling multiplies by the workers.", peak=lambda b, n: b * math.sqrt(n)),
+    _rate(
+        "it is divided by the workers. With more workers there are fewer steps, so each has to be larger.",
+        peak=lambda base, workers: base / workers,
+    ),
+    _rate(_BEYOND, lambda step, warmup: (step + 1) / max(1, warmup)),
+    _rate(_BEYOND, lambda step, warmup: step / max(1, warmup)),
+    _rate("that is the peak already, so there is no warm-up.", lambda step, warmup: 1),
+    _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup - 1))),
+    _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup))),
+    _rate(
+        "it reaches the peak one step late: the last step of the warm-up should have it.",
+        lambda step, warmup: min(1, (step + 1) / (warmup + 1)),
+    ),
+    _from_base("it stays the same during the warm-up, but should climb.", lambda step, warmup: step >= warmup - 1),
+    _from_base(_BASE, _climb),
+    _from_base(_BASE, lambda step, warmup: _climb(step - 1, warmup)),
+]
 learning_rate = Exercise(
-    "learning_rate",
-    observe_rates,
-    rates_properties,
-    [
-        Mistake(
-            _from_zero(peak=lambda base, workers: base), "that is the rate of one worker: multiply it by the workers."
-        ),
-        Mistake(
-            _from_zero(peak=lambda base, workers: base * math.sqrt(workers)),
-            "that is square-root scaling. Linear scaling multiplies by the workers.",
-        ),
-        Mistake(
-            _from_zero(peak=lambda base, workers: base / workers),
-            "it is divided by the workers. With more workers there are fewer steps, so each has to be larger.",
-        ),
-        Mistake(_from_zero(lambda step, warmup: (step + 1) / max(1, warmup)), _BEYOND),
-        Mistake(_from_zero(lambda step, warmup: step / max(1, warmup)), _BEYOND),
-        Mistake(_from_zero(lambda step, warmup: 1), "that is the peak already, so there is no warm-up."),
-        *[
-            Mistake(
-                _from_zero(lambda step, warmup, less=less: min(1, step / max(1, warmup - less))),
-                "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`.",
-            )
-            for less in (0, 1)
-        ],
-        Mistake(
-            _from_base(lambda step, warmup: step >= warmup - 1),
-            "the rate stays the same during the warm-up. It should climb in each step.",
-        ),
-        Mistake(
-            _from_zero(lambda step, warmup: min(1, (step + 1) / (warmup + 1)) if step < warmup else 1),
-            "it reaches the peak one step late: the last step of the warm-up should have it.",
-        ),
-        Mistake(_from_base(_climb), _BASE),
-        Mistake(_from_base(lambda step, warmup: _climb(step - 1, warmup)), _BASE),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False, stuck=ENDLESS_HINT
 )
 
 
@@ -175,39 +160,27 @@ def layers_properties(observations: list) -> Iterator[Property]:
         yield Property(text, holds, hint, evidence=rate.returned)
 
 
-def _layer_rate(rate: Callable, norm: Callable = torch.norm) -> Callable:
-    """A wrong `layer_rate`, from the two norms and the trust, and what it takes for a norm."""
-    return lambda weights, gradient, trust: rate(norm(weights), norm(gradient), trust)
+def _layer(
+    hint: str, rate: Callable = lambda w, g: w / g, norm: Callable = torch.norm, trusted: bool = True
+) -> Mistake:
+    """A wrong `layer_rate`, from the two norms, and what it takes for a norm."""
+    return Mistake(lambda w, g, trust: (trust if trusted else 1) * rate(norm(w), norm(g)), hint)
 
 
 _NORM = "that isn't the norm: it is the square root of the sum of the squares, as `.norm()` gives it."
+_WRONG_LAYERS = [
+    _layer("‖w‖ / ‖∇w‖ is right, but multiply it by the trust coefficient.", trusted=False),
+    _layer("it is upside down: large gradients should give a small rate.", lambda w, g: g / w),
+    _layer("these are the squares of the norms: take the root, as `.norm()` does.", lambda w, g: (w / g) ** 2),
+    _layer("that is trust / ‖∇w‖: multiply by the norm of the weights.", lambda w, g: 1 / g),
+    _layer("that is trust × ‖w‖: divide by the norm of the gradient.", lambda w, g: w),
+    Mistake(
+        lambda w, g, trust: trust * w.norm() / g.norm() / math.sqrt(w.numel()),
+        "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
+    ),
+    _layer(_NORM, norm=lambda tensor: tensor.abs().max()),
+    _layer(_NORM, norm=lambda tensor: tensor.abs().sum()),
+]
 layer_rate = Exercise(
-    "layer_rate",
-    observe_layers,
-    layers_properties,
-    [
-        Mistake(
-            _layer_rate(lambda w, g, trust: w / g), "‖w‖ / ‖∇w‖ is right, but multiply it by the trust coefficient."
-        ),
-        Mistake(
-            _layer_rate(lambda w, g, trust: trust * g / w),
-            "it is upside down: large gradients should give a small rate.",
-        ),
-        Mistake(
-            _layer_rate(lambda w, g, trust: trust * (w / g) ** 2),
-            "these are the squares of the norms: take the root, as `.norm()` does.",
-        ),
-        Mistake(
-            _layer_rate(lambda w, g, trust: trust / g), "that is trust / ‖∇w‖: multiply by the norm of the weights."
-        ),
-        Mistake(_layer_rate(lambda w, g, trust: trust * w), "that is trust × ‖w‖: divide by the norm of the gradient."),
-        Mistake(
-            lambda weights, gradient, trust: trust * weights.norm() / gradient.norm() / math.sqrt(weights.numel()),
-            "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
-        ),
-        Mistake(_layer_rate(lambda w, g, trust: trust * w / g, lambda tensor: tensor.abs().max()), _NORM),
-        Mistake(_layer_rate(lambda w, g, trust: trust * w / g, lambda tensor: tensor.abs().sum()), _NORM),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False, stuck=ENDLESS_HINT
 )

@@ -52,53 +52,40 @@ def _trace(small_sq: float, big_sq: float, small: int, big: int) -> float:
     return (small_sq - big_sq) / (1 / small - 1 / big)
 
 
-def _estimates(square: Callable = _square, trace: Callable = _trace) -> Callable:
+def _estimates(hint: str, square: Callable = _square, trace: Callable = _trace) -> Mistake:
     """A wrong `noise_estimates`, from how it gets each of the two."""
-    return lambda *measured: (square(*measured), trace(*measured))
+    return Mistake(lambda *measured: (square(*measured), trace(*measured)), hint)
 
 
-_MEASURED = "that is one of the measured norms, and both contain noise. Combine the two equations."
+_MEASURED = "that is one of the measured norms, and both contain noise: combine the two equations."
 _SIGN = "the sign is the wrong way round."
 _UNDIVIDED = "divide by the difference of the two batches."
+# x is measured with a batch of a, and y with a batch of b.
+_WRONG_ESTIMATES = [
+    _estimates("the two are the other way round: |G|² comes first.", _trace, _square),
+    _estimates(_MEASURED, square=lambda x, y, a, b: y),
+    _estimates(_MEASURED, trace=lambda x, y, a, b: x),
+    _estimates(_SIGN, square=lambda *measured: -_square(*measured)),
+    _estimates(_SIGN, trace=lambda *measured: -_trace(*measured)),
+    _estimates(_UNDIVIDED, square=lambda x, y, a, b: b * y - a * x),
+    _estimates(_UNDIVIDED, trace=lambda x, y, a, b: (x - y) * a * b),
+    _estimates("multiply each norm by its own batch.", square=lambda x, y, a, b: (b * x - a * y) / (b - a)),
+    _estimates("divide the difference by 1/small_batch - 1/big_batch.", trace=lambda x, y, a, b: x - y),
+    _estimates("it takes big_sq for |G|², but that has noise too.", trace=lambda x, y, a, b: (x - y) * a),
+    _estimates(
+        "divide by 1/small_batch - 1/big_batch, don't multiply.", trace=lambda x, y, a, b: (x - y) * (1 / a - 1 / b)
+    ),
+    _estimates(
+        "in the equations tr(Σ) is divided by the batch, so its factors are 1/small_batch and 1/big_batch.",
+        trace=lambda x, y, a, b: (x - y) / (b - a),
+    ),
+    _estimates(
+        "that is the noise scale already. Return tr(Σ) itself: both estimates are averaged before you divide.",
+        trace=lambda *measured: _trace(*measured) / _square(*measured),
+    ),
+]
 noise_estimates = Exercise(
-    "noise_estimates",
-    observe_estimates,
-    estimates_properties,
-    [
-        Mistake(_estimates(_trace, _square), "the two are the other way round: |G|² comes first."),
-        Mistake(_estimates(square=lambda small_sq, big_sq, *_: big_sq), _MEASURED),
-        Mistake(_estimates(trace=lambda small_sq, *_: small_sq), _MEASURED),
-        Mistake(_estimates(square=lambda *measured: -_square(*measured)), _SIGN),
-        Mistake(_estimates(trace=lambda *measured: -_trace(*measured)), _SIGN),
-        Mistake(_estimates(square=lambda a_sq, b_sq, a, b: b * b_sq - a * a_sq), _UNDIVIDED),
-        Mistake(_estimates(trace=lambda a_sq, b_sq, a, b: (a_sq - b_sq) * a * b), _UNDIVIDED),
-        Mistake(
-            _estimates(square=lambda a_sq, b_sq, a, b: (b * a_sq - a * b_sq) / (b - a)),
-            "multiply each norm by its own batch, not by the other one.",
-        ),
-        Mistake(
-            _estimates(trace=lambda a_sq, b_sq, *_: a_sq - b_sq),
-            "that is the difference of the norms: divide it by 1/small_batch - 1/big_batch.",
-        ),
-        Mistake(
-            _estimates(trace=lambda a_sq, b_sq, a, b: (a_sq - b_sq) * a),
-            "this takes big_sq for |G|², but the big batch has noise too.",
-        ),
-        Mistake(
-            _estimates(trace=lambda a_sq, b_sq, a, b: (a_sq - b_sq) * (1 / a - 1 / b)),
-            "divide by 1/small_batch - 1/big_batch, don't multiply.",
-        ),
-        Mistake(
-            _estimates(trace=lambda a_sq, b_sq, a, b: (a_sq - b_sq) / (b - a)),
-            "in the equations tr(Σ) is divided by the batch, so its factors are 1/small_batch and 1/big_batch.",
-        ),
-        Mistake(
-            _estimates(trace=lambda *measured: _trace(*measured) / _square(*measured)),
-            "that is the noise scale already. Return tr(Σ) itself: both estimates are averaged before you divide.",
-        ),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False, stuck=ENDLESS_HINT
 )
 
 
@@ -166,10 +153,11 @@ def _listed(values: np.ndarray) -> str:
 
 
 def _compress(
+    hint: str,
     size: Callable = lambda gradient, total: np.abs(total),
     values: Callable = lambda gradient, total: total,
     keep: Callable = lambda gradient, total, sent: total - sent,
-) -> Callable:
+) -> Mistake:
     """A wrong `compress`: by what it chooses places, which values it sends from there, and what it keeps."""
 
     def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
@@ -178,41 +166,25 @@ def _compress(
         sent[places] = total[places]
         return values(gradient, total)[places], places, keep(gradient, total, sent)
 
-    return compress
+    return Mistake(compress, hint)
 
 
-_LOST = "what it kept before is gone unless it was sent now. Start from gradient + residual."
+_LOST = "what it kept before is gone unless it was sent now: start from gradient + residual."
+_WRONG_COMPRESSIONS = [
+    _compress("large negative values count as much: compare magnitudes, `np.abs`.", lambda gradient, total: total),
+    _compress("those are the smallest.", lambda gradient, total: -np.abs(total)),
+    _compress(
+        "it chooses by the gradient alone, so what it kept never gets its turn: choose by gradient + residual.",
+        lambda gradient, total: np.abs(gradient),
+    ),
+    _compress("what was kept is due now: send gradient + residual.", values=lambda gradient, total: gradient),
+    _compress("send the values with their signs.", values=lambda gradient, total: np.abs(total)),
+    _compress("it drops what was not sent: keep it.", keep=lambda gradient, total, sent: 0 * total),
+    _compress("what it sent is kept, and sent twice: set it to 0.", keep=lambda gradient, total, sent: total),
+    _compress(_LOST, keep=lambda gradient, total, sent: np.where(sent == 0, gradient, 0)),
+    _compress(_LOST, keep=lambda gradient, total, sent: gradient - sent),
+    _compress("that is what it sent: keep the rest.", keep=lambda gradient, total, sent: sent),
+]
 compress = Exercise(
-    "compress",
-    observe_compress,
-    compress_properties,
-    [
-        Mistake(
-            _compress(size=lambda gradient, total: total),
-            "it compares signed values, but large negative ones count as much: use `np.abs`.",
-        ),
-        Mistake(_compress(size=lambda gradient, total: -np.abs(total)), "those are the smallest."),
-        Mistake(
-            _compress(size=lambda gradient, total: np.abs(gradient)),
-            "it chooses by the gradient alone, so what it kept never gets its turn: choose by gradient + residual.",
-        ),
-        Mistake(
-            _compress(values=lambda gradient, total: gradient),
-            "those values are the gradient's alone. What was kept is due now, so send gradient + residual.",
-        ),
-        Mistake(
-            _compress(values=lambda gradient, total: np.abs(total)),
-            "choose by magnitude, but send the values with their signs.",
-        ),
-        Mistake(_compress(keep=lambda gradient, total, sent: 0 * total), "it drops what was not sent: keep it."),
-        Mistake(
-            _compress(keep=lambda gradient, total, sent: total),
-            "it also keeps what it sent, which would then be sent twice: set those places to 0.",
-        ),
-        Mistake(_compress(keep=lambda gradient, total, sent: np.where(sent == 0, gradient, 0)), _LOST),
-        Mistake(_compress(keep=lambda gradient, total, sent: gradient - sent), _LOST),
-        Mistake(_compress(keep=lambda gradient, total, sent: sent), "that is what it sent: keep the rest."),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False, stuck=ENDLESS_HINT
 )

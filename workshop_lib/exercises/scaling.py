@@ -58,124 +58,68 @@ def _is_pair(value) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
 
 
-def _typical_s(run: list) -> float:
+def _after_first(run: list) -> float:
     return mean(run[1:])
 
 
 def _table(
-    typical_s: Callable = lambda runs: median(map(_typical_s, runs)),
-    speedup: Callable = lambda seconds, n: seconds[1] / seconds[n],
-    efficiency: Callable = lambda speedup, n, table: speedup / n,
-) -> Callable:
-    """A wrong `scaling_table`, from the seconds of a number of ranks, and what it makes of them."""
+    hint: str,
+    typical: Callable = lambda runs: median(map(_after_first, runs)),
+    speedup: Callable = lambda s, n: s[1] / s[n],
+    efficiency: Callable = lambda speedup, n: speedup / n,
+) -> Mistake:
+    """A wrong `scaling_table`, from the typical seconds of a number of ranks, and what it makes of them."""
 
-    def scaling_table(runs_by_n: dict) -> dict:
-        seconds = {n: typical_s(runs) for n, runs in runs_by_n.items()}
-        speedups = {n: speedup(seconds, n) for n in seconds}
-        return {n: (speedups[n], efficiency(speedups[n], n, seconds)) for n in seconds}
+    def scaling_table(seconds: dict) -> dict:
+        typical_s = {n: typical(runs) for n, runs in seconds.items()}
+        speedups = {n: speedup(typical_s, n) for n in typical_s}
+        return {n: (speedups[n], efficiency(speedups[n], n)) for n in typical_s}
 
-    return scaling_table
+    return Mistake(scaling_table, hint)
 
 
-_FIRST_EPOCH = "the first epoch is in it. Take the epochs after it, `run[1:]`."
-_TYPICAL = [
-    Mistake(_table(lambda runs: median(map(mean, runs))), _FIRST_EPOCH),
-    Mistake(_table(lambda runs: median(s for run in runs for s in run)), _FIRST_EPOCH),
-    Mistake(
-        _table(lambda runs: mean(map(mean, runs))),
-        "the first epoch is in it, so take `run[1:]`. And take the median of the runs, not their mean.",
+_FIRST = "the first epoch is in it: take the epochs after it, `run[1:]`."
+_WRONG_TABLES = [
+    _table(_FIRST, lambda runs: median(map(mean, runs))),
+    _table(_FIRST, lambda runs: median(s for run in runs for s in run)),
+    _table("leave out the first epoch, and take the median, not the mean.", lambda runs: mean(map(mean, runs))),
+    _table("leave out the first epoch, and take the median, not the fastest.", lambda runs: min(map(mean, runs))),
+    _table("it uses only the first epochs. Leave those out: `run[1:]`.", lambda runs: median(run[0] for run in runs)),
+    _table("chance can make a run fast as well as slow: take the median.", lambda runs: min(map(_after_first, runs))),
+    _table(
+        "it uses the slowest run, or the one in the middle without sorting them first: take the median.",
+        lambda runs: max(map(_after_first, runs)),
     ),
-    Mistake(
-        _table(lambda runs: min(map(mean, runs))),
-        "the first epoch is in it, so take `run[1:]`. And take the median run, not the fastest.",
+    _table("a single slow run can spoil a mean: take the median.", lambda runs: mean(map(_after_first, runs))),
+    _table("it uses only the first run: take the median of all.", lambda runs: _after_first(runs[0])),
+    _table("it uses only the last run: take the median of all.", lambda runs: _after_first(runs[-1])),
+    _table("it uses only the second epoch: take all after the first.", lambda runs: median(run[1] for run in runs)),
+    _table("it uses only the last epoch: take all after the first.", lambda runs: median(run[-1] for run in runs)),
+    _table("it is upside down: divide the seconds on 1 rank by those on N.", speedup=lambda s, n: s[n] / s[1]),
+    _table(
+        "each is compared with the number of ranks before it, but the baseline is always 1 rank.",
+        speedup=lambda s, n: s[max(1, n // 2)] / s[n],
     ),
-    Mistake(
-        _table(lambda runs: median(run[0] for run in runs)),
-        "it uses only the first epochs. Those are the ones to leave out: `run[1:]`.",
+    _table("the baseline is 1 rank, not the largest number of ranks.", speedup=lambda s, n: s[4] / s[n]),
+    _table(
+        "the baseline is 1 rank, wherever it stands, not whatever comes first in the dictionary.",
+        speedup=lambda s, n: next(iter(s.values())) / s[n],
     ),
-    Mistake(
-        _table(lambda runs: min(map(_typical_s, runs))),
-        "it uses the fastest run, but chance can make a run fast as well as slow. Take the median.",
-    ),
-    Mistake(
-        _table(lambda runs: max(map(_typical_s, runs))),
-        "it uses the slowest run, or the one in the middle without sorting them first. Take the median.",
-    ),
-    Mistake(
-        _table(lambda runs: mean(map(_typical_s, runs))),
-        "it uses the mean of the runs, which a single slow run can spoil. Take the median.",
-    ),
-    Mistake(_table(lambda runs: _typical_s(runs[0])), "it uses only the first run. Take the median of all of them."),
-    Mistake(_table(lambda runs: _typical_s(runs[-1])), "it uses only the last run. Take the median of all of them."),
-    Mistake(
-        _table(lambda runs: median(run[1] for run in runs)),
-        "it uses only the second epoch of each run. Take all after the first, `run[1:]`.",
-    ),
-    Mistake(
-        _table(lambda runs: median(run[-1] for run in runs)),
-        "it uses only the last epoch of each run. Take all after the first, `run[1:]`.",
-    ),
-]
-_SPEEDUPS = [
-    Mistake(
-        _table(speedup=lambda seconds, n: seconds[n] / seconds[1]),
-        "it is upside down: divide the seconds on 1 rank by those on N.",
-    ),
-    Mistake(
-        _table(speedup=lambda seconds, n: seconds[max(1, n // 2)] / seconds[n]),
-        "each is compared with the number of ranks before it. The baseline is always 1 rank.",
-    ),
-    Mistake(
-        _table(speedup=lambda seconds, n: seconds[4] / seconds[n]),
-        "each is compared with the largest number of ranks. The baseline is 1 rank, `seconds[1]`.",
-    ),
-    Mistake(
-        _table(speedup=lambda seconds, n: next(iter(seconds.values())) / seconds[n]),
-        "each is compared with whatever comes first in the dictionary. The baseline is 1 rank, wherever that is.",
-    ),
-    Mistake(_table(speedup=lambda seconds, n: seconds[n]), "those are seconds: divide the seconds on 1 rank by them."),
-    Mistake(
-        _table(speedup=lambda seconds, n: seconds[1] / seconds[n] / n),
-        "that is the efficiency. Speed-up comes first, and isn't divided by the number of ranks.",
-    ),
-    Mistake(
-        _table(speedup=lambda seconds, n: 100 * (seconds[1] / seconds[n] - 1)),
+    _table("those are seconds: divide the seconds on 1 rank by them.", speedup=lambda s, n: s[n]),
+    _table("that is the efficiency, but the speed-up comes first.", speedup=lambda s, n: s[1] / s[n] / n),
+    _table(
         "that is by how many per cent it is faster. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
+        speedup=lambda s, n: 100 * (s[1] / s[n] - 1),
     ),
-]
-_EFFICIENCIES = [
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: speedup),
-        "that is the speed-up again. Efficiency is speed-up divided by the number of ranks.",
-    ),
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: speedup * n),
-        "the speed-up is multiplied by the number of ranks: divide it.",
-    ),
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: 100 * speedup / n),
-        "that is in per cent. Give it as a fraction, where 1 is perfect.",
-    ),
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: n / speedup),
-        "it is upside down: divide the speed-up by the number of ranks.",
-    ),
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: speedup / max(table)),
-        "every speed-up is divided by the largest number of ranks: divide each by its own.",
-    ),
-    Mistake(
-        _table(efficiency=lambda speedup, n, table: speedup / (n if n > 2 else 1)),
-        "on 2 ranks it isn't divided by 2: divide each speed-up by its own number of ranks.",
-    ),
+    _table("that is the speed-up again: divide it by the number of ranks.", efficiency=lambda speedup, n: speedup),
+    _table("divide by the number of ranks, don't multiply.", efficiency=lambda speedup, n: speedup * n),
+    _table("give it as a fraction, where 1 is perfect.", efficiency=lambda speedup, n: 100 * speedup / n),
+    _table("it is upside down: speed-up divided by ranks.", efficiency=lambda speedup, n: n / speedup),
+    _table("divide each by its own number of ranks, not by the largest.", efficiency=lambda speedup, n: speedup / 4),
+    _table("on 2 ranks it isn't divided by 2.", efficiency=lambda speedup, n: speedup / (n if n > 2 else 1)),
 ]
 scaling_table = Exercise(
-    "scaling_table",
-    observe_tables,
-    tables_properties,
-    [*_TYPICAL, *_SPEEDUPS, *_EFFICIENCIES],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False, stuck=ENDLESS_HINT
 )
 
 # (speed-up, ranks, the share of the work that was not shared out)
@@ -204,43 +148,28 @@ def fractions_properties(observations: list) -> Iterator[Property]:
         yield Property(text + otherwise, holds, evidence=fraction)
 
 
-def _solved(speedup: float, n: int) -> float:
-    return (1 / speedup - 1 / n) / (1 - 1 / n)
+def _solved(s: float, n: int) -> float:
+    return (1 / s - 1 / n) / (1 - 1 / n)
 
 
 _SOLVE = "Solve 1/S = f + (1 - f)/n for f."
+_WRONG_FRACTIONS = [
+    Mistake(lambda s, n: 1 / s - 1 / n, "divide this by 1 - 1/n, because the f in (1 - f)/n counts as well."),
+    Mistake(lambda s, n: 1 / s, f"that is 1/S (if you divided with `1 // n`: that is 0). {_SOLVE}"),
+    Mistake(lambda s, n: s / n, f"that is the efficiency. {_SOLVE}"),
+    Mistake(lambda s, n: 1 - s / n, f"that is 1 minus the efficiency. {_SOLVE}"),
+    Mistake(lambda s, n: 1 / (s + (1 - s) / n), f"that is Amdahl's law with the speed-up in place of f. {_SOLVE}"),
+    Mistake(lambda s, n: 1 - _solved(s, n), "that is the share that the ranks share out: f is 1 minus it."),
+    Mistake(lambda s, n: -_solved(s, n), "the sign is the wrong way round."),
+    Mistake(
+        lambda s, n: (n - s) / (n - 1),
+        "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
+    ),
+    Mistake(lambda s, n: 100 * _solved(s, n), "give it as a fraction, not in per cent."),
+    Mistake(lambda s, n: max(0, _solved(s, n)), "don't cut it off: below 0 it says that the measurement is wrong."),
+]
 serial_fraction = Exercise(
-    "serial_fraction",
-    observe_fractions,
-    fractions_properties,
-    [
-        Mistake(
-            lambda speedup, n: 1 / speedup - 1 / n, "divide this by 1 - 1/n, because the f in (1 - f)/n counts as well."
-        ),
-        Mistake(lambda speedup, n: 1 / speedup, f"that is 1/S (if you divided with `1 // n`: that is 0). {_SOLVE}"),
-        Mistake(lambda speedup, n: speedup / n, f"that is the efficiency. {_SOLVE}"),
-        Mistake(lambda speedup, n: 1 - speedup / n, f"that is 1 minus the efficiency. {_SOLVE}"),
-        Mistake(
-            lambda speedup, n: 1 / (speedup + (1 - speedup) / n),
-            f"that is Amdahl's law with the speed-up in place of f. {_SOLVE}",
-        ),
-        Mistake(
-            lambda speedup, n: 1 - _solved(speedup, n),
-            "that is the share of the work that the ranks share out. The serial fraction is 1 minus it.",
-        ),
-        Mistake(lambda speedup, n: -_solved(speedup, n), "the sign is the wrong way round."),
-        Mistake(
-            lambda speedup, n: (n - speedup) / (n - 1),
-            "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
-        ),
-        Mistake(lambda speedup, n: 100 * _solved(speedup, n), "give it as a fraction, not in per cent."),
-        Mistake(
-            lambda speedup, n: max(0, _solved(speedup, n)),
-            "don't cut it off: a value below 0 says that something is wrong with the measurement.",
-        ),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False, stuck=ENDLESS_HINT
 )
 
 NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
@@ -270,74 +199,38 @@ def batches_properties(observations: list) -> Iterator[Property]:
 
 
 def _batch(
+    hint: str,
     communication_s: Callable = lambda message_bytes, latency_s, s_per_byte: latency_s + s_per_byte * message_bytes,
-    computing_s: Callable = lambda communication_s, share: communication_s * (1 - share) / share,
+    computing: Callable = lambda share: (1 - share) / share,
     samples_s: Callable = lambda computing_s, t0_s: computing_s - t0_s,
     whole: Callable = lambda samples: max(1, math.ceil(samples)),
-) -> Callable:
-    """A wrong `smallest_batch`: how long a step communicates and computes, how much of that the samples have to
-    fill, and how their number is made a whole one."""
+) -> Mistake:
+    """A wrong `smallest_batch`: how long a step communicates, how many times as long it computes, how much of that
+    the samples have to fill, and how their number is made a whole one."""
 
     def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-        computing = computing_s(communication_s(message_bytes, latency_s, s_per_byte), share)
-        return whole(samples_s(computing, t0_s) / t1_s)
+        computing_s = communication_s(message_bytes, latency_s, s_per_byte) * computing(share)
+        return whole(samples_s(computing_s, t0_s) / t1_s)
 
-    return smallest_batch
+    return Mistake(smallest_batch, hint)
 
 
-_NO_SAMPLE = "there is no batch smaller than one sample: `max(1, …)`."
+_ONE_SAMPLE = "there is no batch smaller than one sample: `max(1, …)`."
+_WRONG_BATCHES = [
+    _batch("one sample less is too few: round up, with `math.ceil`.", whole=lambda samples: max(1, int(samples))),
+    _batch("the share is of the whole step, T_comm + T_compute.", computing=lambda share: 1 / share),
+    _batch("a step takes t0 even without any sample.", samples_s=lambda computing_s, t0_s: computing_s),
+    _batch("take t0 off what the samples have to fill.", samples_s=lambda computing_s, t0_s: computing_s + t0_s),
+    _batch("the latency is missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: b * m),
+    _batch("the bytes are missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: a),
+    _batch("`message_bytes` are bytes already: leave out the factor of 4.", lambda m, a, b: a + 4 * b * m),
+    _batch("then *computing* takes that share of the step.", computing=lambda share: share / (1 - share)),
+    _batch("computing takes (1 - share)/share times as long as communication.", computing=lambda share: 1 - share),
+    _batch("that is right only for a share of 20 %: use the argument `share`.", computing=lambda share: 4),
+    _batch(_ONE_SAMPLE, whole=math.ceil),
+    _batch(_ONE_SAMPLE, whole=lambda samples: max(0, math.ceil(samples))),
+    _batch("a batch of one sample is large enough here.", whole=lambda samples: max(2, math.ceil(samples))),
+]
 smallest_batch = Exercise(
-    "smallest_batch",
-    observe_batches,
-    batches_properties,
-    [
-        Mistake(
-            _batch(whole=lambda samples: max(1, math.floor(samples))),
-            "with one sample less than needed, communication takes a little more than that share. Round up, with "
-            "`math.ceil`.",
-        ),
-        Mistake(
-            _batch(computing_s=lambda communication_s, share: communication_s / share),
-            "that makes communication a share of *computing*. The step is both, T_comm + T_compute.",
-        ),
-        Mistake(
-            _batch(samples_s=lambda computing_s, t0_s: computing_s),
-            "a step computes for t0 + t1 B, and it takes t0 even without any sample.",
-        ),
-        Mistake(
-            _batch(samples_s=lambda computing_s, t0_s: computing_s + t0_s),
-            "a step computes for t0 + t1 B, so take t0 off what the samples have to fill.",
-        ),
-        Mistake(
-            _batch(lambda message_bytes, latency_s, s_per_byte: s_per_byte * message_bytes),
-            "the latency is missing: an allreduce takes latency + bytes × seconds per byte.",
-        ),
-        Mistake(
-            _batch(lambda message_bytes, latency_s, s_per_byte: latency_s),
-            "the bytes are missing: an allreduce takes latency + bytes × seconds per byte.",
-        ),
-        Mistake(
-            _batch(lambda message_bytes, latency_s, s_per_byte: latency_s + 4 * s_per_byte * message_bytes),
-            "`message_bytes` are bytes already, so leave out the factor of 4.",
-        ),
-        Mistake(
-            _batch(computing_s=lambda communication_s, share: communication_s * share / (1 - share)),
-            "that is the batch with which *computing* takes that share of the step.",
-        ),
-        Mistake(
-            _batch(computing_s=lambda communication_s, share: communication_s * (1 - share)),
-            "communication is `share` of the step and computing the rest, (1 - share)/share times as long.",
-        ),
-        Mistake(
-            _batch(computing_s=lambda communication_s, share: communication_s * 4),
-            "that is right only for a share of 20 %: use the argument `share`.",
-        ),
-        Mistake(_batch(whole=math.ceil), _NO_SAMPLE),
-        Mistake(_batch(whole=lambda samples: max(0, math.ceil(samples))), _NO_SAMPLE),
-        Mistake(
-            _batch(whole=lambda samples: max(2, math.ceil(samples))), "a batch of one sample is large enough here."
-        ),
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False, stuck=ENDLESS_HINT
 )

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ def _optimizer(parameters: Iterable) -> torch.optim.Optimizer:
 
 
 def _samples(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs float64 [SAMPLES, 5] and labels int64 [SAMPLES]."""
     random = torch.Generator().manual_seed(100 * step + rank)
     inputs = torch.randn(SAMPLES, 5, generator=random, dtype=torch.float64) * (1 + rank)
     return inputs, torch.randint(3, (SAMPLES,), generator=random)
@@ -64,77 +63,62 @@ def _alone(size: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Steps:
-    """What STEPS steps with the learner's class did on one rank.
+    """What STEPS steps with the learner's class did on one rank."""
 
-    weights: after each step. state_bytes: of the optimizer. held_bytes: of gradients, after the first backward;
-    held_most_bytes: at any time. sent_bytes: per step, of which sent_in_backward_bytes.
-    """
-
-    weights: list[np.ndarray]
-    state_bytes: int
-    held_bytes: int
-    held_most_bytes: int
-    sent_bytes: float
-    sent_in_backward_bytes: float
+    weights: list[np.ndarray]  # after each step
+    state_bytes: int  # of the optimizer
+    held_bytes: int  # of gradients, after backward
+    held_most_bytes: int  # of gradients, at any time
+    sent_bytes: float  # per step
+    sent_in_backward_bytes: float  # of these
 
 
 def observe_steps(comm, make: Callable) -> Steps:
     """Train a few steps with the learner's class, on the rank's own samples."""
     model, counting = _network(), CountingComm(comm)
     zero: Any = None
-    held_bytes: list[int] = []
     weights: list[np.ndarray] = []
+    held_bytes: list[int] = []  # while the gradients of a step come, and after them
+    in_backward_bytes = 0
 
-    def count_held(_=None) -> int:
-        owned = [] if zero is None else [p for group in zero.optimizer.param_groups for p in group["params"]]
-        everything = {id(p): p for p in [*model.parameters(), *owned]}
+    def count_held(*_) -> None:
+        shares = [] if zero is None else [p for group in zero.optimizer.param_groups for p in group["params"]]
+        everything = {id(p): p for p in [*model.parameters(), *shares]}
         held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
-        return held_bytes[-1]
 
     for parameter in model.parameters():  # before the class registers its own: these are called first
         parameter.register_post_accumulate_grad_hook(count_held)
     zero = make(model, counting, _optimizer)
-    held_after, in_backward, before = [], 0, counting.bytes_sent
+    before = counting.bytes_sent
     for step in range(STEPS):
-        for group in zero.optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = None  # what the step before has left is not held against this one
+        zero.optimizer.zero_grad()  # what the step before has left is not held against this one
         sent = counting.bytes_sent
         _backward(model, [comm.rank], step)
-        held_after.append(count_held())
-        in_backward += counting.bytes_sent - sent
+        count_held()
+        in_backward_bytes += counting.bytes_sent - sent
         zero.step()
         weights.append(_weights(model))
     states = [value for state in zero.optimizer.state.values() for value in state.values()]
     return Steps(
         weights,
         state_bytes=sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
-        held_bytes=held_after[0],
+        held_bytes=held_bytes[-1],
         held_most_bytes=max(held_bytes),
         sent_bytes=(counting.bytes_sent - before) / STEPS,
-        sent_in_backward_bytes=in_backward / STEPS,
+        sent_in_backward_bytes=in_backward_bytes / STEPS,
     )
 
 
-def zero1_properties(ranks: list[Steps]) -> Iterator[Property]:
-    whole = _padded_bytes([sum(p.numel() for p in _network().parameters())], len(ranks))
-    yield from _weights_are_right(ranks)
-    yield _state_is_shared(ranks, whole)
-    yield _little_is_sent(ranks, whole)
-
-
-def zero2_properties(ranks: list[Steps]) -> Iterator[Property]:
+def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
+    """What must hold of Zero1, which has one buffer for all parameters together, or of Zero2, which has one for each.
+    Buffers in float64 are padded so that they divide by the ranks."""
     counts = [p.numel() for p in _network().parameters()]
-    whole = _padded_bytes(counts, len(ranks))
+    whole = sum(8 * (n + -n % len(ranks)) for n in ([sum(counts)] if together else counts))
     yield from _weights_are_right(ranks)
-    yield from _gradients_are_shared(ranks, whole // len(ranks), max(counts))
+    if not together:
+        yield from _gradients_are_shared(ranks, whole // len(ranks), max(counts))
     yield _state_is_shared(ranks, whole)
     yield _little_is_sent(ranks, whole)
-
-
-def _padded_bytes(counts: list[int], size: int) -> int:
-    """Bytes of buffers in float64 that hold this many weights each, padded so that they divide by the ranks."""
-    return sum(8 * (n + -n % size) for n in counts)
 
 
 def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
@@ -211,105 +195,71 @@ def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Itera
     yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
 
-@dataclass
-class _Bucket:
-    """Some parameters in one buffer, of which this rank updates a part."""
-
-    parameters: list[nn.Parameter]
-    comm: CountingComm
-    weights: torch.Tensor = field(init=False)
-    share: nn.Parameter = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weights = self._padded(self.parameters)
-        vector_to_parameters(self.weights, self.parameters)
-        self.share = nn.Parameter(self.weights[ring.part(len(self.weights), self.comm.rank, self.comm.size)])
-
-    def _padded(self, tensors: Iterable) -> torch.Tensor:
-        flat = parameters_to_vector(tensors).detach()
-        return pad(flat, (0, -len(flat) % self.comm.size))
-
-    def gradient(self) -> np.ndarray:
-        return self._padded(p.grad for p in self.parameters).numpy()
-
-
-def _wrong_zero(together: bool, mean: Callable) -> Callable:
-    """A wrong `Zero1` (all parameters together) or `Zero2`: `mean(comm, flat)` is what it takes for the mean of its
-    part of all ranks' gradients."""
-
-    class Zero:
-        def __init__(self, model: nn.Module, comm: CountingComm, make_optimizer: Callable):
-            self.comm, parameters = comm, list(model.parameters())
-            self.buckets = [_Bucket(of, comm) for of in ([parameters] if together else [[p] for p in parameters])]
-            self.optimizer = make_optimizer(bucket.share for bucket in self.buckets)
-
-        def step(self) -> None:
-            for bucket in self.buckets:
-                bucket.share.grad = torch.from_numpy(mean(self.comm, bucket.gradient()))
-            self.optimizer.step()
-            for bucket in self.buckets:
-                ring.allgather(self.comm, bucket.weights.numpy())
-
-    return Zero
-
-
-def _part_of(comm, flat: np.ndarray, rank: int) -> np.ndarray:
-    return flat[ring.part(len(flat), rank, comm.size)].copy()
+def _own(comm, flat: np.ndarray) -> np.ndarray:
+    return flat[ring.part(len(flat), comm.rank, comm.size)].copy()
 
 
 def _of_rank_0(comm, flat: np.ndarray) -> np.ndarray:
     """Rank 0's part of the mean, on every rank."""
     flat[ring.part(len(flat), comm.rank, comm.size)] = ring.reduce_scatter(comm, flat) / comm.size
     ring.allgather(comm, flat)
-    return _part_of(comm, flat, 0)
+    return flat[ring.part(len(flat), 0, comm.size)].copy()
 
 
-def _gradient_mistakes(together: bool) -> list[Mistake]:
-    """What can be wrong with the gradient of a share."""
-    own = (
-        "each part is updated with the gradient of the one rank that owns it, so the other ranks' samples don't count. "
-        "`ring.reduce_scatter` adds up all ranks' gradients."
-    )
-    mistakes: list[tuple[Callable, str]] = [
-        (lambda comm, flat: _part_of(comm, flat, comm.rank), own),
-        (lambda comm, flat: _part_of(comm, flat, comm.rank) / comm.size, own),
-        (ring.reduce_scatter, "the gradient is the sum over ranks, not the mean: divide by `self.comm.size`."),
-        (
-            lambda comm, flat: ring.reduce_scatter(comm, flat) / comm.size**2,
-            "the gradient is too small, because the number of ranks is divided by twice.",
-        ),
-        (
-            _of_rank_0,
-            "only the part of rank 0 is right, because every part is updated with that part's gradients. What "
-            "`reduce_scatter` returns is the part of the rank that calls it.",
-        ),
-    ]
-    return [Mistake(_wrong_zero(together, mean), hint) for mean, hint in mistakes]
+_OWN = (
+    "each part is updated with the gradient of the one rank that owns it, so the other ranks' samples don't count. "
+    "`ring.reduce_scatter` adds up all ranks' gradients."
+)
+_WRONG_GRADIENTS: list[tuple[Callable, str]] = [
+    (_own, _OWN),
+    (lambda comm, flat: _own(comm, flat) / comm.size, _OWN),
+    (ring.reduce_scatter, "the gradient is the sum over ranks, not the mean: divide by `self.comm.size`."),
+    (lambda comm, flat: ring.reduce_scatter(comm, flat) / comm.size**2, "the number of ranks is divided by twice."),
+    (
+        _of_rank_0,
+        "only the part of rank 0 is right: its gradients update every part. Each rank needs those of its own part.",
+    ),
+]
+
+
+def _wrong_zero(together: bool, mean: Callable) -> Callable:
+    """What takes the steps of a wrong `Zero1` (parts of all parameters together) or `Zero2`, without sharing any state.
+
+    mean(comm, flat): what it takes for the mean of its part of all ranks' gradients.
+    """
+
+    class Zero:
+        def __init__(self, model: nn.Module, comm: CountingComm, make_optimizer: Callable):
+            self.comm, self.parameters = comm, list(model.parameters())
+            self.optimizer = make_optimizer(self.parameters)
+
+        def step(self) -> None:
+            for bucket in [self.parameters] if together else [[p] for p in self.parameters]:
+                gradients = [p.grad for p in bucket if p.grad is not None]
+                flat = parameters_to_vector(gradients)
+                padded = pad(flat, (0, -len(flat) % self.comm.size)).numpy()
+                padded[ring.part(len(padded), self.comm.rank, self.comm.size)] = mean(self.comm, padded)
+                ring.allgather(self.comm, padded)
+                vector_to_parameters(torch.from_numpy(padded[: len(flat)]), gradients)
+            self.optimizer.step()
+
+    return Zero
 
 
 _SAME_CALLS = (
     "a rank waits in `reduce_scatter` or `allgather` for a rank that never calls it, or that makes another call. "
-    "All ranks must make the same calls, in the same order."
+    "Every rank must make the same calls in the same order, in backward once for every parameter."
 )
-Zero1 = Exercise(
-    "Zero1",
-    observe_steps,
-    zero1_properties,
-    _gradient_mistakes(together=True),
-    stuck=_SAME_CALLS,
-    truncated=_SAME_CALLS,
-)
-_EVERY_PARAMETER = (
-    "a rank waits for a reduce-scatter that another rank leaves out, or receives the message of another call. Every "
-    "rank must call it for every parameter, because the other ranks need what it sends."
-)
-Zero2 = Exercise(
-    "Zero2",
-    observe_steps,
-    zero2_properties,
-    _gradient_mistakes(together=False),
-    stuck=_EVERY_PARAMETER,
-    truncated=_EVERY_PARAMETER,
+Zero1, Zero2 = (
+    Exercise(
+        name,
+        observe_steps,
+        functools.partial(zero_properties, together=together),
+        [Mistake(_wrong_zero(together, mean), hint) for mean, hint in _WRONG_GRADIENTS],
+        stuck=_SAME_CALLS,
+        truncated=_SAME_CALLS,
+    )
+    for name, together in (("Zero1", True), ("Zero2", False))
 )
 
 # Parameters and ranks that `bytes_per_rank` is asked for, in every stage.
@@ -330,61 +280,42 @@ def bytes_properties(observations: list) -> Iterator[Property]:
     yield Property(f"it returns a dictionary with {', '.join(KINDS)}", not other, hint)
     for stage, answers in enumerate(by_stage):
         wrong = [
-            (parameters, ranks, kind, answer[kind], right)
+            f": {parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}"
             for (parameters, ranks), answer in zip(MODELS, answers, strict=True)
             for kind, right in state_bytes(parameters, ranks, stage, **RECIPES["fp32, Adam"]).items()
             if not close(answer[kind], right)
         ]
-        text = f"stage {stage}"
-        if wrong:
-            parameters, ranks, kind, got, right = wrong[0]
-            text += f": {parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {got:g}"
-        yield Property(text, not wrong, evidence=wrong[:1])
+        yield Property("".join([f"stage {stage}", *wrong[:1]]), not wrong, evidence=wrong[:1])
 
 
 def _is_bytes(value) -> bool:
     return isinstance(value, dict) and set(value) == set(KINDS) and all(map(is_number, value.values()))
 
 
-def _bytes_per_rank(each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Callable:
+def _bytes(hint: str, each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Mistake:
     """A wrong `bytes_per_rank`, from the bytes per weight and the stages from which on they are shared."""
-    return lambda parameters, ranks, stage: {
-        kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS
-    }
+
+    def bytes_per_rank(parameters: int, ranks: int, stage: int) -> dict[str, float]:
+        return {kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS}
+
+    return Mistake(bytes_per_rank, hint)
 
 
-_ONE_BYTE = "that is the number of weights: each takes 4 bytes in fp32."
+_NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
+_TWO = "Adam keeps two numbers per weight, of 4 bytes each."
+_WRONG_BYTES = [
+    _bytes(_NUMBERS, {**BYTES, "parameters": 1}),
+    _bytes(_NUMBERS, {**BYTES, "gradients": 1}),
+    _bytes(_TWO, {**BYTES, "optimizer": 2}),
+    _bytes(_TWO, {**BYTES, "optimizer": 4}),
+    _bytes("count only Adam's state: 8 bytes per weight, no copy of the weights.", {**BYTES, "optimizer": 12}),
+]
+for _kind, _stage in SHARED_FROM.items():
+    _hint = f"from stage {_stage} on, a rank holds only its share of this: {_kind}."
+    _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
+    if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
+        _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
+        _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
 bytes_per_rank = Exercise(
-    "bytes_per_rank",
-    observe_bytes,
-    bytes_properties,
-    [
-        *[
-            Mistake(_bytes_per_rank({**BYTES, kind: BYTES[kind] // 4}), _ONE_BYTE)
-            for kind in ("parameters", "gradients")
-        ],
-        Mistake(_bytes_per_rank({**BYTES, "optimizer": 2}), "Adam keeps two numbers per weight, of 4 bytes each."),
-        Mistake(_bytes_per_rank({**BYTES, "optimizer": 4}), "Adam keeps two numbers per weight, of 4 bytes each."),
-        Mistake(
-            _bytes_per_rank({**BYTES, "optimizer": 12}),
-            "count only Adam's state: 8 bytes per weight, without a second copy of the weights.",
-        ),
-        *[
-            Mistake(
-                _bytes_per_rank(shared_from={**SHARED_FROM, kind: 4}),
-                f"from stage {stage} on, a rank holds only its share of this: {kind}.",
-            )
-            for kind, stage in SHARED_FROM.items()
-        ],
-        *[
-            Mistake(
-                _bytes_per_rank(shared_from={**SHARED_FROM, kind: stage - 1}),
-                f"stage {stage - 1} doesn't share this out yet, so every rank holds it all: {kind}.",
-            )
-            for kind, stage in SHARED_FROM.items()
-            if stage > 1  # half of 8 bytes per weight could be one number of Adam's, too
-        ],
-    ],
-    communicates=False,
-    stuck=ENDLESS_HINT,
+    "bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False, stuck=ENDLESS_HINT
 )
