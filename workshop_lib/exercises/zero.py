@@ -155,10 +155,8 @@ def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
 
 def _state_is_shared(ranks: list[Steps], whole: int) -> Property:
     share, held = whole // len(ranks), [rank.state_bytes for rank in ranks]
-    hint = (
-        f"rank 0 holds {held[0]} bytes of state, but its share is {share}. Make the optimizer for the shares, not for "
-        "the model's parameters."
-    )
+    hint = f"rank 0 holds {held[0]} bytes of state, but its share is {share}. "
+    hint += "Make the optimizer for the shares, not for the model's parameters."
     return Property(f"a rank holds 1/{len(ranks)} of the optimizer's state", set(held) == {share}, hint)
 
 
