@@ -22,9 +22,9 @@ ATTACH = "WORKSHOP_ATTACH"  # set: `start` attaches to ranks that are held for t
 LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
-# Half a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
+# A fifth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
-HEARTBEAT = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
+HEARTBEAT = ["--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=150"]
 
 _current = None
 
@@ -238,14 +238,15 @@ class Ranks:
         )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*LEASH, "--record", str(self.folder), "--"]
-        ranks = [*record, *ENGINE, *places, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
+        connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
+        ranks = [*record, *ENGINE, *places, *connection, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s
         try:
             self._spawn(controller, "controller.log", environment)
+            self._spawn([*plan.command, *ranks], "ranks.log", environment)  # both import for a second, side by side
             self.client = folders.connect(self.folder, deadline, self._leashes)
-            self._spawn([*plan.command, *ranks], "ranks.log", environment)
             self._wait_for_engines(deadline, limit_s)
             self.trouble = None
             self._check_order()

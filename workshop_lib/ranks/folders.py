@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ipyparallel as ipp
 
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, replacing
 
 from . import processes
 from .allocation import is_here
@@ -20,6 +20,7 @@ from .errors import RankError
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
 HELD, STOP, RESTART = "held", "stop", "restart"
+CONNECTION = "connection.json"  # what engines connect with: a copy, there only when it is whole
 
 
 def create(set_id: str, elsewhere: bool = False) -> Path:
@@ -159,7 +160,10 @@ def connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:
             raise RankError(f"the controller ended with exit code {leashes[0].returncode}.")
         if time.monotonic() > deadline:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
-        time.sleep(0.02)
+        time.sleep(0.01)
+    if leashes:
+        with replacing(folder / CONNECTION) as temporary:
+            temporary.write_text(files[0].read_text())
     try:
         return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
     except OSError as error:  # TimeoutError is one

@@ -55,7 +55,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     as mpi does.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
-    settings = mpi.environment(threads, bind)
+    settings = mpi.environment(threads, bind, one_host=allocation is None or not allocation.elsewhere)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()

@@ -12,6 +12,8 @@ from workshop_lib.paths import ROOT
 
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
+# Messages go through shared memory, and no library of fabrics is loaded.
+ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
 
 class MPINotFound(RuntimeError):
@@ -75,10 +77,11 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]:
+def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
     """Environment variables under which ranks are started.
 
-    threads_per_rank: OpenMP threads of each rank. bind: "none" lets the operating system place the
+    threads_per_rank: OpenMP threads of each rank. one_host: all ranks are on this host, so Open MPI need not
+    look for a fabric, which takes each rank a second. bind: "none" lets the operating system place the
     ranks; "core" binds each rank to `threads_per_rank` cores of its own. Open MPI left to itself binds
     differently below and above three ranks, which alone bends a scaling curve, hence always one or the
     other. More ranks than cores are allowed unless bound; the run record marks them as oversubscribed.
@@ -90,6 +93,8 @@ def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]
     # Waiting threads sleep: spinning ones would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
+    if one_host:
+        settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}
     # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
     mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping

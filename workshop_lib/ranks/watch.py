@@ -13,7 +13,7 @@ from . import engine, folders
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
 
-POLL_S = 0.02
+POLL_S = 0.002
 VIEW_EVERY_S = 0.1
 GRACE_S = 0.7  # after one rank failed, for the others to end by themselves
 STACK_LIMIT_S = 1.5
