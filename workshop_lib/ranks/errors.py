@@ -5,18 +5,16 @@ import re
 import signal
 import sys
 
+from workshop_lib.errors import WorkshopError
+
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # What carries the learner's code, and what it calls: never the line to look at.
 IN_BETWEEN = ("ranks/engine.py", "probes/", "comm/")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
-class RankError(RuntimeError):
+class RankError(WorkshopError, RuntimeError):
     """Something went wrong on the ranks; the text says what, where, and what to do next."""
-
-    def _render_traceback_(self):
-        # IPython shows this instead of the frames of the library, which are not the learner's concern.
-        return f"RankError: {self}".splitlines()
 
 
 def remember_source(source: str, name: str) -> None:

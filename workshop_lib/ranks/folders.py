@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import ipyparallel as ipp
@@ -149,19 +151,19 @@ def log_tail(folder: Path, lines: int = 12) -> str:
     return ""
 
 
-def connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:
+def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
     """Connect to the controller whose files are in `folder`, once it has written them.
 
     Raises RankError when the controller has ended or does not answer before the deadline.
     """
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
-        if leashes and leashes[0].poll() is not None:
-            raise RankError(f"the controller ended with exit code {leashes[0].returncode}.")
+        if supervised and supervised[0].poll() is not None:
+            raise RankError(f"the controller ended with exit code {supervised[0].returncode}.")
         if time.monotonic() > deadline:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
         time.sleep(0.01)
-    if leashes:
+    if supervised:
         with replacing(folder / CONNECTION) as temporary:
             temporary.write_text(files[0].read_text())
     try:
