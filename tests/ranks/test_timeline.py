@@ -96,8 +96,8 @@ def test_the_curve_adds_up_to_the_record(n):
     assert samples == STEPS * 64 * n
     assert loss / samples == pytest.approx(record["epochs"][0]["train_loss"])
     assert correct / samples == pytest.approx(record["epochs"][0]["train_accuracy"])
-    recent = timeline(view.progress.stamps)
-    assert recent.meetings_known and len(recent.steps) > STEPS / 2
+    recent = timeline(view.progress.trace)
+    assert recent.collectives_known and len(recent.steps) > STEPS / 2
     for shares in recent.shares():
         assert list(shares) == list(KINDS)
         assert sum(shares.values()) == pytest.approx(1.0)
@@ -106,5 +106,5 @@ def test_the_curve_adds_up_to_the_record(n):
 def test_ddp_does_not_pretend_to_know_its_communication():
     _, view = train(2, backend="ddp")
     assert view.progress.curve
-    assert not timeline(view.progress.stamps).meetings_known
+    assert not timeline(view.progress.trace).collectives_known
     assert view.progress.shares() == []

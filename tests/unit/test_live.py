@@ -9,7 +9,7 @@ import pytest
 from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
-from workshop_lib.ranks.progress import Point, Progress, TextView, merged
+from workshop_lib.ranks.progress import Progress, TextView, merged
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 

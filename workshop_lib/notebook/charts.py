@@ -7,7 +7,7 @@ colour tells apart, line widths, markers or stripes tell apart as well. Text has
 import math
 from collections.abc import Callable
 
-from workshop_lib.ranks.progress import Point
+from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
 BLUE, ORANGE, GREEN, LIGHT_BLUE = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
@@ -129,7 +129,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
 
     `name` is unique in the page: the stripes are found by it. `note` is a sentence under the chart.
     """
-    mixed = not shown.meetings_known and len(shown.pieces) > 1
+    mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
     bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]

@@ -94,7 +94,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:
-        per_node = max(tasks, default=math.ceil(int(total) / len(hosts)))
+        per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))
     return Allocation(
         "slurm",
         environ["SLURM_JOB_ID"],

@@ -34,7 +34,7 @@ class AttachedRanks(Ranks):
     @property
     def remedy(self) -> str:
         if self._held:
-            return Ranks.remedy
+            return super().remedy
         return "They were started elsewhere: restart them there, then attach again."
 
     def restart(self, n: int | None = None) -> Ranks:

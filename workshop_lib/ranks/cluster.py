@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
@@ -58,15 +59,19 @@ class Ranks:
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds them
-    remedy = "Fresh ones: `restart()`."  # how to get ranks in place of these, as the end of a message
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
-        self.shape = (n, threads_per_rank, bind)
-        self.trouble = "they were never started"
-        self.client = None
-        self._supervised = []
+        self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
+        self.trouble: str | None = "they were never started"  # None: the ranks can take a call
+        self.client: Any = None  # an ipyparallel.Client
+        self._supervised: list[subprocess.Popen] = []
         atexit.register(self.stop)
         self._start()
+
+    @property
+    def remedy(self) -> str:
+        """How to get ranks in place of these, as the end of a message."""
+        return "Fresh ones: `restart()`."
 
     @property
     def n(self) -> int:
@@ -158,7 +163,8 @@ class Ranks:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        plan = launchers.plan(*self.shape, allocation.find())
+        n, threads_per_rank, bind = self.shape
+        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]

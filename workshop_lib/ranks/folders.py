@@ -18,6 +18,7 @@ from workshop_lib.paths import BUILD, replacing
 from . import processes
 from .allocation import is_here
 from .errors import RankError
+from .messages import ExitRecord
 
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
@@ -112,13 +113,13 @@ def owner_host(folder: Path) -> str:
 def answers(folder: Path) -> bool:
     """Whether the controller takes connections from here: it ends with the process that holds the ranks."""
     try:
-        told = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
-        host = told["interface"].rpartition("/")[2]
+        connection = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
+        host = connection["interface"].rpartition("/")[2]
         if host in ("*", "0.0.0.0"):
-            host = "127.0.0.1" if is_here(told["location"]) else told["location"]
-        elif host == "127.0.0.1" and not is_here(told["location"]):
+            host = "127.0.0.1" if is_here(connection["location"]) else connection["location"]
+        elif host == "127.0.0.1" and not is_here(connection["location"]):
             return False
-        socket.create_connection((host, told["registration"]), timeout=PROBE_LIMIT_S).close()
+        socket.create_connection((host, connection["registration"]), timeout=PROBE_LIMIT_S).close()
     except (OSError, ValueError, KeyError):
         return False
     return True
@@ -135,9 +136,9 @@ def require_answer(folder: Path) -> None:
         )
 
 
-def exit_records(folder: Path) -> list[dict]:
+def exit_records(folder: Path) -> list[ExitRecord]:
     """How ranks ended, earliest first."""
-    records = []
+    records: list[ExitRecord] = []
     for path in folder.glob("exit.*.json"):
         with contextlib.suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))

@@ -44,6 +44,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
 
     timer = threading.Timer(timeout_s, end)
     timer.start()
+    assert process.stdout is not None
     try:
         for line in process.stdout:  # ends when the last process that could write has ended
             print(line, end="", flush=True)
