@@ -114,7 +114,7 @@ def _refuse_what_needs_ranks(context: typer.Context) -> None:
 
 def _train_as_one_rank(given: dict, out: str | None) -> None:
     """Be one rank. An error on any rank ends them all: the others would wait for this one for ever."""
-    from workshop_lib.training.loop import train as train_as_rank
+    from workshop_lib.training.trainer import train as train_as_rank
     from workshop_lib.training.world import detect
 
     try:

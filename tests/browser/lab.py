@@ -160,6 +160,11 @@ class Lab:
 
         self._wait_for("an idle kernel", idle, timeout_s)
 
+    def end_kernels(self) -> None:
+        """Shut every notebook's kernel down, and with it its ranks."""
+        for session in json.loads(self._request("GET", "/api/sessions")):
+            self._request("DELETE", f"/api/sessions/{session['id']}")
+
     def _kernel_is_connected(self) -> bool:
         sessions = json.loads(self._request("GET", "/api/sessions"))
         return any(session["kernel"]["connections"] > 0 for session in sessions)

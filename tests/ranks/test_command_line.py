@@ -143,9 +143,9 @@ def test_sweep_and_plot_of_emulated_workers(tmp_path):
 def test_one_failing_rank_under_mpiexec_ends_them_all():
     program = (
         "import sys; from mpi4py import MPI\n"
-        "from workshop_lib import cli; from workshop_lib.training.learners.pytorch import TorchLearner\n"
+        "from workshop_lib import cli; from workshop_lib.training.backends.pytorch import TorchLearner\n"
         "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
-        "if MPI.COMM_WORLD.rank == 1: TorchLearner.train_step = broken\n"
+        "if MPI.COMM_WORLD.rank == 1: TorchLearner.step = broken\n"
         "sys.argv = ['workshop', 'train', '--train-samples', '1280']; cli.main()"
     )
     started = time.monotonic()

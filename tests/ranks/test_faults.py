@@ -31,9 +31,9 @@ def allreduce():
     "gloo": """\
 import os, signal, sys, time
 import torch, torch.distributed as dist
-from workshop_lib.training import device, rendezvous, world
+from workshop_lib.training import rendezvous, world
 here = world.detect()
-rendezvous.join_process_group(here, device.choose("cpu", here))
+rendezvous.join_process_group(here, world.choose_device("cpu", here))
 rank = dist.get_rank()
 data = torch.ones(1_000_000)
 def allreduce():

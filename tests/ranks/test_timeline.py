@@ -33,24 +33,24 @@ class Delay:
 
 def train_with_delay(options, late_rank):
     from workshop_lib.ranks.engine import Publisher
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Delay(late_rank), Publisher()])
 
 
 class Kept(TextView):
-    """The text view; keeps every stamp that came, by rank and step."""
+    """The text view; keeps every step's trace that came, by rank and step."""
 
     last: "Kept"
 
     def __init__(self, n):
         super().__init__(n)
-        Kept.last, self.stamps = self, [{} for _ in range(n)]
+        Kept.last, self.traces = self, [{} for _ in range(n)]
 
     def update(self, data, elapsed_s, running):
         super().update(data, elapsed_s, running)
-        for kept, published in zip(self.stamps, data, strict=True):
-            kept.update({stamp[0]: stamp for stamp in published.get("stamps", ())})
+        for kept, published in zip(self.traces, data, strict=True):
+            kept.update({step[0]: step for step in published.get("trace", ())})
 
 
 def train(n, late_rank=None, **options):
@@ -71,11 +71,11 @@ def _stop():
 
 def waits_ms(view):
     """The median wait in a step, by rank."""
-    steps = sorted(set.intersection(*map(set, view.stamps)))
-    assert len(steps) > STEPS / 2, "most steps' stamps have come"
+    steps = sorted(set.intersection(*map(set, view.traces)))
+    assert len(steps) > STEPS / 2, "most steps' traces have come"
     waits = []
     for step in steps:
-        pieces = timeline([[kept[step]] for kept in view.stamps]).pieces
+        pieces = timeline([[kept[step]] for kept in view.traces]).pieces
         waits.append([sum(p.end_s - p.start_s for p in row if p.kind == WAITING) for row in pieces])
     return [1000 * statistics.median(of_rank) for of_rank in zip(*waits, strict=True)]
 

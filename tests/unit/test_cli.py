@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from workshop_lib import cli
 from workshop_lib.scaling import records
-from workshop_lib.training import metrics, record
-from workshop_lib.training.backends.base import Backend
-from workshop_lib.training.learners import pytorch
+from workshop_lib.training import record
+from workshop_lib.training.backends import pytorch
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.world import World
 
-ALONE = Backend(World(0, 1, 0, "single"), torch.device("cpu"))
+ALONE = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
 
 
 def invoke(*arguments):
@@ -36,7 +36,7 @@ def raises(action, *arguments):
 def test_what_the_library_raises_is_a_sentence(capsys):
     for action, arguments, word in (
         (record.check_identical, (["a", "b"],), "rank 1"),
-        (metrics.over_ranks, ("test", np.array([0.0, 0.0, 9.0]), 10, ALONE), "9 test samples"),
+        (record.over_ranks, ("test", np.array([0.0, 0.0, 9.0]), 10, ALONE), "9 test samples"),
         (records.read, ("/nonexistent",), "/nonexistent"),
         (open, ("/nonexistent",), "/nonexistent"),
     ):

@@ -5,8 +5,8 @@ import torch
 from ranks.ladder import write_small_mnist
 
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import loop, optimizers
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training import optimizers, trainer
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
 
@@ -86,7 +86,7 @@ def outputs_of_layers(model, forward):
 def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dtype):
     options = TrainOptions(precision=precision)
     model = torch_cnn.build(1)
-    backend = Backend(ALONE, torch.device("cpu"))
+    backend = TorchBackend(ALONE, torch.device("cpu"))
     forward, optimizer = backend.prepare(model, optimizers.maker(options, 0), options)
     found, logits = outputs_of_layers(model, forward)
     assert [output.dtype for output in found] == [dtype] * 3
@@ -102,8 +102,8 @@ def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
     few = {"train_samples": 320, "epochs": 1, "data_dir": str(tmp_path), "warmup_epochs": 0.0}
     losses = []
     for precision in ("fp32", "bf16"):
-        backend = Backend(ALONE, torch.device("cpu"))
-        (row,) = loop.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
+        backend = TorchBackend(ALONE, torch.device("cpu"))
+        (row,) = trainer.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
         losses.append(row["train_loss"])
     assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
 

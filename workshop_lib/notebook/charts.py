@@ -240,11 +240,11 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten that cover low to high; only powers, or some, when there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
-    first = max((i for i, y in enumerate(found) if y <= low), default=0)
-    last = min((i for i, y in enumerate(found) if y >= high), default=len(found) - 1)
-    found = found[first : max(last, first + 1) + 1]
-    if len(found) <= 7:
-        return found
-    powers = [y for y in found if f"{y:e}".startswith("1.0")]
-    return powers[:: 1 + len(powers) // 8]
+    values = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
+    first = max((i for i, y in enumerate(values) if y <= low), default=0)
+    last = min((i for i, y in enumerate(values) if y >= high), default=len(values) - 1)
+    values = values[first : max(last, first + 1) + 1]
+    if len(values) <= 7:
+        return values
+    round_values = [y for y in values if f"{y:e}".startswith("1.0")]
+    return round_values[:: 1 + len(round_values) // 8]

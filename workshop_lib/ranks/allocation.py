@@ -10,6 +10,8 @@ from pathlib import Path
 
 import hostlist
 
+from workshop_lib.training.world import slurm_counts
+
 from .errors import RankError
 
 HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
@@ -90,7 +92,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     hosts = tuple(expand(nodes))
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
     # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
-    tasks = _slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
+    tasks = slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:
@@ -105,15 +107,6 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
         cores_per_task=_number(environ.get("SLURM_CPUS_PER_TASK")),
         tasks=sum(tasks) or None,
     )
-
-
-def _slurm_counts(text: str) -> list[int]:
-    """ "4(x2),3" -> 4, 4, 3."""
-    counts = []
-    for part in text.split(","):
-        number, _, repeat = part.rstrip(")").partition("(x")
-        counts += [int(number)] * int(repeat or 1)
-    return counts
 
 
 def _slurm_gpus(environ: Mapping[str, str]) -> int | None:

@@ -17,7 +17,7 @@ import time
 import traceback
 import types
 from collections import deque
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
@@ -31,6 +31,9 @@ NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
 # The notebook's own module of this name is empty: what goes there takes its definition along.
 cloudpickle.register_pickle_by_value(NAMESPACE)
+
+if TYPE_CHECKING:
+    from workshop_lib.training.record import RunRecord
 
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
@@ -217,8 +220,8 @@ class Publisher:
         return {"points": list(self.points), "trace": event["trace"]}
 
 
-def train_here(options) -> dict:
+def train_here(options) -> "RunRecord":
     """Train as this rank, with progress published; returns the run record."""
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])

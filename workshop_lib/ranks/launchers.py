@@ -1,7 +1,7 @@
 """The exact command that starts ranks on an allocation, for each launcher there is.
 
 Ranks fill one node after the other. A rank takes the GPU numbered by its place on its node
-(training/device.py), so the launchers are told nothing of GPUs: each rank sees all of its node.
+(training/world.py), so the launchers are told nothing of GPUs: each rank sees all of its node.
 """
 
 import functools

@@ -16,7 +16,7 @@ class Progress:
     """What the ranks have published about a training, as curves over the steps of the run."""
 
     def __init__(self):
-        self.info: dict | None = None
+        self.info: Any = None  # a RunInfo
         self.step: Any = None  # the last PublishedPoint of rank 0, or its StepEvent
         self.epochs: list[dict] = []
         self.trace: list[list] = []  # [rank] StepTrace of the last steps
@@ -95,7 +95,8 @@ class TextView:
     """One progress line while training; the ranks' output above it. Also the shape of any other view."""
 
     def __init__(self, n: int):
-        self.n, self.bar, self.epochs_shown = n, None, 0
+        self.n, self.epochs_shown = n, 0
+        self.bar: Any = None
         self.progress = Progress()
         self.stop_requested = False
 

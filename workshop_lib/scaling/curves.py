@@ -8,7 +8,7 @@ from rich.table import Table
 
 from workshop_lib.scaling import records
 from workshop_lib.scaling.records import RecordError
-from workshop_lib.training import KINDS, ladder
+from workshop_lib.training import KINDS, equivalence
 
 COLUMNS = [
     "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
@@ -264,7 +264,7 @@ def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
     if "ladder_difference" in more:
-        notes.append(f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch")
+        notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
         notes.append("* more ranks than cores")
     if points["first_epoch_only"].any():

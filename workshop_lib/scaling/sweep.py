@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from workshop_lib.scaling import records
-from workshop_lib.training import ladder
+from workshop_lib.training import equivalence
 
 
 def sweep(
@@ -24,7 +24,7 @@ def sweep(
     costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
     never overlap, since they would share the cores they are measured on.
     A line a run is printed; `show` adds each run's own progress. `compare` first compares each of the
-    options with one process (training/ladder.py), and puts what was found into the records.
+    options with one process (training/equivalence.py), and puts what was found into the records.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1.")
@@ -36,7 +36,7 @@ def sweep(
         team, chosen = start(n), options(n) if callable(options) else options
         if n not in found:
             found[n] = [
-                {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
+                {"ladder": team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
                 for option in chosen
             ]
         for repeat in of_block:

@@ -87,13 +87,13 @@ class TrainOptions:
                 raise ValueError(f"zero_stage {self.zero_stage!r}: use 0, 1, 2 or 3")
         elif self.zero_stage is not None:
             raise ValueError(f"zero_stage {self.zero_stage!r}: only deepspeed has stages, not {self.backend}")
-        if self.precision != "fp32" and "torch" not in FRAMEWORKS[self.backend]:
+        if self.precision != "fp32" and "tensorflow" in FRAMEWORKS[self.backend]:
             raise ValueError(f"precision {self.precision!r}: {self.backend} computes in fp32 here; use fp32")
-        if self.network != "workshop" and "torch" not in FRAMEWORKS[self.backend]:
+        if self.network != "workshop" and "tensorflow" in FRAMEWORKS[self.backend]:
             raise ValueError(f"network {self.network!r}: {self.backend} has one network; use workshop")
 
     def _check_optimizer(self) -> None:
-        if self.optimizer not in ("sgd", "adam") and "torch" not in FRAMEWORKS[self.backend]:
+        if self.optimizer not in ("sgd", "adam") and "tensorflow" in FRAMEWORKS[self.backend]:
             raise ValueError(f"optimizer {self.optimizer!r}: {self.backend} has sgd and adam here; use these")
         if self.optimizer in BY_LAYER and self.zero_stage:
             raise ValueError(
