@@ -25,7 +25,7 @@ from workshop_lib.notebook.prediction import predict
 from workshop_lib.notebook.worker_curve import worker_curve
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
-from workshop_lib.scaling.large_batch import accuracies, recipe
+from workshop_lib.scaling.curves import accuracies, recipe
 from workshop_lib.training import optimizers, schedules
 from workshop_lib.training.equivalence import largest_relative_difference, weights
 from workshop_lib.training.options import TrainOptions

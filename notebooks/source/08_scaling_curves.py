@@ -22,8 +22,8 @@ from workshop_lib.exercises import scaling as check
 from workshop_lib.notebook.forecast_calculator import forecaster
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
-from workshop_lib.scaling import catalogue, curves, fit, forecast_report, published, records
-from workshop_lib.scaling.forecast import Settings
+from workshop_lib.scaling import catalogue, curves, fit, published, records
+from workshop_lib.scaling.forecast import Settings, what_if_table
 from workshop_lib.scaling.sweep import sweep
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions
@@ -709,7 +709,7 @@ forecaster(laptop)
 
 # %%
 vgg_16, servers = catalogue.model("vgg-16"), catalogue.machine("horovod-p100")
-forecast_report.what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
+what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 
 # %% [markdown]
 # A larger batch makes each message worth more computing, so it is the first thing that everyone tries, until learning says

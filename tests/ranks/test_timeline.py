@@ -87,7 +87,7 @@ def test_the_others_wait_for_a_planted_slow_rank():
     assert late < 2.0
 
 
-@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_the_curve_adds_up_to_the_record(n):
     record, view = train(n)
     # The second epoch's end may come too late: messages and results take different ways.

@@ -292,3 +292,14 @@ def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
     button = view_of([{}], monkeypatch, 1).button
     assert button.comm._reply_subshell_for({"method": "custom"}, "a-subshell") == "a-subshell"
     assert answers_while_busy(button) is button
+
+
+def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
+    view, info = TextView(1), {"epochs": 1, "steps_per_epoch": 200}
+    for number in range(1, 5):
+        step = {"epoch": 1, "step": 50 * number, "steps_per_epoch": 200, "lr": 0.1, "samples_per_s": 100.0, "loss": 0.5}
+        view.update([{"info": info, "step": step}], 6.0 * number, [0])
+    view.close()
+    text = capsys.readouterr().out
+    assert "\r" not in text
+    assert [line.split(":")[0] for line in text.splitlines()] == ["step 100 of 200", "step 200 of 200"]

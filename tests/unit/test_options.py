@@ -4,6 +4,7 @@ import pytest
 import torch
 from ranks.ladder import write_small_mnist
 
+from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import optimizers, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
@@ -17,11 +18,11 @@ ALONE = World(0, 1, 0, "single")
     ("wrong", "message"),
     [
         ({"backend": "nccl"}, r"backend 'nccl': use .*mpi"),
-        ({"epochs": 0}, "epochs 0: use a whole number, 1 or more"),
+        ({"epochs": 0}, "epochs 0: use a whole number of at least 1"),
         ({"batch_size": 2.5}, "batch_size 2.5: use a whole number"),
         ({"lr": 0}, "lr 0: use a number above 0"),
         ({"lr": float("nan")}, "lr nan"),
-        ({"warmup_epochs": -1}, "warmup_epochs -1: use 0 or a number above 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs -1: use a number of at least 0"),
         ({"lr_scaling": "cubic"}, "lr_scaling 'cubic': use none, sqrt or linear"),
         ({"decay": "stairs"}, "decay 'stairs'"),
         ({"optimizer": "lion"}, "optimizer 'lion': use sgd, adam, lars"),
@@ -29,8 +30,8 @@ ALONE = World(0, 1, 0, "single")
         ({"optimizer": "lamb", "backend": "deepspeed"}, "optimizer 'lamb': it needs the norm of each layer"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum 0.5: adam has its own"),
         ({"optimizer": "lars", "nesterov": False}, "nesterov False: lars has none"),
-        ({"momentum": 1.0}, "momentum 1.0: use a number below 1"),
-        ({"momentum": -0.1}, "momentum -0.1: use 0 or a number above 0"),
+        ({"momentum": 1.0}, "momentum 1.0: use a number of at least 0 and below 1"),
+        ({"momentum": -0.1}, "momentum -0.1: use a number of at least 0"),
         ({"warmup": "sudden"}, "warmup 'sudden': use linear or constant"),
         ({"network": "resnet"}, "network 'resnet': use workshop or classic"),
         ({"network": "classic", "backend": "horovod-keras"}, "network 'classic': horovod-keras has one"),
@@ -43,11 +44,14 @@ ALONE = World(0, 1, 0, "single")
         ({"precision": "bf16", "backend": "horovod-tf"}, "horovod-tf computes in fp32"),
         ({"backend": "deepspeed", "zero_stage": 4}, "zero_stage 4: use 0, 1, 2 or 3"),
         ({"zero_stage": 1}, "zero_stage 1: only deepspeed has stages, not mpi"),
+        ({"nesterov": "no"}, "nesterov 'no': use True or False"),
+        ({"epochs": None}, "epochs None: use a whole number"),
+        ({"seed": True}, "seed True: use a whole number"),
         ({"resume": True}, "resume needs a checkpoint"),
     ],
 )
 def test_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         TrainOptions(**wrong)
 
 

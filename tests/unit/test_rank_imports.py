@@ -10,7 +10,7 @@ from workshop_lib.paths import ROOT
 from workshop_lib.ranks import errors, session
 
 
-@pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "cli"])
+@pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "exercises.sync_sgd", "cli"])
 def test_a_rank_loads_no_notebook(module):
     code = (
         f"import sys, workshop_lib.{module}\n"

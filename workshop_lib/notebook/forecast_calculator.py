@@ -10,8 +10,17 @@ from workshop_lib.notebook.answers import Answers
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, Style
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
-from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, forecast, outgrows_learning, takes_over
-from workshop_lib.scaling.forecast_report import UNITS_S, answer, conditions
+from workshop_lib.scaling.forecast import (
+    BACKENDS,
+    UNITS_S,
+    Point,
+    Settings,
+    answer,
+    conditions,
+    forecast,
+    outgrows_learning,
+    takes_over,
+)
 
 SPEED, LEARNING, BOTH = (Style.number(index) for index in range(3))
 

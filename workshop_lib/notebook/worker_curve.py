@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from workshop_lib.notebook.figures import GREY, LEVEL, Style, draw_curve, draw_legend, handle_of, in_columns, new_figure
-from workshop_lib.scaling.large_batch import PUBLISHED, accuracies
+from workshop_lib.scaling.curves import PUBLISHED, accuracies
 
 PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": "test accuracy (%)"}
 

@@ -1,5 +1,6 @@
 """A run's progress: what the ranks published put together, and shown as text."""
 
+import io
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from .timeline import timeline
 
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
+LINES_EVERY_S = 10.0  # where no terminal can redraw a line
 
 
 class Progress:
@@ -97,6 +99,7 @@ class TextView:
     def __init__(self, n: int):
         self.n, self.epochs_shown = n, 0
         self.bar: Any = None
+        self.on_terminal, self.line_shown_s = sys.stdout.isatty(), 0.0
         self.progress = Progress()
         self.stop_requested = False
 
@@ -110,10 +113,20 @@ class TextView:
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
-            self.bar = tqdm(total=self.progress.total, unit="step", file=sys.stdout, leave=False, mininterval=0.5)
+            self.bar = tqdm(
+                total=self.progress.total,
+                unit="step",
+                file=sys.stdout if self.on_terminal else io.StringIO(),
+                leave=False,
+                mininterval=0.5,
+            )
         if self.bar is not None and self.progress.done > done_before:
-            self.bar.set_postfix_str(", ".join(self.progress.figures() + self.progress.shares()), False)
+            figures = ", ".join(self.progress.figures() + self.progress.shares())
+            self.bar.set_postfix_str(figures, False)
             self.bar.update(self.progress.done - self.bar.n)
+            if not self.on_terminal and elapsed_s - self.line_shown_s >= LINES_EVERY_S:
+                self.output([f"step {self.progress.done} of {self.progress.total}: {figures}"])
+                self.line_shown_s = elapsed_s
         for row in self.progress.epochs[self.epochs_shown :]:
             self.output([epoch_line(row)])
             self.epochs_shown += 1
