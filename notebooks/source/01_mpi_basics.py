@@ -13,8 +13,9 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from workshop_lib import ranks
-from workshop_lib.notebook import figures, pictures, profile, rings
 from workshop_lib.exercises import mpi_basics as check
+from workshop_lib.notebook import figures, profile
+from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.cores import usable_cores
 
@@ -508,7 +509,7 @@ check.global_mean(global_mean)
 # thick frame marks a chunk that has just come in from the left.
 
 # %%
-rings.ring(4)
+pictures.ring(4)
 
 # %% [markdown]
 # In the first phase, $p - 1$ steps long, each rank adds the chunk that arrives to its own and sends the sum on in the next

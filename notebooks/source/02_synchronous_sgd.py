@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from workshop_lib import ranks
-from workshop_lib.notebook import bars, profile
 from workshop_lib.exercises import sync_sgd as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import steps as step_figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 
@@ -299,7 +300,7 @@ def of_ranks(spent_ms):
 
 
 even = of_ranks(team.pull("even_ms"))
-bars.step_times({"64 samples on every rank": even})
+step_figures.step_times({"64 samples on every rank": even})
 
 # %% [markdown]
 # Each bar is the mean over half of the steps, without the shortest and the longest quarter. *Computing* is what one rank alone
@@ -319,7 +320,7 @@ uneven_ms = timed_steps(rows, steps)
 
 # %%
 uneven_ms = team.pull("uneven_ms")
-bars.step_times({"64 samples on every rank": even, "192 samples on the last rank": of_ranks(uneven_ms)})
+step_figures.step_times({"64 samples on every rank": even, "192 samples on the last rank": of_ranks(uneven_ms)})
 
 # %%
 shares = 100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1)

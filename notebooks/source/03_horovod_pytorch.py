@@ -20,8 +20,10 @@ import torch
 from IPython.display import Markdown
 
 from workshop_lib import ranks
-from workshop_lib.notebook import horovod_timeline, pictures, profile
 from workshop_lib.exercises import horovod_torch as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import horovod as horovod_timeline
+from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts

@@ -20,8 +20,10 @@ import torch.distributed as dist
 from IPython.display import Markdown
 
 from workshop_lib import ranks
-from workshop_lib.notebook import pictures, profile, timelines
 from workshop_lib.exercises import ddp as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import pictures
+from workshop_lib.notebook.figures.steps import overlap
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
@@ -378,7 +380,7 @@ from time import perf_counter
 
 
 def measure(overlapped, cap=4):
-    """A function that takes one step and returns its times in ms (see workshop_lib/notebook/timelines.py)."""
+    """A function that takes one step and returns its times in ms (see workshop_lib/notebook/figures/steps.py)."""
     network, times = perceptron(), {}
 
     def milliseconds():
@@ -430,7 +432,7 @@ by_rank = team.pull("traces")
 ends = np.array([[max(trace[turn][way]["end"] for trace in by_rank) for way in (0, 1)] for turn in range(15)])
 typical = [int(np.argsort(ends[:, way])[len(ends) // 2]) for way in (0, 1)]
 titles = ["averaging after backward", "DDP: averaging during backward"]
-timelines.overlap(
+overlap(
     {title: [trace[typical[way]][way] for trace in by_rank[:2]] for way, title in enumerate(titles)}
 )
 

@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 from IPython.display import Markdown, display
-from matplotlib.patches import Patch
 from torch.nn.functional import cross_entropy, pad
 from torch.utils.checkpoint import checkpoint_sequential
 
 from workshop_lib import ranks
 from workshop_lib.comm import ring
 from workshop_lib.data import mnist
+from workshop_lib.exercises import zero as check
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import figures, profile
-from workshop_lib.exercises import zero as check
-from workshop_lib.notebook.memory_calculator import LOOKS, calculator
+from workshop_lib.notebook.calculators import calculator
+from workshop_lib.notebook.figures.forecasts import MEMORY_LOOKS
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
@@ -770,7 +770,7 @@ for stage in range(4):
     for offset, name, states in ((-0.2, "measured", measured[stage]), (0.2, "formula", formula[stage])):
         bottom = 0
         for kind in KINDS:
-            colour, hatch = LOOKS[kind]
+            colour, hatch = MEMORY_LOOKS[kind]
             height, faint = states[kind] / MIB, name == "formula"
             axes.bar(
                 stage + offset, height, 0.36, bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0,
@@ -784,7 +784,7 @@ axes.set_ylim(0, 1.2 * max(sum(states.values()) for states in formula) / MIB)
 axes.tick_params(labelsize=figures.FONT_SIZE)
 axes.spines[["top", "right"]].set_visible(False)
 figure.text(0.08, 0.94, f"{parameters:,} parameters, Adam, fp32, {sizes.ranks} ranks", fontsize=figures.FONT_SIZE + 2)
-handles = [Patch(fc=LOOKS[kind][0], hatch=LOOKS[kind][1], ec="white", label=kind) for kind in KINDS]
+handles = figures.patches({kind: MEMORY_LOOKS[kind] for kind in KINDS})
 figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=figures.FONT_SIZE)
 figure
 

@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
 from workshop_lib.data import mnist
+from workshop_lib.exercises import large_batch as check
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import figures, profile
-from workshop_lib.exercises import large_batch as check
+from workshop_lib.notebook.figures.accuracy import worker_curve
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.notebook.worker_curve import worker_curve
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
 from workshop_lib.scaling.curves import accuracies, recipe

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.notebook import limits, profile
 from workshop_lib.exercises import noise_and_limits as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import learning
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import critical_batch, records, steps_to_target
@@ -152,7 +153,7 @@ known = curve[np.isfinite(curve[:, 1])]
 guess.compare(known[-1, 1] / known[:, 1].min())
 
 # %%
-limits.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
 # The dotted lines are the published simple noise scale of MNIST, 50 at the start and 900 as the mean over a whole training.
@@ -232,7 +233,7 @@ for name, measured in pairs.items():
 # %%
 if fits:
     display(guess.compare(next(iter(fits.values())).b_crit))
-limits.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
 # On the left the steps, with perfect scaling as a dotted line. On the right the same points as a *Pareto frontier*: steps are the
@@ -254,8 +255,8 @@ limits.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at ea
 batches = {
     "published: critical batch, at the start of training": 20,
     "published: critical batch, mean over training": 200,
-    "published: simple noise scale, at the start": limits.PUBLISHED["at the start"],
-    "published: simple noise scale, mean over training": limits.PUBLISHED["mean over training"],
+    "published: simple noise scale, at the start": learning.PUBLISHED["at the start"],
+    "published: simple noise scale, mean over training": learning.PUBLISHED["mean over training"],
     "rule of thumb: square root of the 60,000 training images": 60_000**0.5,
     "here: simple noise scale, at its lowest": known[:, 1].min(),
     f"here: simple noise scale, after {steps} steps": known[-1, 1],
@@ -553,7 +554,7 @@ runs[shown].style.format(
 
 # %%
 print("gradients of rank 1 and rank 2, asynchronous, rank 2 late:", fixed.loc["asynchronous", "by worker"])
-limits.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them always 10 ms late")
+learning.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them always 10 ms late")
 
 # %% [markdown]
 # All runs use the same number of gradients. What to look for:

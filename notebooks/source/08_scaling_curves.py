@@ -17,9 +17,12 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from workshop_lib import ranks
-from workshop_lib.notebook import cost_plots, figures, plots, profile
 from workshop_lib.exercises import scaling as check
-from workshop_lib.notebook.forecast_calculator import forecaster
+from workshop_lib.notebook import figures, profile
+from workshop_lib.notebook.calculators import forecaster
+from workshop_lib.notebook.figures import costs
+from workshop_lib.notebook.figures.accuracy import accuracy_curve
+from workshop_lib.notebook.figures.scaling import scaling_curve, weak_scaling_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.scaling import catalogue, curves, fit, published, records
@@ -198,7 +201,7 @@ show_result(guess, sizes.ranks)
 show_result(guess_other, other)
 
 # %%
-plots.scaling_curve(strong)
+scaling_curve(strong)
 
 # %% [markdown]
 # Read the picture:
@@ -363,7 +366,7 @@ guess_weak.compare(
 )
 
 # %%
-plots.weak_scaling_curve(weak)
+weak_scaling_curve(weak)
 
 # %% [markdown]
 # Perfect weak scaling is a flat line on the left, the dotted one. Where ranks no longer have a core each, the measured line has
@@ -380,7 +383,7 @@ plots.weak_scaling_curve(weak)
 #     return [TrainOptions(batch_size=64 // n, epochs=sizes.sweep_epochs, train_samples=samples)]
 #
 # fixed = list(sweep(ranks.start, sizes.sweep_ranks, fixed_global_batch, show=False))
-# plots.scaling_curve(fixed, same="global_batch")
+# scaling_curve(fixed, same="global_batch")
 # ```
 
 # %% [markdown]
@@ -451,7 +454,7 @@ theirs, mpis = measured_s(group, 2**20), measured_s("MPI", 2**20)
 guess_gloo.compare(theirs[0] / mpis[0], spread=(theirs[1] / mpis[2], theirs[2] / mpis[1]))
 
 # %%
-cost_plots.allreduce_times(messages)
+costs.allreduce_times(messages)
 
 # %% [markdown]
 # Read the picture:
@@ -545,7 +548,7 @@ for name, scale, unit in (
     print(f"{tested.compute.text(name, scale):>16} {unit}")
 
 # %%
-cost_plots.predicted_beside_measured(tested.fitted, tested.others)
+costs.predicted_beside_measured(tested.fitted, tested.others)
 
 # %%
 columns = {
@@ -617,7 +620,7 @@ except NotImplementedError:
 # are the ends of epochs.
 
 # %%
-plots.accuracy_curve(strong)
+accuracy_curve(strong)
 
 # %% [markdown]
 # What counts in the end is the time to a given accuracy, and it depends on both.

@@ -12,8 +12,9 @@ import sys
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.notebook import profile, timelines
 from workshop_lib.exercises import time_goes as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import steps as step_figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
@@ -43,8 +44,8 @@ import time
 
 from mpi4py import MPI
 
-from workshop_lib.training.trainer import train
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.trainer import train
 
 comm = MPI.COMM_WORLD
 
@@ -72,7 +73,7 @@ even = traced([0] * comm.size)
 # %%
 shown = 6  # steps
 even = timeline(team.pull("even"), last_steps=shown)
-timelines.steps({"all ranks alike": even})
+step_figures.steps({"all ranks alike": even})
 
 # %% [markdown]
 # Time runs to the right, and a dashed line marks where the first rank begins a step. The number on the right is the share of
@@ -95,7 +96,7 @@ late = traced([0] * (comm.size - 1) + [20])
 # %%
 late_trace = team.pull("late")
 late = timeline(late_trace, last_steps=shown)
-timelines.steps({"all ranks alike": even, "the last rank 20 ms late": late})
+step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
 guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])

@@ -18,8 +18,9 @@ import pandas as pd
 from workshop_lib import ranks
 from workshop_lib.comm import feeding
 from workshop_lib.data import mnist
-from workshop_lib.notebook import feeding_plots, profile
 from workshop_lib.exercises import feeding as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import costs
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 
@@ -185,7 +186,7 @@ measured = feeding.measure(comm, path, parts, repeats)
 
 # %%
 measured = team.pull("measured")[0]
-feeding_plots.table(measured)
+costs.feeding_table(measured)
 
 
 # %%
@@ -209,7 +210,7 @@ guess_cold.compare(
 )
 
 # %%
-feeding_plots.ways(measured)
+costs.feeding_ways(measured)
 
 # %% [markdown]
 # Read the picture:
@@ -418,7 +419,7 @@ caption = (
     f"2 epochs of {sizes.feed_batches} batches of 64 images on each of {team.n} ranks, from storage that gives "
     f"{share / 1e6:.1f} MB/s a rank; the median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
 )
-feeding_plots.fed(runs, caption)
+costs.feeding_shares(runs, caption)
 
 # %%
 in_turn = runs["read, then compute"]

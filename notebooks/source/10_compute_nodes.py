@@ -13,8 +13,9 @@ import time
 import torch
 
 from workshop_lib import ranks
-from workshop_lib.notebook import binding_map, profile
 from workshop_lib.exercises import compute_nodes as check
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.ranks import allocation, launchers
 from workshop_lib.training.cores import usable_cores
@@ -144,7 +145,7 @@ free = team.about()
 guess.compare(len(free[0]["cores"]))
 
 # %%
-binding_map.draw(free, "Not bound")
+pictures.binding(free, "Not bound")
 
 # %% [markdown]
 # A panel for each host, a row for each rank, a filled square for each core that it may use. (Squares are what the operating
@@ -156,7 +157,7 @@ binding_map.draw(free, "Not bound")
 # %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
-binding_map.draw(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
+pictures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
 # If they could be bound, no core is filled in two rows now: each rank has its own. Two classic mistakes: two jobs on one node,

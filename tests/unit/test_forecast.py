@@ -155,7 +155,7 @@ def test_the_workshops_network_is_counted_as_it_is():
 
 
 def test_the_transformers_are_those_of_the_memory_calculator():
-    from workshop_lib.notebook.memory_calculator import GPT_2
+    from workshop_lib.notebook.calculators import GPT_2
 
     entry = catalogue.model("gpt2-xl")
     assert entry.parameters == pytest.approx(GPT_2.parameters, rel=1e-4)

@@ -7,7 +7,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from workshop_lib import cli
-from workshop_lib.notebook.forecast_calculator import draw, forecaster
+from workshop_lib.notebook.calculators import forecaster
+from workshop_lib.notebook.figures.forecasts import draw_forecast as draw
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling import forecast as report
 from workshop_lib.scaling.catalogue import Compute
@@ -94,7 +95,7 @@ def test_the_widget_answers_each_change():
         image = bytes(shown.image.value)
         getattr(shown, control).value = value
         if control == "machine":
-            assert "no speed of workshop-cnn on thetagpu" in shown.says.value and not shown.image.value
+            assert "no speed of workshop-cnn on thetagpu" in shown.shown_sentence.value and not shown.image.value
             continue
         assert bytes(shown.image.value).startswith(b"\x89PNG") and shown.image.value != image, control
     assert shown.sentence != before
@@ -112,7 +113,7 @@ def test_nonsense_is_answered_with_a_sentence_and_forgotten(shown, value, messag
     shown.machine.value, good = "thetagpu", shown.batch.value
     before = shown.sentence, shown.image.value
     shown.batch.value = value
-    assert message in shown.says.value and len(shown.sentence) < 150
+    assert message in shown.shown_sentence.value and len(shown.sentence) < 150
     assert set(shown._repr_mimebundle_()) == {"text/plain"}
     shown.batch.value = good
     assert (shown.sentence, shown.image.value) == before
@@ -123,7 +124,7 @@ def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
     bundle = shown._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "image/png"} and bundle["text/plain"] == shown.sentence
     assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr("workshop_lib.notebook.answers.has_widgets", lambda: True)
+    monkeypatch.setattr("workshop_lib.notebook.widgets.has_widgets", lambda: True)
     assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
 
 

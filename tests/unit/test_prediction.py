@@ -2,12 +2,14 @@
 
 import pytest
 
-from workshop_lib.notebook import has_widgets
+from workshop_lib.notebook import prediction
 from workshop_lib.notebook.prediction import predict
+from workshop_lib.notebook.widgets import has_widgets
 
 
 def texts(figure):
-    return [text.get_text() for text in [*figure.texts, *figure.axes[0].texts]]
+    axes = figure.axes[0]
+    return [text.get_text() for text in [*figure.texts, *axes.texts, *axes.get_yticklabels()]]
 
 
 def bars(figure):
@@ -45,7 +47,7 @@ def test_an_empty_range_is_refused():
 @pytest.mark.parametrize(("committed", "at"), [(None, 5), (0, 0), (7, 7)])
 def test_the_slider_stands_at_what_was_committed_and_in_the_middle_before(committed, at, monkeypatch):
     shown = []
-    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(prediction, "display", shown.append)
     guess = predict("?", 0, 10)
     guess.value = committed
     guess._show_widget()
@@ -57,7 +59,7 @@ def test_the_widget_commits_what_its_slider_says(low, high, monkeypatch):
     import ipywidgets
 
     shown = []
-    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(prediction, "display", shown.append)
     guess = predict("?", low, high, "x")
     guess._show_widget()
     slider, button = shown[0].children[1].children

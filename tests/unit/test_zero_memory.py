@@ -4,8 +4,10 @@ import base64
 
 import pytest
 
-from workshop_lib.notebook import memory_calculator
-from workshop_lib.notebook.memory_calculator import GPT_2, MODELS, answer, calculator, draw
+from workshop_lib.notebook.calculators import GPT_2, MODELS, calculator
+from workshop_lib.notebook.figures import forecasts
+from workshop_lib.notebook.figures.forecasts import draw_memory as draw
+from workshop_lib.notebook.figures.forecasts import memory_answer as answer
 from workshop_lib.scaling.zero_memory import (
     GIB,
     RECIPES,
@@ -205,7 +207,7 @@ def test_the_figure_says_what_it_shows():
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([32, 28.8])
     widths = [bar.get_width() for bar in axes.patches]
     assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
-    assert sum(widths[:4]) == pytest.approx(memory_calculator.LONGEST * 32), "cut"
+    assert sum(widths[:4]) == pytest.approx(forecasts.LONGEST * 32), "cut"
     assert "… 114 GiB, does not fit" in shown
     assert len({bar.get_hatch() for bar in axes.patches}) == 4, "told apart in a grey print"
 
@@ -260,7 +262,7 @@ def test_the_calculator_answers_each_change():
         getattr(shown, control).value = value
         image = bytes(shown.image.value)
         assert image.startswith(b"\x89PNG") and image != seen[-1][1], control
-        assert shown.says.value == "", "the figure says it"
+        assert shown.shown_sentence.value == "", "the figure says it"
         seen.append((shown.sentence, image))
     assert seen[0][0] == "It fits from stage 1 on: 43.3 of 80 GiB a GPU."
     assert seen[1][0] == "It does not fit on 8 GPUs; with stage 3 it would from 36 GPUs on."
@@ -291,7 +293,7 @@ def test_nonsense_is_answered_with_a_sentence_and_forgotten(shown, control, valu
     box = getattr(shown, control)
     before, good = (shown.sentence, shown.image.value), box.value
     box.value = value
-    assert message in shown.says.value and len(shown.sentence) < 150
+    assert message in shown.shown_sentence.value and len(shown.sentence) < 150
     assert shown.image.layout.display == "none"
     assert set(shown._repr_mimebundle_()) == {"text/plain"}
     box.value = good
@@ -313,5 +315,5 @@ def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"] == shown.sentence
     assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr("workshop_lib.notebook.answers.has_widgets", lambda: True)
+    monkeypatch.setattr("workshop_lib.notebook.widgets.has_widgets", lambda: True)
     assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()

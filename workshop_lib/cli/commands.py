@@ -218,16 +218,17 @@ def plot(
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
     """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target."""
-    from workshop_lib.notebook import plots
-    from workshop_lib.notebook.worker_curve import worker_curve
+    from workshop_lib.notebook.figures import save
+    from workshop_lib.notebook.figures.accuracy import accuracy_curve, worker_curve
+    from workshop_lib.notebook.figures.scaling import scaling_curve
     from workshop_lib.scaling import records
 
     runs, drawn = records.read(files), []
-    curves: dict[str, Callable] = {"scaling": plots.scaling_curve, "accuracy": plots.accuracy_curve}
+    curves: dict[str, Callable] = {"scaling": scaling_curve, "accuracy": accuracy_curve}
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}
     elif any(record.get("kind") == "steps_to_target" for record in runs):
-        from workshop_lib.notebook.limits import target_curve  # and with it PyTorch
+        from workshop_lib.notebook.figures.learning import target_curve  # and with it PyTorch
 
         curves = {"steps_to_target": target_curve}
     for name, draw in curves.items():
@@ -236,7 +237,7 @@ def plot(
         except records.RecordError as error:
             show_error(f"no {name} curve: {error}")
             continue
-        drawn.append(plots.save(figure, Path(out_dir) / f"{name}.png"))
+        drawn.append(save(figure, Path(out_dir) / f"{name}.png"))
         print(f"drawn: {drawn[-1]}")
     if not drawn:
         raise typer.Exit(1)

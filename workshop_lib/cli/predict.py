@@ -58,9 +58,9 @@ def predict(
     print(f"\nOn {counts[-1]:,} devices, with one thing changed:")
     console.print(what_if_table(chosen_model, chosen_machine, settings, counts[-1]))
     if out_dir is not None:
-        from workshop_lib.notebook import figures, forecast_calculator
+        from workshop_lib.notebook.figures import forecasts, save
 
-        print(f"drawn: {figures.save(forecast_calculator.draw(points, text), Path(out_dir) / 'forecast.png')}")
+        print(f"drawn: {save(forecasts.draw_forecast(points, text), Path(out_dir) / 'forecast.png')}")
 
 
 def _machine(name: str, latency_us: float | None, gb_per_s: float | None):

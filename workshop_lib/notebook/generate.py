@@ -24,7 +24,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import jupytext
+import nbformat
+
 from workshop_lib import paths
+from workshop_lib.errors import InputError, WorkshopError
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
@@ -36,7 +40,7 @@ METADATA = {
 }
 
 
-class SourceError(ValueError):
+class SourceError(InputError):
     """A notebook source that cannot be used; the message says in which file and line, and why."""
 
 
@@ -47,72 +51,62 @@ def sources(folder: Path = NOTEBOOKS) -> list[Path]:
 
 def split(text: str, name: str) -> tuple[str, str]:
     """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
-    lines, learner, solution = text.splitlines(), [], []
-    at = 0
-    while at < len(lines):
-        found = MARKER.match(lines[at])
-        if not found:
-            learner.append(lines[at])
-            solution.append(lines[at])
-            at += 1
+    # The learner's text in pieces: a plain line, or the stub of a solution with its indentation.
+    learner: list[tuple[str, list[str]]] = []
+    solution: list[str] = []
+    open_tags: list[tuple[str, int]] = []  # (tag, line)
+    a_stub_may_follow = False
+    for number, line in enumerate([*text.splitlines(), None], 1):
+        marker = MARKER.match(line) if line is not None else None
+        if marker is None:
+            if open_tags and (line is None or CELL.match(line)):
+                raise _not_closed(name, *open_tags[-1])
+            if line is None:
+                break
+            if not open_tags:
+                learner.append((line, [line]))
+            if not open_tags or open_tags[-1][0] == "solution":
+                solution.append(line)
+            else:
+                learner[-1][1].append(_uncomment(line, name, number))
+            a_stub_may_follow = a_stub_may_follow and bool(open_tags)
             continue
-        if found[2] or found[3] == "stub":
-            raise SourceError(f"{name}:{at + 1}: {lines[at].strip()!r} without '# <solution>' before it.")
-        end = _closing(lines, at, name)
-        code, stub = _take_stub(lines[at + 1 : end], name, at + 1)
-        if end + 1 < len(lines) and _is_opening(lines[end + 1], "stub"):
-            start, end = end + 1, _closing(lines, end + 1, name)
-            stub += [_uncomment(line, name, n) for n, line in enumerate(lines[start + 1 : end], start + 2)]
-        learner += stub or [f"{found[1]}...  # your code here"]
-        solution += code
-        at = end + 1
-    return "\n".join(learner) + "\n", "\n".join(solution) + "\n"
-
-
-def _is_opening(line: str, tag: str) -> bool:
-    found = MARKER.match(line)
-    return bool(found and not found[2] and found[3] == tag)
-
-
-def _closing(lines: list[str], start: int, name: str) -> int:
-    """Index of the line that closes the marker on line `start`, in the same cell."""
-    tag = MARKER.match(lines[start])[3]
-    for at in range(start + 1, len(lines)):
-        found = MARKER.match(lines[at])
-        if found and found[2] and found[3] == tag:
-            return at
-        if CELL.match(lines[at]) or _is_opening(lines[at], tag):
-            break
-    raise SourceError(f"{name}:{start + 1}: '# <{tag}>' is not closed by '# </{tag}>' in its cell.")
-
-
-def _take_stub(lines: list[str], name: str, offset: int) -> tuple[list[str], list[str]]:
-    """The code and the stub in a solution; `offset` is the number of lines before it in the file."""
-    code, stub, at = [], [], 0
-    while at < len(lines):
-        found = MARKER.match(lines[at])
-        if found and found[2]:
-            raise SourceError(f"{name}:{offset + at + 1}: '# </{found[3]}>' closes nothing.")
-        if not found:
-            code.append(lines[at])
-            at += 1
+        indent, closes, tag = marker.groups()
+        if closes:
+            _check_closing(name, number, tag, open_tags)
+            open_tags.pop()
+            a_stub_may_follow = tag == "solution"
             continue
-        try:
-            end = _closing(lines, at, name)
-        except SourceError:
-            raise SourceError(
-                f"{name}:{offset + at + 1}: '# <stub>' is not closed by '# </stub>' in its solution."
-            ) from None
-        stub += [_uncomment(lines[n], name, offset + n + 1) for n in range(at + 1, end)]
-        at = end + 1
-    return code, stub
+        in_solution = len(open_tags) == 1 and open_tags[0][0] == "solution"
+        if open_tags and not (tag == "stub" and in_solution):
+            raise _not_closed(name, *open_tags[-1])
+        if tag == "stub" and not (in_solution or a_stub_may_follow):
+            raise SourceError(f"{name}:{number}: '# <stub>' without '# <solution>' before it.")
+        if tag == "solution":
+            learner.append((indent, []))
+        open_tags.append((tag, number))
+    shown = [line for indent, lines in learner for line in lines or [f"{indent}...  # your code here"]]
+    return "\n".join(shown) + "\n", "\n".join(solution) + "\n"
+
+
+def _not_closed(name: str, tag: str, number: int) -> SourceError:
+    return SourceError(f"{name}:{number}: '# <{tag}>' is not closed by '# </{tag}>' in its cell.")
+
+
+def _check_closing(name: str, number: int, tag: str, open_tags: list[tuple[str, int]]) -> None:
+    if not open_tags:
+        raise SourceError(f"{name}:{number}: '# </{tag}>' without '# <{tag}>' before it.")
+    if open_tags[-1][0] != tag:
+        if tag == "solution":
+            raise _not_closed(name, *open_tags[-1])
+        raise SourceError(f"{name}:{number}: '# </{tag}>' closes nothing.")
 
 
 def _uncomment(line: str, name: str, number: int) -> str:
-    found = re.match(r"^(\s*)#\s?(.*)$", line)
-    if line.strip() and not found:
+    comment = re.match(r"^(\s*)#\s?(.*)$", line)
+    if line.strip() and not comment:
         raise SourceError(f"{name}:{number}: a line of a stub starts with '# ', found {line.strip()!r}.")
-    return found[1] + found[2] if found else ""
+    return comment[1] + comment[2] if comment else ""
 
 
 def notebook_json(text: str) -> str:
@@ -120,13 +114,10 @@ def notebook_json(text: str) -> str:
 
     A cell's id comes from its content, so editing one cell leaves the ids of the others alone.
     """
-    import jupytext
-    import nbformat
-
     notebook = jupytext.reads(text, fmt="py:percent")
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    seen = Counter()
+    seen: Counter[str] = Counter()
     for cell in notebook.cells:
         content = f"{cell.cell_type}:{cell.source}"
         seen[content] += 1
@@ -177,7 +168,7 @@ def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
         for path in write(folder):
             print(f"wrote {os.path.relpath(path)}")
         return 0
-    except ValueError as error:
+    except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1
 

@@ -3,9 +3,14 @@
 import math
 import textwrap
 
-from workshop_lib.notebook import figures, has_widgets
+import ipywidgets as widgets
+from IPython.display import display
 
-MINE, MEASURED = "#E69F00", "#0072B2"
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, YELLOW, Look, RecordFigure
+from workshop_lib.notebook.widgets import answers_while_busy, has_widgets
+
+MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
 
 
 class Prediction:
@@ -17,43 +22,38 @@ class Prediction:
 
     def __init__(self, question: str, low: float, high: float, unit: str = ""):
         if not low < high:
-            raise ValueError(f"a prediction needs low < high, not {low!r} and {high!r}")
+            raise InputError(f"a prediction needs low < high, not {low!r} and {high!r}.")
         self.question, self.low, self.high, self.unit = question, low, high, unit
-        self.value = None
-        self.box = None
+        self.value: float | None = None
 
     def commit(self, value: float) -> None:
         """Take this as the guess; the first one counts."""
         if self.value is None:
             self.value = float(value)
 
-    def compare(self, measured: float, spread: tuple[float, float] | None = None):
+    def compare(self, measured: float, spread: tuple[float, float] | None = None) -> RecordFigure:
         """A figure of the guess and what was measured; spread: the lowest and highest measurement."""
-        rows = [("measured", measured, MEASURED, "", spread)]
+        rows = [("measured", measured, MEASURED, spread or (measured, measured))]
         if self.value is not None:
-            rows.append(("your guess", self.value, MINE, "//", None))
+            rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
         head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # inches
-        figure = figures.RecordFigure(figsize=(9, head + height), facecolor="white")
+        figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.8, 0.5 * len(rows) / (head + height)))
-        for at, (name, value, colour, hatch, bars) in enumerate(rows):
-            error = None if bars is None else [[max(value - bars[0], 0)], [max(bars[1] - value, 0)]]
-            axes.barh(at, value, 0.62, color=colour, hatch=hatch, edgecolor="white", xerr=error, capsize=5)
-            end = max(value, bars[1]) if bars else value
-            axes.annotate(
-                f"{_number(value)} {self.unit}".strip(), (end, at), (8, 0), textcoords="offset points",
-                verticalalignment="center", fontsize=figures.FONT_SIZE,
-            )  # fmt: skip
-            axes.text(-0.015, at, name, transform=axes.get_yaxis_transform(), horizontalalignment="right",
-                      verticalalignment="center", fontsize=figures.FONT_SIZE)  # fmt: skip
-        ends = [max(value, bars[1]) if bars else value for _, value, _, _, bars in rows]
-        axes.set(xlim=(min(0, self.low), 1.2 * max(self.high, *ends)), yticks=[])
-        axes.set_xlabel(self.unit, fontsize=figures.FONT_SIZE - 1)
+        for at, (_, value, look, (low, high)) in enumerate(rows):
+            bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
+            axes.barh(at, value, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
+            beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
+            axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
+        longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
+        axes.set_xlim(min(0, self.low), 1.2 * longest)
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=FONT_SIZE)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(self.unit, fontsize=FONT_SIZE - 1)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        figure.text(0.02, 0.99, "\n".join(question), fontsize=figures.FONT_SIZE, va="top")
+        figure.text(0.02, 0.99, "\n".join(question), fontsize=FONT_SIZE, va="top")
         if self.value is None:
-            note = "no guess was made"
-            figure.text(0.98, 0.03, note, fontsize=figures.FONT_SIZE - 2, color=figures.GREY, ha="right")
+            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GREY, ha="right")
         return figure
 
     def _ipython_display_(self) -> None:
@@ -63,19 +63,15 @@ class Prediction:
         print(f"Prediction: {self.question} ({span})")
 
     def _show_widget(self) -> None:
-        import ipywidgets as widgets
-        from IPython.display import display
-
-        from workshop_lib.notebook.widgets import answers_while_busy
-
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         middle = self.low + round((self.high - self.low) / 2 / step) * step
+        digits, committed = max(0, -math.floor(math.log10(step))), self.value is not None
         slider = widgets.FloatSlider(
-            value=middle if self.value is None else self.value, min=self.low, max=self.high, step=step,
-            description=self.unit, readout_format=f".{max(0, -math.floor(math.log10(step)))}f",
-            layout=widgets.Layout(width="420px"), disabled=self.value is not None,
-        )  # fmt: skip
-        button = widgets.Button(description="Commit", icon="lock", disabled=self.value is not None)
+            middle if self.value is None else self.value, min=self.low, max=self.high, step=step
+        )
+        slider.description, slider.readout_format, slider.disabled = self.unit, f".{digits}f", committed
+        slider.layout.width = "420px"
+        button = widgets.Button(description="Commit", icon="lock", disabled=committed)
         button.add_class("workshop-commit")
 
         def commit(_):

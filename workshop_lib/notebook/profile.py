@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 
+from workshop_lib.errors import InputError
 from workshop_lib.ranks import allocation
 
 VARIABLE = "WORKSHOP_PROFILE"
@@ -34,7 +35,7 @@ class Profile:
     def sweep_ranks(self) -> list[int]:
         """1, 2, 4, … up to `ranks`, then `oversubscribed_ranks`."""
         counts = {2**power for power in range(self.ranks.bit_length())} | {self.ranks}
-        return sorted(counts | ({self.oversubscribed_ranks} - {None}))
+        return sorted(counts | {self.oversubscribed_ranks or self.ranks})
 
 
 PROFILES = {
@@ -45,15 +46,15 @@ PROFILES = {
 
 
 def current() -> Profile:
-    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises ValueError for another name.
+    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises InputError for another name.
 
     On the allocation of a scheduler, "cluster" has as many ranks as fill it.
     """
     name = os.environ.get(VARIABLE, DEFAULT)
     if name not in PROFILES:
-        raise ValueError(
+        raise InputError(
             f"{VARIABLE}={name!r} is not a profile; set it to {', '.join(PROFILES)}, or leave it unset for {DEFAULT}."
         )
-    if name == "cluster" and (found := allocation.find()):
-        return replace(PROFILES[name], ranks=found.ranks())
+    if name == "cluster" and (nodes := allocation.find()):
+        return replace(PROFILES[name], ranks=nodes.ranks())
     return PROFILES[name]

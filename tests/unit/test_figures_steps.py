@@ -1,10 +1,36 @@
-"""The picture of backward and its allreduces."""
+"""The bars of a step and its timelines show every rank, and what was measured on it."""
 
 import pytest
 from matplotlib.colors import to_hex
 
-from workshop_lib.notebook import timelines
+from workshop_lib.notebook.figures import STEP_LOOKS, steps
 from workshop_lib.ranks.timeline import timeline
+
+EVEN = [{"computing": 6.0, "waiting": 1.0, "Allreduce": 0.5}, {"computing": 6.5, "waiting": 0.5, "Allreduce": 0.5}]
+UNEVEN = [{"computing": 6.0, "waiting": 9.0, "Allreduce": 0.5}, {"computing": 15.0, "waiting": 0.0, "Allreduce": 0.5}]
+
+
+def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
+    upper, lower = steps.step_times({"even": EVEN, "uneven": UNEVEN}).axes
+    for axes, of_ranks in ((upper, EVEN), (lower, UNEVEN)):
+        drawn = [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in axes.patches]
+        wanted = []
+        for times in of_ranks:
+            left = 0.0
+            for kind, (colour, _) in STEP_LOOKS.items():
+                wanted.append((left, times[kind], colour))
+                left += times[kind]
+        assert drawn == wanted
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+        assert axes.get_ylim()[0] > axes.get_ylim()[1], "rank 0 is at the top"
+    assert upper.get_xlim() == lower.get_xlim()
+    assert [text.get_text() for text in lower.texts] == ["6.0", "9.0", "15.0"], "no number where there is no room"
+
+
+@pytest.mark.parametrize("panels", [{}, {"nobody": []}])
+def test_step_times_of_nobody_are_refused(panels):
+    with pytest.raises(ValueError, match="at least one"):
+        steps.step_times(panels)
 
 
 def times(end: float, messages: list) -> dict:
@@ -16,16 +42,16 @@ DURING = [times(55.0, [[11.0, 20.0], [26.0, 38.0], [41.0, 54.0]])] * 2
 
 
 def test_each_message_is_drawn_from_sent_to_arrived():
-    figure = timelines.overlap({"after": AFTER, "during": DURING})
+    figure = steps.overlap({"after": AFTER, "during": DURING})
     upper, lower = figure.axes
-    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == timelines.ALLREDUCE.lower()]
+    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == steps.MESSAGE.colour.lower()]
     assert [(bar.get_x(), bar.get_width()) for bar in bars[:3]] == [(11.0, 9.0), (26.0, 12.0), (41.0, 13.0)]
     assert len(bars) == 6
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
 
 
 def test_bands_do_not_overlap_and_are_named():
-    axes = timelines.overlap({"during": DURING}).axes[0]
+    axes = steps.overlap({"during": DURING}).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels[:4] == ["rank 0: backward", "bucket 0", "bucket 1", "bucket 2"]
     assert labels[4] == "rank 1: backward"
@@ -34,14 +60,14 @@ def test_bands_do_not_overlap_and_are_named():
 
 
 def test_the_end_is_written_in_milliseconds():
-    axes = timelines.overlap({"after": AFTER}).axes[0]
+    axes = steps.overlap({"after": AFTER}).axes[0]
     assert [text.get_text().strip() for text in axes.texts] == ["70 ms", "71 ms"]
 
 
 @pytest.mark.parametrize("panels", [{}, {"nothing": []}])
 def test_nothing_to_draw_is_refused(panels):
     with pytest.raises(ValueError, match="at least one"):
-        timelines.overlap(panels)
+        steps.overlap(panels)
 
 
 # (step, start, end, (when it came to the meeting, when it left))
@@ -50,10 +76,10 @@ LATE = [[(1, 0.0, 0.030, ((0.008, 0.029),))], [(1, 0.0, 0.030, ((0.028, 0.029),)
 
 
 def test_a_straggler_is_the_rank_without_waiting():
-    figure = timelines.steps({"alike": timeline(ALIKE), "one late": timeline(LATE)})
+    figure = steps.steps({"alike": timeline(ALIKE), "one late": timeline(LATE)})
     upper, lower = figure.axes
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
-    waiting = to_hex(timelines.STEP_LOOKS["waiting"][0])
+    waiting = to_hex(steps.TIMELINE_LOOKS["waiting"][0])
     drawn = [bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9]
     assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
     assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
@@ -61,4 +87,4 @@ def test_a_straggler_is_the_rank_without_waiting():
 
 def test_a_timeline_without_steps_is_refused():
     with pytest.raises(ValueError, match="at least one step"):
-        timelines.steps({"nothing": timeline([[], []])})
+        steps.steps({"nothing": timeline([[], []])})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workshop_lib.notebook import limits
+from workshop_lib.notebook.figures import learning
 from workshop_lib.scaling import critical_batch
 from workshop_lib.scaling.records import RecordError
 
@@ -14,7 +14,7 @@ def lines(axes):
 
 def test_the_noise_scale_is_drawn_with_its_errors_and_what_was_published():
     steps, scales, errors = [10, 20, 30], [40.0, np.nan, 400.0], [10.0, np.nan, 300.0]
-    axes = limits.noise(steps, scales, errors, "caption").axes[0]
+    axes = learning.noise(steps, scales, errors, "caption").axes[0]
     (line,) = lines(axes)
     assert line.get_xdata() == pytest.approx(steps)
     assert line.get_ydata() == pytest.approx(scales, nan_ok=True)
@@ -29,7 +29,7 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
     batches = [16, 64, 256, 1024]
     steps = [100 + 20_000 / batch for batch in batches]
     fit = critical_batch.fit(batches, steps)
-    figure = limits.steps_to_target({"here": (batches, steps)}, {"here": fit}, "caption")
+    figure = learning.steps_to_target({"here": (batches, steps)}, {"here": fit}, "caption")
     left, right = figure.axes
     points, curve = lines(left)
     assert points.get_xdata() == pytest.approx(batches)
@@ -41,12 +41,12 @@ def test_measured_points_lie_on_their_fit_in_both_panels():
 
 
 def test_points_without_a_fit_are_still_drawn():
-    figure = limits.steps_to_target({"here": ([8, 64, 512], [90, 20, 20])}, {}, "caption")
+    figure = learning.steps_to_target({"here": ([8, 64, 512], [90, 20, 20])}, {}, "caption")
     assert [len(lines(axes)) for axes in figure.axes] == [1, 1]
 
 
 def test_staleness_is_in_shares_on_one_axis():
-    figure = limits.staleness({"one": {0: 4}, "other": {0: 1, 2: 3}}, "caption")
+    figure = learning.staleness({"one": {0: 4}, "other": {0: 1, 2: 3}}, "caption")
     one, other = figure.axes
     assert [bar.get_height() for bar in one.patches] == [1]
     assert [(bar.get_x() + 0.4, bar.get_height()) for bar in other.patches] == [(0, 0.25), (2, 0.75)]
@@ -61,12 +61,12 @@ def reached(batch, steps, target=0.97):
 
 def test_steps_to_target_are_drawn_from_records_with_their_fit_if_there_is_one():
     by_the_law = [reached(batch, 100 + 20_000 / batch) for batch in (16, 64, 256, 1024)]
-    figure = limits.target_curve([{"kind": "bench"}, *by_the_law])
+    figure = learning.target_curve([{"kind": "bench"}, *by_the_law])
     assert "critical batch 200 (95 %" in "".join(text.get_text() for text in figure.texts)
     assert len(lines(figure.axes[0])) == 2, "points and curve"
-    rising = limits.target_curve([reached(batch, batch) for batch in (16, 64, 256, 1024)])
+    rising = learning.target_curve([reached(batch, batch) for batch in (16, 64, 256, 1024)])
     assert len(lines(rising.axes[0])) == 1, "no curve"
     with pytest.raises(RecordError, match="target = 0.9 and 0.97"):
-        limits.target_curve([*by_the_law, reached(16, 50, target=0.9)])
+        learning.target_curve([*by_the_law, reached(16, 50, target=0.9)])
     with pytest.raises(RecordError, match="no batch size got to 97% test accuracy"):
-        limits.target_curve([reached(16, None)])
+        learning.target_curve([reached(16, None)])

@@ -2,15 +2,24 @@ import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from record_fixtures import CPU, run, sweep
 
-from workshop_lib.notebook import figures, plots
+from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures.accuracy import accuracy_curve
+from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, weak_scaling_curve
 from workshop_lib.scaling.records import RecordError, names_of
 from workshop_lib.training.backends import REGISTRY
 
 NAMES = [name for backend in REGISTRY for name in names_of(backend)]
+SRGB_TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+EYES = {
+    "common": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+}
 
 
 def legend(figure) -> list[str]:
@@ -28,23 +37,23 @@ def markers(axes, hollow: bool) -> dict[str, list[tuple[float, float]]]:
 
 
 def test_scaling_curve_has_units_legend_and_where_it_was_measured():
-    figure = plots.scaling_curve(sweep())
+    figure = scaling_curve(sweep())
     speed, efficiency = figure.axes
     assert (speed.get_xlabel(), speed.get_ylabel()) == ("ranks", "throughput (samples/s)")
     assert (efficiency.get_xlabel(), efficiency.get_ylabel()) == ("ranks", "parallel efficiency (%)")
     assert [label.get_text() for label in speed.get_xticklabels()] == ["1", "2", "4*"]
     entries = legend(figure)
     assert entries[:2] == ["mpi", "ddp"]
-    assert any(entry.startswith("ideal: ranks × 1 rank of") for entry in entries)
+    assert any(entry.startswith("perfect scaling: ranks × the fastest 1-rank run") for entry in entries)
     assert "first epoch (start-up included)" in entries
     assert "hollow, *: oversubscribed (more ranks than cores)" in entries
     caption = " ".join(piece.get_text() for piece in figure.texts)
-    for part in (CPU, "2 cores", "threads a rank: 1", "binding: none", "batch 64", "repeats: 3"):
+    for part in (CPU, "2 cores", "threads per rank: 1", "binding: none", "batch 64", "repeats: 3"):
         assert part in caption
 
 
 def test_points_are_the_medians_and_oversubscribed_ones_are_hollow():
-    speed, efficiency = plots.scaling_curve(sweep(("mpi",))).axes
+    speed, efficiency = scaling_curve(sweep(("mpi",))).axes
     blue = "#0072B2"
     (one, two), (four,) = markers(speed, False)[blue], markers(speed, True)[blue]
     assert [point[0] for point in (one, two, four)] == [1, 2, 4]
@@ -52,23 +61,69 @@ def test_points_are_the_medians_and_oversubscribed_ones_are_hollow():
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=1e-3)
 
 
-def test_curves_differ_in_colour_marker_and_line():
-    """Any two in two of these at least: a grey print, or an eye that sees fewer colours, has another."""
-    speed = plots.scaling_curve(sweep(NAMES, (1, 2))).axes[0]
-    curves = [line for line in speed.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 2]
-    markers = [bars.lines[0].get_marker() for bars in speed.containers]
-    looks = [(line.get_color(), str(line._dash_pattern), marker) for line, marker in zip(curves, markers, strict=True)]
-    assert len(looks) == len(NAMES)
-    for one, other in itertools.combinations(looks, 2):
-        assert sum(a != b for a, b in zip(one, other, strict=True)) >= 2
+def test_ten_backends_differ_in_colour_and_in_marker():
+    styles = [figures.Style.number(index) for index in in_order(NAMES).values()]
+    assert len(NAMES) >= 10
+    assert len({style.colour for style in styles[:10]}) == len({style.marker for style in styles[:10]}) == 10
+
+
+def simulated(colour: str, matrix: list[list[float]]) -> np.ndarray:
+    """The colour as CIE L*a*b*, seen by an eye that `matrix` describes (Machado et al. 2009, in linear RGB)."""
+    rgb = np.array(to_rgb(colour))
+    seen = np.clip(matrix @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1)
+    xyz = SRGB_TO_XYZ @ seen / (SRGB_TO_XYZ @ np.ones(3))
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eye", ["common", "protanopia", "deuteranopia"])
+def test_colours_differ_for_any_colour_vision(eye):
+    colours = [simulated(colour, EYES[eye]) for colour in figures.COLOURS[:7]]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colours, 2)) > 10
+
+
+def test_many_backends_become_rows_with_the_fastest_on_top():
+    speeds = {name: 1000 * (index + 1) for index, name in enumerate(NAMES)}
+    counts, share = (1, 2, 4), {1: 1.0, 2: 0.9, 4: 0.5}
+    records = [run(name, n, (1, n * share[n] * speed)) for name, speed in speeds.items() for n in counts]
+    figure = scaling_curve(records)
+    speed, efficiency = figure.axes
+    assert [label.get_text() for label in speed.get_yticklabels()] == NAMES[::-1]
+    assert speed.get_ylim()[0] > speed.get_ylim()[1], "row 0 is on top"
+    assert (speed.get_xlabel(), efficiency.get_xlabel()) == ("throughput (samples/s)", "parallel efficiency (%)")
+    points = {round(y, 2): x for bars in speed.containers for x, y in bars.lines[0].get_xydata()}
+    fastest = [points[y] for y in sorted(points)][:3]
+    assert fastest == pytest.approx([share[n] * n * speeds[NAMES[-1]] for n in counts])
+    hollow = {bars.lines[0].get_markerfacecolor() == "white" for bars in speed.containers}
+    assert hollow == {True, False}, "4 ranks on 2 cores"
+    assert {round(bars.lines[0].get_xdata()[0]) for bars in efficiency.containers} == {90, 50}
+    perfect = [line.get_xdata()[0] for line in speed.lines if line.get_markersize() == 18]
+    assert perfect[:2] == pytest.approx([2 * speeds[NAMES[-1]], 4 * speeds[NAMES[-1]]])
+    assert legend(figure)[:4] == [
+        "1 rank",
+        "2 ranks",
+        "4* ranks",
+        "perfect scaling of the row: ranks × its own 1-rank run",
+    ]
+
+
+def test_many_backends_get_a_panel_each_for_accuracy():
+    figure = accuracy_curve(sweep(NAMES, (1, 2)))
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in panels] == NAMES
+    blue = "#0072B2"
+    for axes in panels:
+        (drawn,) = [bars.lines[0] for bars in axes.containers if to_hex(bars.lines[0].get_color()).upper() == blue]
+        assert drawn.get_ydata() == pytest.approx([97.52, 98.82, 99.13]), "one rank, the median of its repeats"
+    assert legend(figure) == ["1 rank", "2 ranks", "99 %", "the other backends"]
 
 
 def test_the_ideal_line_is_straight_in_ranks():
-    speed = plots.scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 4)]).axes[0]
+    speed = scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 4)]).axes[0]
     assert speed.get_xscale() == speed.get_yscale() == "linear"
     ideal = next(line for line in speed.lines if line.get_color() == figures.GREY)
     assert ideal.get_xydata().flatten().tolist() == pytest.approx([1, 1000, 4, 4000])
-    many = plots.scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 64)]).axes[0]
+    many = scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 64)]).axes[0]
     assert many.get_xscale() == many.get_yscale() == "log"
 
 
@@ -83,10 +138,10 @@ def weak_sweep(counts=(1, 2, 4)):
 
 
 def test_weak_scaling_is_drawn_as_the_time_of_an_epoch():
-    figure = plots.weak_scaling_curve(weak_sweep())
+    figure = weak_scaling_curve(weak_sweep())
     seconds, efficiency = figure.axes
     assert (seconds.get_ylabel(), efficiency.get_ylabel()) == ("time of an epoch (s)", "parallel efficiency (%)")
-    assert figure.texts[0].get_text() == "Weak scaling on MNIST: 10,000 samples a rank"
+    assert figure.texts[0].get_text() == "Weak scaling on MNIST: 10,000 samples per rank"
     blue = "#0072B2"
     (one, two), (four,) = markers(seconds, False)[blue], markers(seconds, True)[blue]
     assert two[1] == pytest.approx(one[1] / 0.95, rel=0.01)
@@ -94,33 +149,33 @@ def test_weak_scaling_is_drawn_as_the_time_of_an_epoch():
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=0.01)
     ideal = next(line for line in seconds.lines if line.get_color() == figures.GREY)
     assert ideal.get_ydata().tolist() == pytest.approx([one[1]] * 2)
-    assert "ideal: as on 1 rank of mpi" in legend(figure)
+    assert "perfect scaling: as long as the fastest 1-rank run (mpi)" in legend(figure)
     crosses = next(line for line in seconds.lines if line.get_marker() == "x")
     assert (crosses.get_ydata() > [one[1], two[1], four[1]]).all(), "first epochs take longer"
 
 
 def test_batches_are_named_when_a_backend_ran_with_several():
-    figure = plots.scaling_curve(sweep(("ddp",), batch=64) + sweep(("ddp",), batch=256))
-    assert legend(figure)[:2] == ["ddp, batch 64 a rank", "ddp, batch 256 a rank"]
+    figure = scaling_curve(sweep(("ddp",), batch=64) + sweep(("ddp",), batch=256))
+    assert legend(figure)[:2] == ["ddp, batch 64 per rank", "ddp, batch 256 per rank"]
 
 
 def test_one_epoch_runs_are_drawn_and_said_to_be():
-    figure = plots.scaling_curve([run("mpi", n, (8000 * n,)) for n in (1, 2)])
-    assert "one epoch only: start-up is in the curve" in legend(figure)
+    figure = scaling_curve([run("mpi", n, (8000 * n,)) for n in (1, 2)])
+    assert "one epoch only: includes start-up" in legend(figure)
     assert "first epoch (start-up included)" not in legend(figure)
 
 
 def test_what_cannot_be_drawn_is_an_error():
     with pytest.raises(RecordError, match="no 1-rank run"):
-        plots.scaling_curve([run("mpi", 2)])
+        scaling_curve([run("mpi", 2)])
     with pytest.raises(RecordError, match="nothing to draw"):
-        plots.accuracy_curve([])
+        accuracy_curve([])
     with pytest.raises(ValueError, match="x='steps' is not an axis"):
-        plots.accuracy_curve([run()], x="steps")
+        accuracy_curve([run()], x="steps")
 
 
 def test_backends_keep_their_colours_whatever_else_is_drawn():
-    assert [figures.in_order(names) for names in (["ddp"], ["a", "ddp", "mpi"])] == [
+    assert [in_order(names) for names in (["ddp"], ["a", "ddp", "mpi"])] == [
         {"ddp": 1},
         {"mpi": 0, "ddp": 1, "a": len(NAMES)},
     ]
@@ -141,20 +196,20 @@ def changed(part, name, value, **more):
 )  # fmt: skip
 def test_accuracies_of_unlike_trainings_are_not_mixed(name, value):
     with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
-        plots.accuracy_curve([run(), changed("what", name, value)], x="epochs")
+        accuracy_curve([run(), changed("what", name, value)], x="epochs")
 
 
 def test_the_machine_matters_for_seconds_and_not_for_epochs():
     records = [run(), changed("where", "cpu_model", "Another CPU")]
     with pytest.raises(RecordError, match="mix runs with cpu_model"):
-        plots.accuracy_curve(records)
-    plots.accuracy_curve(records, x="epochs")
+        accuracy_curve(records)
+    accuracy_curve(records, x="epochs")
 
 
-@pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve, plots.weak_scaling_curve])
+@pytest.mark.parametrize("draw", [scaling_curve, accuracy_curve, weak_scaling_curve])
 def test_the_title_names_the_data(draw):
     records = weak_sweep((1, 2))
-    if draw is not plots.weak_scaling_curve:
+    if draw is not weak_scaling_curve:
         records = sweep(("mpi",), (1, 2))
     assert "on MNIST" in draw(records).texts[0].get_text()
     for record in records:
@@ -168,7 +223,7 @@ def test_the_title_names_the_data(draw):
 )
 def test_accuracy_curve(x, label, last):
     records = [run("mpi", 1, (8000, 8000)), run("ddp", 4, (9000, 9000), (0.5, 0.9))]
-    figure = plots.accuracy_curve(records, x)
+    figure = accuracy_curve(records, x)
     axes = figure.axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == (label, "test accuracy (%)")
     assert markers(axes, False)["#0072B2"][-1] == pytest.approx([last, 98.8])
@@ -177,9 +232,9 @@ def test_accuracy_curve(x, label, last):
     assert legend(figure)[:4] == ["mpi", "ddp", "1 rank", "4* ranks"]
 
 
-@pytest.mark.parametrize("draw", [plots.scaling_curve, plots.accuracy_curve, plots.weak_scaling_curve])
+@pytest.mark.parametrize("draw", [scaling_curve, accuracy_curve, weak_scaling_curve])
 def test_text_is_large_and_stays_inside_the_figure(draw):
-    records = weak_sweep() if draw is plots.weak_scaling_curve else sweep(NAMES)
+    records = weak_sweep() if draw is weak_scaling_curve else sweep(NAMES)
     for record in records:
         record["where"]["cpu_model"] = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
     figure = draw(records)
@@ -198,8 +253,8 @@ def test_text_is_large_and_stays_inside_the_figure(draw):
 
 
 def test_saved_as_png_and_shown_in_a_notebook(tmp_path):
-    figure = plots.scaling_curve(sweep(("mpi",), (1, 2)))
-    path = plots.save(figure, tmp_path / "made" / "curve.png")
+    figure = scaling_curve(sweep(("mpi",), (1, 2)))
+    path = figures.save(figure, tmp_path / "made" / "curve.png")
     assert path.read_bytes()[:8] == figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
     assert [p.name for p in path.parent.iterdir()] == ["curve.png"]
 
@@ -209,14 +264,14 @@ def test_a_figure_that_cannot_be_drawn_leaves_nothing_behind(tmp_path, monkeypat
         temporary.write_bytes(b"half a figure")
         raise ZeroDivisionError
 
-    figure = plots.scaling_curve(sweep(("mpi",), (1, 2)))
+    figure = scaling_curve(sweep(("mpi",), (1, 2)))
     monkeypatch.setattr(figure, "savefig", half)
     with pytest.raises(ZeroDivisionError):
-        plots.save(figure, tmp_path / "curve.png")
+        figures.save(figure, tmp_path / "curve.png")
     assert not list(tmp_path.iterdir())
 
 
 def test_plotting_needs_no_notebook():
-    code = "import sys, workshop_lib.notebook.plots; print({'ipywidgets', 'IPython'} & set(sys.modules))"
+    code = "import sys, workshop_lib.notebook.figures.accuracy; print({'ipywidgets', 'IPython'} & set(sys.modules))"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
     assert shown.strip() == "set()"

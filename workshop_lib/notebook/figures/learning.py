@@ -1,6 +1,6 @@
-"""Figures of 07b: the noise scale over training, steps against batch size, staleness."""
+"""Figures of how batches and delays change learning: the noise scale, steps against batch size, staleness."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -28,8 +28,8 @@ def noise(steps, scales, errors, caption: str) -> RecordFigure:
     band.set_label("two standard errors")
     for name, level in PUBLISHED.items():
         axes.axhline(level, **LEVEL)
-        axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), ha="right",
-                      textcoords="offset points", color=GREY, fontsize=11)  # fmt: skip
+        above = {"textcoords": "offset points", "ha": "right", "color": GREY, "fontsize": 11}
+        axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), **above)
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
     line = Line2D([], [], color=style.colour, linewidth=2, label="measured here")
     draw_legend(figure, [line], [band])
@@ -37,16 +37,16 @@ def noise(steps, scales, errors, caption: str) -> RecordFigure:
 
 
 def steps_to_target(
-    pairs: dict[str, tuple[list, list]], fits: dict[str, critical_batch.Fit | None], title: str
+    pairs: Mapping[str, tuple[Sequence, Sequence]], fits: Mapping[str, critical_batch.Fit | None], title: str
 ) -> RecordFigure:
     """Measured (batches, steps) by name and their fits: steps against batch (left); the frontier of steps,
     the time, against samples, the compute (right). Both axes of both are logarithmic."""
     figure = new_figure("Steps to target", title)
     left, right = figure.subplots(1, 2)
     handles = []
-    for number, (name, (batches, steps)) in enumerate(pairs.items()):
+    for number, (name, pair) in enumerate(pairs.items()):
         style, fit = Style.number(number), fits.get(name)
-        batches, steps = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
+        batches, steps = (np.asarray(values, dtype=float) for values in pair)
         left.plot(batches, steps, style.marker, color=style.colour, ms=8)
         right.plot(steps, steps * batches, style.marker, color=style.colour, ms=8)
         handles.append(handle_of(name, style, line=fit is not None))
@@ -73,31 +73,31 @@ def steps_to_target(
     return figure
 
 
-def target_curve(found: Iterable[dict]) -> RecordFigure:
+def target_curve(records: Iterable[dict]) -> RecordFigure:
     """The figure of steps to target from records, with the fit if the law holds for them.
 
     Raises RecordError when their targets or data differ, or no batch reached the target.
     """
-    found = [record for record in found if record.get("kind") == measured.KIND]
-    runs = pd.DataFrame([record["what"] for record in found])
+    records = [record for record in records if record.get("kind") == measured.KIND]
+    runs = pd.DataFrame([record["what"] for record in records])
     require_same(runs, ["target", "data_dir"])
     name = f"to {runs['target'][0]:.0%} test accuracy"
-    pairs, fits = {name: measured.pairs(found)}, {}
+    pairs, fits = {name: measured.pairs(records)}, dict[str, critical_batch.Fit | None]()
     if not pairs[name][0]:
         raise RecordError(f"no batch size got {name} with every seed: nothing to draw.")
     seeds = runs["seed"].nunique()
     title = f"MNIST, plain SGD, learning rate tuned at each batch size; seeds: {seeds}"
     try:
-        fits[name] = critical_batch.fit(*pairs[name])
-        low, high = fits[name].intervals["b_crit"]
-        title += f"; critical batch {fits[name].b_crit:.0f} (95 %: {low:.0f} to {high:.0f})"
+        fit = fits[name] = critical_batch.fit(*pairs[name])
+        low, high = fit.intervals["b_crit"]
+        title += f"; critical batch {fit.b_crit:.0f} (95 %: {low:.0f} to {high:.0f})"
     except ValueError as error:
         title += f"; no fit: {error}"
     return steps_to_target(pairs, fits, title)
 
 
-def staleness(histograms: dict[str, dict[int, int]], caption: str) -> RecordFigure:
-    """Share of the updates at each staleness, a panel a mode: {mode: {staleness: number of updates}}."""
+def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> RecordFigure:
+    """Share of the updates at each staleness, a panel per mode: {mode: {staleness: number of updates}}."""
     figure = new_figure("How stale each update was", caption)
     panels = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
     most = max(max(counts) for counts in histograms.values())

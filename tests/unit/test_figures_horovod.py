@@ -5,8 +5,8 @@ import json
 import pytest
 from matplotlib.colors import to_hex
 
-from workshop_lib.notebook import horovod_timeline
-from workshop_lib.notebook.horovod_timeline import COPY, NEGOTIATION, QUEUE, TRANSFER
+from workshop_lib.notebook.figures import horovod as horovod_timeline
+from workshop_lib.notebook.figures.horovod import COPY, NEGOTIATION, QUEUE, TRANSFER
 
 # (phase, tensor or "" for a cycle, name, microseconds): two tensors on 2 ranks without the response cache,
 # of which rank 1 was late; cut from what Horovod 0.28.1 wrote.

@@ -7,21 +7,35 @@ rank), and when a cycle of the background thread began ("CYCLE_START").
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.figures import (
+    BLUE,
+    FONT_SIZE,
+    PURPLE,
+    YELLOW,
+    Look,
+    Panel,
+    RecordFigure,
+    draw_bar,
+    patches,
+    stacked,
+)
 
 NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
-LOOKS = {  # colour and hatch; Okabe and Ito's colours
-    NEGOTIATION: ("#E69F00", "//"),
-    QUEUE: ("#BBBBBB", ""),
-    COPY: ("#CC79A7", ".."),
-    TRANSFER: ("#0072B2", ""),
+LOOKS = {
+    NEGOTIATION: Look(YELLOW, "//"),
+    QUEUE: Look("#BBBBBB", ""),
+    COPY: Look(PURPLE, ".."),
+    TRANSFER: Look(BLUE, ""),
 }
 LEGEND = {
     NEGOTIATION: "negotiation: not all ranks have it",
@@ -43,7 +57,7 @@ class Span(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """When a rank's word that it has the tensor reached rank 0."""
+    """When rank 0 learned that a rank has the tensor."""
 
     tensor: str
     step: int
@@ -65,7 +79,7 @@ class Timeline:
         """That step alone; its first event is at 0 ms."""
         spans = [span for span in self.spans if span.step == step]
         if not spans:
-            raise ValueError(f"there is no step {step}; the recording has {self.steps} steps, from 0")
+            raise InputError(f"there is no step {step}; the recording has {self.steps} steps, from 0.")
         start, end = min(s.start_ms for s in spans), max(s.end_ms for s in spans)
         return Timeline(
             [s._replace(start_ms=s.start_ms - start, end_ms=s.end_ms - start) for s in spans],
@@ -97,7 +111,7 @@ class Timeline:
         """
         edges = sorted({edge for s in self.spans for edge in (s.start_ms, s.end_ms)})
         spent = dict.fromkeys(LOOKS, 0.0)
-        by_start, at, current = sorted(self.spans, key=lambda s: s.start_ms), 0, []
+        by_start, at, current = sorted(self.spans, key=lambda s: s.start_ms), 0, list[Span]()
         for left, right in zip(edges, edges[1:], strict=False):
             while at < len(by_start) and by_start[at].start_ms <= left:
                 current.append(by_start[at])
@@ -111,21 +125,21 @@ class Timeline:
 
 
 def read(path: str | os.PathLike) -> Timeline:
-    """The timeline in this file. Raises ValueError when it holds no tensor."""
+    """The timeline in this file. Raises InputError when it holds no tensor."""
     text = Path(path).read_text(encoding="utf-8")
     events = json.loads(text) if text.strip() else []
-    stamps = [event["ts"] for event in events if "ts" in event]
+    zero_us = min((event["ts"] for event in events if "ts" in event), default=0)
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
-    timeline, state = Timeline(), {}
+    timeline, tensors = Timeline(), dict[int, _Tensor]()
     for event in events:
-        at_ms = (event["ts"] - min(stamps)) / 1000 if "ts" in event else 0.0
+        at_ms = (event["ts"] - zero_us) / 1000 if "ts" in event else 0.0
         if event["ph"] == "i":
             timeline.cycles_ms.append(at_ms)
         elif event["ph"] in "BEX":
-            tensor = state.setdefault(event["pid"], _Tensor(names[event["pid"]]))
+            tensor = tensors.setdefault(event["pid"], _Tensor(names[event["pid"]]))
             tensor.take(event, at_ms, timeline)
     if not timeline.spans:
-        raise ValueError(f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?")
+        raise InputError(f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?")
     return timeline
 
 
@@ -164,60 +178,35 @@ class _Tensor:
         return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
 
 
-def draw(panels: dict[str, Timeline]) -> RecordFigure:
+def draw(panels: Mapping[str, Timeline]) -> RecordFigure:
     """Draw one step of each panel, by title, on a common axis; a row for each tensor, first sent on top.
 
-    A number in a negotiation is the rank whose word reached rank 0 there; a tick at the top is a cycle.
+    A number in a negotiation is a rank, drawn when rank 0 learned that it has the tensor; a tick at the top is
+    a cycle. Raises InputError when there is nothing to draw.
     """
-    if not panels or not all(timeline.spans for timeline in panels.values()):
-        raise ValueError("give at least one panel, and in each a timeline with at least one tensor")
-    rows = [len({span.tensor for span in timeline.spans}) for timeline in panels.values()]
-    tall = 1.7 + sum(0.9 + 0.25 * n for n in rows)
-    figure = RecordFigure(figsize=(12, tall), facecolor="white")
-    grid = figure.add_gridspec(len(panels), 1, height_ratios=[n + 2 for n in rows])
-    right = max(span.end_ms for timeline in panels.values() for span in timeline.spans)
-    for at, (title, timeline) in enumerate(panels.items()):
-        axes = figure.add_subplot(grid[at])
-        _panel(axes, title, timeline)
-        axes.set_xlim(-0.01 * right, 1.02 * right)
-    axes.set_xlabel("milliseconds since the first tensor was announced", fontsize=FONT_SIZE)
-    figure.subplots_adjust(left=0.13, right=0.98, top=1 - 0.5 / tall, bottom=1.45 / tall, hspace=0.25)
-    _legend(figure, any(timeline.ready for timeline in panels.values()))
-    return figure
-
-
-def _panel(axes, title: str, timeline: Timeline) -> None:
-    axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
-    first = {}
-    for span in sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms)):
-        first.setdefault(span.tensor, len(first))
-    for span in timeline.spans:
-        colour, hatch = LOOKS[span.phase]
-        axes.barh(
-            first[span.tensor], span.end_ms - span.start_ms, 0.8, left=span.start_ms,
-            color=colour, hatch=hatch, edgecolor="white", linewidth=0,
-        )  # fmt: skip
-    for ready in timeline.ready:
-        axes.text(
-            ready.at_ms, first[ready.tensor], str(ready.rank), ha="center", va="center", fontsize=8, weight="bold"
-        )
-    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
-    axes.set_ylim(len(first) - 0.4, -1.5)
-    axes.set_yticks(range(len(first)), list(first))
-    axes.tick_params(axis="y", length=0, labelsize=FONT_SIZE - 3)
-    axes.tick_params(axis="x", labelsize=FONT_SIZE - 1)
-    axes.grid(axis="x", color="#D9D9D9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _legend(figure: RecordFigure, with_ranks: bool) -> None:
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=LEGEND[phase])
-        for phase, (colour, hatch) in LOOKS.items()
-    ]
+    right_ms = max((span.end_ms for timeline in panels.values() for span in timeline.spans), default=0.0)
+    parts = {}
+    for title, timeline in panels.items():
+        by_start = sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms))
+        tensors = list(dict.fromkeys(span.tensor for span in by_start))
+        draw_tensors = partial(_tensors, timeline=timeline, tensors=tensors, right_ms=right_ms)
+        parts[title] = Panel(len(tensors) + 1.1 if tensors else 0, draw_tensors)
     look = {"linestyle": "", "color": "black", "markersize": 9}
+    handles = patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
     handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
-    if with_ranks:
+    if any(timeline.ready for timeline in panels.values()):
         handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
-    figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 2, labelcolor=GREY)
+    x_label = "milliseconds since the first tensor was announced"
+    return stacked(parts, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
+
+
+def _tensors(axes: Axes, timeline: Timeline, tensors: list[str], right_ms: float) -> None:
+    for span in timeline.spans:
+        draw_bar(axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8)
+    number = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold"}
+    for ready in timeline.ready:
+        axes.text(ready.at_ms, tensors.index(ready.tensor), str(ready.rank), **number)
+    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
+    axes.set(xlim=(-0.01 * right_ms, 1.02 * right_ms), ylim=(len(tensors) - 0.4, -1.5))
+    axes.set_yticks(range(len(tensors)), tensors)
+    axes.tick_params(axis="y", labelsize=FONT_SIZE - 3)

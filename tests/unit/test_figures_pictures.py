@@ -1,0 +1,96 @@
+"""The pictures show what the ranks hold and whose it was, every step of a ring, and the cores of each rank."""
+
+import matplotlib.colors
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from workshop_lib.notebook.figures import pictures
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def fills(figure):
+    """Colours of the filled patches, as hex, left to right."""
+    patches = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_fill()]
+    return [matplotlib.colors.to_hex(p.get_facecolor()).upper() for p in patches]
+
+
+def test_every_value_is_written_once_where_it_is_held():
+    figure = pictures.collective("gather", [0, 10, 20], [[0, 10, 20], None, None])
+    shown = texts(figure)
+    assert shown.count("10") == 2
+    assert [shown.count(f"rank {rank}") for rank in range(3)] == [2, 2, 2]
+    assert "gather" in shown
+    assert fills(figure) == pictures.TINTS[:3] * 2
+
+
+def test_a_moved_value_keeps_the_colour_of_its_rank():
+    before = [[0, 1], [10, 11]]
+    assert fills(pictures.collective("alltoall", before, [[0, 10], [1, 11]])) == [
+        pictures.TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)
+    ]
+
+
+def test_a_sum_has_stripes_of_all_ranks_and_a_wrong_one_has_not():
+    before = [np.array([1, 2]), np.array([10, 20])]
+    right = fills(pictures.collective("allreduce", before, [np.array([11, 22])] * 2))
+    assert right[4:] == pictures.TINTS[:2] * 4
+    wrong = fills(pictures.collective("allreduce", before, [np.array([12, 22])] * 2))
+    assert wrong[4] == "#FFFFFF"
+
+
+def test_only_the_root_gives_in_a_broadcast():
+    figure = pictures.collective("bcast", [7, None], [7, 7])
+    assert fills(figure) == [pictures.TINTS[0]] * 3
+
+
+def test_sides_of_different_length_are_refused():
+    with pytest.raises(ValueError, match="2 ranks before, but 1 after"):
+        pictures.collective("x", [1, 2], [1])
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5])
+def test_each_panel_shows_a_step_and_the_last_one_all_sums_everywhere(p):
+    panels = {panel.get_title(): panel for panel in pictures.ring(p).axes if panel.get_title()}
+    assert list(panels) == ["start", *(f"step {step}" for step in range(1, 2 * p - 1))]
+
+    def complete(title):
+        return sum(text.get_text() == "all" for text in panels[title].texts)
+
+    assert complete("start") == 0
+    assert complete(f"step {p - 1}") == p, "after the first phase, each rank has one complete chunk"
+    assert complete(f"step {2 * p - 2}") == p * p
+
+
+@pytest.mark.parametrize("p", [1, 6])
+def test_a_ring_too_small_or_too_large_to_read_is_refused(p):
+    with pytest.raises(ValueError, match="use 2 to 5"):
+        pictures.ring(p)
+
+
+def about(rank, host, cores, threads=1):
+    return {"rank": rank, "host": host, "cores": cores, "threads": threads}
+
+
+def filled(axes) -> set:
+    """(row, column) of every filled square."""
+    squares = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return {(round(s.get_y() - 0.1), round(s.get_x())) for s in squares if s.get_facecolor()[3] > 0}
+
+
+def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
+    ranks = [about(0, "a", [0, 1]), about(1, "a", [2, 3], 2), about(2, "b", [0, 1, 4]), about(3, "b", [4])]
+    first, second = pictures.binding(ranks, "Bound").axes
+    assert filled(first) == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    assert filled(second) == {(0, 0), (0, 1), (0, 2), (1, 2)}, "columns are the cores in use, in order"
+    assert [label.get_text() for label in first.get_yticklabels()] == ["rank 0, 1 thread", "rank 1, 2 threads"]
+    assert second.get_title(loc="left") == "b: 3 cores"
+
+
+@pytest.mark.parametrize("ranks", [[], [about(rank, "a", [0]) for rank in range(65)]])
+def test_too_few_or_too_many_ranks_are_refused(ranks):
+    with pytest.raises(ValueError, match=f"there are {len(ranks)} ranks"):
+        pictures.binding(ranks)

@@ -1,0 +1,146 @@
+"""Calculators with controls: does a model fit the GPUs, and what would more devices bring?"""
+
+import ipywidgets as widgets
+
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.figures import RecordFigure
+from workshop_lib.notebook.figures.forecasts import draw_forecast, draw_memory, memory_answer
+from workshop_lib.notebook.widgets import Answers
+from workshop_lib.scaling import catalogue
+from workshop_lib.scaling.catalogue import Machine
+from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, answer, conditions, forecast
+from workshop_lib.scaling.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
+from workshop_lib.scaling.zero_memory import plan as make_plan
+
+WIDE = {"style": {"description_width": "135px"}, "layout": {"width": "345px"}}
+TYPED = {**WIDE, "continuous_update": False}
+OTHER = "other"
+GPT_2 = Transformer(layers=48, hidden=1600, heads=25, vocabulary=50257, positions=1024)
+# Parameters and shape. Llama's parameters as published (arXiv:2302.13971, table 2; arXiv:2307.09288): its
+# layers differ from a GPT's, and keep 10 to 20 % more activations than the formula has.
+MODELS = {
+    "the workshop's CNN": (20_434, None),
+    "GPT-2 1.5B": (GPT_2.parameters, GPT_2),
+    "Llama 7B": (6_738_415_616, Transformer(layers=32, hidden=4096, heads=32, vocabulary=32000)),
+    "Llama 13B": (13_015_864_320, Transformer(layers=40, hidden=5120, heads=40, vocabulary=32000)),
+    "Llama 70B": (68_976_648_192, Transformer(layers=80, hidden=8192, heads=64, vocabulary=32000)),
+    OTHER: (None, None),
+}
+
+
+class Calculator(Answers):
+    """Whether the chosen model fits the chosen GPUs."""
+
+    def __init__(self):
+        self.model = widgets.Dropdown(options=list(MODELS), value="Llama 7B", description="model", **WIDE)
+        self.parameters = widgets.Text(value="7.5B", description="parameters", **TYPED)
+        self.recipe = widgets.Dropdown(options=list(RECIPES), value="bf16, Adam", description="recipe", **WIDE)
+        self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **TYPED)
+        self.gpu = widgets.Dropdown(options=list(GPUS), value="A100, 80 GB", description="kind of GPU", **WIDE)
+        self.sequence = widgets.IntText(value=2048, description="sequence (tokens)", **TYPED)
+        self.batch = widgets.IntText(value=1, description="batch per GPU", **TYPED)
+        self.checkpointing = widgets.Checkbox(description="activation checkpointing", indent=False)
+        self.offload = widgets.Checkbox(description="offload to host memory", indent=False)
+        columns = [
+            [self.model, self.parameters, self.recipe],
+            [self.gpu, self.ranks],
+            [self.sequence, self.batch, widgets.HBox([self.checkpointing, self.offload])],
+        ]
+        super().__init__(columns, "workshop-memory")
+
+    def answer(self) -> tuple[str, RecordFigure]:
+        shape = MODELS[self.model.value][1]
+        self.parameters.disabled = self.model.value != OTHER
+        for control in (self.sequence, self.batch, self.checkpointing):
+            control.disabled = shape is None
+        plan, conditions = self._plan(shape)
+        return memory_answer(plan), draw_memory(plan, conditions)
+
+    def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
+        parameters = MODELS[self.model.value][0] or _parsed(self.parameters.value)
+        recipe, name = RECIPES[self.recipe.value], self.model.value
+        words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]
+        words.append(f"{self.ranks.value:,} × {self.gpu.value}")
+        activations = 0
+        if shape:
+            bytes_per_value, again = recipe["parameter_bytes"], self.checkpointing.value
+            tokens, batch = self.sequence.value, self.batch.value
+            activations = activation_bytes(shape, tokens, batch, value_bytes=bytes_per_value, checkpointing=again)
+            words.append(f"{self.batch.value:,} × {self.sequence.value:,} tokens per GPU, FlashAttention")
+            words += ["activation checkpointing"] * self.checkpointing.value
+        else:
+            words.append("activations not counted")
+        words += ["offload to host memory"] * self.offload.value
+        options = {"activations": activations, "offload": self.offload.value}
+        plan = make_plan(parameters, self.ranks.value, GPUS[self.gpu.value], recipe, **options)
+        return plan, "; ".join(words)
+
+
+def calculator() -> Calculator:
+    """Controls for model, recipe, GPUs, sequence and batch, and whether the training fits at each stage.
+
+    It is the value of a cell. A number that makes no sense is answered with a sentence.
+    """
+    return Calculator()
+
+
+def _parsed(text: str) -> int:
+    """7.5B, 125M, 7e9 or 7,500,000,000 as a number."""
+    text = text.strip().replace(",", "")
+    unit = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper(), 1)
+    try:
+        return round(float(text[:-1] if unit > 1 else text) * unit)
+    except (ValueError, OverflowError):
+        raise InputError(f"parameters is {text!r}: give a number such as 7.5B, 125M or 20434") from None
+
+
+class Forecaster(Answers):
+    """The forecast for the chosen model, machine, backend and batch, and for what could be changed."""
+
+    def __init__(self, machines: dict[str, Machine]):
+        self.machines, self.models = machines, catalogue.models()
+        first = next(iter(machines))
+        known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
+        self.model = widgets.Dropdown(options=list(self.models), value=known, description="model", **WIDE)
+        self.machine = widgets.Dropdown(options=list(machines), value=first, description="machine", **WIDE)
+        self.backend = widgets.Dropdown(options=list(BACKENDS), value="ddp", description="backend", **WIDE)
+        self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
+        self.speed = widgets.FloatText(value=0, description="samples/s of one", **TYPED)
+        self.compression = widgets.Dropdown(
+            options=[("none", 1), ("16 bits", 2), ("100 times", 100)], description="compression", **WIDE
+        )
+        self.network = widgets.Dropdown(
+            options=[("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], description="network speed", **WIDE
+        )
+        self.overlap = widgets.Dropdown(
+            options=[("as the backend", None), ("no", False), ("yes", True)], description="overlap", **WIDE
+        )
+        columns = [
+            [self.model, self.machine, self.speed],
+            [self.backend, self.batch, self.overlap],
+            [self.compression, self.network],
+        ]
+        super().__init__(columns, "workshop-forecast")
+
+    def answer(self) -> tuple[str, RecordFigure]:
+        points, conditions_text = self._forecast()
+        return answer(points), draw_forecast(points, conditions_text)
+
+    def _forecast(self) -> tuple[list[Point], str]:
+        model, machine = self.models[self.model.value], self.machines[self.machine.value]
+        if self.speed.value:
+            machine = machine.with_speed(model, self.speed.value)
+        changes = {name: getattr(self, name).value for name in ("compression", "network", "overlap")}
+        settings = Settings(self.backend.value, self.batch.value, **changes)
+        return forecast(model, machine, settings), conditions(model, machine, settings)
+
+
+def forecaster(measured: Machine | None = None) -> Forecaster:
+    """Controls for model, machine, backend, batch and what could be changed, with the forecast for 1 to 4,096
+    devices.
+
+    It is the value of a cell. `measured`, such as a `catalogue.laptop`, is offered beside the published
+    machines. A speed of 0 means the one that the machine's file gives.
+    """
+    machines = dict(catalogue.machines())
+    return Forecaster(machines if measured is None else {measured.name: measured, **machines})

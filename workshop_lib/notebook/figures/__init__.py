@@ -1,0 +1,229 @@
+"""The figures of the notebooks. This file holds what they share: style, caption, legend, bars, saving.
+
+`scaling` draws run records; `costs`, what communication and input cost; `steps` and `horovod`, what the
+ranks do in a step; `pictures`, who holds what; `learning`, noise and batch size; `forecasts`, what was
+computed for other machines. One call draws one figure.
+
+The first seven colours are Okabe and Ito's (Color Universal Design, 2008), which people with any colour
+vision can tell apart; every curve also has its own marker or line style, for a grey print.
+"""
+
+import io
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+
+from workshop_lib.errors import InputError
+from workshop_lib.paths import replacing
+
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+LIGHT_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
+COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK, "#882255", "#999933", "#8C8C8C"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<"]
+LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
+GREY, GRID = "#595959", "#D9D9D9"
+LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
+PERFECT = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
+FONT_SIZE = 13
+SIZE_INCHES = (12, 6.4)
+ON_WHITE = {"fc": "white", "ec": "none", "pad": 1.5}  # behind a number on a coloured bar
+ROOM = 0.08  # of the axis: a narrower part of a bar has no room for its number
+
+
+class RecordFigure(Figure):
+    """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
+
+    def _repr_png_(self) -> bytes:
+        image = io.BytesIO()
+        self.savefig(image, format="png", dpi=100)
+        return image.getvalue()
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one curve looks."""
+
+    colour: str
+    marker: str
+    line: Any
+
+    @classmethod
+    def number(cls, index: int) -> "Style":
+        """The style of curve `index`; the first ten differ in colour and marker."""
+        return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
+
+
+class Look(NamedTuple):
+    """How one kind of bar looks: the stripes tell kinds apart in a grey print."""
+
+    colour: str
+    hatch: str
+
+
+STEP_LOOKS = {"computing": Look(BLUE, ""), "waiting": Look(YELLOW, "//"), "Allreduce": Look(GREEN, "||")}
+
+
+def save(figure: Figure, path: str | os.PathLike) -> Path:
+    """Write `figure` as PNG at 150 dots per inch."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return Path(path)
+
+
+def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) -> RecordFigure:
+    """An empty figure with its title, and under it, small, where and how the numbers were measured."""
+    figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
+    figure.text(0.06, 1 - 0.35 / height_inches, title, fontsize=FONT_SIZE + 4, weight="bold")
+    lines = textwrap.fill(caption, 118)
+    top = 1 - 0.45 / height_inches
+    figure.text(0.06, top, lines, fontsize=FONT_SIZE - 2, color=GREY, verticalalignment="top")
+    return figure
+
+
+def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHES[1]) -> tuple[RecordFigure, float]:
+    """An empty figure whose title is a sentence of one or more lines, and the height [0, 1] where the
+    conditions under it end."""
+    figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
+    lines, small = textwrap.wrap(title, 88), textwrap.wrap(conditions, 125)
+    figure.text(0.03, 1 - 0.15 / height_inches, "\n".join(lines), fontsize=FONT_SIZE + 2, weight="bold", va="top")
+    below = 0.2 + 0.29 * len(lines)
+    place = (0.03, 1 - below / height_inches)
+    figure.text(*place, "\n".join(small), fontsize=FONT_SIZE - 1, color=GREY, va="top")
+    return figure, 1 - (below + 0.1 + 0.22 * len(small)) / height_inches
+
+
+def spread(middle, low, high) -> list:
+    """The lengths of the bars from `middle` down to `low` and up to `high`."""
+    return [middle - low, high - middle]
+
+
+def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool = False) -> None:
+    """Points with `bars` (two rows: below and above), which lie `across` where x was measured, not y; hollow
+    ones ran more ranks than cores."""
+    face = "white" if hollow else style.colour
+    look = {"fmt": style.marker, "color": style.colour, "markersize": 8, "markerfacecolor": face, "markeredgewidth": 2}
+    axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
+
+
+def draw_curve(axes: Axes, x, y, bars, style: Style, hollow: bool = False) -> None:
+    """A line through points with bars, which `draw_points` explains."""
+    axes.plot(x, y, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+    draw_points(axes, x, y, bars, style, hollow)
+
+
+def handle_of(name: str, style: Style, line: bool = True) -> Line2D:
+    """The legend entry of a curve."""
+    look = {"color": style.colour, "marker": style.marker, "markersize": 8, "linewidth": 2}
+    return Line2D([], [], **look, linestyle=style.line if line else "", label=name)
+
+
+def hollow_note(oversubscribed: bool) -> list[Line2D]:
+    """The legend entry that explains hollow points, if there are any."""
+    look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
+    label = "hollow, *: oversubscribed (more ranks than cores)"
+    return [Line2D([], [], linestyle="", **look, label=label)] if oversubscribed else []
+
+
+def ticks_at(axis, values, labels: list[str] | None = None) -> None:
+    """Ticks at these values and nowhere else, whatever the scale."""
+    axis.set_major_locator(FixedLocator(list(values)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_ticklabels(labels or [str(value) for value in values])
+
+
+def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
+    """Ticks at these multiples of powers of ten, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(form)
+
+
+def in_columns(handles: list[Artist]) -> list[list[Artist]]:
+    """More than three in two columns, so that the legend leaves room for the axes."""
+    half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
+    return [column for column in (handles[:half], handles[half:]) if column]
+
+
+def draw_legend(figure: Figure, *columns: list[Artist]) -> None:
+    """Legend of these columns under the axes; the axes give way to its rows."""
+    rows = max(map(len, columns))
+    blank = Line2D([], [], linestyle="", label=" ")
+    handles = [handle for column in columns for handle in column + [blank] * (rows - len(column))]
+    look = {"frameon": False, "fontsize": FONT_SIZE - 1, "handlelength": 3.2, "columnspacing": 1.6}
+    figure.legend(handles=handles, loc="lower center", ncols=len(columns), bbox_to_anchor=(0.5, 0.0), **look)
+    tall = figure.get_figheight()
+    bottom = (0.77 + 0.29 * rows) / tall
+    figure.subplots_adjust(left=0.095, right=0.98, top=1 - 1 / tall, bottom=bottom, wspace=0.23)
+    for axes in figure.axes:
+        axes.tick_params(labelsize=FONT_SIZE - 1)
+        axes.xaxis.label.set_size(FONT_SIZE)
+        axes.yaxis.label.set_size(FONT_SIZE)
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def patches(looks: Mapping[str, Look]) -> list[Patch]:
+    """The legend entries of these kinds of bars."""
+    return [Patch(fc=colour, hatch=hatch, ec="white", label=kind) for kind, (colour, hatch) in looks.items()]
+
+
+def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72) -> None:
+    """One part of a horizontal bar."""
+    axes.barh(row, width, height, left=left, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+
+
+def bare(axes: Axes) -> None:
+    """Axes of horizontal bars: a grid across them, and no frame."""
+    axes.tick_params(labelsize=FONT_SIZE - 1)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+class Panel(NamedTuple):
+    """One of several axes under one another: how many rows of bars it has, and what draws them."""
+
+    rows: float
+    draw: Callable[[Axes], None]
+
+
+def stacked(
+    panels: Mapping[str, Panel], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
+) -> RecordFigure:
+    """Panels by title under one another, row r at the height r, on a common axis, so that lengths can be
+    compared. Raises InputError when there is nothing to draw."""
+    if not panels or not all(panel.rows for panel in panels.values()):
+        raise InputError(
+            "nothing to draw: give at least one panel, and in each at least one step of at least one rank."
+        )
+    legend_rows = -(-len(handles) // legend_columns)
+    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * panel.rows for panel in panels.values())
+    figure, top = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white"), tall + 0.3
+    for title, panel in panels.items():
+        top -= 0.75 + row_inches * panel.rows
+        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * panel.rows / tall))
+        axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
+        bare(axes)
+        panel.draw(axes)
+    axes.set_xlabel(x_label, fontsize=FONT_SIZE)
+    look = {"frameon": False, "fontsize": FONT_SIZE - 1, "ncols": min(legend_columns, len(handles))}
+    figure.legend(handles=handles, loc="lower center", **look)
+    return figure
+
+
+def name_ranks(axes: Axes, ranks: int) -> None:
+    """A row for each rank, rank 0 on top."""
+    axes.set_ylim(ranks - 0.5, -0.5)
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])

@@ -1,0 +1,198 @@
+"""Figures of accuracy, drawn from run records: against time or epochs, and against emulated workers.
+
+Up to MOST_CURVES backends are curves in one plot. More of them get a panel each, where colour and marker tell
+the number of ranks.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.figures import (
+    FONT_SIZE,
+    GREY,
+    GRID,
+    LEVEL,
+    Style,
+    draw_curve,
+    draw_legend,
+    handle_of,
+    hollow_note,
+    in_columns,
+    new_figure,
+    spread,
+    ticks_at,
+)
+from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
+from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, require_same, to_frame
+from workshop_lib.scaling.records import RecordError, name_of
+
+PANELS_IN_A_ROW = 5
+WORKER_PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": "test accuracy (%)"}
+
+
+def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
+    """Test accuracy in % after each epoch, against training seconds or (x="epochs") epochs.
+
+    One curve per backend, number of ranks and batch size: medians over the repeats, bars from the worst
+    to the best repeat. Seconds are those of training, without the evaluation. Hollow points ran more ranks
+    than cores. In one plot, colour and marker tell the backend and the line style the ranks; with a panel per
+    backend they tell the ranks, and thin grey lines are the other backends.
+
+    Raises RecordError if runs are mixed that differ in data, samples, epochs, optimizer or learning rate,
+    or, against seconds, in the machine.
+    """
+    if x not in ("seconds", "epochs"):
+        raise InputError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
+    records = [record for record in records if record.get("kind") == "train"]
+    frame, rows = to_frame(records), _accuracy_rows(records)
+    if rows.empty:
+        raise RecordError("no training run with a full epoch among these records: nothing to draw.")
+    require_same(frame[frame["first_epoch_s"].notna()], SAME_RESULT + (SAME_MACHINE if x == "seconds" else []))
+    title = f"Test accuracy on {data_name(frame)}"
+    draw = _accuracy_in_one if rows["backend"].nunique() <= MOST_CURVES else _accuracy_in_panels
+    return draw(title, caption(frame), rows, x)
+
+
+def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
+    figure, order, settings = new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
+    axes = figure.subplots()
+    for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
+        look, line = Style.number(order[backend]), Style.number(list(settings).index(tuple(setting))).line
+        _draw_accuracy(axes, curve, x, Style(look.colour, look.marker, line))
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_xlabel(_x_label(x))
+    level = _accuracy_axes(axes, rows, x)
+    backends = [handle_of(name, Style.number(number), line=False) for name, number in order.items()]
+    lines = []
+    for index, name in enumerate(settings.values()):
+        lines.append(Line2D([], [], color=GREY, linewidth=2, linestyle=Style.number(index).line, label=name))
+    draw_legend(figure, *in_columns(backends), lines, [level, *hollow_note(rows["oversubscribed"].any())])
+    return figure
+
+
+def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
+    names, settings = list(in_order(rows["backend"].unique())), _settings(rows)
+    down = -(-len(names) // PANELS_IN_A_ROW)
+    figure = new_figure(title, text, height_inches=2.6 + 2.1 * down)
+    grid = figure.subplots(down, PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False)
+    curves = list(rows.groupby(["backend", "world_size", "batch_size"]))
+    for name, axes in zip(names, grid.flat, strict=False):
+        for (backend, *setting), curve in curves:
+            if backend == name:
+                _draw_accuracy(axes, curve, x, Style.number(list(settings).index(tuple(setting))))
+            else:
+                axes.plot(*_accuracy_medians(curve, x), color=GRID, linewidth=1.5, zorder=1)
+        level = _accuracy_axes(axes, rows, x)
+        axes.set_title(name, fontsize=FONT_SIZE, weight="bold", loc="left")
+        axes.tick_params(labelbottom=name in names[-PANELS_IN_A_ROW:])
+    for axes in grid.flat[len(names) :]:
+        axes.set_visible(False)
+    handles = [handle_of(name, Style.number(index)) for index, name in enumerate(settings.values())]
+    others = Line2D([], [], color=GRID, linewidth=2, label="the other backends")
+    draw_legend(figure, handles, [level, others], *filter(None, [hollow_note(rows["oversubscribed"].any())]))
+    figure.subplots_adjust(hspace=0.32, wspace=0.1)
+    labels = {"fontsize": FONT_SIZE, "va": "center", "ha": "center"}
+    figure.text(0.54, figure.subplotpars.bottom - 0.5 / figure.get_figheight(), _x_label(x), **labels)
+    figure.text(
+        0.02, (figure.subplotpars.bottom + figure.subplotpars.top) / 2, "test accuracy (%)", rotation=90, **labels
+    )
+    return figure
+
+
+def _settings(rows: pd.DataFrame) -> dict[tuple[int, int], str]:
+    """The name of every (world_size, batch_size); a batch is named only if there are several."""
+    several, ranks = rows["batch_size"].nunique() > 1, dict(rank_counts(rows))
+    return {
+        (count, batch): f"{ranks[count]} rank{'s' * (count > 1)}" + f", batch {batch} per rank" * several
+        for count, batch in sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None)))
+    }
+
+
+def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
+    rows = []
+    for record in records:
+        what, seconds = record["what"], 0.0
+        same = {name: what[name] for name in ("world_size", "batch_size", "oversubscribed")}
+        for epoch in record["epochs"]:
+            seconds += epoch["seconds"]
+            row = {"epochs": epoch["epoch"], "seconds": seconds, "accuracy": 100 * epoch["test_accuracy"]}
+            rows.append({"backend": name_of(what), **same, **row})
+    return pd.DataFrame(rows)
+
+
+def _accuracy_medians(curve: pd.DataFrame, x: str) -> tuple:
+    medians = curve.groupby("epochs")[["seconds", "accuracy"]].median()
+    return (medians.index if x == "epochs" else medians["seconds"]), medians["accuracy"]
+
+
+def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: Style) -> None:
+    at, middle = _accuracy_medians(curve, x)
+    repeats = curve.groupby("epochs")["accuracy"]
+    bars = [bar.where(repeats.count() > 1) for bar in spread(middle, repeats.min(), repeats.max())]
+    draw_curve(axes, at, middle, bars, style, bool(curve["oversubscribed"].any()))
+
+
+def _x_label(x: str) -> str:
+    return "training time without evaluation (s)" if x == "seconds" else "epoch"
+
+
+def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
+    """From just under the worst point to just over the best, the 99 % line always inside."""
+    low, high = min(rows["accuracy"].min(), 98.8), max(rows["accuracy"].max(), 99.2)
+    margin = 0.06 * (high - low)
+    axes.set_ylim(low - margin, min(100.0, high + margin))
+    axes.set_xlim(left=0)
+    if x == "epochs":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.axhline(99, **LEVEL)
+    return Line2D([], [], **LEVEL, label="99 %")
+
+
+def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
+    """Training and test accuracy in % after the last epoch against workers, which are emulated.
+
+    One curve per recipe: the mean over the seeds, bars from the worst to the best. With `published`, crosses
+    for the numbers read off the published figure, which are of training.
+
+    Raises RecordError when runs are mixed that differ in more than the recipe.
+    """
+    records = list(records)
+    rows = accuracies(records)
+    what, counts = records[0]["what"], rows.groupby(["recipe", "workers"])["seed"].nunique()
+    seeds = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else counts.max()
+    text = (
+        f"{what['network']} network, {what['epochs']} epochs, batch {what['batch_size']} per worker; "
+        f"seeds: {seeds}, bars from the worst to the best. Workers are emulated on "
+        f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
+    )
+    figure, names = new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
+    workers = sorted({*rows["workers"], *(PUBLISHED if published else [])})
+    crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
+    notes = [Line2D([], [], **LEVEL, label="10 %: guessing")]
+    for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), WORKER_PANELS.items(), strict=True):
+        for index, name in enumerate(names):
+            shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
+            _draw_recipe(axes, rows[rows["recipe"] == name].groupby("workers")[column], shift, Style.number(index))
+        if published and column == "train_accuracy":
+            axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
+            notes.append(Line2D([], [], **crosses, label="published, 128 nodes (read off the figure)"))
+        axes.set_xscale("log", base=2)
+        ticks_at(axes.xaxis, workers)
+        axes.set(xlabel=f"workers (global batch = {what['batch_size']} × workers)", ylabel=label, ylim=(0, 103))
+        axes.axhline(10, **LEVEL)
+    handles = [handle_of(name, Style.number(index)) for index, name in enumerate(names)]
+    draw_legend(figure, *in_columns(handles), notes)
+    return figure
+
+
+def _draw_recipe(axes: Axes, by_workers, shift: float, style: Style) -> None:
+    mean = by_workers.mean()
+    bars = [bar.where(by_workers.count() > 1) for bar in spread(mean, by_workers.min(), by_workers.max())]
+    draw_curve(axes, np.asarray(mean.index) * shift, mean, bars, style)

@@ -1,0 +1,199 @@
+"""Pictures of who holds what: a collective, the steps of a ring allreduce, and the cores of each rank."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHITE, RecordFigure
+
+# Light enough for black text; Okabe and Ito's hues. A cell's text tells the rank as well, in a grey print.
+TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]
+GAP = 0.35
+PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
+ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
+MOST_ROWS = 64
+
+
+def collective(name: str, before: list, after: list) -> RecordFigure:
+    """Draw `before` and `after`: for each rank, by rank, what it holds: a value, a list of values, or None.
+
+    A cell has the colour of the rank that held its value before. A sum over all ranks' values (element by
+    element) has stripes in the colours of all of them; anything else stays white.
+    """
+    if len(before) != len(after):
+        raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
+    columns = [[_cells(held) for held in side] for side in (before, after)]
+    paint = _Paint(columns[0])
+    n, height = len(before), max(len(cells) for side in columns for cells in side)
+    width = n * (1 + GAP) - GAP
+    figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    middle = 1.9
+    axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
+    axes.axis("off")
+    for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
+        axes.text(left + width / 2, -1.25, title, ha="center", va="center", fontsize=FONT_SIZE, color=GREY)
+        for rank, cells in enumerate(side):
+            x = left + rank * (1 + GAP)
+            axes.text(x + 0.5, -0.4, f"rank {rank}", ha="center", va="center", fontsize=FONT_SIZE, weight="bold")
+            for y in range(height):
+                if y < len(cells):
+                    paint.cell(axes, x, y, cells[y])
+                elif not cells and y == 0:
+                    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ls=":", ec=GREY, lw=1))
+    start, end = (width + 0.2, height / 2), (width + middle - 0.2, height / 2)
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
+    axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
+    return figure
+
+
+def _cells(held) -> list:
+    if held is None:
+        return []
+    if isinstance(held, np.ndarray):
+        held = held.tolist()
+    return list(held) if isinstance(held, list | tuple) else [held]
+
+
+class _Paint:
+    """The colour of a value, from who held it at first."""
+
+    def __init__(self, before: list[list]):
+        self.holders: dict[Any, set[int]] = {}
+        for rank, cells in enumerate(before):
+            for value in cells:
+                self.holders.setdefault(value, set()).add(rank)
+        self.sums: dict[Any, list[int]] = {}
+        givers = [(rank, cells) for rank, cells in enumerate(before) if cells]
+        for row in zip(*(cells for _, cells in givers), strict=False):
+            if len(givers) > 1 and all(isinstance(value, int | float) for value in row):
+                self.sums[sum(row)] = [rank for rank, _ in givers]
+
+    def ranks_of(self, value) -> list[int]:
+        """The ranks whose colours a cell with this value gets."""
+        holders = self.holders.get(value, set())
+        return sorted(holders) if len(holders) == 1 else self.sums.get(value, [])
+
+    def cell(self, axes: Axes, x: float, y: float, value) -> None:
+        _stripes(axes, x, y, self.ranks_of(value))
+        axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=FONT_SIZE)
+
+
+def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
+    """A cell in the colours of these ranks, white without any."""
+    for at, rank in enumerate(ranks):
+        look = {"fc": TINTS[rank % len(TINTS)], "ec": "none"}
+        axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
+    if not ranks:
+        axes.add_patch(Rectangle((x, y), 1, 1, fc="white", ec="none"))
+
+
+def ring(p: int = 4) -> RecordFigure:
+    """Draw the steps of a ring allreduce of `p` ranks, one panel for the start and one for each step.
+
+    A column is a rank, a row a chunk. A cell lists the ranks whose values are summed in it, and has their
+    colours; a thick frame and an arrow mark what has just arrived. Raises InputError unless p is 2 to 5.
+    """
+    if not 2 <= p <= 5:
+        raise InputError(f"a ring of {p} ranks cannot be drawn readably; use 2 to 5.")
+    figure = RecordFigure(figsize=(0.72 * p * (p + 0.55) + 0.2, 1.2 * p + 2.1), facecolor="white")
+    panels = figure.subplots(2, p)
+    held = [[{rank} for rank in range(p)] for _ in range(p)]  # [chunk][rank]
+    _ring_panel(panels[0, 0], "start", held, [])
+    panels[1, 0].axis("off")
+    for step in range(1, 2 * p - 1):
+        # Chunk c has come from rank c, a rank a step, and meets each rank's part of the sum on its way.
+        moves = [(chunk, (chunk + step - 1) % p, (chunk + step) % p) for chunk in range(p)]
+        for chunk, source, dest in moves:
+            adds = step < p
+            held[chunk][dest] = held[chunk][source] | (held[chunk][dest] if adds else set())
+        row, column = (0, step) if step < p else (1, step - p + 1)
+        _ring_panel(panels[row, column], f"step {step}", held, moves)
+    figure.subplots_adjust(left=0.045, right=0.995, top=0.85, bottom=0.03, hspace=0.62, wspace=0.1)
+    for panel, text in zip(panels[:, 1], PHASES, strict=True):
+        look = {"fontsize": FONT_SIZE, "color": GREY, "annotation_clip": False}
+        panel.annotate(text, (0, 1), (0, 46), xycoords="axes fraction", textcoords="offset points", **look)
+    return figure
+
+
+def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple[int, int, int]]) -> None:
+    p = len(held)
+    axes.set(xlim=(-0.25, p + 0.08), ylim=(p + 0.08, -0.08), aspect="auto")
+    axes.set_title(title, fontsize=FONT_SIZE, weight="bold", pad=22)
+    axes.axis("off")
+    arrived = {(chunk, dest) for chunk, _, dest in moves}
+    for rank in range(p):
+        axes.text(rank + 0.5, -0.12, f"rank {rank}", ha="center", va="bottom", fontsize=FONT_SIZE - 4)
+    for chunk in range(p):
+        if title == "start":
+            axes.text(-0.1, chunk + 0.5, f"chunk {chunk}", ha="right", va="center", fontsize=FONT_SIZE - 4)
+        for rank in range(p):
+            givers = sorted(held[chunk][rank])
+            text = "all" if len(givers) == p else "+".join(map(str, givers))
+            _ring_cell(axes, rank, chunk, givers, text, (chunk, rank) in arrived)
+    for chunk, _, dest in moves:  # into rank 0 the arrow comes from outside: the last rank is its neighbour
+        ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
+        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
+
+
+def _ring_cell(axes: Axes, rank: int, chunk: int, givers: list[int], text: str, arrived: bool) -> None:
+    _stripes(axes, rank, chunk, givers)
+    width = 2.6 if arrived else 0.8
+    frame = Rectangle((rank, chunk), 1, 1, fill=False, ec="black", lw=width, zorder=3 if arrived else 2)
+    axes.add_patch(frame)
+    axes.text(rank + 0.5, chunk + 0.6, text, ha="center", va="center", fontsize=FONT_SIZE - 3)
+
+
+def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:
+    """Where running ranks are: a panel for each host, a row for each rank, a square for each core.
+
+    Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads.
+
+    Columns are the cores that any of a host's ranks may use. Raises InputError when there are no ranks, or
+    more than fit.
+    """
+    if not 0 < len(abouts) <= MOST_ROWS:
+        raise InputError(f"there are {len(abouts)} ranks to draw; give 1 to {MOST_ROWS} of them.")
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    for about in abouts:
+        hosts.setdefault(about["host"], []).append(about)
+    heights = [len(ranks) + 1.2 for ranks in hosts.values()]
+    figure = RecordFigure(figsize=(12, 0.9 + 0.5 * sum(heights)), facecolor="white")
+    panels = figure.subplots(len(hosts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (host, ranks) in zip(panels, hosts.items(), strict=True):
+        _host_panel(axes, host, ranks)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left", fontsize=FONT_SIZE + 2, weight="bold")
+    figure.tight_layout()
+    return figure
+
+
+def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
+    columns = {core: column for column, core in enumerate(sorted({c for r in ranks for c in r["cores"]}))}
+    for row, about in enumerate(ranks):
+        colour = COLOURS[about["rank"] % len(COLOURS)]
+        for core, column in columns.items():
+            allowed = core in about["cores"]
+            look = {"fc": colour, "ec": "white"} if allowed else {"fc": "none", "ec": GRID}
+            axes.add_patch(Rectangle((column, row + 0.1), 0.95, 0.8, **look))
+            if allowed and len(columns) <= ROOM_FOR_NUMBERS:
+                place = (column + 0.475, row + 0.5)
+                axes.text(*place, str(core), ha="center", va="center", fontsize=FONT_SIZE - 2, bbox=ON_WHITE)
+    axes.set(xlim=(0, max(8, len(columns))), ylim=(len(ranks), 0))
+    axes.set_yticks([row + 0.5 for row in range(len(ranks))], [_label(about) for about in ranks])
+    axes.set_xticks([])
+    axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=FONT_SIZE, color=GREY)
+
+
+def _label(about: Mapping[str, Any]) -> str:
+    threads = about["threads"]
+    suffix = "" if threads is None else f", {threads} thread{'s' * (threads > 1)}"
+    return f"rank {about['rank']}{suffix}"
