@@ -36,7 +36,10 @@ def wait_until_gone(within_s=GONE_WITHIN_S):
     assert not left
 
 
-@pytest.mark.parametrize("stuck", [False, True], ids=["idle ranks", "ranks inside a collective"])
+@pytest.mark.parametrize(
+    "stuck",
+    [pytest.param(False, marks=pytest.mark.exhaustive, id="idle ranks"), pytest.param(True, id="inside a collective")],
+)
 def test_a_killed_owner_leaves_no_process(stuck):
     program = f"""
         from workshop_lib import ranks

@@ -49,6 +49,7 @@ def here(tmp_path_factory):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_inside_a_job_ranks_fill_it_and_the_notebook_says_the_same(slurm, environment, here, tmp_path):
     script = tmp_path / "inside.sh"
@@ -66,6 +67,7 @@ def test_inside_a_job_ranks_fill_it_and_the_notebook_says_the_same(slurm, enviro
     assert numbers(tmp_path / "inside.ipynb") == here
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_attached_from_the_login_node_the_notebook_says_the_same(slurm, environment, here, held, tmp_path):
     executed = tmp_path / "attached.ipynb"

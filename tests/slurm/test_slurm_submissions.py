@@ -10,7 +10,7 @@ from workshop_lib.scaling import records
 SIZES = ["--nodes=2", "--ntasks-per-node=1"]
 
 
-@pytest.mark.parametrize("machine", ["slurm", "perlmutter"])
+@pytest.mark.parametrize("machine", ["slurm", pytest.param("perlmutter", marks=pytest.mark.exhaustive)])
 def test_train_trains_on_both_nodes(slurm, machine, tmp_path):
     output = tmp_path / "train.out"
     job = slurm.submit(

@@ -26,6 +26,11 @@ LAUNCHERS = {
 ON_TWO_RANKS = {"polaris": "ddp", "theta": "mpi"}  # the others on one, for the time that it takes
 
 
+def elsewhere(machine: str) -> list:
+    """The other machines: their jobs run in `make test-all`, and their directives are checked always."""
+    return [pytest.param(name, marks=pytest.mark.exhaustive) for name in MACHINES if name != machine]
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Options for a run of a second, on few samples."""
@@ -48,7 +53,7 @@ def one_record(path):
     return record
 
 
-@pytest.mark.parametrize("stand_in", MACHINES, indirect=True)
+@pytest.mark.parametrize("stand_in", ["polaris", *elsewhere("polaris")], indirect=True)
 def test_train(stand_in, small):
     """One rank a GPU is started, with the machine's own line, and leaves a record; here two at most run."""
     machine, backend = stand_in.machine, ON_TWO_RANKS.get(stand_in.machine, "mpi")
@@ -79,6 +84,7 @@ def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
     assert one_record(BUILD / "polaris-4711" / "train.jsonl")["what"]["backend"] == "mpi"
 
 
+@pytest.mark.exhaustive
 def test_interactive(stand_in, small):
     """What interactive.sh asks for is granted, and the job scripts run inside."""
     ran = stand_in.run(
@@ -90,7 +96,7 @@ def test_interactive(stand_in, small):
     assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [4]
 
 
-@pytest.mark.parametrize("stand_in", MACHINES, indirect=True)
+@pytest.mark.parametrize("stand_in", ["slurm", *elsewhere("slurm")], indirect=True)
 def test_interactive_is_granted(stand_in):
     account = ["-A", "project"] if stand_in.machine not in ("theta", "thetagpu") else []
     script = f"submissions/{stand_in.machine}/interactive.sh"
@@ -98,6 +104,7 @@ def test_interactive_is_granted(stand_in):
     assert (ran.returncode, ran.stdout) == (0, "granted\n")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stand_in", ["polaris"], indirect=True)
 def test_sweep_leaves_records_and_the_figure(stand_in, small):
     ran = stand_in.run(
@@ -111,6 +118,7 @@ def test_sweep_leaves_records_and_the_figure(stand_in, small):
     assert (BUILD / "polaris-4711" / "scaling.png").stat().st_size > 10_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stand_in", ["theta"], indirect=True)
 def test_the_scaling_job_runs_all_sizes_at_once(stand_in, small):
     script = "submissions/theta/qsub_pytorch_mnist_scale.sh"
@@ -164,6 +172,7 @@ def wait_for(pattern: str, process, log, limit_s: float = 150.0) -> re.Match:
     pytest.fail(f"no {pattern!r} in {limit_s:.0f} s:\n{log.read_text()}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stand_in", ["sophia"], indirect=True)
 def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
     from workshop_lib import ranks
@@ -194,6 +203,7 @@ def answers(address: str, limit_s: float = 60.0) -> dict:
             time.sleep(0.1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stand_in", ["perlmutter"], indirect=True)
 def test_lab_answers(stand_in):
     host = os.uname().nodename

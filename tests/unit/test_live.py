@@ -9,7 +9,8 @@ import pytest
 from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
-from workshop_lib.ranks.progress import Point, Progress, TextView, merged
+from workshop_lib.ranks.messages import Point
+from workshop_lib.ranks.progress import Progress, TextView, merged
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 
@@ -19,14 +20,14 @@ ROW = {
 }  # fmt: skip
 
 
-def stamps(steps, rank, late_s=0.003):
+def trace(steps, rank, late_s=0.003):
     """Steps of 10 ms; rank 1 comes late to the averaging."""
-    found = []
+    traced = []
     for step in steps:
         start_s = 0.01 * step
         came_s = start_s + 0.005 + (late_s if rank == 1 else 0)
-        found.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
-    return found
+        traced.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
+    return traced
 
 
 def point(step, sums, epoch=1):
@@ -37,7 +38,7 @@ def point(step, sums, epoch=1):
 
 def message(rank, points, **more):
     last = points[-1]["done"] if points else 1
-    return {"info": INFO, "points": points, "stamps": stamps(range(max(1, last - 20), last), rank)} | more
+    return {"info": INFO, "points": points, "trace": trace(range(max(1, last - 20), last), rank)} | more
 
 
 def training(n=2, points=10, **more):
@@ -120,7 +121,7 @@ def publisher(every_s, monkeypatch, pace_s):
     for step in range(1, 101):
         clock[0] += pace_s
         values = {"epoch": 1, "step": step, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}
-        later = {"sums": lambda step=step: [0.0, 0.0, step], "stamps": list}
+        later = {"sums": lambda step=step: [0.0, 0.0, step], "trace": list}
         sender.on_step(StepEvent(values, later))
     return sender, sent
 

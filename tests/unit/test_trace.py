@@ -67,7 +67,7 @@ def test_clocks_that_disagree_give_no_negative_times():
 
 def test_without_meetings_all_is_computing_and_said_to_be_unknown():
     found = timeline([[step(1, 0, 10)], [step(1, 0, 11)]])
-    assert not found.meetings_known
+    assert not found.collectives_known
     assert found.mean_shares() == {COMPUTING: 1.0, WAITING: 0.0, COMMUNICATING: 0.0}
 
 

@@ -51,11 +51,11 @@ class Launch:
 def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Launch:
     """How to start `n` ranks: on the allocation, or here without one.
 
-    WORKSHOP_MPIEXEC is taken as it is, with the number of ranks alone. Raises MPINotFound or ValueError,
+    WORKSHOP_MPIEXEC is taken as it is, with the number of ranks alone. Raises MPINotFound or InputError,
     as mpi does.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
-    settings = mpi.environment(threads, bind)
+    settings = mpi.environment(threads, bind, one_host=allocation is None or not allocation.elsewhere)
     own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
@@ -113,10 +113,10 @@ def flavour(words: tuple[str, ...]) -> str:
     name = Path(words[0]).name
     if name in ("srun", "aprun"):
         return name
-    said = mpi.said(*words, "--version")
+    version = mpi.output_of(*words, "--version")
     for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals"), ("HYDRA", "hydra")):
-        if mark.lower() in said.lower():
+        if mark.lower() in version.lower():
             return kind
-    if "Intel(R) MPI" in said:
+    if "Intel(R) MPI" in version:
         return "hydra"
     return "pals" if "/pals/" in str(Path(words[0]).resolve()) else "unknown"
