@@ -182,9 +182,14 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                [*SUPERVISOR, "--", *command], env=self.environment, cwd=self.folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                [*SUPERVISOR, "--", *command],
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         self._processes.append(process)
 
     def _idle(self) -> bool:

@@ -74,8 +74,11 @@ def test_attached_from_the_login_node_the_notebook_says_the_same(slurm, environm
     done = subprocess.run(
         slurm.at_login(sys.executable, "-c", ATTACHED, NOTEBOOK, executed),
         env=slurm.environment | environment | {"WORKSHOP_ATTACH": "1"},
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert "passed" in done.stdout, done.stdout + done.stderr
     assert numbers(executed) == here
 
@@ -83,7 +86,11 @@ def test_attached_from_the_login_node_the_notebook_says_the_same(slurm, environm
 def test_stop_from_the_login_node_ends_the_job(slurm, environment, held):
     done = subprocess.run(
         slurm.at_login(sys.executable, "-m", "workshop_lib", "engines", "stop"),
-        env=slurm.environment | environment, cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=slurm.environment | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert "were stopped" in done.stdout, done.stdout + done.stderr
     assert slurm.wait(held[0], "COMPLETED", "FAILED", limit_s=15) == "COMPLETED"

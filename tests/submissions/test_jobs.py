@@ -20,9 +20,14 @@ from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.scaling import records
 
 LAUNCHERS = {
-    "polaris": "mpiexec", "aurora": "mpiexec", "sophia": "mpirun", "thetagpu": "mpirun", "theta": "aprun",
-    "perlmutter": "srun", "slurm": "srun",
-}  # fmt: skip
+    "polaris": "mpiexec",
+    "aurora": "mpiexec",
+    "sophia": "mpirun",
+    "thetagpu": "mpirun",
+    "theta": "aprun",
+    "perlmutter": "srun",
+    "slurm": "srun",
+}
 ON_TWO_RANKS = {"polaris": "ddp", "theta": "mpi"}  # the others on one, for the time that it takes
 
 
@@ -61,9 +66,13 @@ def test_train(stand_in, small):
     # Without a real Slurm the library's own way to start ranks there cannot be had: see tests/slurm.
     own = {"WORKSHOP_MPIEXEC": "srun --ntasks-per-node=4"} if machine == "slurm" else {}
     ran = stand_in.run(
-        *submission(machine), f"submissions/{machine}/train.sh", **own, STAND_IN_MOST_RANKS=str(here),
-        WORKSHOP_JOB_BACKENDS=backend, WORKSHOP_JOB_OPTIONS=small,
-    )  # fmt: skip
+        *submission(machine),
+        f"submissions/{machine}/train.sh",
+        **own,
+        STAND_IN_MOST_RANKS=str(here),
+        WORKSHOP_JOB_BACKENDS=backend,
+        WORKSHOP_JOB_OPTIONS=small,
+    )
     assert ran.returncode == 0, ran.stdout
     [job] = stand_in.calls("qsub", "sbatch")
     [launch] = stand_in.calls(LAUNCHERS[machine])
@@ -76,9 +85,12 @@ def test_train(stand_in, small):
 
 def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
     ran = stand_in.run(
-        *submission("polaris"), "submissions/polaris/train.sh", STAND_IN_MOST_RANKS="1",
-        WORKSHOP_JOB_BACKENDS="nccl:mpi", WORKSHOP_JOB_OPTIONS=small,
-    )  # fmt: skip
+        *submission("polaris"),
+        "submissions/polaris/train.sh",
+        STAND_IN_MOST_RANKS="1",
+        WORKSHOP_JOB_BACKENDS="nccl:mpi",
+        WORKSHOP_JOB_OPTIONS=small,
+    )
     assert ran.returncode == 1
     assert "submissions/polaris: these backends failed: nccl; the output above says why." in ran.stdout
     assert one_record(BUILD / "polaris-4711" / "train.jsonl")["what"]["backend"] == "mpi"
@@ -88,10 +100,15 @@ def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
 def test_interactive(stand_in, small):
     """What interactive.sh asks for is granted, and the job scripts run inside."""
     ran = stand_in.run(
-        "bash", "submissions/polaris/interactive.sh", "-A", "project", STAND_IN_MOST_RANKS="1",
+        "bash",
+        "submissions/polaris/interactive.sh",
+        "-A",
+        "project",
+        STAND_IN_MOST_RANKS="1",
         typed='cd "$PBS_O_WORKDIR" && bash submissions/polaris/train.sh',
-        WORKSHOP_JOB_BACKENDS="mpi", WORKSHOP_JOB_OPTIONS=small,
-    )  # fmt: skip
+        WORKSHOP_JOB_BACKENDS="mpi",
+        WORKSHOP_JOB_OPTIONS=small,
+    )
     assert ran.returncode == 0, ran.stdout
     assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [4]
 
@@ -108,9 +125,12 @@ def test_interactive_is_granted(stand_in):
 @pytest.mark.parametrize("stand_in", ["polaris"], indirect=True)
 def test_sweep_leaves_records_and_the_figure(stand_in, small):
     ran = stand_in.run(
-        *submission("polaris"), "submissions/polaris/sweep.sh", WORKSHOP_JOB_RANKS="1:2",
-        WORKSHOP_JOB_BACKENDS="mpi", WORKSHOP_JOB_OPTIONS=small + " --repeats 1",
-    )  # fmt: skip
+        *submission("polaris"),
+        "submissions/polaris/sweep.sh",
+        WORKSHOP_JOB_RANKS="1:2",
+        WORKSHOP_JOB_BACKENDS="mpi",
+        WORKSHOP_JOB_OPTIONS=small + " --repeats 1",
+    )
     assert ran.returncode == 0, ran.stdout
     assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [1, 2]
     found = records.read(BUILD / "polaris-4711" / "sweep.jsonl")
@@ -146,9 +166,14 @@ def running(stand_in, *command, **settings):
     log = stand_in.folder / "output"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [str(word) for word in command], cwd=ROOT, env=stand_in.environment(**settings), stdout=output,
-            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [str(word) for word in command],
+            cwd=ROOT,
+            env=stand_in.environment(**settings),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     try:
         yield process, log
     finally:

@@ -15,9 +15,7 @@ from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 
 INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
-ROW = {
-    "epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0,
-}  # fmt: skip
+ROW = {"epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0}
 
 
 def trace(steps, rank, late_s=0.003):
@@ -181,11 +179,30 @@ def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
 def test_the_charts_name_their_axes_units_and_colours(monkeypatch):
     view = view_of(training(epochs=[ROW]), monkeypatch)
     curves, strips = texts(view.curves.value), texts(view.strips.value)
-    for wanted in ("Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step", "each rank",
-                   "all ranks together", "test, after an epoch", "97.12"):  # fmt: skip
+    for wanted in (
+        "Training loss (cross-entropy)",
+        "Accuracy in %",
+        "Learning rate",
+        "step",
+        "each rank",
+        "all ranks together",
+        "test, after an epoch",
+        "97.12",
+    ):
         assert wanted in curves
-    for wanted in ("rank 0", "rank 1", "time in ms", "computing", "waiting", "communicating",
-                   "The last 4 steps on each rank", "60%", "30%", "90%", "step 96"):  # fmt: skip
+    for wanted in (
+        "rank 0",
+        "rank 1",
+        "time in ms",
+        "computing",
+        "waiting",
+        "communicating",
+        "The last 4 steps on each rank",
+        "60%",
+        "30%",
+        "90%",
+        "step 96",
+    ):
         assert wanted in strips
     assert "97.12%" in view.status.value
     assert "epoch 1 of 2, step 100 of 100" in view.status.value

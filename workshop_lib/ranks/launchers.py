@@ -55,8 +55,9 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     as mpi does.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
-    settings = mpi.environment(threads, bind, one_host=allocation is None or not allocation.elsewhere)
-    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))
+    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # which may reach other hosts
+    one_host = not own_words and (allocation is None or not allocation.elsewhere)
+    settings = mpi.environment(threads, bind, one_host)
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
         return Launch([*words, "-n", str(n)], settings, own_words, _way_back(hosts))
