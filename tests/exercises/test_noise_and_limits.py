@@ -48,6 +48,7 @@ class TestNoiseAndLimits(Verdicts):
         "ratio alone": (lambda: written("", NOISE, f"return ({TRACE}) / ({SQUARE})"), "it returned"),
         "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
         "something unknown": (noise((TRACE, f"2.5 * {TRACE}")), "none of the known mistakes"),
+        "no feedback": (compress(("kept[places] = 0", "kept[:] = -0.0")), "it drops what was not sent"),
         "old residual ignored": (compress(("total = gradient + residual", "total = gradient")), "gets its turn"),
         "one too many": (compress(("[-k:]", "[-k - 1:]")), "values have shape"),
         "two arrays": (compress((", kept", "")), "it returned"),

@@ -149,7 +149,8 @@ def _is_triple(value) -> bool:
 
 
 def _listed(values: np.ndarray) -> str:
-    return "[" + ", ".join(f"{value:g}" for value in values) + "]"
+    """The values as text, a negative zero as 0."""
+    return "[" + ", ".join(f"{value + 0.0:g}" for value in values) + "]"
 
 
 def _compress(
@@ -179,7 +180,7 @@ _WRONG_COMPRESSIONS = [
     ),
     _compress("what was kept is due now: send gradient + residual.", values=lambda gradient, total: gradient),
     _compress("send the values with their signs.", values=lambda gradient, total: np.abs(total)),
-    _compress("it drops what was not sent: keep it.", keep=lambda gradient, total, sent: 0 * total),
+    _compress("it drops what was not sent: keep it.", keep=lambda gradient, total, sent: np.zeros_like(total)),
     _compress("what it sent is kept, and sent twice: set it to 0.", keep=lambda gradient, total, sent: total),
     _compress(_LOST, keep=lambda gradient, total, sent: np.where(sent == 0, gradient, 0)),
     _compress(_LOST, keep=lambda gradient, total, sent: gradient - sent),

@@ -224,7 +224,7 @@ _WRONG_BATCHES = [
     _batch("the latency is missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: b * m),
     _batch("the bytes are missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: a),
     _batch("`message_bytes` are bytes already: leave out the factor of 4.", lambda m, a, b: a + 4 * b * m),
-    _batch("then *computing* takes that share of the step.", computing=lambda share: share / (1 - share)),
+    _batch("with that batch, *computing* takes that share.", computing=lambda share: share / (1 - share)),
     _batch("computing takes (1 - share)/share times as long as communication.", computing=lambda share: 1 - share),
     _batch("that is right only for a share of 20 %: use the argument `share`.", computing=lambda share: 4),
     _batch(_ONE_SAMPLE, whole=math.ceil),
