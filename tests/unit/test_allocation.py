@@ -1,4 +1,4 @@
-"""The nodes of a job, from what each scheduler leaves for it."""
+"""The nodes of a job, from what each scheduler leaves for it, and what the notebooks' profiles make of them."""
 
 import socket
 
@@ -62,16 +62,13 @@ def test_ranks_that_fill_nodes_of_slurm(told, per_node, ranks):
     assert (found.ranks_per_node(environ), found.ranks(environ)) == (per_node, ranks)
 
 
-def test_a_task_of_slurm_has_cores():
-    assert allocation.find(SLURM | {"SLURM_CPUS_PER_TASK": "8"}).cores_per_task == 8
-
-
-def test_pbs_has_a_line_for_each_process(tmp_path):
+def test_pbs_has_a_line_for_each_process_and_slurm_cores_for_each_task(tmp_path):
     nodes = node_file(tmp_path, "x1.site.org\nx1.site.org\nx2.site.org\nx2.site.org\n")
     environ = {"PBS_JOBID": "12.server", "PBS_NODEFILE": nodes, "NCPUS": "64"}
     found = allocation.find(environ)
     assert (found.scheduler, found.job_id, found.hosts) == ("pbs", "12.server", ("x1.site.org", "x2.site.org"))
     assert (found.ranks(environ), found.cores_per_node) == (4, 64)
+    assert allocation.find(SLURM | {"SLURM_CPUS_PER_TASK": "8"}).cores_per_task == 8
 
 
 def test_the_gpus_of_a_whole_node_are_those_seen_here(tmp_path):
@@ -137,3 +134,21 @@ def test_notebooks_fill_the_allocation_with_the_cluster_profile(tmp_path, monkey
     assert (profile.current().ranks, profile.current().sweep_ranks) == (6, [1, 2, 4, 6])
     monkeypatch.setenv(profile.VARIABLE, "quick")
     assert profile.current().ranks == 2
+
+
+def test_the_profile_is_laptop_if_none_is_chosen_and_an_unknown_one_is_named(monkeypatch):
+    monkeypatch.delenv(profile.VARIABLE, raising=False)
+    assert profile.current().name == "laptop"
+    monkeypatch.setenv(profile.VARIABLE, "huge")
+    with pytest.raises(ValueError, match="WORKSHOP_PROFILE='huge' .* quick, laptop, cluster"):
+        profile.current()
+
+
+@pytest.mark.parametrize(
+    ("name", "sweep_ranks"), [("quick", [1, 2, 4]), ("laptop", [1, 2, 4]), ("cluster", [1, 2, 4, 8])]
+)
+def test_a_sweep_can_be_drawn_from_every_profile(monkeypatch, name, sweep_ranks):
+    monkeypatch.setenv(profile.VARIABLE, name)
+    chosen = profile.current()
+    assert (chosen.name, chosen.sweep_ranks) == (name, sweep_ranks)
+    assert chosen.ranks in sweep_ranks and chosen.sweep_epochs >= 2 and chosen.repeats >= 2

@@ -2,8 +2,6 @@
 
 import gzip
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -77,15 +75,11 @@ def test_unknown_split(folder):
 
 @pytest.mark.parametrize("kind", ["images", "labels"])
 def test_missing(folder, kind):
-    path = file_of(folder, "train", kind)
-    path.unlink()
+    file_of(folder, "train", kind).unlink()
     with pytest.raises(mnist.DataError, match=f"{NAMES['train'][kind]}.*found t10k.*--data-dir"):
         mnist.load("train", folder)
-
-
-def test_missing_folder(tmp_path):
     with pytest.raises(mnist.DataError, match="found no such folder"):
-        mnist.load("train", tmp_path / "nowhere")
+        mnist.load("train", folder / "nowhere")
 
 
 @pytest.mark.parametrize("kind", ["images", "labels"])
@@ -106,45 +100,31 @@ def test_empty_file(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("kind", "change", "words"),
     [
-        (lambda c: b"\0\0\x0d" + c[3:], "00 00 08 03.*found 00 00 0d 03"),
-        (lambda c: b"<html>" + c, "found 3c 68 74 6d"),
-        (lambda c: c[:8] + b"\0\0\0\x20" + c[12:], r"\(28, 28\), found 50 rows.*\(32, 28\)"),
-        (lambda c: c[:4] + b"\xff\xff\xff\xff" + c[8:], "labels, one for each image"),
-        (lambda c: c + b"more", "found 39204"),
+        ("images", lambda c: b"\0\0\x0d" + c[3:], "00 00 08 03.*found 00 00 0d 03"),
+        ("images", lambda c: b"<html>" + c, "found 3c 68 74 6d"),
+        ("images", lambda c: c[:8] + b"\0\0\0\x20" + c[12:], r"\(28, 28\), found 50 rows.*\(32, 28\)"),
+        ("images", lambda c: c[:4] + b"\xff\xff\xff\xff" + c[8:], "labels, one for each image"),
+        ("images", lambda c: c + b"more", "found 39204"),
+        ("labels", lambda c: c[:12] + b"\x0a" + c[13:], "expected labels 0 to 9, found 10 at row 4"),
+        ("labels", lambda c: idx_bytes(np.zeros(49, np.uint8)), "train-labels.*: expected 50 labels.*found 49"),
     ],
 )
-def test_wrong_images(folder, change, words):
-    rewrite(file_of(folder, "train", "images"), change)
+def test_wrong_content(folder, kind, change, words):
+    rewrite(file_of(folder, "train", kind), change)
     with pytest.raises(mnist.DataError, match=words):
         mnist.load("train", folder)
 
 
-def test_labels_out_of_range(folder):
-    rewrite(file_of(folder, "train", "labels"), lambda c: c[:12] + b"\x0a" + c[13:])
-    with pytest.raises(mnist.DataError, match="expected labels 0 to 9, found 10 at row 4"):
-        mnist.load("train", folder)
-
-
-def test_too_few_labels(folder):
-    path = file_of(folder, "train", "labels")
-    rewrite(path, lambda c: idx_bytes(np.zeros(49, np.uint8)))
-    with pytest.raises(mnist.DataError, match=f"{path.name}: expected 50 labels.*found 49"):
-        mnist.load("train", folder)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda c: c[:150], lambda c: c[:150] + bytes([c[150] ^ 255]) + c[151:], lambda c: b"<html>" + c],
+    ids=["cut", "flipped", "not gzip"],
+)
 def test_damaged_gzip(tmp_path, damage):
-    content = gzip.compress(idx_bytes(np.arange(784 * 50, dtype=np.uint8).reshape(50, 28, 28)))
-    middle = len(content) // 2
-    damaged = {
-        "cut": content[:middle],
-        "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
-        "not gzip": b"<html>" + content,
-    }[damage]
     path = tmp_path / f"{NAMES['train']['images']}.gz"
-    path.write_bytes(damaged)
+    path.write_bytes(damage(gzip.compress(idx_bytes(np.arange(784 * 50, dtype=np.uint8).reshape(50, 28, 28)))))
     (tmp_path / NAMES["train"]["labels"]).write_bytes(idx_bytes(np.zeros(50, np.uint8)))
     with pytest.raises(mnist.DataError, match=f"{path.name}: expected a readable gzip file, found"):
         mnist.load("train", tmp_path)
@@ -181,12 +161,3 @@ def test_cut_gzip_of_the_shipped_data(shipped_copy):
     path.write_bytes(path.read_bytes()[:1_000_000])
     with pytest.raises(mnist.DataError, match=f"{path.name}: .*SHA-256 .*found: .*git checkout"):
         mnist.load("train")
-
-
-def test_data_needs_no_framework():
-    code = (
-        "import sys, workshop_lib.data.mnist, workshop_lib.data.shard\n"
-        "bad = {'torch', 'mpi4py', 'tensorflow'} & set(sys.modules)\n"
-        "assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=paths.ROOT)

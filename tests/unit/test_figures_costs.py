@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import legend, words
 
 from workshop_lib.comm.benchmark import row
 from workshop_lib.notebook.figures import RecordFigure, costs
@@ -15,8 +16,10 @@ def rows(ranks=2, ways=("MPI", "gloo", "ring")):
     return [row(way, ranks, n, [n * s for s in SECONDS]) for way in ways for n in (4, 1024, 2**20)]
 
 
-def legend(figure) -> list[str]:
-    return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
+def spread(bars, along=1) -> tuple[float, float]:
+    """The ends of the first error bar."""
+    low, high = bars.lines[2][0].get_segments()[0][:, along]
+    return low, high
 
 
 def test_bandwidths_are_bytes_over_the_median():
@@ -35,15 +38,13 @@ def test_allreduces_have_units_spread_and_a_look_of_their_own():
     assert legend(figure) == ["MPI", "gloo", "ring"]
     assert len({bars.lines[0].get_marker() for bars in time.containers}) == 3
     assert len({bars.lines[0].get_color() for bars in time.containers}) == 3
-    assert "median of 5 rounds" in " ".join(text.get_text() for text in figure.texts)
+    assert "median of 5 rounds" in words(figure)
     points = time.containers[0].lines[0].get_xydata()
     assert points[:, 1] == pytest.approx([3 * n for n in (4, 1024, 2**20)])
     assert points[:, 0] == pytest.approx([4, 1024, 2**20], rel=0.1), "beside the others, near its size"
-    low, high = time.containers[0].lines[2][0].get_segments()[0][:, 1]
-    assert (low, high) == pytest.approx((4 * 1, 4 * 8)), "bars from the fastest to the slowest round"
+    assert spread(time.containers[0]) == pytest.approx((4 * 1, 4 * 8)), "from the fastest to the slowest round"
     assert bandwidth.containers[0].lines[0].get_ydata() == pytest.approx([1 / 3e3] * 3)
-    low, high = bandwidth.containers[0].lines[2][0].get_segments()[0][:, 1]
-    assert (low, high) == pytest.approx((1 / 8e3, 1 / 1e3))
+    assert spread(bandwidth.containers[0]) == pytest.approx((1 / 8e3, 1 / 1e3))
 
 
 @pytest.mark.parametrize(("cores", "hollow"), [(2, True), (4, False)])
@@ -63,18 +64,13 @@ def test_several_numbers_of_ranks_in_one_figure_are_refused():
         costs.allreduce_times([row("ping-pong", 2, 4, SECONDS)])
 
 
-@pytest.mark.parametrize(("nbytes", "text"), [(4, "4"), (1024, "1 Ki"), (2**18, "256 Ki"), (2**26, "64 Mi")])
-def test_sizes_are_written_as_powers_of_two(nbytes, text):
-    assert costs._size(nbytes, None) == text
+def test_sizes_are_written_as_powers_of_two():
+    assert [costs._size(n, None) for n in (4, 1024, 2**18, 2**26)] == ["4", "1 Ki", "256 Ki", "64 Mi"]
 
 
 def test_predicted_stands_beside_measured_with_its_spread():
-    table = pd.DataFrame(
-        {
-            "ranks": [2, 2], "repeats": [5, 5], "predicted_s": [1e-3, 4e-3], "measured_s": [1.1e-3, 3e-3],
-            "measured_min_s": [0.9e-3, 2e-3], "measured_max_s": [2e-3, 5e-3],
-        }
-    )  # fmt: skip
+    columns = ["ranks", "repeats", "predicted_s", "measured_s", "measured_min_s", "measured_max_s"]
+    table = pd.DataFrame([[2, 5, 1e-3, 1.1e-3, 0.9e-3, 2e-3], [2, 5, 4e-3, 3e-3, 2e-3, 5e-3]], columns=columns)
     hollow = costs.predicted_beside_measured(table, table[1:], cores=1).axes[0].containers
     assert all(bars.lines[0].get_markerfacecolor() == "white" for bars in hollow)
     figure = costs.predicted_beside_measured(table, table[1:], cores=2)
@@ -84,31 +80,27 @@ def test_predicted_stands_beside_measured_with_its_spread():
     used, held_out = axes.containers
     assert used.lines[0].get_xydata() == pytest.approx(np.array([[1, 1.1], [4, 3]]))
     assert held_out.lines[0].get_xydata() == pytest.approx(np.array([[4, 3]]))
-    assert held_out.lines[2][0].get_segments()[0][:, 1] == pytest.approx([2, 5])
+    assert spread(held_out) == pytest.approx((2, 5))
     assert legend(figure) == ["used in the fit", "held out", "the same; shaded: within 10%"]
     assert "medians of 5 rounds" in figure.texts[1].get_text()
     assert RecordFigure._repr_png_(figure).startswith(b"\x89PNG")
 
 
-def feeding_row(way, cold, seconds, asked, stored, counts=True):
-    return {
-        "way": way, "cold": cold, "ranks": 2, "file_bytes": 40 * MB, "seconds": seconds, "bytes_read": asked,
-        "asked_bytes": asked if counts else None, "bytes_sent": [0, 0],
-        "storage_bytes": [stored if counts else None] * len(seconds),
-    }  # fmt: skip
-
-
 def feeding_rows(counts=True):
-    return [
-        feeding_row("everyone reads all", True, [0.4, 0.2, 0.9], [40 * MB] * 2, 41 * MB, counts),
-        feeding_row("everyone reads all", False, [0.04, 0.02, 0.03], [40 * MB] * 2, 0, counts),
-        feeding_row("own part", True, [0.2, 0.1, 0.3], [21 * MB, 19 * MB], 40 * MB, counts),
-        feeding_row("own part", False, [0.01, 0.03, 0.02], [21 * MB, 19 * MB], 0, counts),
+    everyone, own = [40 * MB] * 2, [21 * MB, 19 * MB]
+    measured = [
+        ("everyone reads all", True, [0.4, 0.2, 0.9], everyone, 41 * MB),
+        ("everyone reads all", False, [0.04, 0.02, 0.03], everyone, 0),
+        ("own part", True, [0.2, 0.1, 0.3], own, 40 * MB),
+        ("own part", False, [0.01, 0.03, 0.02], own, 0),
     ]
-
-
-def words(figure) -> str:
-    return " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+    always = {"ranks": 2, "file_bytes": 40 * MB, "bytes_sent": [0, 0]}
+    return [
+        always
+        | {"way": way, "cold": cold, "seconds": seconds, "bytes_read": asked, "asked_bytes": asked if counts else None}
+        | {"storage_bytes": [stored if counts else None] * len(seconds)}
+        for way, cold, seconds, asked, stored in measured
+    ]
 
 
 def test_the_table_has_medians_and_who_reads_what():
@@ -127,8 +119,7 @@ def test_time_has_its_spread_and_bytes_their_count():
     time, size = figure.axes
     assert (time.get_xlabel(), size.get_xlabel()) == ("time (ms)", "data (MB)")
     assert [label.get_text() for label in time.get_yticklabels()] == ["everyone reads all", "own part"]
-    low, high = time.containers[0].lines[2][0].get_segments()[0][:, 0]
-    assert (low, high) == pytest.approx((200, 900)), "bars from the fastest to the slowest round"
+    assert spread(time.containers[0], along=0) == pytest.approx((200, 900)), "from the fastest to the slowest round"
     points = [c for c in time.containers if c.lines[0] and c.lines[0].get_marker() in "os"]
     assert [p.lines[0].get_xdata()[0] for p in points] == pytest.approx([400, 200, 30, 20])
     assert sorted(bar.get_width() for bar in size.patches) == pytest.approx([21, 40, 40, 40, 41, 80])
@@ -145,12 +136,9 @@ def test_feeding_more_ranks_than_cores_is_marked(cores, hollow):
     assert ("more ranks than cores" in words(figure)) == hollow
 
 
-def test_without_the_systems_counts_the_programs_are_drawn():
+def test_without_the_systems_counts_the_programs_are_drawn_and_of_nothing_nothing():
     size = costs.feeding_ways(feeding_rows(counts=False), cores=2).axes[1]
     assert sorted(bar.get_width() for bar in size.patches) == pytest.approx([21, 40, 40, 80])
-
-
-def test_nothing_measured_is_refused():
     with pytest.raises(ValueError, match="nothing to draw"):
         costs.feeding_ways([])
 
@@ -161,8 +149,8 @@ def test_a_training_is_drawn_by_its_median_run():
     axes = figure.axes[0]
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == pytest.approx([0, 2, 1.5, 1, 0, 1])
-    ends = [c.lines[2][0].get_segments()[0][:, 0] for c in axes.containers if hasattr(c, "lines")]
-    assert [tuple(end) for end in ends] == [pytest.approx((2, 5)), pytest.approx((2, 2.2))]
+    ends = [spread(bars, along=0) for bars in axes.containers if hasattr(bars, "lines")]
+    assert ends == [pytest.approx((2, 5)), pytest.approx((2, 2.2))]
     assert axes.get_xlabel() == "time (s)"
     assert sorted(legend(figure)) == sorted(costs.SPENT)
     assert {text.get_text() for text in axes.texts} == {"3.50 s", "2.00 s"}

@@ -43,13 +43,10 @@ A_STEP_US = 200_000
 def write(path, steps=2):
     """The recording as Horovod writes it, its step repeated."""
     numbers = {"28.bias": 1, "28.weight": 2}
-    events = [
-        {"ph": "M", "name": "process_name", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1}},
-        *({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"allreduce.{tensor}"}}
-          for tensor, pid in numbers.items()),
-        *({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
-          for pid in (1, 2)),
-    ]  # fmt: skip
+    events = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1}}]
+    for tensor, pid in numbers.items():
+        about = {"process_name": {"name": f"allreduce.{tensor}"}, "process_sort_index": {"sort_index": pid}}
+        events += [{"ph": "M", "name": name, "pid": pid, "args": args} for name, args in about.items()]
     for step in range(steps):
         for phase, tensor, name, at in RECORDED:
             event = {"ph": phase, "ts": at + step * A_STEP_US}
@@ -83,29 +80,23 @@ def test_steps_begin_with_the_first_tensor(recorded):
 
 
 def test_the_typical_step_has_the_median_length():
-    spans = [horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in
-             enumerate((9.0, 2.0, 4.0))]  # fmt: skip
+    lengths_ms = enumerate((9.0, 2.0, 4.0))
+    spans = [horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in lengths_ms]
     assert horovod_timeline.Timeline(spans).typical().spans == [horovod_timeline.Span("a", 2, TRANSFER, 0, 4.0)]
 
 
 def test_when_each_rank_was_ready(recorded):
-    ready = [(r.tensor, r.rank, round(r.at_ms, 3)) for r in recorded.of_step(0).ready]
-    assert ready == [
-        ("28.bias", 0, 0.003), ("28.weight", 0, 0.007), ("28.bias", 1, 41.155), ("28.weight", 1, 58.329),
-    ]  # fmt: skip
+    ready = {(r.tensor, r.rank): round(r.at_ms, 3) for r in recorded.of_step(0).ready}
+    bias, weight = "28.bias", "28.weight"
+    assert ready == {(bias, 0): 0.003, (weight, 0): 0.007, (bias, 1): 41.155, (weight, 1): 58.329}
+    assert list(ready.values()) == sorted(ready.values())
 
 
-def test_cycles_and_allreduces_are_counted(recorded):
+def test_cycles_and_allreduces_are_counted_and_tensors_that_travel_together_are_one(recorded):
     assert len(recorded.cycles_ms) == 10
     assert len(recorded.allreduces()) == 4
-
-
-def test_tensors_that_travel_together_are_one_allreduce():
-    spans = [
-        horovod_timeline.Span("a", 0, TRANSFER, 1.0, 3.0),
-        horovod_timeline.Span("b", 0, TRANSFER, 1.1, 3.1),
-        horovod_timeline.Span("c", 0, TRANSFER, 4.0, 5.0),
-    ]
+    times_ms = {"a": (1.0, 3.0), "b": (1.1, 3.1), "c": (4.0, 5.0)}
+    spans = [horovod_timeline.Span(tensor, 0, TRANSFER, *times) for tensor, times in times_ms.items()]
     assert horovod_timeline.Timeline(spans).allreduces() == [(1.0, 3.1), (4.0, 5.0)]
 
 
@@ -117,11 +108,13 @@ def test_shares_count_each_moment_once(recorded):
     assert shares[NEGOTIATION] == pytest.approx((41.156 + 1.174) / 96.775, abs=1e-3)
 
 
-def test_a_file_without_tensors_is_refused(tmp_path):
+def test_a_file_without_tensors_and_a_picture_of_nothing_are_refused(tmp_path):
     empty = tmp_path / "empty.json"
     empty.write_text("")
     with pytest.raises(ValueError, match="holds no tensor"):
         horovod_timeline.read(empty)
+    with pytest.raises(ValueError, match="at least one"):
+        horovod_timeline.draw({})
 
 
 def test_the_picture_has_a_row_for_each_tensor_and_the_first_on_top(recorded):
@@ -133,8 +126,3 @@ def test_the_picture_has_a_row_for_each_tensor_and_the_first_on_top(recorded):
     bars = [patch for patch in upper.patches if to_hex(patch.get_facecolor()) == blue]
     assert [round(bar.get_width(), 3) for bar in bars] == [15.939, 24.102]
     assert [text.get_text() for text in upper.texts] == ["0", "0", "1", "1"]
-
-
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        horovod_timeline.draw({})

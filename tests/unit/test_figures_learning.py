@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from drawn import words
 
 from workshop_lib.notebook.figures import learning
 from workshop_lib.scaling import critical_batch
@@ -62,7 +63,7 @@ def reached(batch, steps, target=0.97):
 def test_steps_to_target_are_drawn_from_records_with_their_fit_if_there_is_one():
     by_the_law = [reached(batch, 100 + 20_000 / batch) for batch in (16, 64, 256, 1024)]
     figure = learning.target_curve([{"kind": "bench"}, *by_the_law])
-    assert "critical batch 200 (95 %" in "".join(text.get_text() for text in figure.texts)
+    assert "critical batch 200 (95 %" in words(figure)
     assert len(lines(figure.axes[0])) == 2, "points and curve"
     rising = learning.target_curve([reached(batch, batch) for batch in (16, 64, 256, 1024)])
     assert len(lines(rising.axes[0])) == 1, "no curve"

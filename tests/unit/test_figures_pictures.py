@@ -27,11 +27,10 @@ def test_every_value_is_written_once_where_it_is_held():
     assert fills(figure) == pictures.TINTS[:3] * 2
 
 
-def test_a_moved_value_keeps_the_colour_of_its_rank():
-    before = [[0, 1], [10, 11]]
-    assert fills(pictures.collective("alltoall", before, [[0, 10], [1, 11]])) == [
-        pictures.TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)
-    ]
+def test_a_moved_value_keeps_the_colour_of_its_rank_and_only_the_root_gives_in_a_broadcast():
+    figure = pictures.collective("alltoall", [[0, 1], [10, 11]], [[0, 10], [1, 11]])
+    assert fills(figure) == [pictures.TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)]
+    assert fills(pictures.collective("bcast", [7, None], [7, 7])) == [pictures.TINTS[0]] * 3
 
 
 def test_a_sum_has_stripes_of_all_ranks_and_a_wrong_one_has_not():
@@ -40,16 +39,6 @@ def test_a_sum_has_stripes_of_all_ranks_and_a_wrong_one_has_not():
     assert right[4:] == pictures.TINTS[:2] * 4
     wrong = fills(pictures.collective("allreduce", before, [np.array([12, 22])] * 2))
     assert wrong[4] == "#FFFFFF"
-
-
-def test_only_the_root_gives_in_a_broadcast():
-    figure = pictures.collective("bcast", [7, None], [7, 7])
-    assert fills(figure) == [pictures.TINTS[0]] * 3
-
-
-def test_sides_of_different_length_are_refused():
-    with pytest.raises(ValueError, match="2 ranks before, but 1 after"):
-        pictures.collective("x", [1, 2], [1])
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
@@ -63,12 +52,6 @@ def test_each_panel_shows_a_step_and_the_last_one_all_sums_everywhere(p):
     assert complete("start") == 0
     assert complete(f"step {p - 1}") == p, "after the first phase, each rank has one complete chunk"
     assert complete(f"step {2 * p - 2}") == p * p
-
-
-@pytest.mark.parametrize("p", [1, 6])
-def test_a_ring_too_small_or_too_large_to_read_is_refused(p):
-    with pytest.raises(ValueError, match="use 2 to 5"):
-        pictures.ring(p)
 
 
 def about(rank, host, cores, threads=1):
@@ -90,7 +73,16 @@ def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
     assert second.get_title(loc="left") == "b: 3 cores"
 
 
-@pytest.mark.parametrize("ranks", [[], [about(rank, "a", [0]) for rank in range(65)]])
-def test_too_few_or_too_many_ranks_are_refused(ranks):
-    with pytest.raises(ValueError, match=f"there are {len(ranks)} ranks"):
-        pictures.binding(ranks)
+@pytest.mark.parametrize(
+    ("draw", "arguments", "complaint"),
+    [
+        (pictures.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
+        (pictures.ring, (1,), "use 2 to 5"),
+        (pictures.ring, (6,), "use 2 to 5"),
+        (pictures.binding, ([],), "there are 0 ranks"),
+        (pictures.binding, ([about(rank, "a", [0]) for rank in range(65)],), "there are 65 ranks"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(draw, arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        draw(*arguments)

@@ -1,9 +1,8 @@
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from drawn import check_text, legend, words
 from matplotlib.colors import to_hex, to_rgb
 from record_fixtures import CPU, run, sweep
 
@@ -22,10 +21,6 @@ EYES = {
 }
 
 
-def legend(figure) -> list[str]:
-    return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
-
-
 def markers(axes, hollow: bool) -> dict[str, list[tuple[float, float]]]:
     """Points drawn with error bars, by colour."""
     found = {}
@@ -36,7 +31,7 @@ def markers(axes, hollow: bool) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def test_scaling_curve_has_units_legend_and_where_it_was_measured():
+def test_scaling_curve_has_units_legend_medians_and_where_it_was_measured():
     figure = scaling_curve(sweep())
     speed, efficiency = figure.axes
     assert (speed.get_xlabel(), speed.get_ylabel()) == ("ranks", "throughput (samples/s)")
@@ -47,17 +42,12 @@ def test_scaling_curve_has_units_legend_and_where_it_was_measured():
     assert any(entry.startswith("perfect scaling: ranks × the fastest 1-rank run") for entry in entries)
     assert "first epoch (start-up included)" in entries
     assert "hollow, *: oversubscribed (more ranks than cores)" in entries
-    caption = " ".join(piece.get_text() for piece in figure.texts)
     for part in (CPU, "2 cores", "threads per rank: 1", "binding: none", "batch 64", "repeats: 3"):
-        assert part in caption
-
-
-def test_points_are_the_medians_and_oversubscribed_ones_are_hollow():
-    speed, efficiency = scaling_curve(sweep(("mpi",))).axes
+        assert part in words(figure)
     blue = "#0072B2"
     (one, two), (four,) = markers(speed, False)[blue], markers(speed, True)[blue]
-    assert [point[0] for point in (one, two, four)] == [1, 2, 4]
-    assert two[1] == pytest.approx(15_276, rel=1e-3)
+    assert [point[0] for point in (one, two, four)] == pytest.approx([1, 2, 4], rel=0.1)
+    assert two[1] == pytest.approx(15_276, rel=1e-3), "the median"
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=1e-3)
 
 
@@ -99,12 +89,8 @@ def test_many_backends_become_rows_with_the_fastest_on_top():
     assert {round(bars.lines[0].get_xdata()[0]) for bars in efficiency.containers} == {90, 50}
     perfect = [line.get_xdata()[0] for line in speed.lines if line.get_markersize() == 18]
     assert perfect[:2] == pytest.approx([2 * speeds[NAMES[-1]], 4 * speeds[NAMES[-1]]])
-    assert legend(figure)[:4] == [
-        "1 rank",
-        "2 ranks",
-        "4* ranks",
-        "perfect scaling of the row: ranks × its own 1-rank run",
-    ]
+    perfect = "perfect scaling of the row: ranks × its own 1-rank run"
+    assert legend(figure)[:4] == ["1 rank", "2 ranks", "4* ranks", perfect]
 
 
 def test_many_backends_get_a_panel_each_for_accuracy():
@@ -175,25 +161,21 @@ def test_what_cannot_be_drawn_is_an_error():
 
 
 def test_backends_keep_their_colours_whatever_else_is_drawn():
-    assert [in_order(names) for names in (["ddp"], ["a", "ddp", "mpi"])] == [
-        {"ddp": 1},
-        {"mpi": 0, "ddp": 1, "a": len(NAMES)},
-    ]
+    assert in_order(["ddp"]) == {"ddp": 1}
+    assert in_order(["a", "ddp", "mpi"]) == {"mpi": 0, "ddp": 1, "a": len(NAMES)}
 
 
-def changed(part, name, value, **more):
-    record = run("mpi", 2, **more)
+def changed(part, name, value):
+    record = run("mpi", 2)
     record[part][name] = value
     return record
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("data_dir", "/data/fashion"), ("train_samples", 6000), ("epochs", 9), ("optimizer", "adam"),
-        ("lr", 0.4), ("lr_scaling", "linear"), ("warmup_epochs", 3), ("decay", "cosine"), ("max_steps", 7),
-    ],
-)  # fmt: skip
+    [("data_dir", "/data/fashion"), ("train_samples", 6000), ("epochs", 9), ("max_steps", 7), ("warmup_epochs", 3)]
+    + [("decay", "cosine"), ("optimizer", "adam"), ("lr", 0.4), ("lr_scaling", "linear")],
+)
 def test_accuracies_of_unlike_trainings_are_not_mixed(name, value):
     with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
         accuracy_curve([run(), changed("what", name, value)], x="epochs")
@@ -208,9 +190,7 @@ def test_the_machine_matters_for_seconds_and_not_for_epochs():
 
 @pytest.mark.parametrize("draw", [scaling_curve, accuracy_curve, weak_scaling_curve])
 def test_the_title_names_the_data(draw):
-    records = weak_sweep((1, 2))
-    if draw is not weak_scaling_curve:
-        records = sweep(("mpi",), (1, 2))
+    records = weak_sweep((1, 2)) if draw is weak_scaling_curve else sweep(("mpi",), (1, 2))
     assert "on MNIST" in draw(records).texts[0].get_text()
     for record in records:
         record["what"]["data_dir"] = "/data/fashion"
@@ -237,19 +217,7 @@ def test_text_is_large_and_stays_inside_the_figure(draw):
     records = weak_sweep() if draw is weak_scaling_curve else sweep(NAMES)
     for record in records:
         record["where"]["cpu_model"] = "Fixture(R) Processor(R) With A Long Name 9999X CPU @ 2.00GHz"
-    figure = draw(records)
-    figure.draw_without_rendering()
-    whole = figure.bbox
-    pieces = [*figure.texts, *figure.legends[0].get_texts()]
-    for axes in figure.axes:
-        pieces += [axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]
-    for piece in (piece for piece in pieces if piece.get_text().strip() and piece.get_visible()):
-        assert piece.get_fontsize() >= 11
-    for piece in [*figure.texts, figure.legends[0], *(axes.yaxis.label for axes in figure.axes)]:
-        box = piece.get_window_extent()
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0, piece
-    top = figure.legends[0].get_window_extent().y1
-    assert all(axes.xaxis.label.get_window_extent().y0 >= top for axes in figure.axes)
+    check_text(draw(records), 11)
 
 
 def test_saved_as_png_and_shown_in_a_notebook(tmp_path):
@@ -269,9 +237,3 @@ def test_a_figure_that_cannot_be_drawn_leaves_nothing_behind(tmp_path, monkeypat
     with pytest.raises(ZeroDivisionError):
         figures.save(figure, tmp_path / "curve.png")
     assert not list(tmp_path.iterdir())
-
-
-def test_plotting_needs_no_notebook():
-    code = "import sys, workshop_lib.notebook.figures.accuracy; print({'ipywidgets', 'IPython'} & set(sys.modules))"
-    shown = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
-    assert shown.strip() == "set()"

@@ -1,5 +1,7 @@
 """The bars of a step and its timelines show every rank, and what was measured on it."""
 
+import itertools
+
 import pytest
 from matplotlib.colors import to_hex
 
@@ -27,12 +29,6 @@ def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
     assert [text.get_text() for text in lower.texts] == ["6.0", "9.0", "15.0"], "no number where there is no room"
 
 
-@pytest.mark.parametrize("panels", [{}, {"nobody": []}])
-def test_step_times_of_nobody_are_refused(panels):
-    with pytest.raises(ValueError, match="at least one"):
-        steps.step_times(panels)
-
-
 def times(end: float, messages: list) -> dict:
     return {"backward": 40.0, "ready": [10.0, 25.0, 40.0], "messages": messages, "end": end}
 
@@ -50,24 +46,28 @@ def test_each_message_is_drawn_from_sent_to_arrived():
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
 
 
-def test_bands_do_not_overlap_and_are_named():
+def test_bands_do_not_overlap_and_are_named_and_the_end_is_in_milliseconds():
     axes = steps.overlap({"during": DURING}).axes[0]
+    buckets = ["bucket 0", "bucket 1", "bucket 2"]
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels[:4] == ["rank 0: backward", "bucket 0", "bucket 1", "bucket 2"]
-    assert labels[4] == "rank 1: backward"
-    places = axes.get_yticks()
-    assert min(b - a for a, b in zip(places, places[1:], strict=False)) >= 1
+    assert labels == ["rank 0: backward", *buckets, "rank 1: backward", *buckets]
+    assert min(b - a for a, b in itertools.pairwise(axes.get_yticks())) >= 1
+    assert [text.get_text().strip() for text in axes.texts] == ["55 ms", "55 ms"]
 
 
-def test_the_end_is_written_in_milliseconds():
-    axes = steps.overlap({"after": AFTER}).axes[0]
-    assert [text.get_text().strip() for text in axes.texts] == ["70 ms", "71 ms"]
-
-
-@pytest.mark.parametrize("panels", [{}, {"nothing": []}])
-def test_nothing_to_draw_is_refused(panels):
+@pytest.mark.parametrize(
+    ("draw", "panels"),
+    [
+        (steps.step_times, {}),
+        (steps.step_times, {"nobody": []}),
+        (steps.overlap, {}),
+        (steps.overlap, {"nothing": []}),
+        (steps.steps, {"nothing": timeline([[], []])}),
+    ],
+)
+def test_nothing_to_draw_is_refused(draw, panels):
     with pytest.raises(ValueError, match="at least one"):
-        steps.overlap(panels)
+        draw(panels)
 
 
 # (step, start, end, (when it came to the meeting, when it left))
@@ -83,8 +83,3 @@ def test_a_straggler_is_the_rank_without_waiting():
     drawn = [bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9]
     assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
     assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
-
-
-def test_a_timeline_without_steps_is_refused():
-    with pytest.raises(ValueError, match="at least one step"):
-        steps.steps({"nothing": timeline([[], []])})

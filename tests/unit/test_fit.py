@@ -127,14 +127,10 @@ def test_only_messages_about_as_long_as_the_gradients_are_used():
     rows = [row | {"median_s": 1.0} if row["message_bytes"] < 4096 else row for row in messages(way="MPI")]
     found = fit.held_out(steps(), rows + messages(way="gloo"))
     assert found.message["s_per_byte"] == pytest.approx(S_PER_BYTE, rel=EXACT)
-
-
-def test_without_anything_to_predict_nothing_is_proved():
     with pytest.raises(ValueError, match="nothing is held out"):
         fit.held_out([step_row(*setting) for setting in fit.FITTED], messages(way="MPI"))
 
 
-def test_the_settings_held_out_are_none_of_those_fitted():
-    assert not set(fit.FITTED) & set(fit.HELD_OUT)
-    assert not {width for width, _ in fit.FITTED} & {width for width, _ in fit.HELD_OUT}
-    assert not {batch for _, batch in fit.FITTED} & {batch for _, batch in fit.HELD_OUT}
+def test_the_settings_held_out_have_neither_width_nor_batch_of_those_fitted():
+    for fitted, held_out in zip(zip(*fit.FITTED, strict=True), zip(*fit.HELD_OUT, strict=True), strict=True):
+        assert not set(fitted) & set(held_out)

@@ -21,11 +21,11 @@ def beside():
 
 
 @pytest.mark.parametrize("network", ["inception-v3", "resnet-101", "vgg-16"])
-@pytest.mark.parametrize("gpus", [128, 512])
-def test_horovods_published_efficiencies(beside, network, gpus):
-    row = beside.loc[f"Horovod, {network}", gpus]
-    assert abs(row["difference_points"]) < 8
-    assert row["no_overlap"] < row["published"]
+def test_horovods_published_efficiencies(beside, network):
+    for gpus in (128, 512):
+        row = beside.loc[f"Horovod, {network}", gpus]
+        assert abs(row["difference_points"]) < 8
+        assert row["no_overlap"] < row["published"]
 
 
 def test_what_horovods_efficiencies_hang_on():
@@ -163,10 +163,11 @@ def test_the_transformers_are_those_of_the_memory_calculator():
     assert entry.operations == pytest.approx(1024 * per_token, rel=0.01)
 
 
-def machine_of(compute_s_per_sample=1e-3, alpha_s=10e-6, beta=1e-9, devices_a_node=1):
-    speed = {RESNET.name: Compute(0.0, compute_s_per_sample, "given")}
-    link = Link(alpha_s, beta)
-    return Machine("m", "m", "d", devices_a_node, "cheapest", link, link, "given", speed)
+def machine_of(devices_a_node=1):
+    link = Link(10e-6, 1e-9)
+    return Machine(
+        "m", "m", "d", devices_a_node, "cheapest", link, link, "given", {RESNET.name: Compute(0, 1e-3, "given")}
+    )
 
 
 def test_the_step_of_one_message_after_backward_is_the_sum_of_the_parts():

@@ -1,17 +1,14 @@
-"""The forecast as figure, widget, tables and command."""
-
-import base64
+"""The forecast as figure, tables and command."""
 
 import pytest
+from drawn import check_text, check_title_and_conditions
 from rich.console import Console
 from typer.testing import CliRunner
 
 from workshop_lib import cli
-from workshop_lib.notebook.calculators import forecaster
 from workshop_lib.notebook.figures.forecasts import draw_forecast as draw
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling import forecast as report
-from workshop_lib.scaling.catalogue import Compute
 from workshop_lib.scaling.forecast import Settings, forecast, outgrows_learning, takes_over
 
 RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
@@ -36,13 +33,9 @@ def test_the_figure_shows_what_was_forecast():
     left, right = figure.axes
     efficiency, learning = [p.efficiency for p in POINTS], [p.learning for p in POINTS]
     both = [p.efficiency * p.learning for p in POINTS]
-    lines = drawn_lines(left)
-    looks = [
-        (lines[tuple(values)].get_color(), lines[tuple(values)].get_marker(), lines[tuple(values)].get_linestyle())
-        for values in (efficiency, learning, both)
-    ]
-    for part in zip(*looks, strict=True):
-        assert len(set(part)) == 3, "lines differ in colour, marker and dashes"
+    lines = [drawn_lines(left)[tuple(values)] for values in (efficiency, learning, both)]
+    for look in ("color", "marker", "linestyle"):
+        assert len({getattr(line, f"get_{look}")() for line in lines}) == 3, "lines differ in each"
     hours = [point.time_to_target_s / 3600 for point in POINTS]
     assert right.get_ylabel() == "time to the target (h)"
     assert list(right.lines[0].get_ydata()) == pytest.approx(hours)
@@ -65,67 +58,8 @@ def test_without_a_target_it_shows_throughput():
 def test_nothing_in_the_figure_overlaps(name):
     model = catalogue.model(name)
     figure = draw(forecast(model, HOROVOD, SETTINGS), report.conditions(model, HOROVOD, SETTINGS))
-    figure.draw_without_rendering()
-    title, told = (text.get_window_extent() for text in figure.texts)
-    legend = figure.legends[0].get_window_extent()
-    whole = figure.bbox
-    for box in (title, told, legend):
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
-    assert title.y0 >= told.y1
-    for axes in figure.axes:
-        assert told.y0 > axes.get_window_extent().y1
-        assert axes.xaxis.label.get_window_extent().y0 > legend.y1
-
-
-@pytest.fixture(scope="module")
-def shown():
-    return forecaster()
-
-
-def test_the_widget_answers_each_change():
-    cnn = catalogue.model("workshop-cnn")
-    measured = catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 1e-4, "measured")})
-    shown = forecaster(measured)
-    assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
-    before = shown.sentence
-    for control, value in [
-        ("batch", 128), ("backend", "mpi"), ("machine", "thetagpu"),
-        ("speed", 20_000), ("overlap", True), ("compression", 2), ("network", 4), ("model", "resnet-50"),
-    ]:  # fmt: skip
-        image = bytes(shown.image.value)
-        getattr(shown, control).value = value
-        if control == "machine":
-            assert "no speed of workshop-cnn on thetagpu" in shown.shown_sentence.value and not shown.image.value
-            continue
-        assert bytes(shown.image.value).startswith(b"\x89PNG") and shown.image.value != image, control
-    assert shown.sentence != before
-    settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
-    machine = catalogue.machine("thetagpu").with_speed(RESNET, 20_000)
-    assert shown.sentence == report.answer(forecast(RESNET, machine, settings))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [(0, "batch_size is 0: give a whole number"), (-4, "batch_size is -4"), (10**400, "batch_size is 1000")],
-    ids=["0", "negative", "huge"],
-)
-def test_nonsense_is_answered_with_a_sentence_and_forgotten(shown, value, message):
-    shown.machine.value, good = "thetagpu", shown.batch.value
-    before = shown.sentence, shown.image.value
-    shown.batch.value = value
-    assert message in shown.shown_sentence.value and len(shown.sentence) < 150
-    assert set(shown._repr_mimebundle_()) == {"text/plain"}
-    shown.batch.value = good
-    assert (shown.sentence, shown.image.value) == before
-
-
-def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
-    shown.machine.value = "thetagpu"
-    bundle = shown._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "image/png"} and bundle["text/plain"] == shown.sentence
-    assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr("workshop_lib.notebook.widgets.has_widgets", lambda: True)
-    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+    check_text(figure, 11)
+    check_title_and_conditions(figure)
 
 
 def test_the_table_has_the_numbers():
@@ -139,9 +73,9 @@ def test_the_table_has_the_numbers():
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h"),
-     (86_400 * 2000, "2,000 days")],
-)  # fmt: skip
+    [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h")]
+    + [(86_400 * 2000, "2,000 days")],
+)
 def test_durations(seconds, shown):
     assert report.duration(seconds) == shown
 
@@ -160,18 +94,8 @@ def invoke(*arguments):
 
 
 def test_the_command_prints_what_the_library_forecasts(tmp_path):
-    ended = invoke(
-        "vgg-16",
-        "horovod-p100",
-        "--backend",
-        "horovod",
-        "--batch-size",
-        32,
-        "--devices",
-        "1,512",
-        "--out-dir",
-        tmp_path,
-    )
+    how = "vgg-16 horovod-p100 --backend horovod --batch-size 32 --devices 1,512 --out-dir"
+    ended = invoke(*how.split(), tmp_path)
     assert ended.exit_code == 0, ended.output
     one, many = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS, [1, 512])
     for point in (one, many):

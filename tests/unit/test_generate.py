@@ -1,6 +1,5 @@
 import json
 import sys
-import time
 
 import pytest
 
@@ -179,9 +178,7 @@ def test_the_cell_that_failed_is_named_and_the_notebook_kept(tmp_path):
 
 def test_a_cell_that_never_ends_is_ended(tmp_path):
     path = notebook(tmp_path, "import time\ntime.sleep(600)")
-    started = time.monotonic()
-    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 2, folder=tmp_path)
-    assert time.monotonic() - started < 30
+    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 1, folder=tmp_path)
     assert outcome.cell == 1 and "timed out" in outcome.error
 
 

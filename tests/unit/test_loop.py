@@ -15,13 +15,18 @@ from workshop_lib.training.world import World
 ALONE = World(0, 1, 0, "single")
 
 
-def train(steps, callbacks=(), ragged=0, **options):
-    """Train as one process; the last batch of an epoch has `ragged` samples less."""
-    chosen = TrainOptions(train_samples=64 * steps - ragged, **{"epochs": 1} | options)
-    return trainer.train(chosen, callbacks, ALONE, TorchBackend(ALONE, torch.device("cpu")))
+@pytest.fixture
+def train(small_mnist):
+    """Trains as one process; the last batch of an epoch has `ragged` samples less."""
+
+    def run(steps, callbacks=(), ragged=0, **options):
+        options = {"epochs": 1, "train_samples": 64 * steps - ragged, "data_dir": small_mnist} | options
+        return trainer.train(TrainOptions(**options), callbacks, ALONE, TorchBackend(ALONE, torch.device("cpu")))
+
+    return run
 
 
-def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold():
+def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold(train):
     (row,) = train(20, lr=100.0, warmup_epochs=0.0)["epochs"]
     assert row["train_loss"] is None and row["test_loss"] is None
     assert 0 <= row["test_accuracy"] <= 1
@@ -39,7 +44,7 @@ class Watch:
         return self.stop_at is not None and len(self.speeds) >= self.stop_at
 
 
-def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batch():
+def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batch(train):
     seen = Watch()
     (row,) = train(12, [seen], ragged=63)["epochs"]
     assert seen.speeds[-1] == pytest.approx(row["samples_per_s"], rel=0.2)
@@ -49,7 +54,7 @@ def test_the_speed_shown_at_an_epoch_s_end_does_not_suffer_from_its_smaller_batc
     ("stop_at", "options", "stopped", "epochs"),
     [(8, {}, True, 0), (10, {"epochs": 2}, True, 1), (10, {}, False, 1), (8, {"max_steps": 8}, False, 1)],
 )
-def test_a_run_that_was_stopped_at_its_end_is_complete(stop_at, options, stopped, epochs):
+def test_a_run_that_was_stopped_at_its_end_is_complete(train, stop_at, options, stopped, epochs):
     ended = train(10, [Watch(stop_at)], **options)
     assert (ended["stopped"], len(ended["epochs"])) == (stopped, epochs)
 

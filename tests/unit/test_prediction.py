@@ -16,7 +16,7 @@ def bars(figure):
     return [bar.get_width() for bar in figure.axes[0].patches]
 
 
-def test_the_first_guess_counts_and_is_drawn_beside_the_result():
+def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands_alone():
     guess = predict("How many times faster?", 0.5, 4, "times")
     guess.commit(3)
     guess.commit(1.9)
@@ -24,13 +24,9 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result():
     assert bars(figure) == [1.9, 3.0]
     assert {"measured", "your guess", "1.9 times", "3 times"} <= set(texts(figure))
     assert figure.axes[0].get_xlabel() == "times"
-
-
-def test_without_a_guess_the_result_is_shown_and_says_so():
-    figure = predict("How many?", 0, 10).compare(1234)
-    assert bars(figure) == [1234]
-    assert any("no guess was made" in text for text in texts(figure))
-    assert "1,234" in texts(figure)
+    alone = predict("How many?", 0, 10).compare(1234)
+    assert bars(alone) == [1234]
+    assert "1,234" in texts(alone) and any("no guess was made" in text for text in texts(alone))
 
 
 def test_without_widgets_the_question_is_printed(capsys):
@@ -44,26 +40,30 @@ def test_an_empty_range_is_refused():
         predict("?", 2, 2)
 
 
-@pytest.mark.parametrize(("committed", "at"), [(None, 5), (0, 0), (7, 7)])
-def test_the_slider_stands_at_what_was_committed_and_in_the_middle_before(committed, at, monkeypatch):
+@pytest.fixture
+def controls(monkeypatch):
+    """Shows a question's widget, and returns its slider and its button."""
     shown = []
     monkeypatch.setattr(prediction, "display", shown.append)
+
+    def show(guess):
+        guess._show_widget()
+        return shown[-1].children[1].children
+
+    return show
+
+
+def test_the_slider_stands_at_what_was_committed_and_in_the_middle_before(controls):
     guess = predict("?", 0, 10)
-    guess.value = committed
-    guess._show_widget()
-    assert shown[0].children[1].children[0].value == at
+    for committed, at in ((None, 5), (0, 0), (7, 7)):
+        guess.value = committed
+        assert controls(guess)[0].value == at
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 100_000), (0.5, 4), (0, 1), (-5, 5), (90, 100)])
-def test_the_widget_commits_what_its_slider_says(low, high, monkeypatch):
-    import ipywidgets
-
-    shown = []
-    monkeypatch.setattr(prediction, "display", shown.append)
+def test_the_widget_commits_what_its_slider_says(low, high, controls):
     guess = predict("?", low, high, "x")
-    guess._show_widget()
-    slider, button = shown[0].children[1].children
-    assert isinstance(slider, ipywidgets.FloatSlider)
+    slider, button = controls(guess)
     assert low <= slider.value <= high
     slider.value = low + slider.step
     button.click()

@@ -1,5 +1,6 @@
-"""What a rank imports of the package that starts ranks: its errors, not the notebook's side."""
+"""What importing a module loads: on a rank no notebook, and no framework where none is needed."""
 
+import json
 import subprocess
 import sys
 
@@ -9,15 +10,39 @@ from workshop_lib import ranks
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import errors, session
 
+NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.cluster"}
+FRAMEWORKS = {"torch", "tensorflow"}
+# What each must not load, those that may load least first: one process imports them in this order.
+MUST_NOT_LOAD = {
+    "data.mnist": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "data.shard": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "training.callbacks": FRAMEWORKS | NOTEBOOK,
+    "training.equivalence": FRAMEWORKS | NOTEBOOK,
+    "training.record": FRAMEWORKS | NOTEBOOK,
+    "notebook.figures.accuracy": NOTEBOOK,
+    "ranks.errors": NOTEBOOK,
+    "ranks.engine": NOTEBOOK,
+    "ranks.progress": NOTEBOOK,
+    "exercises.sync_sgd": NOTEBOOK,
+    "cli": NOTEBOOK,
+}
 
-@pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "exercises.sync_sgd", "cli"])
-def test_a_rank_loads_no_notebook(module):
+
+@pytest.fixture(scope="module")
+def loaded():
+    """All modules that have been loaded once each of these is imported."""
     code = (
-        f"import sys, workshop_lib.{module}\n"
-        "print(*{'IPython', 'ipyparallel', 'ipywidgets', 'workshop_lib.ranks.cluster'} & set(sys.modules))"
+        "import importlib, json, sys\n"
+        "print(json.dumps({name: importlib.import_module('workshop_lib.' + name) and list(sys.modules)\n"
+        "                  for name in sys.argv[1:]}))"
     )
-    shown = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT, timeout=60)
-    assert shown.strip() == ""
+    return json.loads(subprocess.check_output([sys.executable, "-c", code, *MUST_NOT_LOAD], cwd=ROOT, timeout=60))
+
+
+@pytest.mark.parametrize("module", MUST_NOT_LOAD)
+def test_a_module_loads_no_more_than_it_may(loaded, module):
+    assert f"workshop_lib.{module}" in loaded[module]
+    assert not MUST_NOT_LOAD[module] & set(loaded[module])
 
 
 def test_the_notebooks_side_is_there_when_it_is_used():

@@ -1,9 +1,12 @@
+"""Records come back as written, bad lines are named, and a file is replaced whole or not at all."""
+
 import json
 import math
 
 import pytest
 from record_fixtures import run
 
+from workshop_lib.paths import replacing
 from workshop_lib.scaling import records
 
 
@@ -16,13 +19,6 @@ def test_records_come_back_in_order_from_several_files(tmp_path):
     assert records.read(first) == written[:2]
     assert records.read([first, second]) == written
     assert sorted(path.name for path in first.parent.iterdir()) == ["a.jsonl"]
-
-
-def test_a_file_without_a_last_line_break_is_continued(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(run()))
-    records.write(path, run("ddp"))
-    assert [record["what"]["backend"] for record in records.read(path)] == ["mpi", "ddp"]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +45,13 @@ def test_a_bad_line_is_named(tmp_path, line, complaint):
     assert complaint in str(error.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named_and_one_without_a_last_line_break_continued(tmp_path):
+    path = tmp_path / "none.jsonl"
     with pytest.raises(records.RecordError, match="no record file .*none.jsonl"):
-        records.read(tmp_path / "none.jsonl")
+        records.read(path)
+    path.write_text(json.dumps(run()))
+    records.write(path, run("ddp"))
+    assert [record["what"]["backend"] for record in records.read(path)] == ["mpi", "ddp"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, object()])
@@ -69,3 +69,28 @@ def test_whole_numbers_are_numbers_and_runs_that_have_not_ended_are_records(tmp_
     path = tmp_path / "a.jsonl"
     records.write(path, run(seconds_to_99=12, epochs=[], ranks_identical=None))
     assert records.read(path)[0]["seconds_to_99"] == 12
+
+
+def test_the_folder_is_made_and_the_file_replaced(tmp_path):
+    path = tmp_path / "made" / "file"
+    for text in ("old", "new"):
+        with replacing(path) as temporary:
+            temporary.write_text(text)
+    assert path.read_text() == "new"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_an_error_leaves_the_old_file_alone_and_nothing_beside_it(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def write_half():
+        with replacing(path) as temporary:
+            temporary.write_text("half of the n")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,4 +1,5 @@
 import io
+import math
 
 import pytest
 from record_fixtures import run, sweep
@@ -34,23 +35,20 @@ def test_a_row_holds_steady_throughput_without_the_first_epoch():
     assert not row["first_epoch_only"]
 
 
-def test_a_run_of_one_epoch_is_marked():
+def test_a_run_of_one_epoch_is_marked_and_a_missing_field_named():
     row = to_frame([run("ddp", speeds=(5_000,))]).iloc[0]
     assert row["first_epoch_only"]
     assert row["samples_per_s"] == row["first_epoch_samples_per_s"] == 5_000
-    assert row["communication_share"] != row["communication_share"]  # NaN: ddp does not measure it
+    assert math.isnan(row["communication_share"]), "ddp does not measure it"
+    record = run()
+    del record["what"]["world_size"]
+    with pytest.raises(RecordError, match="training record 2 lacks the field 'world_size'"):
+        to_frame([run(), record])
 
 
 def test_repeats_are_counted_a_configuration():
     frame = to_frame([run(), run("ddp"), run(), run(batch=256), run()])
     assert list(frame["repeat"]) == [0, 0, 1, 0, 2]
-
-
-def test_a_missing_field_is_named():
-    record = run()
-    del record["what"]["world_size"]
-    with pytest.raises(RecordError, match="training record 2 lacks the field 'world_size'"):
-        to_frame([run(), record])
 
 
 def test_speedup_and_efficiency_are_against_the_median_of_one_rank():
@@ -68,6 +66,8 @@ def test_each_backend_has_its_own_baseline():
     runs = [run("mpi", 1, (1, 1000)), run("ddp", 1, (1, 500)), run("ddp", 2, (1, 800))]
     points = strong_scaling(to_frame(runs)).set_index(["backend", "world_size"])
     assert points.loc[("ddp", 2), "speedup"] == pytest.approx(1.6)
+    with pytest.raises(RecordError, match="no 1-rank run of ddp .* with 1 among its ranks"):
+        strong_scaling(to_frame([run("mpi"), run("ddp", 2)]))
 
 
 def test_a_curve_of_one_global_batch_can_be_asked_for():
@@ -78,27 +78,23 @@ def test_a_curve_of_one_global_batch_can_be_asked_for():
         strong_scaling(to_frame(runs))
 
 
-def test_no_baseline_is_an_error_that_says_what_to_run():
-    with pytest.raises(RecordError, match="no 1-rank run of ddp .* with 1 among its ranks"):
-        strong_scaling(to_frame([run("mpi"), run("ddp", 2)]))
+UNLIKE = {
+    "where": {"cpu_model": "Another CPU", "device": "cuda"},
+    "what": {
+        "threads_per_rank": 2,
+        "data_dir": "/data/fashion",
+        "optimizer": "adam",
+        "lr": 0.4,
+        "lr_scaling": "linear",
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("part", "name", "value"),
-    [
-        ("where", "cpu_model", "Another CPU"),
-        ("what", "threads_per_rank", 2),
-        ("where", "device", "cuda"),
-        ("what", "data_dir", "/data/fashion"),
-        ("what", "optimizer", "adam"),
-        ("what", "lr", 0.4),
-        ("what", "lr_scaling", "linear"),
-    ],
-)
-def test_two_machines_or_settings_are_not_mixed(part, name, value):
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part in UNLIKE for name in UNLIKE[part]])
+def test_two_machines_or_settings_are_not_mixed(part, name):
     other = run("mpi", 2)
-    other[part][name] = value
-    with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
+    other[part][name] = UNLIKE[part][name]
+    with pytest.raises(RecordError, match=f"mix runs with {name} = .*{UNLIKE[part][name]}"):
         throughput(to_frame([run(), other]))
 
 
@@ -109,9 +105,6 @@ def test_bound_runs_name_other_cores_on_each_number_of_ranks_and_are_alike():
     throughput(to_frame(runs))
     with pytest.raises(RecordError, match="mix runs with bind = core and none"):
         throughput(to_frame([*runs, run("mpi", 2)]))
-
-
-def test_an_option_that_only_some_runs_were_given_is_named():
     with pytest.raises(RecordError, match="mix runs with train_samples = 1000.0 and not given"):
         throughput(to_frame([run(), weak(1, 100)]))
 
@@ -181,17 +174,12 @@ class Team:
         return run(options, self.n)
 
 
-def test_a_sweep_goes_round_the_options_in_each_repeat(capsys):
-    records = list(sweeping.sweep(Team, [1, 2], ["mpi", "ddp"], repeats=2))
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_sweep_goes_round_the_options_in_each_repeat_and_with_restarts_round_the_ranks_too(capsys, restart):
+    records = list(sweeping.sweep(Team, [1, 2], ["mpi", "ddp"], repeats=2, restart=restart))
     order = [(record["what"]["world_size"], record["what"]["backend"]) for record in records]
-    assert order == [(n, backend) for n in (1, 2) for _ in range(2) for backend in ("mpi", "ddp")]
+    assert order == [(n, backend) for n in ([1, 2, 1, 2] if restart else [1, 1, 2, 2]) for backend in ("mpi", "ddp")]
     assert "ddp, 2 ranks: 8,200 samples/s" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_sweep_that_restarts_goes_round_the_numbers_of_ranks_too():
-    records = list(sweeping.sweep(Team, [1, 2], ["mpi", "ddp"], repeats=2, restart=True))
-    order = [(record["what"]["world_size"], record["what"]["backend"]) for record in records]
-    assert order == [(n, backend) for _ in range(2) for n in (1, 2) for backend in ("mpi", "ddp")]
 
 
 def test_a_sweep_can_choose_its_options_by_the_number_of_ranks():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from ranks.ladder import write_small_mnist
 
 from workshop_lib.training import trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
@@ -72,11 +71,10 @@ class RatesOfTheOptimizer(TorchBackend):
 @pytest.mark.parametrize(
     ("warmup", "expected"), [("constant", [0.01, 0.01, 0.01]), ("linear", [0.04 / 3, 0.08 / 3, 0.04])]
 )
-def test_a_run_warms_up_as_it_is_told(tmp_path, warmup, expected):
+def test_a_run_warms_up_as_it_is_told(small_mnist, warmup, expected):
     """Four workers, whose peak is four times the rate of one: three steps of warm-up and two at the peak."""
-    write_small_mnist(tmp_path)
     how = {"lr": 0.01, "lr_scaling": "linear", "emulate_workers": 4, "decay": "none", "epochs": 1}
-    sizes = {"train_samples": 5 * 4 * 64, "warmup_epochs": 3 / 5, "data_dir": str(tmp_path)}
+    sizes = {"train_samples": 5 * 4 * 64, "warmup_epochs": 3 / 5, "data_dir": small_mnist}
     alone = World(0, 1, 0, "single")
     backend = RatesOfTheOptimizer(alone, torch.device("cpu"))
     record = trainer.train(TrainOptions(warmup=warmup, **how, **sizes), (), alone, backend)

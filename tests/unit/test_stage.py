@@ -1,10 +1,10 @@
 """The data's copy on a node's own disk: whole, checked, made once."""
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from ranks.ladder import write_small_mnist
 
 from workshop_lib.data import mnist, stage
 from workshop_lib.training import trainer
@@ -64,20 +64,8 @@ def test_changed_data_gets_another_copy(disk, source):
 
 def test_copies_made_at_the_same_time_are_one_and_whole(disk, source):
     target = stage.folder_for(source)
-    failed = []
-
-    def copy(number):
-        try:
-            stage.copy(source, target)
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=copy, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not failed
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: stage.copy(source, target), range(4)))
     assert contents(target) == contents(source)
 
 
@@ -96,13 +84,10 @@ def test_what_reads_back_differently_is_not_used(disk, source, monkeypatch):
     assert list(disk.iterdir()) == []
 
 
-def test_a_copy_that_takes_too_long_ends(disk, source, monkeypatch):
-    monkeypatch.setattr(stage, "COPY_LIMIT_S", -1.0)
-    with pytest.raises(mnist.DataError, match="not copied"):
+def test_a_copy_that_takes_too_long_or_has_no_place_ends(disk, source, tmp_path, monkeypatch):
+    with monkeypatch.context() as at_once, pytest.raises(mnist.DataError, match="not copied"):
+        at_once.setattr(stage, "COPY_LIMIT_S", -1.0)
         stage.copy(source, stage.folder_for(source))
-
-
-def test_a_disk_that_cannot_be_written_is_named(source, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(stage.VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.raises(mnist.DataError, match="file/below.* could not be copied .*WORKSHOP_STAGE_DIR"):
@@ -116,14 +101,13 @@ def test_without_the_variable_or_data_there_is_no_copy(source, tmp_path, monkeyp
     assert stage.folder_for(tmp_path / "nothing") is None
 
 
-def test_training_reads_the_copy_and_ends_with_the_same_weights(disk, tmp_path, monkeypatch):
-    write_small_mnist(tmp_path / "mnist")
-    options = TrainOptions(max_steps=2, data_dir=str(tmp_path / "mnist"))
+def test_training_reads_the_copy_and_ends_with_the_same_weights(disk, small_mnist, monkeypatch):
+    options = TrainOptions(max_steps=2, data_dir=small_mnist)
     loaded = []
     real = mnist.load
     monkeypatch.setattr(mnist, "load", lambda *args: loaded.append(str(args[1])) or real(*args))
     staged = trainer.train(options)
-    target = stage.folder_for(tmp_path / "mnist")
+    target = stage.folder_for(Path(small_mnist))
     assert loaded == [str(target)] * 2 and len(contents(target)) == 4
     monkeypatch.delenv(stage.VARIABLE)
     assert trainer.train(options)["weights_sha256"] == staged["weights_sha256"]

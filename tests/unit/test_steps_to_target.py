@@ -1,46 +1,30 @@
 """Steps to a target accuracy, on a small data set: the search, its records and what is chosen from them."""
 
-import gzip
 import json
-import struct
 
 import numpy as np
 import pytest
 
-from workshop_lib.data import mnist
 from workshop_lib.scaling import records, steps_to_target
 
 HOW = {"target": 0.6, "test_samples": 200}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The first images of MNIST as a data set of their own: 1,000 to train, 200 to test."""
-    made = tmp_path_factory.mktemp("small")
-    for split, n in (("train", 1000), ("test", 200)):
-        found = mnist.load(split)
-        for name, values in zip(mnist.FILES[split], (found.images[:n], found.labels[:n]), strict=True):
-            header = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
-            with gzip.open(made / f"{name}.gz", "wb", 1) as file:
-                file.write(header + values.tobytes())
-    return str(made)
-
-
-def test_it_stops_at_the_first_look_that_reaches_the_target(folder):
-    steps = steps_to_target.measure(50, 0.1, data_dir=folder, **HOW)
+def test_it_stops_at_the_first_look_that_reaches_the_target(small_mnist):
+    steps = steps_to_target.measure(50, 0.1, data_dir=small_mnist, **HOW)
     assert 3 < steps < 100
-    assert steps_to_target.measure(50, 0.1, data_dir=folder, **HOW) == steps, "the same again"
-    assert steps_to_target.measure(50, 0.1, data_dir=folder, max_steps=steps, **HOW) == steps
-    assert steps_to_target.measure(50, 0.1, data_dir=folder, max_steps=steps - 1, **HOW) is None
+    assert steps_to_target.measure(50, 0.1, data_dir=small_mnist, **HOW) == steps, "the same again"
+    assert steps_to_target.measure(50, 0.1, data_dir=small_mnist, max_steps=steps, **HOW) == steps
+    assert steps_to_target.measure(50, 0.1, data_dir=small_mnist, max_steps=steps - 1, **HOW) is None
     harder = HOW | {"target": 0.7}
-    assert steps_to_target.measure(50, 0.1, data_dir=folder, **harder) >= steps
+    assert steps_to_target.measure(50, 0.1, data_dir=small_mnist, **harder) >= steps
 
 
-def test_a_rate_that_is_far_too_high_does_not_reach_it_and_ends(folder):
-    assert steps_to_target.measure(50, 1e6, data_dir=folder, max_steps=30, **HOW) is None
+def test_a_rate_that_is_far_too_high_does_not_reach_it_and_ends(small_mnist):
+    assert steps_to_target.measure(50, 1e6, data_dir=small_mnist, max_steps=30, **HOW) is None
 
 
-def test_whole_batches_only(folder):
+def test_whole_batches_only(small_mnist):
     sizes = [len(rows) for rows, _ in zip(steps_to_target._batches(1000, 300, seed=1), range(7), strict=False)]
     assert sizes == [300] * 7
 
@@ -48,20 +32,20 @@ def test_whole_batches_only(folder):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"batch": 1001}, "batch 1001: use 1 to 1000"),
-        ({"batch": 0}, "batch 0: use 1 to 1000"),
+        ({"batch": 1601}, "batch 1601: use 1 to 1600"),
+        ({"batch": 0}, "batch 0: use 1 to 1600"),
         ({"batch": 10, "target": 97}, "target 97: use an accuracy between 0 and 1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(folder, asked, told):
+def test_what_cannot_be_measured_is_refused(small_mnist, asked, told):
     with pytest.raises(ValueError, match=told):
-        steps_to_target.measure(lr=0.1, data_dir=folder, **asked)
+        steps_to_target.measure(lr=0.1, data_dir=small_mnist, **asked)
 
 
-def test_the_command_writes_records_and_the_best_rates_follow(folder, tmp_path, capsys):
+def test_the_command_writes_records_and_the_best_rates_follow(small_mnist, tmp_path, capsys):
     out = tmp_path / "found.jsonl"
-    command = f"--out {out} --batches 25 100 --lrs 0.01 0.1 --seeds 1 2 --target 0.6 --max-steps 80"
-    assert steps_to_target.main([*command.split(), "--data-dir", folder]) == 0
+    command = f"--out {out} --batches 25 100 --lrs 0.01 0.1 --seeds 1 2 --target 0.2 --max-steps 20"
+    assert steps_to_target.main([*command.split(), "--data-dir", small_mnist]) == 0
     found = records.read(out)
     assert [(r["what"]["batch"], r["what"]["lr"], r["what"]["seed"]) for r in found] == [
         (batch, lr, seed) for batch in (25, 100) for lr in (0.1, 0.01) for seed in (1, 2)
@@ -112,7 +96,7 @@ def test_the_best_rate_is_that_of_the_median_seed_and_reached_by_all():
     assert steps == [90, 95, 100, 50, 51, 52]
 
 
-def test_a_bad_request_ends_with_one_sentence(folder, tmp_path, capsys):
-    command = ["--out", str(tmp_path / "x.jsonl"), "--batches", "5000", "--data-dir", folder]
+def test_a_bad_request_ends_with_one_sentence(small_mnist, tmp_path, capsys):
+    command = ["--out", str(tmp_path / "x.jsonl"), "--batches", "5000", "--data-dir", small_mnist]
     assert steps_to_target.main(command) == 1
-    assert capsys.readouterr().err == "batch 5000: use 1 to 1000, the number of training images\n"
+    assert capsys.readouterr().err == "batch 5000: use 1 to 1600, the number of training images\n"

@@ -1,8 +1,5 @@
 """What ranks did with their time, from hand-made traces in which every duration is known."""
 
-import subprocess
-import sys
-
 import pytest
 
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, WAITING, timeline
@@ -105,8 +102,3 @@ def test_only_the_last_steps_are_kept():
     for number in range(callbacks.KEPT + 5):
         kept.add(number, 0.0, [])
     assert [traced.step for traced in kept.last] == list(range(5, callbacks.KEPT + 5))
-
-
-def test_the_types_of_traces_and_records_are_known_without_pytorch():
-    code = "import sys; from workshop_lib.training import callbacks, equivalence, record; print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == "False"

@@ -45,9 +45,9 @@ def test_one_row_a_finished_run_with_its_last_epoch():
     stopped = emulated(8, 0.5) | {"stopped": True}
     rows = accuracies([*FOUND, stopped, {"kind": "bench"}])
     assert len(rows) == len(FOUND)
-    assert rows.iloc[0].to_dict() == {
-        "recipe": "linear", "workers": 8, "seed": 0, "test_accuracy": 97.0, "train_accuracy": 97.0,
-    }  # fmt: skip
+    columns = ["recipe", "workers", "seed", "test_accuracy", "train_accuracy"]
+    assert set(rows.columns) == set(columns)
+    assert rows.iloc[0][columns].tolist() == ["linear", 8, 0, 97.0, 97.0]
 
 
 def test_runs_that_differ_in_more_than_the_recipe_are_refused():

@@ -1,10 +1,9 @@
-"""The memory of ZeRO's stages against the papers' own numbers, and the calculator that draws it."""
-
-import base64
+"""The memory of ZeRO's stages against the papers' own numbers, and its figure."""
 
 import pytest
+from drawn import check_text, check_title_and_conditions
 
-from workshop_lib.notebook.calculators import GPT_2, MODELS, calculator
+from workshop_lib.notebook.calculators import GPT_2, MODELS
 from workshop_lib.notebook.figures import forecasts
 from workshop_lib.notebook.figures.forecasts import draw_memory as draw
 from workshop_lib.notebook.figures.forecasts import memory_answer as answer
@@ -228,92 +227,5 @@ def test_where_nothing_fits_no_bar_is_shorter_than_it_should_be():
 )
 def test_text_is_large_and_inside_the_figure(found):
     figure = draw(found, "; ".join(["conditions that take two lines"] * 6))
-    figure.draw_without_rendering()
-    axes, whole = figure.axes[0], figure.bbox
-    pieces = [*figure.texts, *axes.texts, *axes.get_yticklabels(), axes.xaxis.label]
-    assert all(piece.get_fontsize() >= 12 for piece in [*pieces, *figure.legends[0].get_texts()])
-    for piece in [*pieces, figure.legends[0]]:
-        box = piece.get_window_extent()
-        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1, piece
-    title, conditions = (text.get_window_extent() for text in figure.texts)
-    assert title.y0 > conditions.y1 and conditions.y0 > axes.get_window_extent().y1
-    assert axes.xaxis.label.get_window_extent().y0 > figure.legends[0].get_window_extent().y1
-
-
-@pytest.fixture(scope="module")
-def shown():
-    """One calculator for tests that leave it as it was: drawing takes most of their time."""
-    return calculator()
-
-
-def test_the_calculator_answers_each_change():
-    shown = calculator()
-    seen = [(shown.sentence, bytes(shown.image.value))]
-    for control, value in [
-        ("model", "Llama 70B"),
-        ("ranks", 64),
-        ("batch", 8),
-        ("sequence", 4096),
-        ("checkpointing", True),
-        ("offload", True),
-        ("gpu", "H200, 141 GB"),
-        ("recipe", "fp32, Adam"),
-    ]:
-        getattr(shown, control).value = value
-        image = bytes(shown.image.value)
-        assert image.startswith(b"\x89PNG") and image != seen[-1][1], control
-        assert shown.shown_sentence.value == "", "the figure says it"
-        seen.append((shown.sentence, image))
-    assert seen[0][0] == "It fits from stage 1 on: 43.3 of 80 GiB a GPU."
-    assert seen[1][0] == "It does not fit on 8 GPUs; with stage 3 it would from 36 GPUs on."
-    assert "on no number of GPUs" in seen[4][0]
-    parameters, shape = MODELS["Llama 70B"]
-    activations = activation_bytes(shape, 4096, 8, value_bytes=4, checkpointing=True)
-    options = {"activations": activations, "offload": True}
-    assert seen[-1][0] == answer(plan(parameters, 64, 141 * GIB, RECIPES["fp32, Adam"], **options))
-    assert not shown.sequence.disabled and shown.parameters.disabled
-
-
-@pytest.mark.parametrize(
-    ("control", "value", "message"),
-    [
-        ("ranks", 0, "ranks is 0: give a whole number"),
-        ("ranks", 10**400, "ranks is 1000"),
-        ("batch", -4, "batch is -4"),
-        ("sequence", 10**200, "sequence is 1000"),
-        ("parameters", "many <b>", "parameters is &#x27;many &lt;b&gt;&#x27;: give a number such as"),
-        ("parameters", "", "parameters is"),
-        ("parameters", "1e400", "parameters is"),
-        ("parameters", "nan", "parameters is"),
-        ("parameters", "-7B", "parameters is -7000000000"),
-    ],
-)
-def test_nonsense_is_answered_with_a_sentence_and_forgotten(shown, control, value, message):
-    shown.model.value = "other" if control == "parameters" else "Llama 7B"
-    box = getattr(shown, control)
-    before, good = (shown.sentence, shown.image.value), box.value
-    box.value = value
-    assert message in shown.shown_sentence.value and len(shown.sentence) < 150
-    assert shown.image.layout.display == "none"
-    assert set(shown._repr_mimebundle_()) == {"text/plain"}
-    box.value = good
-    assert (shown.sentence, shown.image.value) == before
-    assert shown.image.layout.display is None
-
-
-def test_a_free_number_of_parameters():
-    shown = calculator()
-    shown.model.value = "other"
-    assert not shown.parameters.disabled and shown.sequence.disabled
-    for text, count in [("125m", 125e6), ("20434", 20434), ("1,000 k", 1e6), ("2e9", 2e9), ("70B", 70e9)]:
-        shown.parameters.value = text
-        assert shown.sentence == answer(plan(count, 8, 80 * GIB, BF16)), text
-
-
-def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
-    bundle = shown._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "image/png"}
-    assert bundle["text/plain"] == shown.sentence
-    assert base64.b64decode(bundle["image/png"]) == shown.image.value
-    monkeypatch.setattr("workshop_lib.notebook.widgets.has_widgets", lambda: True)
-    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+    check_text(figure, 12, *figure.axes[0].texts, *figure.axes[0].get_yticklabels(), figure.axes[0].xaxis.label)
+    check_title_and_conditions(figure)
