@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from workshop_lib.notebook import execute, generate
+from workshop_lib.notebook import execute as executing
+from workshop_lib.notebook import generate
 
 SOURCE = """# %% [markdown]
 # # Average
@@ -77,12 +78,15 @@ def test_learner_gets_stubs_and_solution_gets_code(folder):
         assert "<solution>" not in text and "<stub>" not in text
 
 
-def test_notebooks_have_no_outputs_and_a_kernel(folder):
-    for path in generate.write(folder):
-        notebook = json.loads(path.read_text())
+def test_notebooks_have_no_outputs_and_a_kernel_and_writing_again_changes_nothing(folder):
+    written = {path: path.read_bytes() for path in generate.write(folder)}
+    for content in written.values():
+        notebook = json.loads(content)
         assert notebook["metadata"] == generate.METADATA
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+        assert code and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert generate.write(folder) == []
+    assert {path: path.read_bytes() for path in written} == written
 
 
 def test_ids_are_unique_and_an_edit_leaves_the_others_alone(folder):
@@ -97,12 +101,6 @@ def test_ids_are_unique_and_an_edit_leaves_the_others_alone(folder):
     source.write_text(SOURCE.replace("Divide by", "Divide it by"))
     generate.write(folder)
     assert ids()[1:] == before[1:] and ids()[0] != before[0]
-
-
-def test_writing_again_changes_nothing(folder):
-    before = {path: path.read_bytes() for path in generate.write(folder)}
-    assert generate.write(folder) == []
-    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_drift_is_found(folder):
@@ -151,45 +149,45 @@ def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert "03_average.py:1: '# <solution>' is not closed" in capsys.readouterr().err
 
 
-def notebook(tmp_path, *code):
-    path = tmp_path / "05_x.ipynb"
-    path.write_text(generate.notebook_json("".join(f"# %%\n{cell}\n\n" for cell in code)))
-    return path
+@pytest.fixture
+def execute(tmp_path):
+    """Executes a notebook of these cells; returns the outcome and the outputs of each."""
+
+    def run(*code, **limit):
+        path, output = tmp_path / "05_x.ipynb", tmp_path / "out" / "05_x.ipynb"
+        path.write_text(generate.notebook_json("".join(f"# %%\n{cell}\n\n" for cell in code)))
+        outcome = executing.run_notebook(path, output, folder=tmp_path, **limit)
+        return outcome, [cell["outputs"] for cell in json.loads(output.read_text())["cells"]]
+
+    return run
 
 
-def test_a_notebook_is_executed_in_its_folder_with_text_progress(tmp_path):
+def test_a_notebook_is_executed_in_its_folder_with_text_progress(execute, tmp_path):
     shown = "import os, sys; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable)"
-    output = tmp_path / "out" / "05_x.ipynb"
-    outcome = execute.run_notebook(notebook(tmp_path, shown), output, folder=tmp_path)
+    outcome, [[output]] = execute(shown)
     assert outcome.error == "" and "passed in" in str(outcome)
-    text = json.loads(output.read_text())["cells"][0]["outputs"][0]["text"]
-    assert "".join(text).split() == [str(tmp_path), "0", sys.executable]
+    assert "".join(output["text"]).split() == [str(tmp_path), "0", sys.executable]
 
 
-def test_the_cell_that_failed_is_named_and_the_notebook_kept(tmp_path):
-    path = notebook(tmp_path, "print('fine')", "1 / 0", "print('never')")
-    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", folder=tmp_path)
+def test_the_cell_that_failed_is_named_and_the_notebook_kept(execute):
+    outcome, outputs = execute("print('fine')", "1 / 0", "print('never')")
     assert outcome.cell == 2 and outcome.source == "1 / 0"
     assert "ZeroDivisionError" in outcome.error and "\x1b" not in str(outcome)
     assert "failed in cell 2" in str(outcome)
-    outputs = [cell["outputs"] for cell in json.loads((tmp_path / "out.ipynb").read_text())["cells"]]
     assert outputs[0] and outputs[1] and not outputs[2]
 
 
-def test_a_cell_that_never_ends_is_ended(tmp_path):
-    path = notebook(tmp_path, "import time\ntime.sleep(600)")
-    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 1, folder=tmp_path)
-    assert outcome.cell == 1 and "timed out" in outcome.error
-
-
-def test_a_kernel_that_dies_is_reported(tmp_path):
-    path = notebook(tmp_path, "import os\nos._exit(1)")
-    outcome = execute.run_notebook(path, tmp_path / "out.ipynb", 20, folder=tmp_path)
-    assert outcome.cell == 1 and "kernel died" in outcome.error.lower()
+@pytest.mark.parametrize(
+    ("code", "limit_s", "error"),
+    [("import time\ntime.sleep(600)", 1, "timed out"), ("import os\nos._exit(1)", 20, "kernel died")],
+)
+def test_a_cell_that_never_ends_is_ended_and_a_dead_kernel_reported(execute, code, limit_s, error):
+    outcome, _ = execute(code, cell_timeout_s=limit_s)
+    assert outcome.cell == 1 and error in outcome.error.lower()
 
 
 def test_an_unknown_name_is_refused(capsys):
-    assert execute.run_all(["77_nothing"]) == 1
+    assert executing.run_all(["77_nothing"]) == 1
     assert "no notebook '77_nothing'" in capsys.readouterr().err
 
 
