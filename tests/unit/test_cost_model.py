@@ -17,8 +17,7 @@ def cost(algorithm, ranks, n=N):
 
 def rounds_bytes_sums(algorithm, ranks):
     """The three terms of the formula apart, bytes and sums as multiples of the message."""
-    parts = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    return [allreduce_s(algorithm, ranks, 1, *part) for part in parts]
+    return [allreduce_s(algorithm, ranks, 1, *(float(term == one) for term in range(3))) for one in range(3)]
 
 
 @pytest.mark.parametrize(

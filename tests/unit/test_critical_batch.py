@@ -52,7 +52,7 @@ def test_small_batches_alone_do_not_bound_it_above():
 
 
 @pytest.mark.parametrize(
-    ("batches", "steps", "told"),
+    ("batches", "steps", "complaint"),
     [
         ([32, 64], [100, 60], r"2 batch sizes \(32, 64\).*at least 3"),
         ([32, 64, 64, 32], [100, 60, 61, 99], "2 batch sizes"),
@@ -63,6 +63,6 @@ def test_small_batches_alone_do_not_bound_it_above():
         ([32, 64, 128], [1000, 100, 10], "fewer steps than the law"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_the_remedy(batches, steps, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_fitted_is_refused_with_the_remedy(batches, steps, complaint):
+    with pytest.raises(ValueError, match=complaint):
         critical_batch.fit(batches, steps)

@@ -61,8 +61,8 @@ def test_the_standard_errors_are_the_scatter_of_repeated_fits():
     fits = [fit.message_time(messages(lambda: 1 + 0.05 * random.standard_normal())) for _ in range(300)]
     for name, true in (("latency_s", LATENCY_S), ("s_per_byte", S_PER_BYTE)):
         values = np.array([found[name] for found in fits])
-        told = np.median([found.standard_errors[name] for found in fits])
-        assert told == pytest.approx(values.std(), rel=0.25)
+        claimed = np.median([found.standard_errors[name] for found in fits])
+        assert claimed == pytest.approx(values.std(), rel=0.25)
         assert abs(values.mean() - true) < 0.2 * values.std() + 0.01 * true
 
 

@@ -50,19 +50,16 @@ def program(folder, name, *lines):
     return path
 
 
-@pytest.mark.parametrize("said", VERSIONS)
-def test_whose_mpiexec_it_is(tmp_path, said):
-    path = program(tmp_path, "mpiexec", f"cat <<'END'\n{said}\nEND")
-    assert launchers.flavour((str(path),)) == VERSIONS[said]
+@pytest.mark.parametrize("output", VERSIONS)
+def test_whose_mpiexec_it_is(tmp_path, output):
+    path = program(tmp_path, "mpiexec", f"cat <<'END'\n{output}\nEND")
+    assert launchers.flavour((str(path),)) == VERSIONS[output]
 
 
 def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
     assert launchers.flavour((str(program(tmp_path / "pals" / "bin", "mpiexec", "exit 1")),)) == "pals"
     assert launchers.flavour((str(tmp_path / "missing"),)) == "unknown"
-
-
-def test_the_mpiexec_beside_python_is_known():
-    assert launchers.flavour(tuple(mpi.mpiexec())) in ("openmpi", "hydra")
+    assert launchers.flavour(tuple(mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
 
 
 @pytest.fixture
@@ -89,18 +86,15 @@ def test_the_schedulers_own_launcher_starts_the_clusters_mpi(system_mpi, schedul
     assert mpi.mpiexec(scheduler) == [word.format(system_mpi) for word in words]
 
 
-def test_what_the_site_chose_for_srun_is_kept(system_mpi, monkeypatch):
+def test_what_the_site_chose_for_srun_is_kept_and_an_mpiexec_beside_python_comes_first(system_mpi, monkeypatch):
     monkeypatch.setenv("SLURM_MPI_TYPE", "pmi2")
     assert mpi.mpiexec("slurm") == ["srun"]
     monkeypatch.delenv("SLURM_MPI_TYPE")
     mpi.srun.cache_clear()
     program(system_mpi, "scontrol", "echo 'MpiDefault              = cray_shasta'")
     assert mpi.mpiexec("slurm") == ["srun"]
-
-
-def test_the_mpiexec_beside_python_comes_before_srun(system_mpi):
     beside = program(system_mpi, "venv/bin/mpiexec")
-    assert mpi.mpiexec("slurm") == [str(beside)]
+    assert mpi.mpiexec("slurm") == [str(beside)], "the mpiexec beside Python comes before srun"
 
 
 def test_a_command_of_ones_own_is_taken_as_it_is(monkeypatch):

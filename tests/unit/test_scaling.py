@@ -122,10 +122,11 @@ def test_the_summary_says_what_was_measured_in_80_columns():
     runs = sweep()
     runs[0]["ladder"] = {"largest_relative_difference": 3.1e-7}
     runs[-1]["ranks_identical"] = False
-    shares = {f"{kind}_bytes": [100_000, 200_000] for kind in ("parameters", "gradients", "optimizer")}
     for record in runs:
         if record["what"]["backend"] == "mpi" and record["what"]["world_size"] == 2:
-            record["memory"] = shares
+            record["memory"] = dict.fromkeys(
+                ("parameters_bytes", "gradients_bytes", "optimizer_bytes"), [100_000, 200_000]
+            )
     lines = text(summary(runs)).splitlines()
     mpi_2 = next(line.split() for line in lines if line.startswith("mpi") and " 2 " in line)
     assert mpi_2 == ["mpi", "2", "15,276", "(6", "%)", "95", "%", "99.09", "%", "12.5", "yes", "600", "–"]

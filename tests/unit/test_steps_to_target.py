@@ -30,15 +30,15 @@ def test_whole_batches_only(small_mnist):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "complaint"),
     [
         ({"batch": 1601}, "batch 1601: use 1 to 1600"),
         ({"batch": 0}, "batch 0: use 1 to 1600"),
         ({"batch": 10, "target": 97}, "target 97: use an accuracy between 0 and 1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(small_mnist, asked, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_measured_is_refused(small_mnist, asked, complaint):
+    with pytest.raises(ValueError, match=complaint):
         steps_to_target.measure(lr=0.1, data_dir=small_mnist, **asked)
 
 

@@ -20,14 +20,11 @@ def durations_ms(pieces):
 
 
 def test_the_others_wait_exactly_as_long_as_the_late_rank_is_late():
-    early, late = step(1, 0, 12, (5, 9)), step(1, 0, 12, (8, 9))
-    first, second = timeline([[early], [late]]).pieces
-    assert durations_ms(first) == [(COMPUTING, 5), (WAITING, 3), (COMMUNICATING, 1), (COMPUTING, 3)]
-    assert durations_ms(second) == [(COMPUTING, 8), (WAITING, 0), (COMMUNICATING, 1), (COMPUTING, 3)]
-
-
-def test_shares_are_of_each_ranks_own_time_and_of_all_together():
-    found = timeline([[step(1, 0, 10, (5, 9))], [step(1, 0, 10, (8, 9))]])
+    early, late = step(1, 0, 10, (5, 9)), step(1, 0, 10, (8, 9))
+    found = timeline([[early], [late]])
+    first, second = found.pieces
+    assert durations_ms(first) == [(COMPUTING, 5), (WAITING, 3), (COMMUNICATING, 1), (COMPUTING, 1)]
+    assert durations_ms(second) == [(COMPUTING, 8), (WAITING, 0), (COMMUNICATING, 1), (COMPUTING, 1)]
     assert found.shares()[0] == pytest.approx({COMPUTING: 0.6, WAITING: 0.3, COMMUNICATING: 0.1})
     assert found.shares()[1] == pytest.approx({COMPUTING: 0.9, WAITING: 0.0, COMMUNICATING: 0.1})
     assert found.mean_shares() == pytest.approx({COMPUTING: 0.75, WAITING: 0.15, COMMUNICATING: 0.1})
@@ -39,20 +36,19 @@ def test_a_step_may_have_several_meetings():
     assert waited == [1, 5]
 
 
-def test_only_steps_that_all_ranks_have_are_compared():
-    ranks = [
-        [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in having] for having in ((1, 2, 3), (2, 3, 4))
-    ]
-    found = timeline(ranks)
+def traced(*numbers):
+    """Steps of 10 ms, each with a meeting in its middle."""
+    return [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in numbers]
+
+
+def test_only_steps_that_all_ranks_have_are_compared_and_only_the_last_if_asked():
+    found = timeline([traced(1, 2, 3), traced(2, 3, 4)])
     assert [number for number, _ in found.steps] == [2, 3]
     assert found.seconds == pytest.approx(0.020)
-
-
-def test_the_last_steps_and_the_last_seconds_can_be_asked_for():
-    rank = [step(k, 10 * k, 10 * k + 10, (10 * k + 5, 10 * k + 6)) for k in range(1, 10)]
-    assert [number for number, _ in timeline([rank, rank], last_steps=3).steps] == [7, 8, 9]
-    assert [number for number, _ in timeline([rank, rank], last_s=0.015).steps] == [8, 9]
-    assert len(timeline([rank, rank]).steps) == 9
+    ranks = [traced(*range(1, 10))] * 2
+    assert [number for number, _ in timeline(ranks, last_steps=3).steps] == [7, 8, 9]
+    assert [number for number, _ in timeline(ranks, last_s=0.015).steps] == [8, 9]
+    assert len(timeline(ranks).steps) == 9
 
 
 def test_clocks_that_disagree_give_no_negative_times():
