@@ -116,10 +116,9 @@ def test_the_ideal_line_is_straight_in_ranks():
 def weak_sweep(counts=(1, 2, 4)):
     records = sweep(("mpi",), counts)
     for record in records:
-        n, what = record["what"]["world_size"], record["what"]
-        what["train_samples"] = 10_000 * n
+        samples = record["what"]["train_samples"] = 10_000 * record["what"]["world_size"]
         for epoch in record["epochs"]:
-            epoch["seconds"] = 10_000 * n / epoch["samples_per_s"]
+            epoch["seconds"] = samples / epoch["samples_per_s"]
     return records
 
 
@@ -162,12 +161,6 @@ def test_backends_keep_their_colours_whatever_else_is_drawn():
     assert in_order(["a", "ddp", "mpi"]) == {"mpi": 0, "ddp": 1, "a": len(NAMES)}
 
 
-def changed(part, name, value):
-    record = run("mpi", 2)
-    record[part][name] = value
-    return record
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("data_dir", "/data/fashion"), ("train_samples", 6000), ("epochs", 9), ("max_steps", 7), ("warmup_epochs", 3)]
@@ -175,11 +168,11 @@ def changed(part, name, value):
 )
 def test_accuracies_of_unlike_trainings_are_not_mixed(name, value):
     with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
-        accuracy_curve([run(), changed("what", name, value)], x="epochs")
+        accuracy_curve([run(), run("mpi", 2, what=run("mpi", 2)["what"] | {name: value})], x="epochs")
 
 
 def test_the_machine_matters_for_seconds_and_not_for_epochs():
-    records = [run(), changed("where", "cpu_model", "Another CPU")]
+    records = [run(), run("mpi", 2, where=run("mpi", 2)["where"] | {"cpu_model": "Another CPU"})]
     with pytest.raises(RecordError, match="mix runs with cpu_model"):
         accuracy_curve(records)
     accuracy_curve(records, x="epochs")

@@ -18,20 +18,19 @@ INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_ori
 ROW = {"epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0}
 
 
-def trace(steps, rank, late_s=0.003):
-    """Steps of 10 ms; rank 1 comes late to the averaging."""
-    traced = []
-    for step in steps:
-        start_s = 0.01 * step
-        came_s = start_s + 0.005 + (late_s if rank == 1 else 0)
-        traced.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
-    return traced
+def trace(steps, rank):
+    """Steps of 10 ms; rank 1 comes 3 ms late to the averaging."""
+    came_s = 0.005 + 0.003 * (rank == 1)
+    return [(k, 0.01 * k, 0.01 * k + 0.01, ((0.01 * k + came_s, 0.01 * k + 0.009),)) for k in steps]
+
+
+def at(step, epoch=1, **more):
+    return {"epoch": epoch, "step": step, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 100.0} | more
 
 
 def point(step, sums, epoch=1):
     done = (epoch - 1) * INFO["steps_per_epoch"] + step
-    values = {"epoch": epoch, "step": step, "steps_per_epoch": 100, "lr": 0.05, "samples_per_s": 12345.6}
-    return {"done": done, **values, "sums": sums}
+    return {"done": done, "sums": sums} | at(step, epoch, lr=0.05, samples_per_s=12345.6)
 
 
 def message(rank, points, **more):
@@ -42,10 +41,9 @@ def message(rank, points, **more):
 def training(n=2, points=10, **more):
     """What n ranks have published after a number of points of 10 steps each."""
 
-    def sums(rank, k):
-        return [640 * k * 0.5 / (rank + 1), 600 * k, 640 * k]
-
-    return [message(rank, [point(10 * k, sums(rank, k)) for k in range(1, points + 1)], **more) for rank in range(n)]
+    counts = range(1, points + 1)
+    of_ranks = [[point(10 * k, [320 * k / (rank + 1), 600 * k, 640 * k]) for k in counts] for rank in range(n)]
+    return [message(rank, of_rank, **more) for rank, of_rank in enumerate(of_ranks)]
 
 
 def test_the_loss_over_all_ranks_weighs_each_sample_the_same():
@@ -99,10 +97,7 @@ def test_the_text_line_has_the_same_facts(capsys):
 def test_one_rank_alone_shows_its_own_step():
     view = TextView(1)
     view.update([{"info": INFO}], 0.0, [0])
-    event = StepEvent(
-        {"epoch": 1, "step": 20, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 100.0}, {"loss": lambda: 0.5}
-    )
-    view.update([{"info": INFO, "step": event}], 0.0, [0])
+    view.update([{"info": INFO, "step": StepEvent(at(20), {"loss": lambda: 0.5})}], 0.0, [0])
     assert view.bar.postfix == "loss 0.500, learning rate 0.1, 100 samples/s"
     assert view.bar.n == 20
     view.close()
@@ -118,9 +113,7 @@ def publisher(every_s, monkeypatch, pace_s):
     sender.on_start(INFO)
     for step in range(1, 101):
         clock[0] += pace_s
-        values = {"epoch": 1, "step": step, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}
-        later = {"sums": lambda step=step: [0.0, 0.0, step], "trace": list}
-        sender.on_step(StepEvent(values, later))
+        sender.on_step(StepEvent(at(step), {"sums": lambda step=step: [0.0, 0.0, step], "trace": list}))
     return sender, sent
 
 
@@ -277,8 +270,7 @@ def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
 def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
     view, info = TextView(1), {"epochs": 1, "steps_per_epoch": 200}
     for number in range(1, 5):
-        step = {"epoch": 1, "step": 50 * number, "steps_per_epoch": 200, "lr": 0.1, "samples_per_s": 100.0, "loss": 0.5}
-        view.update([{"info": info, "step": step}], 6.0 * number, [0])
+        view.update([{"info": info, "step": at(50 * number, steps_per_epoch=200, loss=0.5)}], 6.0 * number, [0])
     view.close()
     text = capsys.readouterr().out
     assert "\r" not in text
