@@ -22,20 +22,18 @@ def test_a_failure_is_an_error_that_names_the_command(capfd):
     assert "why" in capfd.readouterr().out
 
 
-def test_at_the_limit_also_a_child_in_a_session_of_its_own_is_ended():
-    sleep = "import time; time.sleep(60)"
-    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}], start_new_session=True)"
-    begun = time.monotonic()
-    with pytest.raises(RankError, match="had not finished after 1 s"):
-        scripts.run(sys.executable, "-c", start, timeout_s=1)
-    assert time.monotonic() - begun < 20
-    assert not [p for p in our_ranks() if "time.sleep(60)" in " ".join(p.cmdline())]
+def alive(command):
+    return [process for process in our_ranks() if command in " ".join(process.cmdline())]
 
 
-def test_a_child_that_outlives_its_parent_is_ended():
+def test_a_child_in_a_session_of_its_own_is_ended_at_the_limit_and_if_it_outlives_its_parent():
     start = (
-        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(61)'], "
+        "import subprocess, sys; subprocess.{}([sys.executable, '-c', 'import time; time.sleep({})'], "
         "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
     )
-    scripts.run("python", "-c", start, timeout_s=30)
-    assert not [p for p in our_ranks() if "time.sleep(61)" in " ".join(p.cmdline())]
+    begun = time.monotonic()
+    with pytest.raises(RankError, match="had not finished after 1 s"):
+        scripts.run(sys.executable, "-c", start.format("run", 60), timeout_s=1)
+    assert time.monotonic() - begun < 20 and not alive("time.sleep(60)")
+    scripts.run(sys.executable, "-c", start.format("Popen", 61), timeout_s=30)
+    assert not alive("time.sleep(61)")
