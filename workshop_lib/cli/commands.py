@@ -2,9 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -127,7 +127,7 @@ class _Terminal:
         from workshop_lib.ranks.progress import TextView
 
         self.view = TextView(1)
-        self.lead: dict = {"epochs": []}
+        self.lead: Any = {"epochs": []}
 
     def on_start(self, info):
         self.lead["info"] = info
@@ -149,7 +149,7 @@ class _Terminal:
         self.view.update([self.lead], 0.0, [0])
 
 
-def _report(record: dict, out: str | None) -> None:
+def _report(record: Mapping, out: str | None) -> None:
     from workshop_lib.scaling import records
     from workshop_lib.scaling.sweep import result_line
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
@@ -37,7 +37,7 @@ def names_of(backend: str) -> list[str]:
     return [name_of({"backend": backend, "zero_stage": stage}) for stage in stages]
 
 
-def write(path: str | os.PathLike, record: dict) -> None:
+def write(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
     """Append one record to `path`; the folder is made if needed.
 
     The file is rewritten under another name and renamed, so a reader, or a crash, never meets half a

@@ -1,7 +1,7 @@
 """Run the same training on several numbers of ranks, one job at a time."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import records
@@ -64,7 +64,7 @@ def time_left(options: list, seconds: dict) -> str:
     return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
 
-def result_line(record: dict) -> str:
+def result_line(record: Mapping) -> str:
     """The result of a run, in one line."""
     what, epochs = record["what"], record["epochs"]
     ranks = f"{records.name_of(what)}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"

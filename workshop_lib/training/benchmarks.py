@@ -35,7 +35,7 @@ WARM_UP_STEPS = 3
 
 def communication(
     sizes_bytes: Iterable[int] = benchmark.SIZES_BYTES, repeats: int = benchmark.REPEATS, device_name: str = "auto"
-) -> list[dict]:
+) -> list[benchmark.MessageRow]:
     """Rows (benchmark.row) of a ping-pong between ranks 0 and 1, and of allreduces in every way there is:
     MPI's, gloo's or NCCL's, and those written by hand. `device_name`: as `device` in TrainOptions.
 
