@@ -137,12 +137,16 @@ def require_answer(folder: Path) -> None:
 
 
 def exit_records(folder: Path) -> list[ExitRecord]:
-    """How ranks ended, earliest first."""
+    """How ranks ended, first the one that took the others along.
+
+    That one nobody asked to end. A rank that was killed comes before one that only exited: MPI ends a rank
+    whose connection to a lost one breaks, perhaps before the loss itself is written down.
+    """
     records: list[ExitRecord] = []
     for path in folder.glob("exit.*.json"):
         with contextlib.suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
-    return sorted(records, key=lambda record: record["time"])
+    return sorted(records, key=lambda record: (record["asked"], record["returncode"] >= 0, record["time"]))
 
 
 def log_tail(folder: Path, lines: int = 12) -> str:

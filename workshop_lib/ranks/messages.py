@@ -28,12 +28,16 @@ class Outcome(TypedDict, total=False):
 
 
 class ExitRecord(TypedDict):
-    """exit.N.json, which a rank's supervisor writes; returncode is minus the signal that killed the rank."""
+    """exit.N.json, which a rank's supervisor writes; returncode is minus the signal that killed the rank.
+
+    asked: its launcher asked it to end, as it does with all ranks when one is lost.
+    """
 
     rank: int
     host: str
     pid: int
     returncode: int
+    asked: bool
     time: float
 
 

@@ -47,8 +47,9 @@ def gone(folder):
     return False
 
 
-def write_record(folder, pid, returncode):
-    record = {"rank": rank(), "host": socket.gethostname(), "pid": pid, "returncode": returncode, "time": time.time()}
+def write_record(folder, pid, returncode, asked):
+    record = {"rank": rank(), "host": socket.gethostname(), "pid": pid, "returncode": returncode}
+    record |= {"asked": asked, "time": time.time()}
     path = os.path.join(folder, f"exit.{record['rank']}.json")
     with open(path + ".tmp", "w") as file:
         json.dump(record, file)
@@ -93,7 +94,7 @@ def main():
         if select.select([woken], [], [], LOOK_EVERY_S)[0]:
             os.read(woken, 4096)
     if record_folder and not gone(record_folder):
-        write_record(record_folder, child.pid, child.returncode)
+        write_record(record_folder, child.pid, child.returncode, bool(asked_to_end))
     sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
 
 

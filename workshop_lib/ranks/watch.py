@@ -19,6 +19,7 @@ POLL_S = 0.002
 VIEW_EVERY_S = 0.1
 GRACE_S = 0.7  # after one rank failed, for the others to end by themselves
 STACK_LIMIT_S = 1.5
+OTHERS_LIMIT_S = 0.2  # for the records of ranks that end together
 INTERRUPT_LIMIT_S = 2.0
 STOP_LIMIT_S = 4.0
 IN_STEP_LIMIT_S = 1.5
@@ -120,7 +121,8 @@ class Call:
         deadline = time.monotonic() + 1.0
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        return records
+        time.sleep(OTHERS_LIMIT_S)  # the first record may be that of a rank which another one took along
+        return folders.exit_records(self.team.folder) or records
 
     def _died(self, records: list[ExitRecord]) -> RankError:
         where_text = ""
