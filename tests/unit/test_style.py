@@ -11,7 +11,7 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
-ALWAYS = {"paths", "__version__"}
+ALWAYS = {"errors", "paths", "__version__"}
 RANK_WORLD = ALWAYS | {"data", "models", "comm", "training", "probes"}
 MAY_IMPORT = {
     "data": ALWAYS,
