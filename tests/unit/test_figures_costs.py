@@ -71,10 +71,14 @@ def test_sizes_are_written_as_powers_of_two(nbytes, text):
 def test_predicted_stands_beside_measured_with_its_spread():
     table = pd.DataFrame(
         {
-            "ranks": [2, 2], "repeats": [5, 5], "predicted_s": [1e-3, 4e-3], "measured_s": [1.1e-3, 3e-3],
-            "measured_min_s": [0.9e-3, 2e-3], "measured_max_s": [2e-3, 5e-3],
+            "ranks": [2, 2],
+            "repeats": [5, 5],
+            "predicted_s": [1e-3, 4e-3],
+            "measured_s": [1.1e-3, 3e-3],
+            "measured_min_s": [0.9e-3, 2e-3],
+            "measured_max_s": [2e-3, 5e-3],
         }
-    )  # fmt: skip
+    )
     hollow = costs.predicted_beside_measured(table, table[1:], cores=1).axes[0].containers
     assert all(bars.lines[0].get_markerfacecolor() == "white" for bars in hollow)
     figure = costs.predicted_beside_measured(table, table[1:], cores=2)
@@ -92,10 +96,16 @@ def test_predicted_stands_beside_measured_with_its_spread():
 
 def feeding_row(way, cold, seconds, asked, stored, counts=True):
     return {
-        "way": way, "cold": cold, "ranks": 2, "file_bytes": 40 * MB, "seconds": seconds, "bytes_read": asked,
-        "asked_bytes": asked if counts else None, "bytes_sent": [0, 0],
+        "way": way,
+        "cold": cold,
+        "ranks": 2,
+        "file_bytes": 40 * MB,
+        "seconds": seconds,
+        "bytes_read": asked,
+        "asked_bytes": asked if counts else None,
+        "bytes_sent": [0, 0],
         "storage_bytes": [stored if counts else None] * len(seconds),
-    }  # fmt: skip
+    }
 
 
 def feeding_rows(counts=True):

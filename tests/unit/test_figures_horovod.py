@@ -45,11 +45,12 @@ def write(path, steps=2):
     numbers = {"28.bias": 1, "28.weight": 2}
     events = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1}},
-        *({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"allreduce.{tensor}"}}
-          for tensor, pid in numbers.items()),
-        *({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
-          for pid in (1, 2)),
-    ]  # fmt: skip
+        *(
+            {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"allreduce.{tensor}"}}
+            for tensor, pid in numbers.items()
+        ),
+        *({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}} for pid in (1, 2)),
+    ]
     for step in range(steps):
         for phase, tensor, name, at in RECORDED:
             event = {"ph": phase, "ts": at + step * A_STEP_US}
@@ -83,16 +84,16 @@ def test_steps_begin_with_the_first_tensor(recorded):
 
 
 def test_the_typical_step_has_the_median_length():
-    spans = [horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in
-             enumerate((9.0, 2.0, 4.0))]  # fmt: skip
+    spans = [
+        horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms)
+        for step, ms in enumerate((9.0, 2.0, 4.0))
+    ]
     assert horovod_timeline.Timeline(spans).typical().spans == [horovod_timeline.Span("a", 2, TRANSFER, 0, 4.0)]
 
 
 def test_when_each_rank_was_ready(recorded):
     ready = [(r.tensor, r.rank, round(r.at_ms, 3)) for r in recorded.of_step(0).ready]
-    assert ready == [
-        ("28.bias", 0, 0.003), ("28.weight", 0, 0.007), ("28.bias", 1, 41.155), ("28.weight", 1, 58.329),
-    ]  # fmt: skip
+    assert ready == [("28.bias", 0, 0.003), ("28.weight", 0, 0.007), ("28.bias", 1, 41.155), ("28.weight", 1, 58.329)]
 
 
 def test_cycles_and_allreduces_are_counted(recorded):

@@ -190,10 +190,17 @@ def changed(part, name, value, **more):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("data_dir", "/data/fashion"), ("train_samples", 6000), ("epochs", 9), ("optimizer", "adam"),
-        ("lr", 0.4), ("lr_scaling", "linear"), ("warmup_epochs", 3), ("decay", "cosine"), ("max_steps", 7),
+        ("data_dir", "/data/fashion"),
+        ("train_samples", 6000),
+        ("epochs", 9),
+        ("optimizer", "adam"),
+        ("lr", 0.4),
+        ("lr_scaling", "linear"),
+        ("warmup_epochs", 3),
+        ("decay", "cosine"),
+        ("max_steps", 7),
     ],
-)  # fmt: skip
+)
 def test_accuracies_of_unlike_trainings_are_not_mixed(name, value):
     with pytest.raises(RecordError, match=f"mix runs with {name} = .*{value}"):
         accuracy_curve([run(), changed("what", name, value)], x="epochs")

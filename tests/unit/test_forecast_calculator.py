@@ -88,9 +88,15 @@ def test_the_widget_answers_each_change():
     assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
     before = shown.sentence
     for control, value in [
-        ("batch", 128), ("backend", "mpi"), ("machine", "thetagpu"),
-        ("speed", 20_000), ("overlap", True), ("compression", 2), ("network", 4), ("model", "resnet-50"),
-    ]:  # fmt: skip
+        ("batch", 128),
+        ("backend", "mpi"),
+        ("machine", "thetagpu"),
+        ("speed", 20_000),
+        ("overlap", True),
+        ("compression", 2),
+        ("network", 4),
+        ("model", "resnet-50"),
+    ]:
         image = bytes(shown.image.value)
         getattr(shown, control).value = value
         if control == "machine":
@@ -138,9 +144,16 @@ def test_the_table_has_the_numbers():
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h"),
-     (86_400 * 2000, "2,000 days")],
-)  # fmt: skip
+    [
+        (0, "0 s"),
+        (3.2e-5, "32 us"),
+        (0.0125, "12.5 ms"),
+        (59.94, "59.9 s"),
+        (90, "1.5 min"),
+        (5400, "1.5 h"),
+        (86_400 * 2000, "2,000 days"),
+    ],
+)
 def test_durations(seconds, shown):
     assert forecast_report.duration(seconds) == shown
 

@@ -46,8 +46,12 @@ def test_one_row_a_finished_run_with_its_last_epoch():
     rows = accuracies([*FOUND, stopped, {"kind": "bench"}])
     assert len(rows) == len(FOUND)
     assert rows.iloc[0].to_dict() == {
-        "recipe": "linear", "workers": 8, "seed": 0, "test_accuracy": 97.0, "train_accuracy": 97.0,
-    }  # fmt: skip
+        "recipe": "linear",
+        "workers": 8,
+        "seed": 0,
+        "test_accuracy": 97.0,
+        "train_accuracy": 97.0,
+    }
 
 
 def test_runs_that_differ_in_more_than_the_recipe_are_refused():
