@@ -15,24 +15,45 @@ def run(
     """One training record; `speeds` are samples/s of its epochs. `changes` replace top-level fields."""
     epochs = [
         {
-            "epoch": n, "seconds": samples / speed, "samples_per_s": speed, "train_loss": 0.3 / n,
-            "train_accuracy": accuracy, "test_loss": 0.1 / n, "test_accuracy": accuracy, "lr": 0.05,
+            "epoch": n,
+            "seconds": samples / speed,
+            "samples_per_s": speed,
+            "train_loss": 0.3 / n,
+            "train_accuracy": accuracy,
+            "test_loss": 0.1 / n,
+            "test_accuracy": accuracy,
+            "lr": 0.05,
             "communication_s": 0.1 * samples / speed if backend == "mpi" else None,
         }
         for n, (speed, accuracy) in enumerate(zip(speeds, accuracies, strict=False), 1)
-    ]  # fmt: skip
+    ]
     what = {
-        "backend": backend, "epochs": len(epochs), "batch_size": batch, "world_size": ranks,
-        "global_batch": batch * ranks, "threads_per_rank": 1, "binding": "none", "seed": 0,
-        "launcher": "engines", "oversubscribed": ranks > 2, "train_samples": None,
-    }  # fmt: skip
+        "backend": backend,
+        "epochs": len(epochs),
+        "batch_size": batch,
+        "world_size": ranks,
+        "global_batch": batch * ranks,
+        "threads_per_rank": 1,
+        "binding": "none",
+        "seed": 0,
+        "launcher": "engines",
+        "oversubscribed": ranks > 2,
+        "train_samples": None,
+    }
     where = {"hosts": ["fixture"] * ranks, "cpu_model": CPU, "cores": 2, "device": "cpu"}
     reached = [epoch for epoch in epochs if epoch["test_accuracy"] >= 0.99]
     record = {
-        "schema": 1, "kind": "train", "started": "2000-01-01T00:00:00Z", "what": what, "where": where,
-        "epochs": epochs, "seconds_to_99": 25.0 / ranks if reached else None,
-        "weights_sha256": ["fixture"] * ranks, "ranks_identical": True, "stopped": False,
-    }  # fmt: skip
+        "schema": 1,
+        "kind": "train",
+        "started": "2000-01-01T00:00:00Z",
+        "what": what,
+        "where": where,
+        "epochs": epochs,
+        "seconds_to_99": 25.0 / ranks if reached else None,
+        "weights_sha256": ["fixture"] * ranks,
+        "ranks_identical": True,
+        "stopped": False,
+    }
     return record | changes
 
 

@@ -7,14 +7,14 @@ Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to b
 machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from (for CUDA, or a CPU-only build); HOROVOD=no,
 to do without Horovod and TensorFlow; HOROVOD_GPU_OPERATIONS=NCCL, for a Horovod that uses GPUs. A setting
 that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
-alone; an empty one (`MPI=`) goes back to the default.
+alone; an empty one (`MPI=`) goes back to the default. Another value of a setting makes .venv anew, because
+pip would take another build of the same version for the one that is wanted.
 """
 
 import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,14 +23,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "workshop-setup")
-LOG = os.path.join(ROOT, "build", "setup.log")
+BUILD = os.path.join(ROOT, "build")
+LOG = os.path.join(BUILD, "setup.log")
 HOROVOD_WHEEL = os.path.join(ROOT, "workshop_lib", "horovod_wheel.py")
 EXTRAS = ("openmpi", "torch", "deepspeed", "tensorflow", "horovod", "test")
 SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD", "HOROVOD_GPU_OPERATIONS")
+ALLOWED = {"MPI": ("", "system"), "HOROVOD": ("", "no")}
 WANTED = ((3, 11), (3, 12))
 NEEDED_BYTES = 5 * 10**9
-LOCK_LIMIT_S = 1800
-STEP_LIMIT_S = 3600
+LINES_SHOWN = 15  # of the log, when a step fails
 
 
 class SetupError(Exception):
@@ -42,37 +43,31 @@ def main():
         set_up()
     except SetupError as error:
         sys.stderr.write("setup: %s\n" % error)
-        return 1
     except OSError as error:
         sys.stderr.write(
             "setup: %s: %s; check that the checkout is complete and yours, and that its disk has room.\n"
             % (error.filename or ROOT, error.strerror or error)
         )
-        return 1
     except KeyboardInterrupt:
         sys.stderr.write("setup: interrupted; run it again to continue.\n")
-        return 1
-    return 0
+    else:
+        return 0
+    return 1
 
 
 def set_up():
     settings = wanted_settings(os.environ)
-    for name, known in (("MPI", "system"), ("HOROVOD", "no")):
-        if settings[name] not in ("", known):
-            words = (name, settings[name], name, known)
+    for name, values in ALLOWED.items():
+        if settings[name] not in values:
+            words = (name, settings[name], name, values[1])
             raise SetupError("%s=%s is not known: leave it out, or use %s=%s." % words)
     if is_done(settings):
         return
     python = find_python(settings["PYTHON"])
     check_machine(settings)
-    with Lock():
-        if is_done(settings):
-            return
-        # An installation that does not end leaves .venv between two settings: remember all that were tried.
-        seen = read_stamp().get("seen") or [dict.fromkeys(SETTINGS, "")]
-        write_stamp({"settings": settings, "seen": seen + [settings] * (settings not in seen)})
-        install(python, settings, seen)
-        write_stamp({"settings": settings, "seen": [settings], "done": describe(settings)})
+    with lock():
+        if not is_done(settings):
+            install(python, settings)
 
 
 def wanted_settings(environment):
@@ -95,7 +90,7 @@ def is_done(settings):
 
 
 def read_stamp():
-    """What .venv was set up with: the last settings, those seen since it was whole, and whether it is."""
+    """What .venv is set up with: "settings", and once it is whole "done", the text of `describe`."""
     try:
         with open(STAMP) as file:
             stamp = json.load(file)
@@ -105,20 +100,14 @@ def read_stamp():
 
 
 def write_stamp(stamp):
-    if os.path.isdir(VENV):
-        write(STAMP, json.dumps(stamp))
-
-
-def write(path, text):
-    with open(path + ".tmp", "w") as file:
-        file.write(text)
-    os.replace(path + ".tmp", path)
+    with open(STAMP + ".tmp", "w") as file:
+        json.dump(stamp, file)
+    os.replace(STAMP + ".tmp", STAMP)
 
 
 def find_python(named):
     """A Python 3.11 or 3.12: the one named, the running one, or one on PATH."""
-    candidates = [named] if named else [sys.executable, "python3.12", "python3.11"]
-    for candidate in candidates:
+    for candidate in [named] if named else [sys.executable, "python3.12", "python3.11"]:
         path = shutil.which(candidate)
         if path and version_of(path) in WANTED:
             return path
@@ -148,7 +137,7 @@ def check_machine(settings):
         )
     if settings["MPI"] == "system" and not shutil.which(os.environ.get("MPICC", "mpicc")):
         raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
-    for folder in (ROOT, VENV, os.path.dirname(LOG)):
+    for folder in (ROOT, VENV, BUILD):
         if os.path.isdir(folder) and not os.access(folder, os.W_OK):
             raise SetupError("%s is not writable; make it yours with chown -R, or use a checkout of your own." % folder)
     free_bytes = shutil.disk_usage(ROOT).free
@@ -159,80 +148,63 @@ def check_machine(settings):
         )
 
 
-class Lock:
-    """One set-up at a time in a checkout."""
+def lock():
+    """Wait until no other set-up of this checkout runs. pip inherits the lock, and so keeps it if we are killed."""
+    import fcntl
 
-    def __enter__(self):
-        import fcntl
-
-        os.makedirs(os.path.dirname(LOG), exist_ok=True)
-        self.file = open(os.path.join(os.path.dirname(LOG), "setup.lock"), "w")
-        deadline = time.time() + LOCK_LIMIT_S
-        waiting = False
-        while True:
-            try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self
-            except OSError:
-                if time.time() > deadline:
-                    raise SetupError("another set-up of this checkout has not ended in half an hour.")
-                if not waiting:
-                    show("Waiting for another set-up of this checkout to end", end="\n")
-                waiting = True
-                time.sleep(0.5)
-
-    def __exit__(self, *_):
-        self.file.close()
+    os.makedirs(BUILD, exist_ok=True)
+    file = open(os.path.join(BUILD, "setup.lock"), "w")  # noqa: SIM115, it is the caller's to close
+    os.set_inheritable(file.fileno(), True)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("Waiting for another set-up of this checkout to end", flush=True)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
-def install(python, settings, seen):
-    """Make or continue .venv. seen: the settings that what is in it may come from."""
-    write(LOG, "")
-    if not venv_serves(python, settings):
-        if not ensurepip_works(python):
+def install(python, settings):
+    """Make .venv, or continue the one that an earlier set-up with these settings left."""
+    open(LOG, "w").close()
+    if not continues(python, settings):
+        if not runs([python, "-c", "import ensurepip, venv"]):
             raise SetupError(
                 "%s cannot make virtual environments; install its venv package (Debian: apt-get install "
                 "python3-venv)." % python
             )
         step("Making .venv with %s" % python, [python, "-m", "venv", "--clear", VENV])
-        seen = []
-        write_stamp({"settings": settings, "seen": [settings]})
-    for what, arguments in pip_steps(settings, seen):
+    write_stamp({"settings": settings})  # without "done": if this set-up is interrupted, the next one continues
+    for what, arguments in pip_steps(settings):
         step(what, [PYTHON_IN_VENV, "-m", "pip", "--disable-pip-version-check"] + arguments)
     if settings["HOROVOD"] != "no":
         if settings["HOROVOD_GPU_OPERATIONS"]:
             os.environ["HOROVOD_GPU_OPERATIONS"] = settings["HOROVOD_GPU_OPERATIONS"]
         step("Installing Horovod (some minutes the first time)", [PYTHON_IN_VENV, HOROVOD_WHEEL])
+    write_stamp({"settings": settings, "done": describe(settings)})
 
 
-def venv_serves(python, settings):
-    """Whether .venv can be continued: its Python and pip run, and it is not of another version than asked."""
+def continues(python, settings):
+    """Whether what is in .venv can stay: its Python and pip run, and nothing in it is of another setting."""
+    builds = [name for name in SETTINGS if name != "PYTHON"]  # of Python, the version decides
+    last = read_stamp().get("settings", {})
+    if any(last.get(name, "") != settings[name] for name in builds):
+        return False
     version = version_of(PYTHON_IN_VENV)
     if version not in WANTED or (settings["PYTHON"] and version != version_of(python)):
         return False
-    return quietly([PYTHON_IN_VENV, "-m", "pip", "--version"])
+    return runs([PYTHON_IN_VENV, "-m", "pip", "--version"])
 
 
-def pip_steps(settings, seen):
-    """What pip has to do, as (words for the reader, arguments of pip). seen: empty for a new .venv."""
+def pip_steps(settings):
+    """What pip has to do, as (words for the reader, arguments of pip)."""
     install = ["install", "-c", os.path.join(ROOT, "constraints.txt")]
     steps = []
-    # What came from elsewhere would satisfy pip: it has the same version.
-    stale = [] if same("TORCH_INDEX", settings, seen) else ["torch"]
-    stale += [] if same("MPI", settings, seen) and not settings["MPI"] else ["mpi4py"]
-    stale += ["openmpi"] if settings["MPI"] == "system" else []
-    if not same("HOROVOD_GPU_OPERATIONS", settings, seen):
-        stale += ["tensorflow", "tensorflow-cpu"]  # the two hold the same files
-    if stale or not same("HOROVOD", settings, seen):
-        stale += ["horovod"]
-    if seen and stale:
-        steps.append(("Making way for other builds of " + ", ".join(stale), ["uninstall", "-y"] + stale))
     if settings["TORCH_INDEX"]:
         index = ["--index-url", settings["TORCH_INDEX"]]
         steps.append(("Installing PyTorch from " + settings["TORCH_INDEX"], install + index + ["torch"]))
     if settings["MPI"] == "system":
-        # pip's cache may hold an mpi4py that was built here against another MPI.
-        build = ["--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
+        # .venv and pip's cache may hold an mpi4py that was built here against another MPI.
+        build = ["--force-reinstall", "--no-deps", "--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
         steps.append(("Building mpi4py against this machine's MPI (some minutes)", install + build))
     workshop = ["-e", "%s[%s]" % (ROOT, ",".join(wanted_extras(settings)))]
     steps.append(("Installing the workshop and what it needs (minutes the first time)", install + workshop))
@@ -246,11 +218,7 @@ def wanted_extras(settings):
     return [names.get(name, name) for name in EXTRAS if name not in unwanted]
 
 
-def same(name, settings, seen):
-    return all(other.get(name) == settings[name] for other in seen)
-
-
-def quietly(command):
+def runs(command):
     """Whether a short command ends well."""
     try:
         return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60) == 0
@@ -258,56 +226,22 @@ def quietly(command):
         return False
 
 
-def ensurepip_works(python):
-    return quietly([python, "-c", "import ensurepip, venv"])
-
-
 def step(what, command):
-    """Run a command with its output in the log; show how long it takes and what it is at."""
-    start = time.time()
-    if not sys.stdout.isatty():
-        show(what + " ...", end="\n")
+    """Run a command with its output in the log; say what it does and how long it took."""
+    sys.stdout.write(what + " ... ")
+    sys.stdout.flush()
+    began = time.time()
     with open(LOG, "ab") as log:
         log.write(("$ %s\n" % " ".join(command)).encode())
-        # In a session of its own, so that all it starts can be ended with it.
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
-        try:
-            while process.poll() is None:
-                time.sleep(0.2)
-                if time.time() - start > STEP_LIMIT_S:
-                    raise SetupError("%s has not ended in an hour; see build/setup.log." % what)
-                show("%s: %d s  %s" % (what, time.time() - start, last_line()[:60]), end="")
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    show("%s: %d s" % (what, time.time() - start), end="\n")
-    if process.returncode:
+        log.flush()
+        failed = subprocess.call(command, stdout=log, stderr=log, cwd=ROOT, close_fds=False)
+    print("%s, %d s" % ("failed" if failed else "done", time.time() - began), flush=True)
+    if failed:
         with open(LOG, errors="replace") as log:
-            lines = [line.strip() for line in log if "ERROR" in line or "error:" in line]
-        reason = "; ".join(lines[-2:]) or "exit code %d" % process.returncode
+            print("".join(log.readlines()[-LINES_SHOWN:]), flush=True)
         raise SetupError(
-            "%s failed: %s. The whole story is in %s; run it again to continue."
-            % (what, reason, os.path.relpath(LOG, ROOT))
+            "%s failed, as the last lines of build/setup.log above say; run it again to continue." % what.split(" (")[0]
         )
-
-
-def last_line():
-    with open(LOG, "rb") as log:
-        log.seek(max(os.path.getsize(LOG) - 400, 0))
-        lines = log.read().decode("utf8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def show(text, end):
-    if sys.stdout.isatty():
-        sys.stdout.write("\r\033[K" + text + end)
-        sys.stdout.flush()
-    elif end == "\n":
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from workshop_lib.errors import WorkshopError
+
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
@@ -54,7 +56,7 @@ PATCHES = (
 )
 
 
-class HorovodError(Exception):
+class HorovodError(WorkshopError):
     """What went wrong, and what to do, in one sentence."""
 
 
@@ -166,13 +168,19 @@ def build_environment() -> dict[str, str]:
 
 def unpack(scratch: Path) -> Path:
     pip(
-        "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
-        f"horovod=={VERSION}", "-d", str(scratch),
-    )  # fmt: skip
+        "download",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--no-build-isolation",
+        f"horovod=={VERSION}",
+        "-d",
+        str(scratch),
+    )
     archive = scratch / f"horovod-{VERSION}.tar.gz"
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise HorovodError(f"{archive.name} has the SHA-256 {found} instead of {SHA256}: it was changed.")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != SHA256:
+        raise HorovodError(f"{archive.name} has the SHA-256 {digest} instead of {SHA256}: it was changed.")
     with tarfile.open(archive) as tar:
         tar.extractall(scratch)  # its checksum is known: nothing in it can surprise
     return scratch / f"horovod-{VERSION}"
@@ -193,6 +201,7 @@ def pip(*arguments: str, env: dict | None = None) -> None:
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
+    assert process.stdout is not None  # it is a pipe
     for line in process.stdout:
         print(line, end="", flush=True)
         if first_error is None and re.search(r"\berror: |CMake Error|ERROR: ", line):

@@ -24,9 +24,10 @@ import re
 
 from IPython.display import Markdown
 
-from workshop_lib import doctor, ranks
-from workshop_lib.notebook import profile
+from workshop_lib import ranks
+from workshop_lib.cli import doctor
 from workshop_lib.exercises import start_here as check
+from workshop_lib.notebook import profile
 from workshop_lib.notebook.generate import NOTEBOOKS
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions

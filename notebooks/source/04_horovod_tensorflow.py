@@ -20,8 +20,8 @@ import numpy as np
 from IPython.display import Markdown
 
 from workshop_lib import ranks
-from workshop_lib.notebook import profile
 from workshop_lib.exercises import horovod_keras as check
+from workshop_lib.notebook import profile
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts

@@ -25,9 +25,9 @@ from workshop_lib.notebook.figures.accuracy import worker_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import records
-from workshop_lib.scaling.large_batch import accuracies, recipe
+from workshop_lib.scaling.curves import accuracies, recipe
 from workshop_lib.training import optimizers, schedules
-from workshop_lib.training.ladder import largest_relative_difference, weights
+from workshop_lib.training.equivalence import largest_relative_difference, weights
 from workshop_lib.training.options import TrainOptions
 
 torch.set_num_threads(1)
@@ -65,14 +65,14 @@ same = {"emulate_workers": 4, "epochs": 1, "train_samples": 64 * 4 * 10, **netwo
 
 def both_ways(folder):
     """Train 4 workers on all ranks, then on rank 0 alone."""
-    from workshop_lib.training import loop
-    from workshop_lib.training.backends.base import Backend
+    from workshop_lib.training import trainer
+    from workshop_lib.training.backends.pytorch import TorchBackend
     from workshop_lib.training.world import World, detect
 
-    together = loop.train(TrainOptions(checkpoint=f"{folder}/together.pt", **same))
+    together = trainer.train(TrainOptions(checkpoint=f"{folder}/together.pt", **same))
     if detect().rank == 0:
-        alone = Backend(World(0, 1, 0, "single"), torch.device("cpu"))
-        loop.train(TrainOptions(checkpoint=f"{folder}/alone.pt", **same), backend=alone)
+        alone = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
+        trainer.train(TrainOptions(checkpoint=f"{folder}/alone.pt", **same), backend=alone)
     return together["what"]["global_batch"]
 
 

@@ -207,7 +207,7 @@ found = list(steps_to_target.tune(mine, job["lrs"], job["seeds"], **job["how"]))
 # %%
 found = [record for of_rank in team.pull("found") for record in of_rank]
 best = steps_to_target.best_rates(found)
-pd.DataFrame(best).T.rename_axis("batch")
+pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
 # `at_edge` says that the best rate was the smallest or the largest that was tried, so a better one may lie beyond: take such a row
@@ -219,7 +219,7 @@ committed = ROOT / "assets" / "results" / "steps_to_target.jsonl"
 if committed.exists():  # measured at leisure, with more batch sizes, learning rates and seeds
     long_run = records.read(committed)
     pairs["long run, to 97%"] = steps_to_target.pairs(long_run)
-    rates = {batch: best["lr"] for batch, best in steps_to_target.best_rates(long_run).items()}
+    rates = {batch: best.lr for batch, best in steps_to_target.best_rates(long_run).items()}
     print("long run, the best rate of each batch:", rates)
 fits = {}
 for name, measured in pairs.items():
@@ -486,7 +486,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.comm import staleness, waiting
+from workshop_lib.comm import staleness
 from workshop_lib.data import mnist
 from workshop_lib.models.flat import FlatNetwork
 
@@ -519,7 +519,7 @@ def run(mode, straggler):
     elif not server:
         how = {"period": 10} if mode == "local_sgd" else {}
         done = getattr(staleness, mode)(workers, start, gradient, LR, steps, **how)
-    waiting.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
+    staleness.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
     done = comm.bcast(
         None if server and mode != "asynchronous" else done, root=0 if mode == "asynchronous" else 1
     )

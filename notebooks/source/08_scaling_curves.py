@@ -25,8 +25,8 @@ from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, weak_scaling_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
-from workshop_lib.scaling import catalogue, curves, fit, forecast_report, published, records
-from workshop_lib.scaling.forecast import Settings
+from workshop_lib.scaling import catalogue, curves, fit, published, records
+from workshop_lib.scaling.forecast import Settings, what_if_table
 from workshop_lib.scaling.sweep import sweep
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions
@@ -712,7 +712,7 @@ forecaster(laptop)
 
 # %%
 vgg_16, servers = catalogue.model("vgg-16"), catalogue.machine("horovod-p100")
-forecast_report.what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
+what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 
 # %% [markdown]
 # A larger batch makes each message worth more computing, so it is the first thing that everyone tries, until learning says

@@ -35,8 +35,8 @@ team
 # *computing*, also reading data, and the sleep below.
 #
 # The training loop of the workshop notes when each step began and ended on this rank, and when the rank was in the `Allreduce`,
-# in seconds since a moment that all ranks share: one *stamp* a step. `traced` trains for some steps and returns the last
-# stamps. A rank can be made late on purpose: the callback `on_step`, which the loop calls after each step, sleeps.
+# in seconds since a moment that all ranks share. That is the *trace* of a step. `traced` trains for some steps and returns the last
+# ones. A rank can be made late on purpose: the callback `on_step`, which the trainer calls after each step, sleeps.
 
 # %%
 # %%ranks
@@ -44,28 +44,28 @@ import time
 
 from mpi4py import MPI
 
-from workshop_lib.training.loop import train
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.trainer import train
 
 comm = MPI.COMM_WORLD
 
 
 class Trace:
-    """Keeps the stamps of the last steps, and makes this rank late_ms late in each."""
+    """Keeps the traces of the last steps, and makes this rank late_ms late in each."""
 
     def __init__(self, late_ms):
-        self.late_ms, self.stamps = late_ms, []
+        self.late_ms, self.last = late_ms, []
 
     def on_step(self, event):
         time.sleep(self.late_ms / 1000)
-        self.stamps = event["stamps"]
+        self.last = event["trace"]
 
 
 def traced(late_ms):
-    """Train; late_ms has one number a rank. The last stamps of this rank."""
+    """Train; late_ms has one number a rank. The traces of this rank's last steps."""
     trace = Trace(late_ms[comm.rank])
     train(TrainOptions(backend="mpi", max_steps=steps), callbacks=[trace])
-    return trace.stamps
+    return trace.last
 
 
 even = traced([0] * comm.size)
@@ -94,12 +94,12 @@ guess
 late = traced([0] * (comm.size - 1) + [20])
 
 # %%
-late_stamps = team.pull("late")
-late = timeline(late_stamps, last_steps=shown)
+late_trace = team.pull("late")
+late = timeline(late_trace, last_steps=shown)
 step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 
 # %%
-guess.compare(100 * timeline(late_stamps).shares()[0]["waiting"])
+guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 
 # %% [markdown]
 # Look at the colours: every rank but one is striped with waiting, and the one that *never waits* is the one that is slow. That

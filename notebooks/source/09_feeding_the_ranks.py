@@ -259,7 +259,7 @@ for _ in range(repeats):
             feeding.drop_cache(file)
         comm.Barrier()
         got, seconds, counts = feeding.counted(way)
-        pieces[name].append((seconds, counts["storage_bytes"] if counts else 0, got.nbytes))
+        pieces[name].append((seconds, counts.storage_bytes if counts else 0, got.nbytes))
 
 # %%
 pieces = team.pull("pieces")
@@ -479,7 +479,7 @@ for name in ("own part", "MPI-IO"):
     way = feeding.WAYS[name]
     comm.Barrier()
     (mine, cost), _, counts = feeding.counted(lambda way=way: way(comm, small, parts_small))
-    asked = "not told" if counts is None else f"{counts['asked_bytes'] / 1e6:.2f} MB"
+    asked = "not told" if counts is None else f"{counts.asked_bytes / 1e6:.2f} MB"
     print(f"{name}: got {len(mine) / 1e6:.2f} MB, asked the operating system for {asked}")
 
 # %% [markdown]
@@ -493,7 +493,7 @@ for name in ("own part", "MPI-IO"):
 # %%ranks
 try:
     mine, cost = feeding.own_file(comm, path, parts)
-except FileNotFoundError as error:
+except ValueError as error:
     print(error)
 
 # %% [markdown]

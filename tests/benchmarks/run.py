@@ -196,7 +196,7 @@ WINDOW_S, PERIODS = 2.0, %d
 def train(options, begin):
     import time
     from workshop_lib.ranks.engine import Publisher
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     class Watched(Publisher):
         # In every second window of time nothing is published; each step's time goes to its window.

@@ -144,7 +144,9 @@ class Lab:
 
     def open(self, notebook: str, timeout_s: float = 90) -> None:
         """Open a notebook of the folder and wait until its kernel is idle."""
-        self.page.goto(f"{self.url}/lab/tree/{notebook}?token={self.token}", timeout=timeout_s * 1000)
+        # A workspace of its own, so that the tabs of an earlier notebook do not come back.
+        workspace = f"{self.url}/lab/workspaces/{Path(notebook).stem}"
+        self.page.goto(f"{workspace}/tree/{notebook}?token={self.token}", timeout=timeout_s * 1000)
         self.page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=timeout_s * 1000)
         # The page says "idle" for a moment before it has a kernel, so the server is asked first.
         self._wait_for("a kernel with this page on it", self._kernel_is_connected, timeout_s)
@@ -159,6 +161,11 @@ class Lab:
             return seen[-4:] == [True] * 4
 
         self._wait_for("an idle kernel", idle, timeout_s)
+
+    def end_kernels(self) -> None:
+        """Shut every notebook's kernel down, and with it its ranks."""
+        for session in json.loads(self._request("GET", "/api/sessions")):
+            self._request("DELETE", f"/api/sessions/{session['id']}")
 
     def _kernel_is_connected(self) -> bool:
         sessions = json.loads(self._request("GET", "/api/sessions"))

@@ -1,7 +1,6 @@
 """A learner's way through a notebook: open it in JupyterLab, run all cells, see the plot."""
 
 import os
-import shutil
 
 import pytest
 from browser.lab import Lab, NoBrowser, launch
@@ -31,27 +30,48 @@ def browser():
         pytest.skip(str(error))
 
 
-# The others show the same kinds of output, and take a minute longer here than in tests/notebooks.
-NAMES = ["00_start_here", "01_mpi_basics", "02_synchronous_sgd", "08_scaling_curves"]
+@pytest.fixture(scope="module")
+def lab(browser, tmp_path_factory):
+    """One JupyterLab for all tests, on a folder of its own."""
+    private = tmp_path_factory.mktemp("lab")
+    folder = private / "notebooks"
+    folder.mkdir()
+    with Lab(browser, folder, private) as lab:
+        lab.start()
+        yield lab
+
+
+@pytest.fixture
+def open_in(lab):
+    """Opens a notebook, given its name and content; ends its kernel after the test."""
+
+    def open_notebook(name: str, content: str) -> Lab:
+        (lab.folder / name).write_text(content)
+        lab.open(name)
+        return lab
+
+    yield open_notebook
+    assert lab.foreign == [], "the page asked for something outside this machine"
+    lab.end_kernels()
+
+
+# The others show the same kinds of output.
+NAMES = ["00_start_here"] + [
+    pytest.param(source.stem, marks=pytest.mark.exhaustive) for source in generate.sources()[1:]
+]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_run_all_shows_plots_and_widgets_and_no_error(browser, tmp_path, name):
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    shutil.copy(generate.NOTEBOOKS / f"{name}.ipynb", folder)
-    with Lab(browser, folder, tmp_path) as lab:
-        lab.start()
-        lab.open(f"{name}.ipynb")
-        lab.run_all(timeout_s=400)
-        assert lab.errors() == []
-        assert lab.images(), "no figure is in the notebook"
-        assert lab.widgets(), "no widget is in the notebook"
-        for size, (width, height) in SIZES.items():
-            for shown, where in (("plot", PLOT), ("widget", WIDGETS)):
-                lab.screenshot(SCREENSHOTS / f"{name}-{shown}-{size}.png", width, height, where)
-        assert lab.foreign == [], "the page asked for something outside this machine"
+def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
+    lab = open_in(f"{name}.ipynb", (generate.NOTEBOOKS / f"{name}.ipynb").read_text())
+    lab.run_all(timeout_s=400)
+    assert lab.errors() == []
+    assert lab.images(), "no figure is in the notebook"
+    assert lab.widgets(), "no widget is in the notebook"
+    for size, (width, height) in SIZES.items():
+        for shown, where in (("plot", PLOT), ("widget", WIDGETS)):
+            lab.screenshot(SCREENSHOTS / f"{name}-{shown}-{size}.png", width, height, where)
 
 
 STOPPED = """\
@@ -82,28 +102,23 @@ def dashboard(lab) -> dict[str, list[str]]:
 
 
 @pytest.mark.timeout(300)
-def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(browser, tmp_path):
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    (folder / "stop.ipynb").write_text(generate.notebook_json(STOPPED))
-    with Lab(browser, folder, tmp_path) as lab:
-        lab.start()
-        lab.open("stop.ipynb")
-        lab.begin_all()
-        lab.page.wait_for_selector(f'{DASHBOARD} [data-strip="3"]', state="attached", timeout=90_000)
-        lab.page.wait_for_timeout(6000)
-        early = dashboard(lab)
-        assert early["data-rank"] == ["0", "1", "2", "3", "all"] * 2, "loss and accuracy of each rank"
-        assert early["data-strip"] == ["0", "1", "2", "3"]
-        for size, (width, height) in SIZES.items():
-            lab.screenshot(SCREENSHOTS / f"dashboard-{size}.png", width, height, DASHBOARD)
-        lab.page.wait_for_timeout(1500)
-        assert dashboard(lab)["words"] != early["words"], "the dashboard does not move"
-        lab.press("Stop")
-        lab.wait_done(60)
-        assert lab.errors() == []
-        text = "\n".join(output.text for output in lab.outputs())
-        lab.screenshot(SCREENSHOTS / "stopped-laptop.png", *SIZES["laptop"], WIDGETS)
+def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_in):
+    lab = open_in("stop.ipynb", generate.notebook_json(STOPPED))
+    lab.begin_all()
+    lab.page.wait_for_selector(f'{DASHBOARD} [data-strip="3"]', state="attached", timeout=90_000)
+    lab.page.wait_for_timeout(6000)
+    early = dashboard(lab)
+    assert early["data-rank"] == ["0", "1", "2", "3", "all"] * 2, "loss and accuracy of each rank"
+    assert early["data-strip"] == ["0", "1", "2", "3"]
+    for size, (width, height) in SIZES.items():
+        lab.screenshot(SCREENSHOTS / f"dashboard-{size}.png", width, height, DASHBOARD)
+    lab.page.wait_for_timeout(1500)
+    assert dashboard(lab)["words"] != early["words"], "the dashboard does not move"
+    lab.press("Stop")
+    lab.wait_done(60)
+    assert lab.errors() == []
+    text = "\n".join(output.text for output in lab.outputs())
+    lab.screenshot(SCREENSHOTS / "stopped-laptop.png", *SIZES["laptop"], WIDGETS)
     assert "stopped: True" in text
     assert "identical: True" in text
     assert "still works: [2, 2, 2, 2]" in text
@@ -137,32 +152,27 @@ comm.Ssend(np.zeros(1), dest=1 - comm.rank)
 
 
 @pytest.mark.timeout(300)
-def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(browser, tmp_path):
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    (folder / "exercise.ipynb").write_text(generate.notebook_json(EXERCISE))
+def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
+    lab = open_in("exercise.ipynb", generate.notebook_json(EXERCISE))
 
     def says(part: str) -> str:
         return "\n".join(output.text for output in lab.outputs() if part in output.text)
 
-    with Lab(browser, folder, tmp_path) as lab:
-        lab.start()
-        lab.open("exercise.ipynb")
-        lab.run_all(90)
-        assert "not solved yet" in says("whoami")
-        deadlock = says("not finished after 3 s")
-        assert "rank 0 is at In[5], line 5" in deadlock, "the number beside the cell, the line in it"
-        assert "rank 1 is at In[5], line 5" in deadlock
-        assert deadlock.count("comm.Ssend(np.zeros(1), dest=1 - comm.rank)") == 2
-        lab.press("Commit")
-        lab.screenshot(SCREENSHOTS / "deadlock-laptop.png", *SIZES["laptop"], ".jp-OutputArea-output")
-        lab.edit_and_run("ranks.start(2)", "team.restart()")
-        for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):
-            lab.edit_and_run("def whoami", f"def whoami(comm):\n    return {answer}")
-            lab.edit_and_run("check.whoami", "check.whoami(whoami)")
-            assert verdict in says("whoami")
-            for size, (width, height) in SIZES.items():
-                where = SCREENSHOTS / f"exercise-{verdict[:4].lower()}-{size}.png"
-                lab.screenshot(where, width, height, ".workshop-check")
-        lab.edit_and_run("guess = predict", "print('committed:', guess.value); ranks.stop()")
-        assert "committed: 4.5" in says("committed")
+    lab.run_all(90)
+    assert "not solved yet" in says("whoami")
+    deadlock = says("not finished after 3 s")
+    assert "rank 0 is at In[5], line 5" in deadlock, "the number beside the cell, the line in it"
+    assert "rank 1 is at In[5], line 5" in deadlock
+    assert deadlock.count("comm.Ssend(np.zeros(1), dest=1 - comm.rank)") == 2
+    lab.press("Commit")
+    lab.screenshot(SCREENSHOTS / "deadlock-laptop.png", *SIZES["laptop"], ".jp-OutputArea-output")
+    lab.edit_and_run("ranks.start(2)", "team.restart()")
+    for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):
+        lab.edit_and_run("def whoami", f"def whoami(comm):\n    return {answer}")
+        lab.edit_and_run("check.whoami", "check.whoami(whoami)")
+        assert verdict in says("whoami")
+        for size, (width, height) in SIZES.items():
+            where = SCREENSHOTS / f"exercise-{verdict[:4].lower()}-{size}.png"
+            lab.screenshot(where, width, height, ".workshop-check")
+    lab.edit_and_run("guess = predict", "print('committed:', guess.value); ranks.stop()")
+    assert "committed: 4.5" in says("committed")

@@ -1,4 +1,4 @@
-"""The checks of 09 accept the solutions, and reject wrong answers with the hint that names the mistake."""
+"""The exercises of 09 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
 from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
@@ -7,7 +7,6 @@ from workshop_lib.exercises import feeding as check
 
 NOTEBOOK = "09_feeding_the_ranks"
 ROWS = "rows * rank // size, rows * (rank + 1) // size"
-OFFSET = "header_bytes + first * row_bytes"
 BYTES = "(end - first) * row_bytes"
 FIRST = "coming = helper.submit(read, 0) if n else None"
 WAIT = "batch = coming.result()"
@@ -80,47 +79,20 @@ RIGHT = {
 }
 
 WRONG = {
-    "no header": (bytes_((OFFSET, "first * row_bytes")), "begins at 0, where the header is"),
-    "header in the size": (bytes_((BYTES, f"header_bytes + {BYTES}")), "the header counted in"),
-    "header twice": (bytes_((OFFSET, f"header_bytes + {OFFSET}")), "the first part begins at 32"),
-    "rows for bytes": (bytes_((BYTES, "end - first")), "times `row_bytes`"),
-    "offset in rows": (bytes_((OFFSET, "header_bytes + first")), "a row is torn in two"),
-    "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "the header counted in"),
-    "the end without the header": (bytes_((BYTES, "end * row_bytes")), "rather than where they end"),
-    "the rest dropped": (bytes_((ROWS, "rank * (rows // size), (rank + 1) * (rows // size)")), "leaves some over"),
-    "the last takes the rest": (
-        bytes_((ROWS, "rank * (rows // size), rows if rank == size - 1 else (rank + 1) * (rows // size)")),
-        "as many ranks, one each",
-    ),
-    "rounded up": (
-        bytes_((ROWS, "rank * -(-rows // size), (rank + 1) * -(-rows // size)")),
-        "does the last rank take fewer",
-    ),
-    "all of it": (bytes_((ROWS, "0, rows")), "as rank 0 does"),
-    "one too many": (
-        bytes_((ROWS, "rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)")),
-        "read by more than one rank",
-    ),
-    "bytes shared out": (
-        answer(
-            BYTES_HEAD,
-            "total = rows * row_bytes",
-            "first, end = total * rank // size, total * (rank + 1) // size",
-            "return header_bytes + first, end - first",
-        ),
-        "Share out rows first",
-    ),
+    "header in the size": (bytes_((BYTES, f"header_bytes + {BYTES}")), "header is counted in"),
+    "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "header is counted in"),
     "fractions": (bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")), "`//` divides whole numbers"),
     "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
-    "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "(offset, bytes) is asked for"),
-    "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "give it to another"),
+    "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "a pair, (offset, bytes)"),
+    "something unknown": (bytes_((ROWS, "rows - 1 - rank, rows - rank")), "none of the known mistakes"),
+    "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "Let another one read"),
     "waited for at once": (
         answer(
             PREFETCH_HEAD,
             "with ThreadPoolExecutor(1) as helper:",
             "    for i in range(n): yield helper.submit(read, i).result()",
         ),
-        "submit the next read before",
+        "submit the next read before `yield`",
     ),
     "submitted after": (
         ahead(
@@ -149,8 +121,8 @@ WRONG = {
     ),
     "past the end": (ahead(("if i + 1 < n:", "if True:")), "it asked for batch 6"),
     "the last missing": (ahead(("for i in range(n):", "for i in range(n - 1):")), "the last batch is missing"),
-    "the first twice": (ahead((NEXT, "coming = helper.submit(read, i)")), "some come twice"),
-    "the future": (ahead((WAIT, "batch = coming"), (HAND_OUT, "yield batch")), "`result()` waits for the batch"),
+    "the first twice": (ahead((NEXT, "coming = helper.submit(read, i)")), "some of them twice"),
+    "the future": (ahead((WAIT, "batch = coming"), (HAND_OUT, "yield batch")), "waits for the batch itself"),
     "as they come": (
         answer(
             PREFETCH_HEAD,
@@ -163,7 +135,7 @@ WRONG = {
     "nothing handed out": (ahead((HAND_OUT, "pass")), "`yield`, one at a time"),
     "the error swallowed": (
         ahead((WAIT, "try: batch = coming.result()\n            except OSError: return")),
-        "raises it again",
+        "raises the error again",
     ),
     "not for none": (ahead((FIRST, "coming = helper.submit(read, 0)")), "for n = 0"),
 }
@@ -178,11 +150,11 @@ NEVER_ENDS = {
                 if "filled.put((None, error))" not in line and "try" not in line and "except" not in line
             ),
         ),
-        "without telling",
+        "end silently",
     )
 }
 
 
-class TestVerdicts(Verdicts):
+class TestFeeding(Verdicts):
     check, notebook, names = check, NOTEBOOK, ["my_bytes", "prefetch"]
     right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS

@@ -1,287 +1,249 @@
-"""The checks of exchange and global_mean accept right answers, and say of wrong ones what is wrong."""
+"""The exercises of 01 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
-import pytest
-from exercises.answers import solution, written
-from exercises.verdicts import Solutions
+from functools import partial
 
-from workshop_lib import ranks
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
+
 from workshop_lib.exercises import mpi_basics as check
 
 NOTEBOOK = "01_mpi_basics"
 RANKS = 4
-NAMES = ["exchange", "global_mean"]
+IMPORTS = "import numpy as np\nfrom mpi4py import MPI"
+exchange = partial(written, IMPORTS, "exchange(comm, mine)", "partner, theirs = comm.rank ^ 1, np.empty_like(mine)")
+mean = partial(written, IMPORTS, "global_mean(comm, values)")
+ring = partial(variant, NOTEBOOK, "ring_allreduce")  # the solution with texts replaced
+own_ring = partial(written, IMPORTS, "ring_allreduce(comm, values)")
 
-
-def function(head: str, *lines: str):
-    """A learner's function with this head and these lines."""
-    return written("import numpy as np\nfrom mpi4py import MPI", head, *lines)
-
-
-class TestSolutions(Solutions):
-    check, notebook, names = check, NOTEBOOK, NAMES
-
-
-EXCHANGE, MEAN = "exchange(comm, mine)", "global_mean(comm, values)"
-PARTNER = "partner, theirs = comm.rank ^ 1, np.empty_like(mine)"
 SWAP = "comm.Sendrecv(mine, partner, recvbuf=theirs, source=partner)"
+SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
+OTHER_WAY_ROUND = [
+    (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
+    ("(comm.rank - step) % p", "(comm.rank + step) % p"),
+    ("(comm.rank - step - 1) % p", "(comm.rank + step + 1) % p"),
+]
 
-RIGHT = {
-    "exchange, in turns": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            PARTNER,
+
+class TestMpiBasics(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["exchange", "global_mean", "ring_allreduce"]
+    right = {
+        "exchange, in turns": lambda: exchange(
             "if comm.rank < partner:",
             "    comm.Send(mine, partner); comm.Recv(theirs, partner)",
             "else:",
             "    comm.Recv(theirs, partner); comm.Send(mine, partner)",
             "return theirs",
         ),
-    ),
-    "exchange, without waiting": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            PARTNER,
-            "request = comm.Isend(mine, partner)",
-            "comm.Recv(theirs, partner)",
-            "request.Wait()",
-            "return theirs",
+        "exchange, without waiting": lambda: exchange(
+            "request = comm.Isend(mine, partner)", "comm.Recv(theirs, partner)", "request.Wait()", "return theirs"
         ),
-    ),
-    "exchange, waiting for both": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            PARTNER,
+        "exchange, waiting for both": lambda: exchange(
             "requests = [comm.Isend(mine, partner), comm.Irecv(theirs, partner)]",
             "MPI.Request.Waitall(requests)",
             "return theirs",
         ),
-    ),
-    "exchange, of objects without waiting": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            PARTNER,
-            "request = comm.irecv(source=partner)",
-            "comm.ssend(mine, partner)",
-            "return request.wait()",
+        "exchange, of objects without waiting": lambda: exchange(
+            "request = comm.irecv(source=partner)", "comm.ssend(mine, partner)", "return request.wait()"
         ),
-    ),  # fmt: skip
-    "exchange, of objects": (
-        check.exchange,
-        lambda: function(EXCHANGE, "return comm.sendrecv(mine, comm.rank ^ 1, source=comm.rank ^ 1)"),
-    ),
-    "mean, one allreduce of two numbers": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
+        "exchange, of objects": lambda: exchange("return comm.sendrecv(mine, partner, source=partner)"),
+        "mean, one allreduce of two numbers": lambda: mean(
             "both = np.array([values.sum(), values.size])",
             "comm.Allreduce(MPI.IN_PLACE, both)",
             "return both[0] / both[1]",
         ),
-    ),
-    "mean, reduced and broadcast": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
+        "mean, reduced and broadcast": lambda: mean(
             "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
             "return comm.bcast(total / count if comm.rank == 0 else None)",
         ),
-    ),
-}
-
-
-@pytest.mark.parametrize("way", RIGHT)
-def test_another_right_way_passes(way):
-    judge, answer = RIGHT[way]
-    verdict = judge(answer())
-    assert verdict.passed, verdict
-
-
-WRONG = {
-    # exchange
-    "returns its own": (
-        check.exchange,
-        lambda: function(EXCHANGE, PARTNER, SWAP, "return mine"),
-        "returned its own values",
-    ),
-    "never received": (
-        check.exchange,
-        lambda: function(EXCHANGE, "return np.zeros_like(mine)"),
-        "returned [0. 0. 0. 0.] … where its partner sent [1000. 1001. 1002. 1003.] …",
-    ),
-    "never waited for": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE, "theirs = np.full_like(mine, 5e-324)", "comm.Irecv(theirs, comm.rank ^ 1)", "return theirs"
+        "ring, the other way round": lambda: ring(*OTHER_WAY_ROUND),
+        "ring, without waiting": lambda: ring(
+            (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
         ),
-        "had the receive ended",
-    ),
-    "wrong length": (
-        check.exchange,
-        lambda: function(EXCHANGE, PARTNER, SWAP, "return theirs[1:]"),
-        "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
-    ),
-    "nothing returned": (check.exchange, lambda: function(EXCHANGE, PARTNER, SWAP), "`return` it"),
-    "knows one size only": (
-        check.exchange,
-        lambda: function(EXCHANGE, "partner, theirs = comm.rank ^ 1, np.empty(1000)", SWAP, "return theirs[:6]"),
-        "np.empty_like(mine)",
-    ),
-    "received into mine": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            "partner, copy = comm.rank ^ 1, mine.copy()",
-            "comm.Sendrecv(copy, partner, recvbuf=mine, source=partner)",
-            "return mine",
+        "ring, Isend and Irecv": lambda: ring(
+            (
+                SENDRECV,
+                "requests = comm.Isend(outgoing, right), comm.Irecv(incoming, left)\n"
+                "        for request in requests:\n"
+                "            request.Wait()",
+            )
         ),
-        "has overwritten it",
-    ),
-    "the neighbour, not the partner": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            "right, left, theirs = (comm.rank + 1) % 4, (comm.rank - 1) % 4, np.empty_like(mine)",
-            "comm.Sendrecv(mine, right, recvbuf=theirs, source=left)",
-            "return theirs",
+        "ring, Irecv first": lambda: ring(
+            (SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")
         ),
-        "its partner is rank",
-    ),
-    "value by value": (
-        check.exchange,
-        lambda: function(
-            EXCHANGE,
-            PARTNER,
-            "for i in range(len(mine)):",
-            "    comm.Sendrecv(mine[i:i+1], partner, recvbuf=theirs[i:i+1], source=partner)",
-            "return theirs",
+    }
+    wrong = {
+        "exchange, returns its own": (lambda: exchange(SWAP, "return mine"), "its own values"),
+        "exchange, never received": (
+            lambda: exchange("return np.zeros_like(mine)"),
+            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
         ),
-        "can go in one",
-    ),
-    # global_mean
-    "mean of means": (
-        check.global_mean,
-        lambda: function(MEAN, "return comm.allreduce(values.mean()) / comm.size"),
-        "the mean of the ranks' means",
-    ),
-    "sum of means": (
-        check.global_mean,
-        lambda: function(MEAN, "return comm.allreduce(values.mean())"),
-        "the sum of the ranks' means",
-    ),
-    "sum": (
-        check.global_mean,
-        lambda: function(MEAN, "return comm.allreduce(values.sum())"),
-        "divide by how many there are",
-    ),
-    "divided by the ranks": (
-        check.global_mean,
-        lambda: function(MEAN, "return comm.allreduce(values.sum()) / comm.size"),
-        "divided by the number of ranks",
-    ),
-    "divided by its own count": (
-        check.global_mean,
-        lambda: function(MEAN, "return comm.allreduce(values.sum()) / max(1, len(values))"),
-        "add up the counts as well",
-    ),
-    "its own mean": (check.global_mean, lambda: function(MEAN, "return values.mean()"), "this rank's own values"),
-    "on rank 0 only": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
-            "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
-            "if comm.rank == 0:",
-            "    return total / count",
+        "exchange, never waited for": (
+            lambda: exchange("theirs[:] = 5e-324", "comm.Irecv(theirs, partner)", "return theirs"),
+            "had the receive ended",
         ),
-        "`allreduce` gives it to all",
-    ),
-    "nan for no values": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
-            "weighted = comm.allreduce(values.mean() * len(values))",
-            "return weighted / comm.allreduce(len(values))",
+        "exchange, wrong length": (
+            lambda: exchange(SWAP, "return theirs[1:]"),
+            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
         ),
-        "mean of no values",
-    ),
-    "an array": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
-            "both = np.array([values.sum(), values.size])",
-            "comm.Allreduce(MPI.IN_PLACE, both)",
-            "return both[:1] / both[1:]",
+        "exchange, nothing returned": (lambda: exchange(SWAP), "`return` it"),
+        "exchange, knows one size only": (
+            lambda: exchange("theirs = np.empty(1000)", SWAP, "return theirs[:6]"),
+            "np.empty_like(mine)",
         ),
-        "take the number out of it",
-    ),
-    "nothing from a rank without values": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
-            "mean = comm.allreduce(values.sum()) / comm.allreduce(len(values))",
-            "return mean if len(values) else None",
+        "exchange, received into mine": (
+            lambda: exchange("theirs, mine = mine, mine.copy()", SWAP, "return theirs"),
+            "has overwritten it",
         ),
-        "rank 1 returned None",
-    ),
-    "prints the mean": (check.global_mean, lambda: function(MEAN, "print(values.mean())"), "`return` it"),
-}
-NEVER_ENDS = {
-    "both send first": (
-        check.exchange,
-        lambda: function(EXCHANGE, PARTNER, "comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"),
-        "both partners do the same thing first",
-    ),
-    "both receive first": (
-        check.exchange,
-        lambda: function(EXCHANGE, PARTNER, "comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"),
-        "both partners do the same thing first",
-    ),
-    "a collective on rank 0 alone": (
-        check.global_mean,
-        lambda: function(
-            MEAN,
-            "if comm.rank == 0:",
-            "    return comm.allreduce(values.sum()) / comm.allreduce(len(values))",
-            "return 0.0",
+        "exchange, value by value": (
+            lambda: exchange(
+                "for i in range(len(mine)):",
+                "    comm.Sendrecv(mine[i:i+1], partner, recvbuf=theirs[i:i+1], source=partner)",
+                "return theirs",
+            ),
+            "can go in one",
         ),
-        "is it inside an `if`",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_answer_is_rejected_with_its_hint(mistake):
-    judge, answer, hint = WRONG[mistake]
-    verdict = judge(answer())
-    assert verdict.passed is False, verdict
-    assert hint.lower() in verdict.hint.lower(), verdict
-
-
-@pytest.mark.parametrize("mistake", NEVER_ENDS)
-def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(mistake, team):
-    judge, answer, hint = NEVER_ENDS[mistake]
-    verdict = judge(answer())
-    assert verdict.passed is False, verdict
-    assert "is at" in verdict.failed, "it says on which line the ranks wait"
-    assert hint.lower() in verdict.hint.lower(), verdict
-    assert team.healthy, "fresh ranks are there for the next cell"
-
-
-def test_it_is_the_learners_function_that_runs_on_every_rank(team):
-    team.push(seen=0)
-    spy = function(MEAN, "import __ranks__; __ranks__.seen += 10 + comm.rank", "return values.mean()")
-    check.global_mean(spy)
-    assert team.pull("seen") == [10, 11, 12, 13], "once on each rank, as itself"
-
-
-def test_another_number_of_ranks_is_refused(team):
-    try:
-        ranks.start(2)
-        verdict = check.exchange(solution(NOTEBOOK, "exchange"))
-        assert verdict.passed is False
-        assert "needs 4 ranks, not 2" in verdict.failed
-    finally:
-        ranks.start(4)
+        "mean, on rank 0 only": (
+            lambda: mean(
+                "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
+                "if comm.rank == 0:",
+                "    return total / count",
+            ),
+            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
+        ),
+        "mean, nan for no values": (
+            lambda: mean(
+                "weighted = comm.allreduce(values.mean() * len(values))",
+                "return weighted / comm.allreduce(len(values))",
+            ),
+            "mean of no values",
+        ),
+        "mean, an array": (
+            lambda: mean(
+                "both = np.array([values.sum(), values.size])",
+                "comm.Allreduce(MPI.IN_PLACE, both)",
+                "return both[:1] / both[1:]",
+            ),
+            "take the number out of it",
+        ),
+        "mean, nothing from a rank without values": (
+            lambda: mean(
+                "mean = comm.allreduce(values.sum()) / comm.allreduce(len(values))",
+                "return mean if len(values) else None",
+            ),
+            "rank 1 returned None",
+        ),
+        "mean, printed": (lambda: mean("print(values.mean())"), "`return` it"),
+        "ring, the other way round, a step too few": (
+            lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")),
+            "There is a step missing",
+        ),
+        "ring, the other way round, no second phase": (
+            lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(p - 1)")),
+            "Pass the finished chunks round",
+        ),
+        "ring, values changed before": (
+            lambda: ring(("total = values.copy()", "total = np.roll(values, 1) + 1")),
+            "follow one chunk",
+        ),
+        "ring, whole arrays go round": (
+            lambda: own_ring(
+                "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size",
+                "total, moving, incoming = values.copy(), values.copy(), np.empty_like(values)",
+                "for step in range(comm.size - 1):",
+                "    comm.Sendrecv(moving, right, recvbuf=incoming, source=left)",
+                "    moving[:] = incoming",
+                "    total += incoming",
+                "return total",
+            ),
+            "whole array in each step",
+        ),
+        "ring, through rank 0": (
+            lambda: own_ring(
+                "total, incoming = values.copy(), np.empty_like(values)",
+                "if comm.rank:",
+                "    comm.Send(values, 0); comm.Recv(total, 0)",
+                "else:",
+                "    for other in range(1, comm.size):",
+                "        comm.Recv(incoming, other); total += incoming",
+                "    for other in range(1, comm.size):",
+                "        comm.Send(total, other)",
+                "return total",
+            ),
+            "Rank 0 does most of the work",
+        ),
+        "ring, in the array it was given": (
+            lambda: ring(("total = values.copy()", "total = values")),
+            "begin with `total = values.copy()`",
+        ),
+        "ring, equal chunks only": (
+            lambda: ring(
+                (
+                    "np.array_split(total, p)",
+                    "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for i in range(p)]",
+                )
+            ),
+            "np.array_split",
+        ),
+        "ring, returns values": (lambda: ring(("return total", "return values")), "returned its own values"),
+        "ring, returns nothing": (lambda: ring(("return total", "pass")), "`return` it"),
+        "ring, pickled chunks": (
+            lambda: ring((SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")),
+            "Use upper-case calls",
+        ),
+        "ring, half chunks": (
+            lambda: ring(
+                (
+                    SENDRECV,
+                    "h = len(outgoing) // 2; g = len(incoming) // 2\n"
+                    "        comm.Sendrecv(outgoing[:h], right, recvbuf=incoming[:g], source=left)\n"
+                    "        comm.Sendrecv(outgoing[h:], right, recvbuf=incoming[g:], source=left)",
+                )
+            ),
+            "in one piece",
+        ),
+        "ring, in turns": (
+            lambda: ring(
+                (
+                    SENDRECV,
+                    "first, then = (comm.Send, comm.Recv) if comm.rank % 2 == 0 else (comm.Recv, comm.Send)\n"
+                    "        ends = {comm.Send: (outgoing, right), comm.Recv: (incoming, left)}\n"
+                    "        first(*ends[first])\n"
+                    "        then(*ends[then])",
+                )
+            ),
+            "Sendrecv lets a rank send and receive in the same round",
+        ),
+    }
+    never_ends = {
+        "ring, every rank sends first": (
+            lambda: ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
+            "when every rank sends first, nobody receives",
+            "comm.Send(outgoing, right)",
+        ),
+        "both send first": (
+            lambda: exchange("comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"),
+            "both partners do the same thing first",
+        ),
+        "both receive first": (
+            lambda: exchange("comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"),
+            "both partners do the same thing first",
+        ),
+        "a collective on rank 0 alone": (
+            lambda: mean(
+                "if comm.rank == 0:",
+                "    return comm.allreduce(values.sum()) / comm.allreduce(len(values))",
+                "return 0.0",
+            ),
+            "is it inside an `if`",
+        ),
+    }
+    raises = {
+        "ring, made ready for the wrong chunk": (
+            lambda: ring(("np.empty_like(place)", "np.empty_like(outgoing)")),
+            "the size of what arrives",
+        ),
+        "ring, the library's own": (
+            lambda: own_ring("total = np.empty_like(values)", "comm.Allreduce(values, total)", "return total"),
+            "has no Allreduce: build it from Send",
+        ),
+    }

@@ -61,11 +61,24 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
 class Verdicts:
     """`check` is the module of the exercises, `notebook` its notebook, `names` its exercises. Answers are planted by
     title: `right` has what makes a function of the exercise's name; `wrong` and `never_ends` have that and words that
+    the hint must have, `never_ends` also lines of code on which each rank waits; `raises`, words that the failure or
     the hint must have."""
 
     right: dict = {}
     wrong: dict = {}
     never_ends: dict = {}
+    raises: dict = {}
+
+    def __init_subclass__(cls):
+        """Without answers of a kind, there is no test of them."""
+        for test, cases in (
+            ("test_another_right_way_passes", cls.right),
+            ("test_a_wrong_answer_is_rejected_with_its_hint", cls.wrong),
+            ("test_an_answer_that_raises_is_rejected_with_what_it_raised", cls.raises),
+            ("test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why", cls.never_ends),
+        ):
+            if not cases:
+                setattr(cls, test, None)
 
     def pytest_generate_tests(self, metafunc):
         known = [(name, at) for name in self.names for at in range(len(getattr(self.check, name).mistakes))]
@@ -79,6 +92,7 @@ class Verdicts:
                 for at, title in enumerate(self.never_ends)
             ],
             "known": known,
+            "raising": list(self.raises),
         }
         for argument, values in cases.items():
             if argument in metafunc.fixturenames:
@@ -108,13 +122,22 @@ class Verdicts:
         assert verdict.passed is False, verdict
         assert self.wrong[mistake][1] in verdict.hint, verdict
 
+    def test_an_answer_that_raises_is_rejected_with_what_it_raised(self, raising, team):
+        make, words = self.raises[raising]
+        answer = make()
+        verdict = soon(getattr(self.check, answer.__name__))(answer)
+        assert verdict.passed is False, verdict
+        assert words in f"{verdict.failed}\n{verdict.hint}", verdict
+        assert team.healthy, "fresh ranks are there for the next cell"
+
     def test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why(self, endless, team):
-        make, hint = self.never_ends[endless]
+        make, hint, *lines = self.never_ends[endless]
         answer = make()
         exercise = getattr(self.check, answer.__name__)
         verdict = soon(exercise)(answer)
         assert verdict.passed is False, verdict
         assert "is at" in verdict.failed, "it says on which line the ranks wait"
+        assert all(verdict.failed.count(line) == team.n for line in lines), verdict.failed
         assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"
 

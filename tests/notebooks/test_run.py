@@ -1,34 +1,26 @@
 """Every notebook, learner's and solution: a fresh kernel, no error, no process left behind."""
 
-import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
 
 import psutil
 import pytest
-from browser.test_browser import NAMES as IN_THE_BROWSER
 
 from workshop_lib.notebook import execute, generate
 from workshop_lib.ranks import processes
 
 STEMS = [source.stem for source in generate.sources()]
-# Where a browser is required, it runs the learner's version of most.
-THERE = IN_THE_BROWSER if os.environ.get("WORKSHOP_REQUIRE_BROWSER") == "1" else []
-
-
-def pairs() -> list[tuple[str, ...]]:
-    """All notebooks in twos, but never the two versions of one: they would write to the same files."""
-    learners = [f"{name}.ipynb" for name in STEMS if name not in THERE]
-    solutions = [f"solutions/{name}.ipynb" for name in STEMS]
-    for turned in range(len(solutions)):
-        names = learners + solutions[turned:] + solutions[:turned]
-        half = (len(names) + 1) // 2
-        found = [tuple(filter(None, pair)) for pair in zip_longest(names[:half], names[half:])]
-        if all(len({name.removeprefix("solutions/") for name in pair}) == len(pair) for pair in found):
-            return found
-    raise ValueError("no two notebooks that can run at the same time")
+# Two at a time, a long one with a short one: much of a notebook's time is waiting, for kernels and ranks to start and
+# to time out. In `make test` the learner's versions, quickly; in `make test-all` both, as on a learner's laptop.
+ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
+PAIRS = [tuple(dict.fromkeys(pair)) for pair in zip(ORDER[: (len(ORDER) + 1) // 2], reversed(ORDER), strict=False)]
+RUNS = [("quick", "", pair) for pair in PAIRS]
+RUNS += [
+    pytest.param("laptop", folder, pair, marks=pytest.mark.exhaustive)
+    for folder in ("", "solutions/")
+    for pair in PAIRS
+]
 
 
 MARK = "WORKSHOP_TEST_NOTEBOOK"
@@ -56,19 +48,18 @@ def left_after(mark: str, seconds: float) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("names", pairs(), ids=" and ".join)
-def test_runs_from_a_fresh_kernel_and_leaves_nothing(names):
-    """Two at a time: much of a notebook's time is waiting, for kernels and ranks to start and to time out."""
-    if any("horovod" in name for name in names):
+@pytest.mark.parametrize(("profile", "version", "stems"), RUNS)
+def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stems):
+    if any("horovod" in stem for stem in stems):
         pytest.importorskip("horovod", reason="Horovod is not installed")
-    with ThreadPoolExecutor(len(names)) as pool:
-        for _ in pool.map(run, names):
+    with ThreadPoolExecutor(len(stems)) as pool:
+        for _ in pool.map(lambda stem: run(f"{version}{stem}.ipynb", profile), stems):
             pass
 
 
-def run(name: str) -> None:
+def run(name: str, profile: str) -> None:
     mark = uuid.uuid4().hex
-    env = {"WORKSHOP_PROFILE": "quick", MARK: mark}
+    env = {"WORKSHOP_PROFILE": profile, MARK: mark}
     path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
     outcome = execute.run_notebook(path, output, cell_timeout_s=180, env=env)
     left = left_after(mark, 10)

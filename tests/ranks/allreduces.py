@@ -1,6 +1,6 @@
 """Run on every rank: each hand-written allreduce on the first 2, 3, ... ranks, counted.
 
-allreduces.py FILE    rank 0 writes [[algorithm, ranks, elements, facts by rank, rounds], ...] as JSON
+allreduces.py FILE    rank 0 writes [[algorithm, ranks, elements, outcomes by rank, rounds], ...] as JSON
 """
 
 import json
@@ -16,7 +16,7 @@ from workshop_lib.comm.counting import CountingComm, rounds
 WORLD = MPI.COMM_WORLD
 
 
-def facts_of(comm, algorithm: str, n: int) -> tuple[dict, list]:
+def outcome_of(comm, algorithm: str, n: int) -> tuple[dict, list]:
     """What this rank got and sent, and its log."""
     counting = CountingComm(comm)
     exact = (100 ** (comm.rank % 4) * (1 + np.arange(n))).astype(np.int64)
@@ -45,7 +45,7 @@ for size in range(1, WORLD.size + 1):
     if WORLD.rank < size:
         for algorithm in ALGORITHMS:
             for n in (2520, 37, 3):  # divides by 1 to 10 ranks; does not; fewer values than ranks
-                found, log = facts_of(comm, algorithm, n)
+                found, log = outcome_of(comm, algorithm, n)
                 results.append([algorithm, size, n, comm.gather(found), rounds(comm.allgather(log))])
     comm.Free()
     WORLD.Barrier()

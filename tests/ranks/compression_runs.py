@@ -1,12 +1,6 @@
-"""Run on every rank: DDP with each way of compressing gradients.
-
-compression_runs.py FILE    rank 0 writes what each rank found, {name: [value by rank]}, as JSON
-"""
+"""Run on every rank: DDP with each way of compressing gradients."""
 
 import itertools
-import json
-import sys
-from pathlib import Path
 
 import torch
 from mpi4py import MPI
@@ -21,8 +15,6 @@ from workshop_lib.training import rendezvous, world
 
 COMM = MPI.COMM_WORLD
 STEPS = 15
-torch.set_num_threads(1)
-rendezvous.join_process_group(world.detect(), torch.device("cpu"))
 
 
 def network():
@@ -164,17 +156,26 @@ def untouched_outside():
     return before == (torch.distributed.all_reduce, torch.distributed.all_gather)
 
 
-found = {
-    "everything sent": everything_sent(),
-    "feedback": conserved(True),
-    "no feedback": conserved(False),
-    "one step": one_step_on_this_rank(),
-    "trained": trained(),
-    "on MNIST": on_mnist(),
-    "untouched": untouched_outside(),
-    "shapes": [list(p.shape) for p in network().parameters()],
-}
-gathered = COMM.gather(found)
-if COMM.rank == 0:
-    by_case = {name: [of_rank[name] for of_rank in gathered] for name in found}
-    Path(sys.argv[1]).write_text(json.dumps(by_case))
+def join():
+    torch.set_num_threads(1)
+    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+
+
+def outcomes_on_mnist():
+    join()
+    return {"accuracy": COMM.gather(on_mnist())}
+
+
+def outcomes():
+    """{case: [outcome by rank]} on the first rank."""
+    join()
+    found = {
+        "everything sent": everything_sent(),
+        "feedback": conserved(True),
+        "no feedback": conserved(False),
+        "one step": one_step_on_this_rank(),
+        "trained": trained(),
+        "untouched": untouched_outside(),
+        "shapes": [list(p.shape) for p in network().parameters()],
+    }
+    return {name: COMM.gather(value) for name, value in found.items()}

@@ -1,19 +1,12 @@
-"""Run on every rank: each way to get rows of a file on the first 1, 2, ... ranks, counted.
-
-feeding_runs.py FOLDER    rank 0 writes FOLDER/found.json: {ranks: {"rows": of `measure`, "owners": ...}}
-"""
-
-import json
-import sys
-from pathlib import Path
+"""Run on every rank: each way to get rows of a file on the first 1, 2, ... ranks, counted."""
 
 import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.comm import feeding
+from workshop_lib.errors import WorkshopError
 
 WORLD = MPI.COMM_WORLD
-FOLDER = Path(sys.argv[1])
 ROWS, ROW_BYTES, HEADER = 6_001, 784, feeding.IDX_HEADER_BYTES  # no multiple of 2 or 3
 
 
@@ -26,39 +19,40 @@ def refused(call) -> str:
     """The first line of the error, if there is one."""
     try:
         call()
-    except (OSError, ValueError, RuntimeError) as error:
+    except WorkshopError as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-path = FOLDER / "images.idx"
-if WORLD.rank == 0:
-    images = np.random.default_rng(1).integers(0, 256, (ROWS, 28, 28), np.uint8)
-    images.reshape(ROWS, -1)[:, :4] = np.arange(ROWS, dtype="<u4").reshape(-1, 1).view(np.uint8)
-    feeding.write_idx(path, images)
-WORLD.Barrier()
-
-found = {}
-for size in range(1, WORLD.size + 1):
-    comm = WORLD.Split(0 if WORLD.rank < size else 1)
-    if WORLD.rank < size:
-        parts = feeding.parts_of(ROWS, ROW_BYTES, HEADER, size)
-        no_file = refused(lambda comm=comm, parts=parts: feeding.own_file(comm, path, parts))
-        feeding.cut_files(comm, path, parts)
-        short = [(offset + ROW_BYTES, nbytes) for offset, nbytes in parts]
-        short = refused(lambda comm=comm, short=short: feeding.collective_read(comm, path, short))
-        rows_of = {name: first_pixels(way(comm, path, parts)[0]) for name, way in feeding.WAYS.items()}
-
-        def swapped(comm, path, parts):
-            return feeding.own_part(comm, path, parts[::-1])
-
-        of_rank = {"rows_of": rows_of, "no_file": no_file, "short": short}
-        of_rank["swapped"] = refused(
-            lambda comm=comm, parts=parts: feeding.measure(comm, path, parts, 1, {"swapped": swapped})
-        )
-        rows = feeding.measure(comm, path, parts, repeats=2)
-        found[size] = {"rows": rows, "of_ranks": comm.gather(of_rank)}
-    comm.Free()
+def outcomes(folder):
+    """{ranks: {"rows": those of `measure`, "of_ranks": what each got and was refused}}"""
+    path = folder / "images.idx"
+    if WORLD.rank == 0:
+        images = np.random.default_rng(1).integers(0, 256, (ROWS, 28, 28), np.uint8)
+        images.reshape(ROWS, -1)[:, :4] = np.arange(ROWS, dtype="<u4").reshape(-1, 1).view(np.uint8)
+        feeding.write_idx(path, images)
     WORLD.Barrier()
-if WORLD.rank == 0:
-    (FOLDER / "found.json").write_text(json.dumps(found))
+
+    found = {}
+    for size in range(1, WORLD.size + 1):
+        comm = WORLD.Split(0 if WORLD.rank < size else 1)
+        if WORLD.rank < size:
+            parts = feeding.parts_of(ROWS, ROW_BYTES, HEADER, size)
+            no_file = refused(lambda comm=comm, parts=parts: feeding.own_file(comm, path, parts))
+            feeding.cut_files(comm, path, parts)
+            short = [(offset + ROW_BYTES, nbytes) for offset, nbytes in parts]
+            short = refused(lambda comm=comm, short=short: feeding.collective_read(comm, path, short))
+            rows_of = {name: first_pixels(way(comm, path, parts)[0]) for name, way in feeding.WAYS.items()}
+
+            def swapped(comm, path, parts):
+                return feeding.own_part(comm, path, parts[::-1])
+
+            of_rank = {"rows_of": rows_of, "no_file": no_file, "short": short}
+            of_rank["swapped"] = refused(
+                lambda comm=comm, parts=parts: feeding.measure(comm, path, parts, 1, {"swapped": swapped})
+            )
+            rows = feeding.measure(comm, path, parts, repeats=2)
+            found[size] = {"rows": rows, "of_ranks": comm.gather(of_rank)}
+        comm.Free()
+        WORLD.Barrier()
+    return found

@@ -1,11 +1,12 @@
 """Runs for the equivalence ladder, and how two ends of it are compared."""
 
 import numpy as np
+import pytest
 
 from workshop_lib.data import mnist
-from workshop_lib.training import ladder
+from workshop_lib.training import equivalence
 
-GLOBAL_BATCH = 128
+GLOBAL_BATCH = 64
 STEPS = 50
 # The learning rate of a default run on two ranks: 234 warm-up steps, of which these are 50.
 WARM_UP = {"warmup_epochs": 234 / 25, "epochs": 20}
@@ -14,7 +15,12 @@ WARM_UP = {"warmup_epochs": 234 / 25, "epochs": 20}
 SAMPLES = {"even": 25 * GLOBAL_BATCH, "ragged": 24 * GLOBAL_BATCH + 3}
 
 
-TEST_SAMPLES = 1002  # 501 on each of two ranks, 250 or 251 on each of four
+def cases(every, quick):
+    """Parameters for a test: all, of which those that are not `quick(*case)` are left out of `make test`."""
+    return [case if quick(*case) else pytest.param(*case, marks=pytest.mark.exhaustive) for case in every]
+
+
+TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four
 
 
 def write_small_mnist(folder):
@@ -29,8 +35,8 @@ def write_small_mnist(folder):
             (folder / name).write_bytes(header + array.tobytes())
 
 
-def ladder_run(folder, network, case, ranks, backend, **more):
-    name = f"{network}-{case}-{backend}-{ranks}"
+def ladder_run(folder, network, case, ranks, backend, prefix="", **more):
+    name = f"{prefix}{network}-{case}-{backend}-{ranks}"
     options = {
         "backend": "mpi" if backend == "base" else backend,
         "batch_size": GLOBAL_BATCH // ranks,
@@ -53,4 +59,4 @@ def agreed_record(outcomes, name):
 
 
 def weights(folder, name):
-    return ladder.weights(folder / f"{name}.pt")
+    return equivalence.weights(folder / f"{name}.pt")

@@ -1,24 +1,31 @@
 """A run that was interrupted and continued ends as if nothing had happened, bit for bit."""
 
 import pytest
-from ranks.launching import run_training
+
+from workshop_lib.training.backends import available
+
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 STEPS_PER_EPOCH = 24
+# Their optimizers' states are Keras's, a count of steps among them.
+IN_TENSORFLOW = [name for name in ("horovod-tf", "horovod-keras") if name in available()]
+INTERRUPTED = [(backend, "stop") for backend in IN_TENSORFLOW]
+INTERRUPTED += [(backend, interruption) for backend in ("mpi", "ddp") for interruption in ("epoch", "stop")]
 
 
 def named_run(folder, backend, name, file, **more):
     options = {
         "backend": backend,
-        "train_samples": STEPS_PER_EPOCH * 128 - 5,  # the last global batch is ragged
-        "checkpoint": str(folder / f"{backend}-{file}.pt"),
+        "train_samples": STEPS_PER_EPOCH * 64 - 5,  # the last global batch is ragged
+        "batch_size": 32,  # on each of two ranks
+        "data_dir": str(folder),
+        "checkpoint": str(folder / f"resumed-{backend}-{file}.pt"),
     }
     extra = {key: more.pop(key) for key in ("stop_after",) if key in more}
-    return {"name": f"{backend}-{name}", "options": options | more} | extra
+    return {"name": f"resume-{backend}-{name}", "options": options | more} | extra
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("resume")
+def trainings(folder):
     runs = []
     for backend in ("mpi", "ddp"):
         runs += [
@@ -30,7 +37,14 @@ def outcomes(tmp_path_factory):
             named_run(folder, backend, "other-seed", "stop", resume=True, seed=7),
             named_run(folder, backend, "no-file", "nothing", resume=True),
         ]
-    return run_training(folder, runs, 2)
+    for backend in IN_TENSORFLOW:
+        adam = {"optimizer": "adam", "lr": 0.001}
+        runs += [
+            named_run(folder, backend, "whole", "whole", **adam),
+            named_run(folder, backend, "stop-first", "stop", stop_after=STEPS_PER_EPOCH + 8, **adam),
+            named_run(folder, backend, "stop-second", "stop", resume=True, **adam),
+        ]
+    return {2: runs}
 
 
 def without_times(rows):
@@ -38,12 +52,12 @@ def without_times(rows):
     return [{key: value for key, value in row.items() if key not in times} for row in rows]
 
 
-@pytest.mark.parametrize("backend", ["mpi", "ddp"])
-@pytest.mark.parametrize("interruption", ["epoch", "stop"])
-def test_resumed_run_equals_the_uninterrupted(outcomes, backend, interruption):
-    whole = outcomes[f"{backend}-whole"][0]["record"]
-    first = outcomes[f"{backend}-{interruption}-first"][0]["record"]
-    second = outcomes[f"{backend}-{interruption}-second"][0]["record"]
+@pytest.mark.parametrize(("backend", "interruption"), INTERRUPTED)
+def test_resumed_run_equals_the_uninterrupted(trained, backend, interruption):
+    outcomes = trained.outcomes
+    whole = outcomes[f"resume-{backend}-whole"][0]["record"]
+    first = outcomes[f"resume-{backend}-{interruption}-first"][0]["record"]
+    second = outcomes[f"resume-{backend}-{interruption}-second"][0]["record"]
     assert first["weights_sha256"] != whole["weights_sha256"]
     assert len(first["epochs"]) == 1
     assert second["weights_sha256"] == whole["weights_sha256"]
@@ -51,15 +65,17 @@ def test_resumed_run_equals_the_uninterrupted(outcomes, backend, interruption):
 
 
 @pytest.mark.parametrize("backend", ["mpi", "ddp"])
-def test_stop_asked_on_one_rank_stops_all(outcomes, backend):
-    for rank in outcomes[f"{backend}-stop-first"]:
+def test_stop_asked_on_one_rank_stops_all(trained, backend):
+    outcomes = trained.outcomes
+    for rank in outcomes[f"resume-{backend}-stop-first"]:
         assert rank["record"]["stopped"] is True
-    assert outcomes[f"{backend}-stop-second"][0]["record"]["stopped"] is False
+    assert outcomes[f"resume-{backend}-stop-second"][0]["record"]["stopped"] is False
 
 
 @pytest.mark.parametrize("backend", ["mpi", "ddp"])
-def test_wrong_checkpoint_is_refused_on_every_rank(outcomes, backend):
-    for rank in outcomes[f"{backend}-other-seed"]:
+def test_wrong_checkpoint_is_refused_on_every_rank(trained, backend):
+    outcomes = trained.outcomes
+    for rank in outcomes[f"resume-{backend}-other-seed"]:
         assert "written with seed 1 (now 7)" in rank["error"]
-    for rank in outcomes[f"{backend}-no-file"]:
+    for rank in outcomes[f"resume-{backend}-no-file"]:
         assert "no checkpoint to resume from" in rank["error"]

@@ -18,9 +18,13 @@ SMALL = ("--train-samples", "1280", "--epochs", "1")
 def workshop(*arguments, launcher=(), limit_s=120, **environment):
     return subprocess.run(
         [*launcher, sys.executable, "-m", "workshop_lib", *arguments],
-        cwd=ROOT, env=os.environ | mpi.environment() | environment, text=True, timeout=limit_s,
-        stdin=subprocess.DEVNULL, capture_output=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | mpi.environment() | environment,
+        text=True,
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
 
 
 def says(ran, *words):
@@ -75,14 +79,14 @@ def test_the_result_of_one_rank_stands_on_a_line_of_its_own(tmp_path):
     assert [line for line in ran.stdout.splitlines() if line.startswith("mpi, 1 rank: ")]
 
 
-@pytest.mark.parametrize("network", ["workshop", "classic"])
+@pytest.mark.parametrize("network", ["workshop", pytest.param("classic", marks=pytest.mark.exhaustive)])
 def test_ddp_trains_without_a_warning(network):
     ran = workshop("train", "--ranks", "2", "--backend", "ddp", "--network", network, *SMALL)
     assert ran.returncode == 0, ran.stderr
     assert "Warning" not in ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("ranks", [(), ("--ranks", "2")])
+@pytest.mark.parametrize("ranks", [(), pytest.param(("--ranks", "2"), marks=pytest.mark.exhaustive)])
 def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
     out = tmp_path / "runs.jsonl"
     ran = workshop("train", "--lr", "1e6", "--out", str(out), *SMALL, *ranks)
@@ -107,8 +111,12 @@ def test_sweep_and_plot(tmp_path):
     write_small_mnist(tmp_path / "mnist")
     sizes = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "2", "--zero-stages", "1,3")
     backends = ("--backends", "mpi,ddp,deepspeed")  # all of them in one process: test_in_turn
-    ran = workshop("sweep", "--ranks", "1,2", "--out", str(out), *backends, *sizes, limit_s=250)
+    ran = workshop("sweep", "--ranks", "1,2", "--brief", "--out", str(out), *backends, *sizes, limit_s=250)
     assert ran.returncode == 0, ran.stderr
+    results = [line for line in ran.stdout.splitlines() if "; run " in line]
+    assert [line.split("; run ")[1][:6] for line in results] == [f"{number} of 8" for number in range(1, 9)]
+    assert all(line.endswith(" left") for line in results[:-1]) and results[-1].endswith("run 8 of 8")
+    assert "epoch 1" not in ran.stdout and "\r" not in ran.stdout
     runs = records.read(out)
     names = ["mpi", "ddp", "deepspeed-1", "deepspeed-3"]
     assert [records.name_of(run["what"]) for run in runs] == 2 * names
@@ -143,16 +151,20 @@ def test_sweep_and_plot_of_emulated_workers(tmp_path):
 def test_one_failing_rank_under_mpiexec_ends_them_all():
     program = (
         "import sys; from mpi4py import MPI\n"
-        "from workshop_lib import cli; from workshop_lib.training.learners.pytorch import TorchLearner\n"
+        "from workshop_lib import cli; from workshop_lib.training.backends.pytorch import TorchLearner\n"
         "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
-        "if MPI.COMM_WORLD.rank == 1: TorchLearner.train_step = broken\n"
+        "if MPI.COMM_WORLD.rank == 1: TorchLearner.step = broken\n"
         "sys.argv = ['workshop', 'train', '--train-samples', '1280']; cli.main()"
     )
     started = time.monotonic()
     ran = subprocess.run(
         [*mpi.mpiexec(), "-n", "2", sys.executable, "-c", program],
-        cwd=ROOT, env=os.environ | mpi.environment(), text=True, timeout=60, capture_output=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | mpi.environment(),
+        text=True,
+        timeout=60,
+        capture_output=True,
+    )
     assert ran.returncode != 0
     assert "ZeroDivisionError" in ran.stderr and "on rank 1" in ran.stderr
     assert time.monotonic() - started < 30
@@ -166,9 +178,18 @@ def test_deepspeed_starts_without_a_compiler(tmp_path):
         (shims / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {called}\nexit 1\n')
         (shims / name).chmod(0o755)
     ran = workshop(
-        "train", "--ranks", "2", "--backend", "deepspeed", "--zero-stage", "3", "--max-steps", "1",
-        PATH=f"{shims}:{os.environ['PATH']}", TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
-    )  # fmt: skip
+        "train",
+        "--ranks",
+        "2",
+        "--backend",
+        "deepspeed",
+        "--zero-stage",
+        "3",
+        "--max-steps",
+        "1",
+        PATH=f"{shims}:{os.environ['PATH']}",
+        TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
+    )
     assert ran.returncode == 0, ran.stderr
     assert not called.exists(), called.read_text()
     assert not (tmp_path / "extensions").exists()

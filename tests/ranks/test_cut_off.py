@@ -47,7 +47,13 @@ def test_a_second_press_of_the_stop_button(team):
     is_given_up(team)
 
 
-@pytest.mark.parametrize("where", ["_follow", "_raise_failed", "_still_in_step"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "_follow",
+        *(pytest.param(moment, marks=pytest.mark.exhaustive) for moment in ("_raise_failed", "_still_in_step")),
+    ],
+)
 def test_an_interrupt_at_any_other_moment(team, where, monkeypatch):
     def pressed(*_):
         raise KeyboardInterrupt

@@ -1,10 +1,11 @@
 """Emulated workers: the arithmetic of N ranks on fewer or more, equal to N real ranks up to rounding."""
 
 import pytest
-from ranks.ladder import SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
-from ranks.launching import run_training
+from ranks.ladder import SAMPLES, agreed_record, cases, ladder_run, weights
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
+
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 WORKERS = (2, 4, 8)
 EMULATED = [(2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (8, 2), (2, 4)]  # workers, ranks
@@ -23,22 +24,24 @@ def run_of(folder, kind, workers, ranks):
     return run
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def trainings(folder):
     """The ragged run on N real ranks, and on others that emulate them."""
-    folder = tmp_path_factory.mktemp("emulate")
-    write_small_mnist(folder)
-    found = {}
-    for ranks in (1, *WORKERS):
-        pairs = [pair for pair in [*((n, n) for n in (1, *WORKERS)), *EMULATED] if pair[1] == ranks]
-        found |= run_training(folder, [run_of(folder, kind, *pair) for kind in KINDS for pair in pairs], ranks)
-    return folder, found
+    pairs = [*((n, n) for n in (1, *WORKERS)), *EMULATED]
+    return {
+        ranks: [
+            run_of(folder, kind, *pair) | {"exhaustive": pair[0] == 8 and pair != (8, 1)}
+            for kind in KINDS
+            for pair in pairs
+            if pair[1] == ranks
+        ]
+        for ranks in (1, *WORKERS)
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("workers", "ranks"), EMULATED)
-def test_equal_to_as_many_real_ranks(outcomes, workers, ranks, kind):
-    folder, found = outcomes
+@pytest.mark.parametrize(("workers", "ranks"), cases(EMULATED, lambda workers, ranks: workers < 8))
+def test_equal_to_as_many_real_ranks(trained, workers, ranks, kind):
+    folder, found = trained
     emulated, real = f"{kind}-{workers}-on-{ranks}", f"{kind}-{workers}-on-{workers}"
     records = [agreed_record(found, name) for name in (emulated, real)]
     difference = largest_relative_difference(weights(folder, emulated), weights(folder, real))
@@ -51,7 +54,7 @@ def test_equal_to_as_many_real_ranks(outcomes, workers, ranks, kind):
         assert emulated_row["train_loss"] == pytest.approx(row["train_loss"], rel=1e-4)
 
 
-def test_the_learning_rate_is_that_of_as_many_workers(outcomes):
-    _, found = outcomes
+def test_the_learning_rate_is_that_of_as_many_workers(trained):
+    _, found = trained
     rates = [found[f"smooth-{n}-on-1"][0]["record"]["epochs"][-1]["lr"] for n in (2, 4, 8)]
     assert rates == pytest.approx([rates[0], 2 * rates[0], 4 * rates[0]])

@@ -3,19 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from ranks.ladder import write_small_mnist
 
 from workshop_lib import ranks
 from workshop_lib.training.backends import available
-from workshop_lib.training.ladder import CONSTANT_LR
+from workshop_lib.training.equivalence import CONSTANT_LR
 from workshop_lib.training.options import TrainOptions
 
 STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}
 
 
 @pytest.mark.timeout(600)
-def test_any_backend_after_any_other_and_in_either_precision():
-    runs = [TrainOptions(backend=name, **STEPS) for name in available()]
-    runs += [TrainOptions(backend="deepspeed", zero_stage=stage, **STEPS) for stage in (3, 0, 1)]
+def test_any_backend_after_any_other_and_in_either_precision(tmp_path):
+    write_small_mnist(tmp_path)
+    steps = STEPS | {"data_dir": str(tmp_path)}  # with few test samples
+    runs = [TrainOptions(backend=name, **steps) for name in available()]
+    runs += [TrainOptions(backend="deepspeed", zero_stage=stage, **steps) for stage in (3, 0, 1)]
     try:
         team = ranks.start(2)
         pids = [about["pid"] for about in team.about()]

@@ -12,37 +12,36 @@ another rung to the other: a jump that later steps carry on. It happens now and 
 millions of windows of a run; in float64 it is a billion times rarer.
 """
 
-import pytest
-from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, ladder_run, weights, write_small_mnist
-from ranks.launching import run_training
+import itertools
 
-from workshop_lib.training.ladder import largest_relative_difference
+import pytest
+from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, cases, ladder_run, weights
+
+from workshop_lib.training.equivalence import largest_relative_difference
+
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
+RUNGS = ("mpi-2", "ddp-2", "mpi-4", "ddp-4")
+CASES = cases(itertools.product(SAMPLES, RUNGS), lambda case, rung: case == "ragged" or rung.endswith("2"))
 
 
-@pytest.fixture(scope="module")
-def rungs(tmp_path_factory):
-    """Outcomes of all runs, and the folder with their weights."""
-    folder = tmp_path_factory.mktemp("ladder")
-    write_small_mnist(folder)
-    outcomes = {}
-    for ranks, names in ((1, ["base"]), (2, ["mpi", "ddp"]), (4, ["mpi", "ddp"])):
-        runs = [
-            ladder_run(folder, network, case, ranks, name)
+def trainings(folder):
+    return {
+        ranks: [
+            ladder_run(folder, network, case, ranks, name) | {"exhaustive": (ranks, case) == (4, "even")}
             for network in TOLERANCE
             for case in SAMPLES
             for name in names
         ]
-        outcomes |= run_training(folder, runs, ranks)
-    return folder, outcomes
+        for ranks, names in ((1, ["base"]), (2, ["mpi", "ddp"]), (4, ["mpi", "ddp"]))
+    }
 
 
 @pytest.mark.parametrize("network", list(TOLERANCE))
-@pytest.mark.parametrize("case", list(SAMPLES))
-@pytest.mark.parametrize("rung", ["mpi-2", "ddp-2", "mpi-4", "ddp-4"])
-def test_same_weights_as_one_process(rungs, network, case, rung):
-    folder, outcomes = rungs
+@pytest.mark.parametrize(("case", "rung"), CASES)
+def test_same_weights_as_one_process(trained, network, case, rung):
+    folder, outcomes = trained
     assert not any("error" in rank for rank in outcomes[f"{network}-{case}-{rung}"])
     difference = largest_relative_difference(
         weights(folder, f"{network}-{case}-{rung}"), weights(folder, f"{network}-{case}-base-1")
@@ -52,10 +51,9 @@ def test_same_weights_as_one_process(rungs, network, case, rung):
 
 
 @pytest.mark.parametrize("network", list(TOLERANCE))
-@pytest.mark.parametrize("case", list(SAMPLES))
-@pytest.mark.parametrize("rung", ["mpi-2", "ddp-2", "mpi-4", "ddp-4"])
-def test_same_metrics_and_record_on_every_rank(rungs, network, case, rung):
-    _, outcomes = rungs
+@pytest.mark.parametrize(("case", "rung"), CASES)
+def test_same_metrics_and_record_on_every_rank(trained, network, case, rung):
+    _, outcomes = trained
     found = agreed_record(outcomes, f"{network}-{case}-{rung}")
     expected = outcomes[f"{network}-{case}-base-1"][0]["record"]["epochs"]
     assert len(found["epochs"]) == len(expected) == 2

@@ -1,10 +1,11 @@
 """The large-batch optimizers with every PyTorch backend: two ranks against one process, after some steps."""
 
 import pytest
-from ranks.ladder import agreed_record, ladder_run, weights, write_small_mnist
-from ranks.launching import run_training
+from ranks.ladder import agreed_record, ladder_run, weights
 
-from workshop_lib.training.ladder import largest_relative_difference
+from workshop_lib.training.equivalence import largest_relative_difference
+
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 STEPS = 28  # over the end of an epoch, whose last batch is ragged
 OPTIMIZERS = {
@@ -27,19 +28,15 @@ def run_of(folder, backend, optimizer, ranks):
     return run
 
 
-@pytest.fixture(scope="module")
-def rungs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("optimizers")
-    write_small_mnist(folder)
-    found = run_training(folder, [run_of(folder, "base", name, 1) for name in OPTIMIZERS], 1)
-    runs = [run_of(folder, backend, name, 2) for backend in BACKENDS for name in OPTIMIZERS]
-    return folder, found | run_training(folder, runs, 2)
+def trainings(folder):
+    runs = {1: [run_of(folder, "base", name, 1) for name in OPTIMIZERS]}
+    return runs | {2: [run_of(folder, backend, name, 2) for backend in BACKENDS for name in OPTIMIZERS]}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_same_weights_as_one_process(rungs, backend, optimizer):
-    folder, outcomes = rungs
+def test_same_weights_as_one_process(trained, backend, optimizer):
+    folder, outcomes = trained
     agreed_record(outcomes, f"{backend}-{optimizer}")
     ends = [weights(folder, f"{name}-{optimizer}") for name in (backend, "base")]
     difference = largest_relative_difference(*ends)
@@ -47,8 +44,8 @@ def test_same_weights_as_one_process(rungs, backend, optimizer):
     assert difference < WITHIN[optimizer]
 
 
-def test_the_optimizers_differ(rungs):
-    folder, _ = rungs
+def test_the_optimizers_differ(trained):
+    folder, _ = trained
     ends = [weights(folder, f"base-{name}") for name in OPTIMIZERS]
     for index, one in enumerate(ends):
         for other in ends[:index]:

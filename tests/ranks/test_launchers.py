@@ -53,6 +53,7 @@ def test_torchrun(tmp_path, under_mpiexec):
     assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
 
 
+@pytest.mark.exhaustive
 def test_mpi_under_torchrun_says_what_to_do(tmp_path):
     runs = runs_file(tmp_path, "mpi")
     command = [*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, tmp_path]

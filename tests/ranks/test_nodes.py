@@ -103,8 +103,13 @@ def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path):
     }
     ran = subprocess.run(
         [*hosts.command("wspbs1"), sys.executable, "-c", textwrap.dedent(PROGRAM)],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+    )
     assert ran.returncode == 0, ran.stderr
     assert re.search(r'"meet": \[\["wspbs1", 2, 0, 1\], \["wspbs2", 2, 0, 1\]\], "found": [2-9]', ran.stdout)
     assert "rank 1 on wspbs2 was killed by SIGKILL" in ran.stdout

@@ -33,24 +33,24 @@ class Delay:
 
 def train_with_delay(options, late_rank):
     from workshop_lib.ranks.engine import Publisher
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Delay(late_rank), Publisher()])
 
 
 class Kept(TextView):
-    """The text view; keeps every stamp that came, by rank and step."""
+    """The text view; keeps every step's trace that came, by rank and step."""
 
     last: "Kept"
 
     def __init__(self, n):
         super().__init__(n)
-        Kept.last, self.stamps = self, [{} for _ in range(n)]
+        Kept.last, self.traces = self, [{} for _ in range(n)]
 
     def update(self, data, elapsed_s, running):
         super().update(data, elapsed_s, running)
-        for kept, published in zip(self.stamps, data, strict=True):
-            kept.update({stamp[0]: stamp for stamp in published.get("stamps", ())})
+        for kept, published in zip(self.traces, data, strict=True):
+            kept.update({step[0]: step for step in published.get("trace", ())})
 
 
 def train(n, late_rank=None, **options):
@@ -71,11 +71,11 @@ def _stop():
 
 def waits_ms(view):
     """The median wait in a step, by rank."""
-    steps = sorted(set.intersection(*map(set, view.stamps)))
-    assert len(steps) > STEPS / 2, "most steps' stamps have come"
+    steps = sorted(set.intersection(*map(set, view.traces)))
+    assert len(steps) > STEPS / 2, "most steps' traces have come"
     waits = []
     for step in steps:
-        pieces = timeline([[kept[step]] for kept in view.stamps]).pieces
+        pieces = timeline([[kept[step]] for kept in view.traces]).pieces
         waits.append([sum(p.end_s - p.start_s for p in row if p.kind == WAITING) for row in pieces])
     return [1000 * statistics.median(of_rank) for of_rank in zip(*waits, strict=True)]
 
@@ -87,7 +87,7 @@ def test_the_others_wait_for_a_planted_slow_rank():
     assert late < 2.0
 
 
-@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_the_curve_adds_up_to_the_record(n):
     record, view = train(n)
     # The second epoch's end may come too late: messages and results take different ways.
@@ -96,8 +96,8 @@ def test_the_curve_adds_up_to_the_record(n):
     assert samples == STEPS * 64 * n
     assert loss / samples == pytest.approx(record["epochs"][0]["train_loss"])
     assert correct / samples == pytest.approx(record["epochs"][0]["train_accuracy"])
-    recent = timeline(view.progress.stamps)
-    assert recent.meetings_known and len(recent.steps) > STEPS / 2
+    recent = timeline(view.progress.trace)
+    assert recent.collectives_known and len(recent.steps) > STEPS / 2
     for shares in recent.shares():
         assert list(shares) == list(KINDS)
         assert sum(shares.values()) == pytest.approx(1.0)
@@ -106,5 +106,5 @@ def test_the_curve_adds_up_to_the_record(n):
 def test_ddp_does_not_pretend_to_know_its_communication():
     _, view = train(2, backend="ddp")
     assert view.progress.curve
-    assert not timeline(view.progress.stamps).meetings_known
+    assert not timeline(view.progress.trace).collectives_known
     assert view.progress.shares() == []

@@ -50,8 +50,11 @@ def program(hosts, tmp_path_factory):
     process = subprocess.Popen(
         [*hosts.command("wshost1"), sys.executable, PROGRAM],
         env=os.environ | settings | {"PYTHONPATH": str(ROOT)},
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     yield process
     process.stdin.close()
     try:
@@ -88,5 +91,7 @@ def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
     assert slow["step_s"] > 0.9 * least_s, "in each step all gradients have to pass"
     assert slow["step_s"] > slow["communication_s"] > fast["communication_s"]
     assert slow["step_s"] > fast["step_s"]
-    print(f"step {1000 * fast['step_s']:.0f} ms, with {SLOW_BITS_PER_S / 1e6:.0f} Mbit/s "
-          f"{1000 * slow['step_s']:.0f} ms, of which the gradients need {1000 * least_s:.0f} ms")  # fmt: skip
+    print(
+        f"step {1000 * fast['step_s']:.0f} ms, with {SLOW_BITS_PER_S / 1e6:.0f} Mbit/s "
+        f"{1000 * slow['step_s']:.0f} ms, of which the gradients need {1000 * least_s:.0f} ms"
+    )

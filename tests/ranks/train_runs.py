@@ -3,13 +3,14 @@
     train_runs.py FOLDER    reads FOLDER/runs.json, a list of {"name", "options", ...}, and
                             writes FOLDER/<name>.<rank>.json with the record or the error
 
-A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend
-object ("base"), or a step to stop at.
+A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend object ("base"), a step
+to stop at, or a checkpoint to continue from a copy of ("copy_of").
 """
 
 import contextlib
 import dataclasses
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.training import loop, world
-from workshop_lib.training.backends import mpi
-from workshop_lib.training.backends.base import Backend
-from workshop_lib.training.learners import pytorch
+from workshop_lib.training import trainer, world
+from workshop_lib.training.backends import mpi, pytorch
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 
 
@@ -101,7 +101,7 @@ def pad_test_rows(load):
 def report_own_shard(over_ranks):
     def rank_alone(what, sums, total, backend):
         if what == "test":
-            backend = Backend(world.World(0, 1, 0, "single"), backend.device)
+            backend = TorchBackend(world.World(0, 1, 0, "single"), backend.device)
         return over_ranks(what, sums, total, backend)
 
     return rank_alone
@@ -114,11 +114,11 @@ MISTAKES = {
         (mpi.Mpi, "average_gradients", lambda _: average_parameters),
     ],
     "divide_again": [(mpi.Mpi, "average_gradients", divide_again)],
-    "shard_by_local_rank": [(loop.shard, "epoch_batches", shard_by_local_rank)],
-    "never_shard": [(loop.shard, "epoch_batches", never_shard)],
+    "shard_by_local_rank": [(trainer.shard, "epoch_batches", shard_by_local_rank)],
+    "never_shard": [(trainer.shard, "epoch_batches", never_shard)],
     "loss_mean_divided_again": [(pytorch, "metric_sums", loss_mean_divided_again)],
-    "pad_test_rows": [(loop.mnist, "load", pad_test_rows)],
-    "report_own_shard": [(loop.metrics, "over_ranks", report_own_shard)],
+    "pad_test_rows": [(trainer.mnist, "load", pad_test_rows)],
+    "report_own_shard": [(trainer.record, "over_ranks", report_own_shard)],
 }
 
 
@@ -155,13 +155,12 @@ def stock_keras():
     """Horovod's own optimizer for Keras, whose averaging Keras 3 does not call. It has no list of its
     variables, so nothing is broadcast; all ranks start from one seed."""
     import horovod.tensorflow.keras as stock
-    import keras
 
     from workshop_lib.training.backends import keras3
 
     return [
         (keras3, "DistributedOptimizer", lambda _: stock.DistributedOptimizer),
-        (keras3, "BroadcastVariables", lambda _: keras.callbacks.Callback),
+        (keras3, "broadcast_model", lambda _: lambda model: None),
     ]
 
 
@@ -186,7 +185,9 @@ def changed(changes):
 def run(spec, here):
     backend = None
     if spec.get("backend_object") == "base":
-        backend = Backend(here, torch.device("cpu"))
+        backend = TorchBackend(here, torch.device("cpu"))
+    if "copy_of" in spec and here.rank == 0:  # which reads it for all ranks
+        shutil.copy(spec["copy_of"], spec["options"]["checkpoint"])
     callbacks = []
     # Only the last rank has the callback: the others must learn of its wish.
     if "stop_after" in spec and here.rank == here.world_size - 1:
@@ -197,7 +198,7 @@ def run(spec, here):
     if spec["options"]["backend"] in ("horovod-tf", "horovod-keras") and spec.get("network") == "smooth":
         changes = changes + smooth_in_keras()
     with changed(changes):
-        return loop.train(TrainOptions(**spec["options"]), callbacks, here, backend)
+        return trainer.train(TrainOptions(**spec["options"]), callbacks, here, backend)
 
 
 def main(folder):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hosts import CannotCreate, Hosts
 
-from workshop_lib.ranks.cluster import LEASH
+from workshop_lib.ranks.cluster import SUPERVISOR
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"
@@ -182,9 +182,14 @@ class Slurm:
             command = [*self.hosts.command(node), *command]
         with open(self.folder / f"{program}.{node or 'out'}", "ab") as output:
             process = subprocess.Popen(
-                [*LEASH, "--", *command], env=self.environment, cwd=self.folder, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                [*SUPERVISOR, "--", *command],
+                env=self.environment,
+                cwd=self.folder,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         self._processes.append(process)
 
     def _idle(self) -> bool:

@@ -39,10 +39,14 @@ def held(request, slurm, tmp_path_factory):
     script, output = folder / "hold.sh", folder / "hold.out"
     script.write_text(HOLD)
     job = slurm.submit(
-        script, "--nodes=2", f"--ntasks-per-node={request.module.RANKS_PER_NODE}",
-        f"--output={output}", f"--chdir={ROOT}",
-        WORKSHOP_PYTHON=sys.executable, PYTHONPATH=str(ROOT),
-    )  # fmt: skip
+        script,
+        "--nodes=2",
+        f"--ntasks-per-node={request.module.RANKS_PER_NODE}",
+        f"--output={output}",
+        f"--chdir={ROOT}",
+        WORKSHOP_PYTHON=sys.executable,
+        PYTHONPATH=str(ROOT),
+    )
     deadline = time.monotonic() + 90
     while not (told := READY.search(output.read_text() if output.exists() else "")):
         state = slurm.state(job)

@@ -49,6 +49,7 @@ def here(tmp_path_factory):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_inside_a_job_ranks_fill_it_and_the_notebook_says_the_same(slurm, environment, here, tmp_path):
     script = tmp_path / "inside.sh"
@@ -66,14 +67,18 @@ def test_inside_a_job_ranks_fill_it_and_the_notebook_says_the_same(slurm, enviro
     assert numbers(tmp_path / "inside.ipynb") == here
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_attached_from_the_login_node_the_notebook_says_the_same(slurm, environment, here, held, tmp_path):
     executed = tmp_path / "attached.ipynb"
     done = subprocess.run(
         slurm.at_login(sys.executable, "-c", ATTACHED, NOTEBOOK, executed),
         env=slurm.environment | environment | {"WORKSHOP_ATTACH": "1"},
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert "passed" in done.stdout, done.stdout + done.stderr
     assert numbers(executed) == here
 
@@ -81,7 +86,11 @@ def test_attached_from_the_login_node_the_notebook_says_the_same(slurm, environm
 def test_stop_from_the_login_node_ends_the_job(slurm, environment, held):
     done = subprocess.run(
         slurm.at_login(sys.executable, "-m", "workshop_lib", "engines", "stop"),
-        env=slurm.environment | environment, cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=slurm.environment | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert "were stopped" in done.stdout, done.stdout + done.stderr
     assert slurm.wait(held[0], "COMPLETED", "FAILED", limit_s=15) == "COMPLETED"

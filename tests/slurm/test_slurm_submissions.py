@@ -10,15 +10,20 @@ from workshop_lib.scaling import records
 SIZES = ["--nodes=2", "--ntasks-per-node=1"]
 
 
-@pytest.mark.parametrize("machine", ["slurm", "perlmutter"])
+@pytest.mark.parametrize("machine", ["slurm", pytest.param("perlmutter", marks=pytest.mark.exhaustive)])
 def test_train_trains_on_both_nodes(slurm, machine, tmp_path):
     output = tmp_path / "train.out"
     job = slurm.submit(
         ROOT / "submissions" / machine / "train.sh",
-        *SIZES, "--account=project", f"--output={output}", f"--chdir={ROOT}",
-        WORKSHOP_NO_MODULES="1", WORKSHOP_PYTHON=sys.executable, WORKSHOP_JOB_BACKENDS="mpi:ddp",
+        *SIZES,
+        "--account=project",
+        f"--output={output}",
+        f"--chdir={ROOT}",
+        WORKSHOP_NO_MODULES="1",
+        WORKSHOP_PYTHON=sys.executable,
+        WORKSHOP_JOB_BACKENDS="mpi:ddp",
         WORKSHOP_JOB_OPTIONS="--epochs 1 --train-samples 1000",
-    )  # fmt: skip
+    )
     state = slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", limit_s=150)
     assert state == "COMPLETED", output.read_text()
     trained = records.read(BUILD / f"{machine}-{job}" / "train.jsonl")

@@ -46,22 +46,32 @@ class StandIn:
     def environment(self, **settings: str) -> dict[str, str]:
         foreign = ("SLURM_", "PBS_", "COBALT_", "WORKSHOP_MPI", "WORKSHOP_JOB", "OMPI_COMM", "PMIX_")
         here = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-        return here | {
-            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-            "STAND_IN_MACHINE": self.machine,
-            "STAND_IN_LOG": str(self.log),
-            "STAND_IN_MOST_RANKS": "2",
-            "STAND_IN_MPIEXEC": mpi.mpiexec()[0],
-            "STAND_IN_MPI_SETTINGS": json.dumps(mpi.environment()),
-            "WORKSHOP_NO_MODULES": "1",
-            "WORKSHOP_PYTHON": str(self.folder / "venv" / "python"),
-        } | settings  # fmt: skip
+        return (
+            here
+            | {
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "STAND_IN_MACHINE": self.machine,
+                "STAND_IN_LOG": str(self.log),
+                "STAND_IN_MOST_RANKS": "2",
+                "STAND_IN_MPIEXEC": mpi.mpiexec()[0],
+                "STAND_IN_MPI_SETTINGS": json.dumps(mpi.environment()),
+                "WORKSHOP_NO_MODULES": "1",
+                "WORKSHOP_PYTHON": str(self.folder / "venv" / "python"),
+            }
+            | settings
+        )
 
     def run(self, *command, limit_s: float = 280.0, typed: str = "", **settings) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [str(word) for word in command], cwd=ROOT, env=self.environment(**settings), input=typed,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
-        )  # fmt: skip
+            [str(word) for word in command],
+            cwd=ROOT,
+            env=self.environment(**settings),
+            input=typed,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=limit_s,
+        )
 
     def calls(self, *names: str) -> list[dict]:
         if not self.log.exists():

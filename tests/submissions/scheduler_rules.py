@@ -55,18 +55,24 @@ MACHINES = {
             "preemptable": (1, 10, 5, 72 * HOUR),
             "capacity": (1, 4, 5, 168 * HOUR),
         },
-        threads=64, gpus=4, filesystems=frozenset({"home", "eagle"}),
+        threads=64,
+        gpus=4,
+        filesystems=frozenset({"home", "eagle"}),
     ),
     "aurora": Machine(
         "pbs",
         {"debug": (1, 2, 5, HOUR), "debug-scaling": (2, 31, 5, HOUR), "prod": (1, 7300, 5, 24 * HOUR)},
-        threads=208, gpus=12, reserved=frozenset({0, 52, 104, 156}),
+        threads=208,
+        gpus=12,
+        reserved=frozenset({0, 52, 104, 156}),
         filesystems=frozenset({"home", "flare", "daos_user"}),
     ),
     "sophia": Machine(
         "pbs",
         {"by-node": (1, 8, 5, 12 * HOUR), "by-gpu": (1, 8, 5, 12 * HOUR), "bigmem": (1, 1, 5, 12 * HOUR)},
-        threads=256, gpus=8, filesystems=frozenset({"home", "eagle"}),
+        threads=256,
+        gpus=8,
+        filesystems=frozenset({"home", "eagle"}),
     ),
     "theta": Machine(
         "cobalt",
@@ -76,29 +82,25 @@ MACHINES = {
             "debug-flat-quad": (1, 8, 1, HOUR),
             "training": (1, 4100, 1, 24 * HOUR),  # a reservation for the workshop
         },
-        threads=256, attributes=frozenset({"mcdram", "numa", "filesystems", "location"}),
+        threads=256,
+        attributes=frozenset({"mcdram", "numa", "filesystems", "location"}),
     ),
     "thetagpu": Machine(
         "cobalt",
-        {
-            "full-node": (1, 24, 5, 12 * HOUR),
-            "bigmem": (1, 2, 5, 12 * HOUR),
-            "single-gpu": (1, 1, 5, HOUR),
-        },
-        threads=256, gpus=8, filesystems=frozenset({"home", "theta-fs0", "grand", "eagle"}),
+        {"full-node": (1, 24, 5, 12 * HOUR), "bigmem": (1, 2, 5, 12 * HOUR), "single-gpu": (1, 1, 5, HOUR)},
+        threads=256,
+        gpus=8,
+        filesystems=frozenset({"home", "theta-fs0", "grand", "eagle"}),
         attributes=frozenset({"filesystems", "location", "mig-mode", "pubnet"}),
     ),
     "perlmutter": Machine(
         "slurm",
-        {
-            "regular": (1, 1792, 1, 48 * HOUR),
-            "debug": (1, 8, 1, 30),
-            "interactive": (1, 4, 1, 4 * HOUR),
-        },
-        threads=128, gpus=4,
+        {"regular": (1, 1792, 1, 48 * HOUR), "debug": (1, 8, 1, 30), "interactive": (1, 4, 1, 4 * HOUR)},
+        threads=128,
+        gpus=4,
     ),
     "slurm": Machine("slurm", {"": (1, 9999, 1, 9999 * HOUR)}, threads=128),
-}  # fmt: skip
+}
 
 
 def accept(machine: str, arguments: list[str]) -> Job:
@@ -156,9 +158,15 @@ def _check_pbs(machine, given, resources, script, interactive) -> Job:
         raise Rejected("qsub: -k doe is enforced")
     queue = given.get("q", "by-gpu" if machine == "sophia" else "prod")
     return Job(
-        machine, nodes, _minutes(resources["walltime"]), queue, given["A"], interactive, script,
+        machine,
+        nodes,
+        _minutes(resources["walltime"]),
+        queue,
+        given["A"],
+        interactive,
+        script,
         variables=dict(part.split("=", 1) for part in filter(None, given.get("v", "").split(","))),
-    )  # fmt: skip
+    )
 
 
 def _chunks(machine: str, select: str) -> int:
@@ -204,9 +212,17 @@ def _cobalt(machine: str, arguments: list[str]) -> Job:
 
 
 LONG = {
-    "--account": "A", "--constraint": "C", "--qos": "q", "--nodes": "N", "--ntasks-per-node": "n",
-    "--gpus-per-node": "G", "--cpus-per-task": "c", "--time": "t", "--output": "o", "--job-name": "J",
-}  # fmt: skip
+    "--account": "A",
+    "--constraint": "C",
+    "--qos": "q",
+    "--nodes": "N",
+    "--ntasks-per-node": "n",
+    "--gpus-per-node": "G",
+    "--cpus-per-task": "c",
+    "--time": "t",
+    "--output": "o",
+    "--job-name": "J",
+}
 
 
 def _slurm(machine: str, arguments: list[str]) -> Job:

@@ -64,18 +64,23 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
     match MACHINES[job.machine].scheduler:
         case "pbs":
             return common | {
-                "PBS_JOBID": f"{JOB_ID}.server", "PBS_NODEFILE": str(node_file), "PBS_O_WORKDIR": os.getcwd(),
+                "PBS_JOBID": f"{JOB_ID}.server",
+                "PBS_NODEFILE": str(node_file),
+                "PBS_O_WORKDIR": os.getcwd(),
                 "PBS_ENVIRONMENT": "PBS_INTERACTIVE" if job.interactive else "PBS_BATCH",
-            }  # fmt: skip
+            }
         case "cobalt":
             where = {"COBALT_NODEFILE": str(node_file)}
             if job.machine == "theta":
                 where = {"COBALT_PARTNAME": f"0-{job.nodes - 1}"}
             return common | where | {"COBALT_JOBID": JOB_ID, "COBALT_JOBSIZE": str(job.nodes)}
     return common | {
-        "SLURM_JOB_ID": JOB_ID, "SLURM_JOB_NUM_NODES": str(job.nodes), "SLURM_JOB_NODELIST": ",".join(hosts),
-        "SLURM_NTASKS_PER_NODE": str(job.tasks_per_node), "SLURM_SUBMIT_DIR": os.getcwd(),
-    }  # fmt: skip
+        "SLURM_JOB_ID": JOB_ID,
+        "SLURM_JOB_NUM_NODES": str(job.nodes),
+        "SLURM_JOB_NODELIST": ",".join(hosts),
+        "SLURM_NTASKS_PER_NODE": str(job.tasks_per_node),
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+    }
 
 
 def start(ranks: int, program: list[str]) -> int:

@@ -76,7 +76,7 @@ WRONG = [
     ("perlmutter", ["#SBATCH --time=00:31:00"], "31 minutes"),
     ("perlmutter", ["#SBATCH --partition=gpu"], "invalid option"),
     ("slurm", ["#SBATCH --cpus-per-task=64"], "not available"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("machine", "changes", "words"), WRONG, ids=[f"{w[0]}: {w[1][-1]}" for w in WRONG])

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from workshop_lib.comm import benchmark
+from workshop_lib.errors import WorkshopError
 
 
 def test_calls_that_turn_slow_are_made_less_often(monkeypatch):
@@ -38,7 +39,7 @@ def test_a_sum_that_is_wrong_is_never_timed():
     def way(array: np.ndarray):
         return lambda: array.__iadd__(1), lambda: array
 
-    with pytest.raises(RuntimeError, match="the sum of 10 values by plus one is wrong on rank 0."):
+    with pytest.raises(WorkshopError, match="the sum of 10 values by plus one is wrong on rank 0."):
         benchmark.allreduces(MPI.COMM_SELF, {"plus one": way}, [40], 1)
 
 

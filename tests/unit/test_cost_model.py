@@ -88,20 +88,6 @@ def test_a_step_ends_when_a_simulated_one_does(forward_s, backward_s, message_s,
     assert found == pytest.approx(free_s)
 
 
-def test_the_laws():
-    assert cost_model.amdahl_speedup(0.05, 10**9) == pytest.approx(20)
-    assert cost_model.amdahl_speedup(0, 64) == cost_model.gustafson_speedup(0, 64) == 64
-    assert cost_model.gustafson_speedup(0.25, 5) == 4
-    serial, ranks = 0.1, 12
-    of_the_work = serial / (serial + ranks * (1 - serial))
-    assert cost_model.amdahl_speedup(of_the_work, ranks) == pytest.approx(
-        cost_model.gustafson_speedup(serial, ranks)
-    ), "the same law, with the share of another whole"
-    assert cost_model.strong_efficiency(100, 30, 4) == pytest.approx(100 / 120)
-    assert cost_model.weak_efficiency(100, 125) == 0.8
-    assert cost_model.device_hours(1800, 64) == 32
-
-
 def test_time_to_a_target_is_mccandlishs():
     critical, least = 500, 100_000
     s_min = least / critical
@@ -111,6 +97,7 @@ def test_time_to_a_target_is_mccandlishs():
         assert (steps / s_min - 1) * (samples / least - 1) == pytest.approx(1)
         assert steps == pytest.approx(s_min * (1 + critical / batch))
         assert cost_model.time_to_target_s(0.5, batch, critical, least) == pytest.approx(0.5 * steps)
+    assert cost_model.device_hours(1800, 64) == 32
     assert cost_model.samples_to_target(critical, critical, least) == 2 * least
 
 
@@ -122,7 +109,6 @@ def test_time_to_a_target_is_mccandlishs():
         (lambda: cost("ring", 2.5), "ranks is 2.5"),
         (lambda: cost("ring", 2, -1), "message_bytes is -1"),
         (lambda: cost("ring", 2, math.nan), "message_bytes is nan"),
-        (lambda: cost_model.amdahl_speedup(1.5, 4), "serial_share is 1.5"),
         (lambda: cost_model.overlapped_step_s(1, 1, 1, 0), "messages is 0"),
         (lambda: cost_model.step_bounds_s(-1, 0), "compute_s is -1"),
         (lambda: cost_model.samples_to_target(0, 1, 1), "global_batch is 0: give a number above 0"),

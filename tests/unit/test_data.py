@@ -44,7 +44,7 @@ def file_of(folder, split, kind):
 def rewrite(path, change):
     """Change the content of a plain or compressed file."""
     if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes())), 1))
     else:
         path.write_bytes(change(path.read_bytes()))
 
@@ -159,9 +159,15 @@ def shipped_copy(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("kind", ["images", "labels"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("split", "kind", "rank"),
+    [
+        ("test", "images", 0),  # which does not keep the changed byte, and still sees it
+        ("test", "labels", 1),
+        pytest.param("train", "images", 1, marks=pytest.mark.exhaustive),
+        pytest.param("train", "labels", 0, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_one_changed_byte_of_the_shipped_data(shipped_copy, split, kind, rank):
     path = file_of(shipped_copy, split, kind)
     rewrite(path, lambda c: c[:-1] + bytes([c[-1] ^ 1]))

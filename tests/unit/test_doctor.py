@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from workshop_lib import doctor
+from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import processes
 from workshop_lib.training import cores
@@ -18,8 +18,12 @@ from workshop_lib.training import cores
 def run(*arguments, **environment):
     return subprocess.run(
         [sys.executable, "-m", "workshop_lib", "doctor", *arguments],
-        cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def by_name(findings):

@@ -28,10 +28,14 @@ def computing_s(width, batch):
 def step_row(width, batch, extra_s=0.0):
     parameters, compute_s = 795 * width + 10, computing_s(width, batch)
     return {
-        "width": width, "batch": batch, "ranks": 2, "parameters": parameters, "message_bytes": 4 * parameters,
+        "width": width,
+        "batch": batch,
+        "ranks": 2,
+        "parameters": parameters,
+        "message_bytes": 4 * parameters,
         "compute_s": [0.9 * compute_s, compute_s, 7 * compute_s],
         "step_s": [compute_s, compute_s + LATENCY_S + S_PER_BYTE * 4 * parameters + extra_s, 1.0],
-    }  # fmt: skip
+    }
 
 
 def steps():

@@ -9,14 +9,15 @@ from typer.testing import CliRunner
 from workshop_lib import cli
 from workshop_lib.notebook.calculators import forecaster
 from workshop_lib.notebook.figures.forecasts import draw_forecast as draw
-from workshop_lib.scaling import catalogue, forecast_report
+from workshop_lib.scaling import catalogue
+from workshop_lib.scaling import forecast as report
 from workshop_lib.scaling.catalogue import Compute
 from workshop_lib.scaling.forecast import Settings, forecast, outgrows_learning, takes_over
 
 RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
 SETTINGS = Settings("horovod", 32)
 POINTS = forecast(RESNET, HOROVOD, SETTINGS)
-TOLD = forecast_report.conditions(RESNET, HOROVOD, SETTINGS)
+TOLD = report.conditions(RESNET, HOROVOD, SETTINGS)
 
 
 def text_of(table):
@@ -63,7 +64,7 @@ def test_without_a_target_it_shows_throughput():
 @pytest.mark.parametrize("name", ["resnet-50", "vgg-16"])
 def test_nothing_in_the_figure_overlaps(name):
     model = catalogue.model(name)
-    figure = draw(forecast(model, HOROVOD, SETTINGS), forecast_report.conditions(model, HOROVOD, SETTINGS))
+    figure = draw(forecast(model, HOROVOD, SETTINGS), report.conditions(model, HOROVOD, SETTINGS))
     figure.draw_without_rendering()
     title, told = (text.get_window_extent() for text in figure.texts)
     legend = figure.legends[0].get_window_extent()
@@ -106,7 +107,7 @@ def test_the_widget_answers_each_change():
     assert shown.sentence != before
     settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
     machine = catalogue.machine("thetagpu").with_speed(RESNET, 20_000)
-    assert shown.sentence == forecast_report.answer(forecast(RESNET, machine, settings))
+    assert shown.sentence == report.answer(forecast(RESNET, machine, settings))
 
 
 @pytest.mark.parametrize(
@@ -134,12 +135,12 @@ def test_without_widgets_the_figure_is_an_image(shown, monkeypatch):
 
 
 def test_the_table_has_the_numbers():
-    shown, last = text_of(forecast_report.table(POINTS)), POINTS[-1]
+    shown, last = text_of(report.table(POINTS)), POINTS[-1]
     assert f"{last.samples_per_s:,.0f}" in shown and f"{last.efficiency:.0%} (" in shown
-    assert forecast_report.duration(last.time_to_target_s) in shown
-    changed = text_of(forecast_report.what_if_table(RESNET, HOROVOD, SETTINGS, 512))
+    assert report.duration(last.time_to_target_s) in shown
+    changed = text_of(report.what_if_table(RESNET, HOROVOD, SETTINGS, 512))
     assert "twice the batch" in changed and "a network 4 times as fast" in changed
-    assert "time to" not in text_of(forecast_report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)))
+    assert "time to" not in text_of(report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)))
 
 
 @pytest.mark.parametrize(
@@ -155,16 +156,16 @@ def test_the_table_has_the_numbers():
     ],
 )
 def test_durations(seconds, shown):
-    assert forecast_report.duration(seconds) == shown
+    assert report.duration(seconds) == shown
 
 
 def test_the_answer_in_words():
-    assert forecast_report.answer(POINTS) == (
-        f"On 4,096 devices a step takes {forecast_report.duration(POINTS[-1].step_s)}, at an efficiency of "
+    assert report.answer(POINTS) == (
+        f"On 4,096 devices a step takes {report.duration(POINTS[-1].step_s)}, at an efficiency of "
         f"{POINTS[-1].efficiency:.0%}; communication takes over at {takes_over(POINTS):,}. From 512 on, "
         "the global batch is above the critical one."
     )
-    assert forecast_report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")
+    assert report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")
 
 
 def invoke(*arguments):

@@ -101,9 +101,12 @@ def test_as_a_program_it_ends_with_one_sentence(tmp_path):
         "sys.exit(horovod_wheel.main())"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert ran.returncode == 1
     assert ran.stdout.startswith("ERROR: Horovod needs no-such-framework") and ran.stdout.count("\n") == 1
     assert "HOROVOD=no" in ran.stdout

@@ -156,3 +156,22 @@ def test_variables_of_a_job_without_its_node_file_do_not_stop_open_mpi(monkeypat
     assert mpi.environment()["PRTE_MCA_ras"] == "^pbs"
     (tmp_path / "missing").write_text("here\n")
     assert "PRTE_MCA_ras" not in mpi.environment()
+
+
+@pytest.mark.parametrize(
+    ("allocation", "words", "one_host"),
+    [
+        (None, "", True),
+        (Allocation("host file", None, (socket.gethostname(),)), "", True),
+        (Allocation("host file", None, (socket.gethostname(), "other")), "", False),
+        (None, "mpiexec --hostfile mine", False),
+    ],
+)
+def test_a_fabric_is_left_out_only_where_all_ranks_are_here(monkeypatch, allocation, words, one_host):
+    for name in mpi.ON_ONE_HOST:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORKSHOP_MPIEXEC", words)
+    settings = launchers.plan(2, 1, "none", allocation).settings
+    assert (mpi.ON_ONE_HOST.items() <= settings.items()) is one_host
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
+    assert "OMPI_MCA_btl" not in launchers.plan(2, 1, "none", allocation).settings, "the user's own choice stays"

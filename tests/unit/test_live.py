@@ -9,24 +9,23 @@ import pytest
 from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
-from workshop_lib.ranks.progress import Point, Progress, TextView, merged
+from workshop_lib.ranks.messages import Point
+from workshop_lib.ranks.progress import Progress, TextView, merged
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 
 INFO = {"epochs": 2, "steps_per_epoch": 100, "oversubscribed": False, "clock_origin_s": 0.0}
-ROW = {
-    "epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0,
-}  # fmt: skip
+ROW = {"epoch": 1, "test_accuracy": 0.9712, "train_loss": 0.21, "seconds": 3.0, "samples_per_s": 20000.0}
 
 
-def stamps(steps, rank, late_s=0.003):
+def trace(steps, rank, late_s=0.003):
     """Steps of 10 ms; rank 1 comes late to the averaging."""
-    found = []
+    traced = []
     for step in steps:
         start_s = 0.01 * step
         came_s = start_s + 0.005 + (late_s if rank == 1 else 0)
-        found.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
-    return found
+        traced.append((step, start_s, start_s + 0.01, ((came_s, start_s + 0.009),)))
+    return traced
 
 
 def point(step, sums, epoch=1):
@@ -37,7 +36,7 @@ def point(step, sums, epoch=1):
 
 def message(rank, points, **more):
     last = points[-1]["done"] if points else 1
-    return {"info": INFO, "points": points, "stamps": stamps(range(max(1, last - 20), last), rank)} | more
+    return {"info": INFO, "points": points, "trace": trace(range(max(1, last - 20), last), rank)} | more
 
 
 def training(n=2, points=10, **more):
@@ -120,7 +119,7 @@ def publisher(every_s, monkeypatch, pace_s):
     for step in range(1, 101):
         clock[0] += pace_s
         values = {"epoch": 1, "step": step, "steps_per_epoch": 100, "lr": 0.1, "samples_per_s": 1.0}
-        later = {"sums": lambda step=step: [0.0, 0.0, step], "stamps": list}
+        later = {"sums": lambda step=step: [0.0, 0.0, step], "trace": list}
         sender.on_step(StepEvent(values, later))
     return sender, sent
 
@@ -180,11 +179,30 @@ def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
 def test_the_charts_name_their_axes_units_and_colours(monkeypatch):
     view = view_of(training(epochs=[ROW]), monkeypatch)
     curves, strips = texts(view.curves.value), texts(view.strips.value)
-    for wanted in ("Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step", "each rank",
-                   "all ranks together", "test, after an epoch", "97.12"):  # fmt: skip
+    for wanted in (
+        "Training loss (cross-entropy)",
+        "Accuracy in %",
+        "Learning rate",
+        "step",
+        "each rank",
+        "all ranks together",
+        "test, after an epoch",
+        "97.12",
+    ):
         assert wanted in curves
-    for wanted in ("rank 0", "rank 1", "time in ms", "computing", "waiting", "communicating",
-                   "The last 4 steps on each rank", "60%", "30%", "90%", "step 96"):  # fmt: skip
+    for wanted in (
+        "rank 0",
+        "rank 1",
+        "time in ms",
+        "computing",
+        "waiting",
+        "communicating",
+        "The last 4 steps on each rank",
+        "60%",
+        "30%",
+        "90%",
+        "step 96",
+    ):
         assert wanted in strips
     assert "97.12%" in view.status.value
     assert "epoch 1 of 2, step 100 of 100" in view.status.value
@@ -291,3 +309,14 @@ def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):
     button = view_of([{}], monkeypatch, 1).button
     assert button.comm._reply_subshell_for({"method": "custom"}, "a-subshell") == "a-subshell"
     assert answers_while_busy(button) is button
+
+
+def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
+    view, info = TextView(1), {"epochs": 1, "steps_per_epoch": 200}
+    for number in range(1, 5):
+        step = {"epoch": 1, "step": 50 * number, "steps_per_epoch": 200, "lr": 0.1, "samples_per_s": 100.0, "loss": 0.5}
+        view.update([{"info": info, "step": step}], 6.0 * number, [0])
+    view.close()
+    text = capsys.readouterr().out
+    assert "\r" not in text
+    assert [line.split(":")[0] for line in text.splitlines()] == ["step 100 of 200", "step 200 of 200"]

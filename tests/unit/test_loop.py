@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from workshop_lib.training import loop, record
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training import record, trainer
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
 
@@ -18,7 +18,7 @@ ALONE = World(0, 1, 0, "single")
 def train(steps, callbacks=(), ragged=0, **options):
     """Train as one process; the last batch of an epoch has `ragged` samples less."""
     chosen = TrainOptions(train_samples=64 * steps - ragged, **{"epochs": 1} | options)
-    return loop.train(chosen, callbacks, ALONE, Backend(ALONE, torch.device("cpu")))
+    return trainer.train(chosen, callbacks, ALONE, TorchBackend(ALONE, torch.device("cpu")))
 
 
 def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold():

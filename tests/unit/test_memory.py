@@ -12,7 +12,7 @@ from workshop_lib.training import memory
 STEPS, FAULTS_A_STEP = 50, 100  # without keeping: some 1,500 a step
 PROGRAM = f"""
 import resource
-from workshop_lib.training.loop import train
+from workshop_lib.training.trainer import train
 from workshop_lib.training.options import TrainOptions
 
 class Faults:

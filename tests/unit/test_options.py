@@ -4,9 +4,10 @@ import pytest
 import torch
 from ranks.ladder import write_small_mnist
 
+from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import loop, optimizers
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training import optimizers, trainer
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
 
@@ -17,11 +18,11 @@ ALONE = World(0, 1, 0, "single")
     ("wrong", "message"),
     [
         ({"backend": "nccl"}, r"backend 'nccl': use .*mpi"),
-        ({"epochs": 0}, "epochs 0: use a whole number, 1 or more"),
+        ({"epochs": 0}, "epochs 0: use a whole number of at least 1"),
         ({"batch_size": 2.5}, "batch_size 2.5: use a whole number"),
         ({"lr": 0}, "lr 0: use a number above 0"),
         ({"lr": float("nan")}, "lr nan"),
-        ({"warmup_epochs": -1}, "warmup_epochs -1: use 0 or a number above 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs -1: use a number of at least 0"),
         ({"lr_scaling": "cubic"}, "lr_scaling 'cubic': use none, sqrt or linear"),
         ({"decay": "stairs"}, "decay 'stairs'"),
         ({"optimizer": "lion"}, "optimizer 'lion': use sgd, adam, lars"),
@@ -29,8 +30,8 @@ ALONE = World(0, 1, 0, "single")
         ({"optimizer": "lamb", "backend": "deepspeed"}, "optimizer 'lamb': it needs the norm of each layer"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum 0.5: adam has its own"),
         ({"optimizer": "lars", "nesterov": False}, "nesterov False: lars has none"),
-        ({"momentum": 1.0}, "momentum 1.0: use a number below 1"),
-        ({"momentum": -0.1}, "momentum -0.1: use 0 or a number above 0"),
+        ({"momentum": 1.0}, "momentum 1.0: use a number of at least 0 and below 1"),
+        ({"momentum": -0.1}, "momentum -0.1: use a number of at least 0"),
         ({"warmup": "sudden"}, "warmup 'sudden': use linear or constant"),
         ({"network": "resnet"}, "network 'resnet': use workshop or classic"),
         ({"network": "classic", "backend": "horovod-keras"}, "network 'classic': horovod-keras has one"),
@@ -43,11 +44,14 @@ ALONE = World(0, 1, 0, "single")
         ({"precision": "bf16", "backend": "horovod-tf"}, "horovod-tf computes in fp32"),
         ({"backend": "deepspeed", "zero_stage": 4}, "zero_stage 4: use 0, 1, 2 or 3"),
         ({"zero_stage": 1}, "zero_stage 1: only deepspeed has stages, not mpi"),
+        ({"nesterov": "no"}, "nesterov 'no': use True or False"),
+        ({"epochs": None}, "epochs None: use a whole number"),
+        ({"seed": True}, "seed True: use a whole number"),
         ({"resume": True}, "resume needs a checkpoint"),
     ],
 )
 def test_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         TrainOptions(**wrong)
 
 
@@ -86,7 +90,7 @@ def outputs_of_layers(model, forward):
 def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dtype):
     options = TrainOptions(precision=precision)
     model = torch_cnn.build(1)
-    backend = Backend(ALONE, torch.device("cpu"))
+    backend = TorchBackend(ALONE, torch.device("cpu"))
     forward, optimizer = backend.prepare(model, optimizers.maker(options, 0), options)
     found, logits = outputs_of_layers(model, forward)
     assert [output.dtype for output in found] == [dtype] * 3
@@ -102,8 +106,8 @@ def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
     few = {"train_samples": 320, "epochs": 1, "data_dir": str(tmp_path), "warmup_epochs": 0.0}
     losses = []
     for precision in ("fp32", "bf16"):
-        backend = Backend(ALONE, torch.device("cpu"))
-        (row,) = loop.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
+        backend = TorchBackend(ALONE, torch.device("cpu"))
+        (row,) = trainer.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
         losses.append(row["train_loss"])
     assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
 

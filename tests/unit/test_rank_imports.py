@@ -7,10 +7,10 @@ import pytest
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import cluster, errors
+from workshop_lib.ranks import errors, session
 
 
-@pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "cli"])
+@pytest.mark.parametrize("module", ["ranks.errors", "ranks.engine", "ranks.progress", "exercises.sync_sgd", "cli"])
 def test_a_rank_loads_no_notebook(module):
     code = (
         f"import sys, workshop_lib.{module}\n"
@@ -22,7 +22,7 @@ def test_a_rank_loads_no_notebook(module):
 
 def test_the_notebooks_side_is_there_when_it_is_used():
     for name in set(ranks.__all__) - {"RankError"}:
-        assert getattr(ranks, name) is getattr(cluster, name)
+        assert getattr(ranks, name) is getattr(session, name)
     assert ranks.RankError is errors.RankError
     with pytest.raises(AttributeError, match="strat"):
         _ = ranks.strat

@@ -32,6 +32,12 @@ def test_a_file_without_a_last_line_break_is_continued(tmp_path):
         ("[1, 2]", "found list"),
         ('{"schema": 7}', "record schema 7, this version reads 1"),
         ('{"kind": "train"}', "record schema None"),
+        ('{"schema": 1, "kind": "sweep"}', "record kind 'sweep'; this version knows train"),
+        ('{"schema": 1, "kind": "train", "where": {}}', "lacks the field 'what'"),
+        (json.dumps(run() | {"what": run()["what"] | {"world_size": "2"}}), "'world_size' is '2', not int"),
+        (json.dumps(run() | {"what": run()["what"] | {"world_size": True}}), "'world_size' is True, not int"),
+        (json.dumps(run(epochs=[{"seconds": 1.0, "samples_per_s": None}])), "'samples_per_s' is None, not float"),
+        (json.dumps(run(epochs=[3])), "3 stands where named fields belong"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, complaint):
@@ -39,7 +45,7 @@ def test_a_bad_line_is_named(tmp_path, line, complaint):
     path.write_text(f"{json.dumps(run())}\n\n{line}\n")
     with pytest.raises(records.RecordError) as error:
         records.read(path)
-    assert f"{path}:3: " in str(error.value)
+    assert str(error.value).startswith(f"{path}:3")
     assert complaint in str(error.value)
 
 
@@ -57,3 +63,9 @@ def test_what_json_cannot_hold_leaves_the_file_alone(tmp_path, value):
         records.write(path, run(seconds_to_99=value))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_whole_numbers_are_numbers_and_runs_that_have_not_ended_are_records(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records.write(path, run(seconds_to_99=12, epochs=[], ranks_identical=None))
+    assert records.read(path)[0]["seconds_to_99"] == 12

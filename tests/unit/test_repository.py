@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from workshop_lib.cli import app
 from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import critical_batch, curves, large_batch, records, steps_to_target
+from workshop_lib.scaling import critical_batch, curves, records, steps_to_target
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
 
@@ -61,7 +61,7 @@ def test_every_point_of_the_readmes_scaling_figure_has_a_spread():
 
 
 def test_the_large_batch_records_show_what_notebook_07_says_of_them():
-    found = large_batch.accuracies(records.read(RESULTS / "large_batch.jsonl"))
+    found = curves.accuracies(records.read(RESULTS / "large_batch.jsonl"))
     assert found.groupby(["recipe", "workers"])["seed"].nunique().min() >= 3
     reached = found.set_index(["recipe", "workers"])["test_accuracy"].sort_index()
     for recipe in found["recipe"].unique():
@@ -87,9 +87,7 @@ def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
         what, last = run["what"], run["epochs"][-1]
         assert (what["emulate_workers"], what["global_batch"], last["epoch"]) == (128, 8192, 32)
         reached.setdefault(what["optimizer"], {})[what["lr"]] = 100 * last["test_accuracy"]
-    assert {name: len(rates) for name, rates in reached.items()} == {
-        "sgd": 4, "lars": 4, "lamb": 4, "rmsprop-sgd": 4
-    }  # fmt: skip
+    assert {name: len(rates) for name, rates in reached.items()} == {"sgd": 4, "lars": 4, "lamb": 4, "rmsprop-sgd": 4}
     best = {name: max(rates, key=rates.get) for name, rates in reached.items()}
     assert reached["sgd"][best["sgd"]] >= 98.5, "plain SGD trains too"
     assert reached["sgd"][2 * best["sgd"]] < 95, "in a narrow window"
@@ -100,7 +98,7 @@ def test_the_search_for_128_workers_shows_what_notebook_07_says_of_it():
 
 def test_the_long_run_bears_out_what_notebook_07b_says_of_it():
     long_run = records.read(RESULTS / "steps_to_target.jsonl")
-    rates = [best["lr"] for best in steps_to_target.best_rates(long_run).values()]
+    rates = [best.lr for best in steps_to_target.best_rates(long_run).values()]
     assert max(rates) <= 2 * min(rates), "the best rates hardly rise"
     found = critical_batch.fit(*steps_to_target.pairs(long_run))
     rule_of_thumb = 60_000**0.5
@@ -128,7 +126,18 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
 
 def test_the_top_level_is_as_the_readme_says(tracked):
     allowed = {
-        ".ci", ".gitignore", "LICENSE", "Makefile", "README.md", "assets", "constraints.txt",
-        "environment.yml", "notebooks", "pyproject.toml", "submissions", "tests", "workshop_lib",
-    }  # fmt: skip
+        ".ci",
+        ".gitignore",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "assets",
+        "constraints.txt",
+        "environment.yml",
+        "notebooks",
+        "pyproject.toml",
+        "submissions",
+        "tests",
+        "workshop_lib",
+    }
     assert {name.split("/")[0] for name in tracked} <= allowed

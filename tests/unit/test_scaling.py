@@ -165,7 +165,7 @@ def test_strong_and_weak_runs_are_not_mixed():
         strong_scaling(to_frame([weak(1, 100), weak(2, 200)]))
     with pytest.raises(RecordError, match="mix runs with samples_per_rank = 1000.0 and 500.0"):
         weak_scaling(to_frame([weak(1, 100), weak(2, 200, a_rank=500)]))
-    with pytest.raises(RecordError, match="told their `train_samples`"):
+    with pytest.raises(RecordError, match="runs with `train_samples`"):
         weak_scaling(to_frame([run("mpi", 1), run("mpi", 2)]))
     with pytest.raises(RecordError, match="no 1-rank run"):
         weak_scaling(to_frame([weak(2, 200)]))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from ranks.ladder import write_small_mnist
 
-from workshop_lib.training import loop
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training import trainer
+from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.schedules import DECAYS, END, STARTING_LR, lr_at, scale_lr
 from workshop_lib.training.world import World
@@ -57,7 +57,7 @@ def test_the_step_falls_where_the_epochs_of_the_paper_do():
     assert rates == pytest.approx([1, 0.1, 0.1, 0.01, 0.01, 0.001])
 
 
-class RatesOfTheOptimizer(Backend):
+class RatesOfTheOptimizer(TorchBackend):
     """What the optimizer was told, step by step."""
 
     def wrap(self, model, make_optimizer):
@@ -79,7 +79,7 @@ def test_a_run_warms_up_as_it_is_told(tmp_path, warmup, expected):
     sizes = {"train_samples": 5 * 4 * 64, "warmup_epochs": 3 / 5, "data_dir": str(tmp_path)}
     alone = World(0, 1, 0, "single")
     backend = RatesOfTheOptimizer(alone, torch.device("cpu"))
-    record = loop.train(TrainOptions(warmup=warmup, **how, **sizes), (), alone, backend)
+    record = trainer.train(TrainOptions(warmup=warmup, **how, **sizes), (), alone, backend)
     assert backend.rates == pytest.approx([*expected, 0.04, 0.04])
     assert record["epochs"][0]["lr"] == pytest.approx(0.04)
 

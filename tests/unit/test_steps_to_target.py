@@ -70,9 +70,9 @@ def test_the_command_writes_records_and_the_best_rates_follow(folder, tmp_path, 
     best = steps_to_target.best_rates(found)
     assert list(best) == [25, 100]
     for batch, chosen in best.items():
-        assert chosen["at_edge"] is True, "two rates have nothing but edges"
-        at_it = [r["steps"] for r in found if r["what"]["batch"] == batch and r["what"]["lr"] == chosen["lr"]]
-        assert chosen["steps"] == at_it
+        assert chosen.at_edge is True, "two rates have nothing but edges"
+        at_it = [r["steps"] for r in found if r["what"]["batch"] == batch and r["what"]["lr"] == chosen.lr]
+        assert chosen.steps == at_it
     assert steps_to_target.pairs(found)[0] == [25, 25, 100, 100]
     assert json.loads(out.read_text().splitlines()[0])["what"]["lrs"] == [0.01, 0.1]
 
@@ -104,8 +104,8 @@ def test_the_best_rate_is_that_of_the_median_seed_and_reached_by_all():
         *made(512, 0.1, None, None, None),
     ]
     assert steps_to_target.best_rates(found) == {
-        8: {"lr": 0.2, "steps": [90, 95, 100], "at_edge": False},
-        64: {"lr": 0.1, "steps": [50, 51, 52], "at_edge": True},
+        8: steps_to_target.BestRate(0.2, [90, 95, 100], at_edge=False),
+        64: steps_to_target.BestRate(0.1, [50, 51, 52], at_edge=True),
     }
     batches, steps = steps_to_target.pairs(found)
     assert np.array_equal(batches, [8, 8, 8, 64, 64, 64])

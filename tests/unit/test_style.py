@@ -1,6 +1,7 @@
-"""Lint, the size of files, and which part of the library may import which."""
+"""Lint, format, types, the size of files, and which part of the library may import which."""
 
 import ast
+import graphlib
 import os
 import subprocess
 import sys
@@ -11,18 +12,22 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
-ALWAYS = {"errors", "paths", "__version__"}
-RANK_WORLD = ALWAYS | {"data", "models", "comm", "training", "probes"}
+ALWAYS = {"paths", "errors", "__version__"}
+DATA, MODELS, COMM = ALWAYS | {"data"}, ALWAYS | {"data", "models"}, ALWAYS | {"data", "comm"}
+TRAINING = ALWAYS | {"data", "models", "comm", "training"}
+# `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
 MAY_IMPORT = {
-    "data": ALWAYS,
-    "models": ALWAYS | {"data", "models"},
-    "comm": ALWAYS | {"comm"},
-    "training": RANK_WORLD - {"probes"},
-    "probes": RANK_WORLD,
-    "ranks": RANK_WORLD | {"ranks"},
-    "scaling": RANK_WORLD | {"scaling"},
-    "notebook": RANK_WORLD | {"ranks", "scaling", "notebook"},
+    "data": DATA,
+    "models": MODELS,
+    "comm": COMM,
+    "training": TRAINING,
+    "exercises": TRAINING | {"scaling", "ranks", "exercises"},
+    "ranks": TRAINING | {"ranks"},
+    "scaling": TRAINING | {"scaling"},
+    "notebook": TRAINING | {"ranks", "scaling", "exercises", "notebook"},
+    "cli": TRAINING | {"ranks", "scaling", "exercises", "notebook", "cli"},
 }
+ON_RANKS = ["data", "models", "comm", "training", "exercises"]
 HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
 NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")
 MODULES = sorted(LIBRARY.rglob("*.py"))
@@ -62,7 +67,44 @@ def test_arrows_between_the_parts_run_one_way(part):
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; {part} must not know them"
 
 
-@pytest.mark.parametrize("part", ["data", "models", "comm", "training", "probes"])
+def name_of(path: Path) -> str:
+    """The module in this file, as imports name it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of_each(modules: list[Path]) -> dict[str, set[str]]:
+    """The files that each file imports, inside functions too. `from package import name` means the submodule
+    of that name where there is one, else the package's own file."""
+    known = {name_of(path) for path in modules}
+
+    def file_of(name: str) -> str | None:
+        return next((each for each in (name, name.rpartition(".")[0]) if each in known), None)
+
+    return {name_of(path): {file_of(name) for name in imported(path)} - {None, name_of(path)} for path in modules}
+
+
+def a_circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle, in order; empty when there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_circle_of_imports_hides_in_a_function():
+    assert not a_circle(imports_of_each(MODULES))
+
+
+def test_a_circle_would_be_found():
+    assert set(a_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    command_line = imports_of_each(MODULES)["workshop_lib.cli.commands"]
+    assert "workshop_lib.scaling.curves" in command_line, "imported inside a function"
+    assert "workshop_lib.ranks" in command_line, "a package's own file"
+
+
+@pytest.mark.parametrize("part", ON_RANKS)
 def test_code_on_ranks_knows_no_notebook(part):
     for path in (LIBRARY / part).rglob("*.py"):
         wrong = {name for name in imported(path) if name.split(".")[0] in NOTEBOOK_ONLY}
@@ -95,7 +137,17 @@ def test_a_module_fits_in_the_head():
     assert not long, f"more than 320 lines: {long}"
 
 
-def test_ruff_finds_nothing():
-    command = [sys.executable, "-m", "ruff", "check", "workshop_lib", "tests", "notebooks/source"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert found.returncode == 0, found.stdout + found.stderr
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "workshop_lib", "tests", "notebooks/source"],
+        ["ruff", "format", "--check", "workshop_lib", "tests"],
+        ["mypy"],
+    ],
+    ids=["lint", "format", "types"],
+)
+def test_nothing_is_found_by(command):
+    ran = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from workshop_lib.cli import app
 from workshop_lib.notebook.figures.accuracy import worker_curve
-from workshop_lib.scaling.large_batch import PUBLISHED, accuracies, recipe
+from workshop_lib.scaling.curves import PUBLISHED, accuracies, recipe
 from workshop_lib.scaling.records import RecordError
 from workshop_lib.training.options import TrainOptions
 

@@ -190,9 +190,20 @@ def test_the_figure_says_what_it_shows():
     figure = draw(found, "under these conditions")
     axes, shown = figure.axes[0], texts(figure)
     assert axes.get_xlabel() == "memory of one GPU (GiB)"
-    assert {answer(found), "under these conditions", "parameters", "gradients", "optimizer", "activations",
-            "the GPU: 32 GiB", "less 10% reserve: 28.8 GiB", "stage 0 (DDP)", "stage 3 (FSDP)",
-            "17.5 GiB, fits", "31.2 GiB, does not fit"} <= set(shown)  # fmt: skip
+    assert {
+        answer(found),
+        "under these conditions",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "the GPU: 32 GiB",
+        "less 10% reserve: 28.8 GiB",
+        "stage 0 (DDP)",
+        "stage 3 (FSDP)",
+        "17.5 GiB, fits",
+        "31.2 GiB, does not fit",
+    } <= set(shown)
     assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([32, 28.8])
     widths = [bar.get_width() for bar in axes.patches]
     assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
@@ -239,9 +250,15 @@ def test_the_calculator_answers_each_change():
     shown = calculator()
     seen = [(shown.sentence, bytes(shown.image.value))]
     for control, value in [
-        ("model", "Llama 70B"), ("ranks", 64), ("batch", 8), ("sequence", 4096), ("checkpointing", True),
-        ("offload", True), ("gpu", "H200, 141 GB"), ("recipe", "fp32, Adam"),
-    ]:  # fmt: skip
+        ("model", "Llama 70B"),
+        ("ranks", 64),
+        ("batch", 8),
+        ("sequence", 4096),
+        ("checkpointing", True),
+        ("offload", True),
+        ("gpu", "H200, 141 GB"),
+        ("recipe", "fp32, Adam"),
+    ]:
         getattr(shown, control).value = value
         image = bytes(shown.image.value)
         assert image.startswith(b"\x89PNG") and image != seen[-1][1], control

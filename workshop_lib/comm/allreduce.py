@@ -1,6 +1,6 @@
-"""Four allreduces made of sends and receives, which run on MPI and on a CountingComm alike.
+"""Four allreduces built from sends and receives, which run on MPI and on a CountingComm alike.
 
-Every rank calls one with its `array`, one-dimensional and in one piece; it blocks, and afterwards every
+Every rank calls one with its `array`, one-dimensional and contiguous. It blocks, and afterwards every
 rank's `array` holds the sum, the same to the last bit. For p ranks, q the largest power of two in p, and
 arrays of n bytes:
 
@@ -11,18 +11,19 @@ arrays of n bytes:
 | ring | 2 (p - 1) | 2 (p - 1)/p n | 2 (p - 1) |
 | rabenseifner | 2 log2 q (+ 1) | 2 (q - 1)/q n (+ n) | 2 log2 q (+ 2) |
 
-What is in brackets is added when p is no power of two: the p - q ranks too many hand their arrays to others
+The terms in brackets apply when p is not a power of two: the p - q extra ranks hand their arrays to others
 first, and get the sum at the end. No allreduce can send less than 2 (p - 1)/p n (Patarasuk and Yuan 2009),
-and none can take fewer rounds than log2 p. The ring pays for few bytes with rounds, recursive doubling for
-few rounds with bytes; Rabenseifner's comes within a factor of two of both. Sources: Thakur, Rabenseifner and
-Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3, for the ring.
+and none can take fewer rounds than log2 p. The ring saves bytes and pays in rounds, recursive doubling saves
+rounds and pays in bytes; Rabenseifner's algorithm comes within a factor of two of both. The ring is in
+ring.py. Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from workshop_lib.comm.ring import allgather, parts
+from workshop_lib.comm import ring
+from workshop_lib.data.shard import parts
 
 
 def naive(comm, array: np.ndarray) -> None:
@@ -58,23 +59,6 @@ def recursive_doubling(comm, array: np.ndarray) -> None:
     _on_a_power_of_two(comm, array, exchange)
 
 
-def ring(comm, array: np.ndarray) -> None:
-    """A reduce-scatter round the ring, then an allgather: each step passes one part of p to the neighbour.
-
-    With parts of unequal length, a rank sends all of the array twice, but for its own part and the next
-    rank's. Besides `array` it needs memory for one part.
-    """
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    cut = parts(len(array), comm.size)
-    arriving = np.empty(-(-len(array) // comm.size), array.dtype)
-    for step in range(1, comm.size):
-        going, place = (array[cut[(comm.rank - step - more) % comm.size]] for more in (0, 1))
-        incoming = arriving[: len(place)]
-        comm.Sendrecv(going, right, recvbuf=incoming, source=left)
-        place += incoming
-    allgather(comm, array)
-
-
 def rabenseifner(comm, array: np.ndarray) -> None:
     """A reduce-scatter by halving, then an allgather by doubling.
 
@@ -106,7 +90,12 @@ def rabenseifner(comm, array: np.ndarray) -> None:
 
 
 # By the names that scaling/cost_model.py has for them.
-ALGORITHMS = {"naive": naive, "recursive doubling": recursive_doubling, "ring": ring, "rabenseifner": rabenseifner}
+ALGORITHMS: dict[str, Callable[..., None]] = {
+    "naive": naive,
+    "recursive doubling": recursive_doubling,
+    "ring": ring.allreduce,
+    "rabenseifner": rabenseifner,
+}
 
 
 def _powers_below(ranks: int) -> list[int]:

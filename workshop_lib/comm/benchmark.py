@@ -1,18 +1,21 @@
 """How long messages and allreduces take, measured in the manner of the OSU micro-benchmarks and nccl-tests.
 
-Each call is checked once and warmed up; then come rounds, in which every way has its turn, so that a slow
-moment of the machine touches all. In a round a way is called as often as fits into ROUND_S, between two looks
-at the clock, and the slowest rank's time counts. All ranks call everything here together; it blocks.
+Each call is checked once and warmed up. Then come rounds in which every way has its turn, so that a slow
+moment of the machine touches all of them. In a round a way is called as often as fits into ROUND_S, between
+two looks at the clock, and the slowest rank's time counts. All ranks call everything here together; it blocks.
 """
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import median
+from typing import TypedDict
 
 import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.comm.allreduce import ALGORITHMS
+from workshop_lib.errors import InputError, WorkshopError
 
 SIZES_BYTES = tuple(4**k for k in range(1, 14))  # 4 B to 64 MiB
 REPEATS = 7
@@ -22,6 +25,26 @@ MOST_CALLS = 200
 
 # For an array [n] of float32: the call that sums it over ranks, in place, and what then shows the sum.
 Way = Callable[[np.ndarray], tuple[Callable[[], None], Callable[[], np.ndarray]]]
+
+
+class MessageRow(TypedDict):
+    """What was measured of one way and size: seconds per call in each round, their median and range, and two
+    bandwidths in bytes/s.
+
+    The algorithm bandwidth is bytes over seconds. The bus bandwidth is 2 (p - 1)/p times that: what a link
+    carries in the best of algorithms, so comparable between numbers of ranks (nccl-tests, PERFORMANCE.md).
+    For a ping-pong both are the same.
+    """
+
+    way: str
+    ranks: int
+    message_bytes: int
+    seconds: list[float]
+    median_s: float
+    min_s: float
+    max_s: float
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
 
 
 def mpi_library(comm) -> Way:
@@ -54,26 +77,26 @@ def process_group(device) -> Way:
 
 def ways(comm, device=None) -> dict[str, Way]:
     """All there are, by name: with a torch `device` also that of this rank's process group (gloo, nccl)."""
-    found = {"MPI": mpi_library(comm)}
+    every = {"MPI": mpi_library(comm)}
     if device is not None:
         import torch.distributed as dist
 
-        found[dist.get_backend()] = process_group(device)
-    return found | {name: by_hand(comm, name) for name in ALGORITHMS}
+        every[dist.get_backend()] = process_group(device)
+    return every | {name: by_hand(comm, name) for name in ALGORITHMS}
 
 
 def allreduces(
     comm, ways: dict[str, Way], sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS
-) -> list[dict]:
+) -> list[MessageRow]:
     """Time an allreduce of each size (in bytes, a multiple of 4: float32) in each of these `ways`.
 
-    Returns on every rank a row for each size and way, see `row`. Raises RuntimeError, on every rank, when a
-    way's sum is wrong on some rank, and ValueError for a size that holds no whole number of float32.
+    Returns on every rank a row for each size and way. Raises WorkshopError, on every rank, when a way's sum is
+    wrong on some rank, and InputError for a size that is not a whole number of float32.
     """
     rows = []
     for nbytes in sizes_bytes:
         if nbytes < 4 or nbytes % 4:
-            raise ValueError(f"a message of {nbytes} bytes: give a multiple of 4, the bytes of a float32.")
+            raise InputError(f"a message of {nbytes} bytes: give a multiple of 4, the bytes of a float32.")
         array = np.empty(nbytes // 4, np.float32)
         calls = {name: _checked(comm, name, way, array) for name, way in ways.items()}
         array[:] = 0  # it stays 0 however often it is summed
@@ -84,14 +107,14 @@ def allreduces(
 
 def ping_pong(
     comm, sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS, ranks: tuple[int, int] = (0, 1)
-) -> list[dict]:
+) -> list[MessageRow]:
     """Time a message of each size from one of two `ranks` to the other: half of the time there and back.
 
-    Returns on every rank a row for each size, see `row`. Raises ValueError when there is only one rank.
+    Returns on every rank a row for each size. Raises InputError when there is only one rank.
     """
     first, second = ranks
     if comm.size <= max(ranks):
-        raise ValueError(f"ping-pong between ranks {first} and {second} of {comm.size}: start more ranks.")
+        raise InputError(f"ping-pong between ranks {first} and {second} of {comm.size}: start more ranks.")
 
     def there_and_back(ball: np.ndarray) -> None:
         if comm.rank == first:
@@ -104,38 +127,33 @@ def ping_pong(
     rows = []
     for nbytes in sizes_bytes:
         ball = np.ones(nbytes, np.uint8)  # written to, so that its memory is really there
-        seconds = timed(comm, {"": lambda ball=ball: there_and_back(ball)}, repeats)[""]
+        seconds = timed(comm, {"": partial(there_and_back, ball)}, repeats)[""]
         rows.append(row("ping-pong", 2, nbytes, [s / 2 for s in seconds]))
     return rows
 
 
-def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> dict:
-    """What was measured: seconds a call in each round, their median and range, and two bandwidths in bytes/s.
-
-    The algorithm bandwidth is bytes over seconds. The bus bandwidth is 2 (p - 1)/p times that: what a link
-    carries in the best of algorithms, so comparable between numbers of ranks (nccl-tests, PERFORMANCE.md).
-    For a ping-pong both are the same.
-    """
+def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> MessageRow:
+    """The row of these rounds' seconds."""
     middle = median(seconds)
-    return {
-        "way": way,
-        "ranks": ranks,
-        "message_bytes": message_bytes,
-        "seconds": seconds,
-        "median_s": middle,
-        "min_s": min(seconds),
-        "max_s": max(seconds),
-        "algorithm_bytes_per_s": message_bytes / middle,
-        "bus_bytes_per_s": 2 * (ranks - 1) / ranks * message_bytes / middle,
-    }
+    return MessageRow(
+        way=way,
+        ranks=ranks,
+        message_bytes=message_bytes,
+        seconds=seconds,
+        median_s=middle,
+        min_s=min(seconds),
+        max_s=max(seconds),
+        algorithm_bytes_per_s=message_bytes / middle,
+        bus_bytes_per_s=2 * (ranks - 1) / ranks * message_bytes / middle,
+    )
 
 
 def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) -> dict[str, list[float]]:
     """Seconds of one call on the slowest rank, in each of `repeats` rounds, for each of these calls."""
     if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; it must be at least 1.")
+        raise InputError(f"repeats is {repeats}; it must be at least 1.")
     times = {name: _warmed_up(comm, call) for name, call in calls.items()}
-    seconds = {name: [] for name in calls}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             comm.Barrier()
@@ -173,5 +191,7 @@ def _checked(comm, name: str, way: Way, array: np.ndarray) -> Callable[[], None]
     right = np.array_equal(result(), comm.size * values + sum(range(comm.size)))
     wrong = [rank for rank, fine in enumerate(comm.allgather(right)) if not fine]
     if wrong:
-        raise RuntimeError(f"the sum of {len(array):,} values by {name} is wrong on rank {', '.join(map(str, wrong))}.")
+        raise WorkshopError(
+            f"the sum of {len(array):,} values by {name} is wrong on rank {', '.join(map(str, wrong))}."
+        )
     return call

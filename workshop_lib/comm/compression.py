@@ -5,11 +5,14 @@ A hook is called with each full bucket of gradients, and returns a future of the
 
 import contextlib
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+
+from workshop_lib.errors import InputError
 
 
 def largest(vector: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,15 +28,16 @@ class TopK:
     added to the next gradient, so sent + residual = gradient + old residual: nothing is lost, some of it is
     late. feedback=False drops it instead.
     Ranks choose different entries, which an allreduce cannot add: each gathers the values and places of all,
-    8 bytes an entry, so the time grows with the number of ranks.
+    8 bytes per entry, so the time grows with the number of ranks.
+    Raises InputError for a share that is not above 0 and up to 1.
     """
 
     def __init__(self, share: float, feedback: bool = True):
         if not 0 < share <= 1:
-            raise ValueError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
+            raise InputError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
         self.share, self.feedback = share, feedback
         # By parameter and not by bucket: after its first step DDP makes up its buckets anew.
-        self.residuals: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self.residuals: dict[torch.Tensor, torch.Tensor] = {}
 
     def hook(self, _, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradient, parameters = bucket.buffer(), bucket.parameters()
@@ -98,16 +102,13 @@ def counted() -> Iterator[dict]:
         sent["bytes"] += tensor.nbytes
         sent["messages"] += 1
 
-    def all_reduce(tensor, *args, **kwargs):
+    def all_reduce(tensor: torch.Tensor, *args, **kwargs):
         note(tensor)
         return originals[0](tensor, *args, **kwargs)
 
-    def all_gather(tensors, tensor, *args, **kwargs):
+    def all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *args, **kwargs):
         note(tensor)
         return originals[1](tensors, tensor, *args, **kwargs)
 
-    dist.all_reduce, dist.all_gather = all_reduce, all_gather
-    try:
+    with mock.patch.multiple(dist, all_reduce=all_reduce, all_gather=all_gather):
         yield sent
-    finally:
-        dist.all_reduce, dist.all_gather = originals

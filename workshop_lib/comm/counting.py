@@ -5,12 +5,23 @@ sends are synchronous: they end only when the receiver has begun to receive. MPI
 that way, so code that only works because small ones are buffered fails here at once.
 """
 
+import functools
+import inspect
 import pickle
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+
+from workshop_lib.errors import InputError
+
+# The calls there are, and the calls of MPI that make them; all sends are synchronous.
+ARRAYS = {"Send": "Ssend", "Isend": "Issend", "Recv": "Recv", "Irecv": "Irecv", "Sendrecv": "Sendrecv"}
+OBJECTS = {name.lower(): mpi_name.lower() for name, mpi_name in ARRAYS.items()}
+SYNCHRONOUS = {name: name for name in ("Ssend", "Issend", "ssend", "issend")}
+CALLS = ARRAYS | OBJECTS | SYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -24,18 +35,26 @@ class Event:
     since: int = 0  # of a receive: how many events came between its start and its end
 
 
+class Receive(NamedTuple):
+    """An Irecv or irecv that nobody has waited for yet; before: how many events preceded it."""
+
+    request: MPI.Request
+    source: int
+    tag: int
+    before: int
+
+
 class CountingComm:
     """Counts the messages that this rank sends over `comm`. Upper-case calls take NumPy arrays, lower-case
-    ones any object, as in mpi4py. Raises AttributeError, saying what there is, for any other call.
+    ones any object, with the arguments that they have in mpi4py. Raises AttributeError, saying what there is,
+    for any other call.
     """
-
-    CALLS = "Send, Isend, Recv, Irecv, Sendrecv, send, isend, recv, irecv, sendrecv"
 
     def __init__(self, comm: MPI.Comm):
         self._comm = comm
         self.rank, self.size = comm.rank, comm.size
         self._log: list[Event] = []
-        self._under_way: list[tuple] = []  # (request, source, tag, events before it) of Irecv and irecv
+        self._under_way: list[Receive] = []
 
     def Get_rank(self) -> int:
         return self.rank
@@ -44,17 +63,42 @@ class CountingComm:
         return self.size
 
     def __getattr__(self, name: str):
-        raise AttributeError(f"this communicator has no {name}: build it from {self.CALLS}, rank and size")
+        if name in CALLS:
+            return functools.partial(self._call, name)
+        calls = ", ".join([*ARRAYS, *OBJECTS])
+        raise AttributeError(f"this communicator has no {name}: build it from {calls}, rank and size")
+
+    def _call(self, name: str, *args, **kwargs):
+        """Make a call of MPI and log its ends: by its parameters, it sends, receives, starts a receive, or two
+        of these."""
+        method = getattr(self._comm, CALLS[name])
+        given = inspect.signature(method).bind(*args, **kwargs)
+        given.apply_defaults()
+        of, before = given.arguments, len(self.log)
+        if "dest" in of:
+            message, tag = next(iter(of.values())), of["sendtag" if "sendtag" in of else "tag"]
+            nbytes = _nbytes(message) if name[0].isupper() else len(pickle.dumps(message))
+            self.log.append(Event("isend" if name.lower().startswith("i") else "send", of["dest"], tag, nbytes))
+        if "status" in of:
+            of["status"] = of["status"] or MPI.Status()
+        returned = method(*given.args, **given.kwargs)
+        if "status" in of:
+            status = of["status"]
+            self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=int("dest" in of)))
+        elif "source" in of:
+            self._under_way.append(Receive(returned, of["source"], of["tag"], before))
+        return returned
 
     @property
     def log(self) -> list[Event]:
         """What this rank has called, each call after those that it waited for."""
         under_way, self._under_way = self._under_way, []
-        for request, source, tag, before in under_way:
-            if request == MPI.REQUEST_NULL:  # what a request becomes once it has been waited for
-                self._log.append(Event("recv", source, tag, since=len(self._log) - before))
+        for receive in under_way:
+            if receive.request == MPI.REQUEST_NULL:  # what a request becomes once it has been waited for
+                since = len(self._log) - receive.before
+                self._log.append(Event("recv", receive.source, receive.tag, since=since))
             else:
-                self._under_way.append((request, source, tag, before))
+                self._under_way.append(receive)
         return self._log
 
     @property
@@ -64,68 +108,6 @@ class CountingComm:
     @property
     def bytes_sent(self) -> int:
         return sum(event.nbytes for event in self.log)
-
-    def Send(self, buf, dest: int, tag: int = 0) -> None:
-        self._sends("send", dest, tag, _nbytes(buf))
-        self._comm.Ssend(buf, dest, tag)
-
-    def Isend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
-        self._sends("isend", dest, tag, _nbytes(buf))
-        return self._comm.Issend(buf, dest, tag)
-
-    def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status=None) -> None:
-        status = status or MPI.Status()
-        self._comm.Recv(buf, source, tag, status)
-        self._receives(status)
-
-    def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        return self._starts(self._comm.Irecv(buf, source, tag), source, tag)
-
-    def Sendrecv(
-        self, sendbuf, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None
-    ) -> None:
-        self._sends("send", dest, sendtag, _nbytes(sendbuf))
-        status = status or MPI.Status()
-        self._comm.Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        self._receives(status, since=1)
-
-    def send(self, obj, dest: int, tag: int = 0) -> None:
-        self._sends("send", dest, tag, len(pickle.dumps(obj)))
-        self._comm.ssend(obj, dest, tag)
-
-    def isend(self, obj, dest: int, tag: int = 0) -> MPI.Request:
-        self._sends("isend", dest, tag, len(pickle.dumps(obj)))
-        return self._comm.issend(obj, dest, tag)
-
-    def recv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status=None):
-        status = status or MPI.Status()
-        obj = self._comm.recv(buf, source, tag, status)
-        self._receives(status)
-        return obj
-
-    def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        return self._starts(self._comm.irecv(buf, source, tag), source, tag)
-
-    def sendrecv(self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
-        self._sends("send", dest, sendtag, len(pickle.dumps(sendobj)))
-        status = status or MPI.Status()
-        obj = self._comm.sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        self._receives(status, since=1)
-        return obj
-
-    def _sends(self, kind: str, dest: int, tag: int, nbytes: int) -> None:
-        self.log.append(Event(kind, dest, tag, nbytes))
-
-    # All sends are synchronous here already.
-    Ssend, Issend, ssend, issend = Send, Isend, send, isend
-
-    def _receives(self, status: MPI.Status, since: int = 0) -> None:
-        self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=since))
-
-    def _starts(self, request: MPI.Request, source: int, tag: int) -> MPI.Request:
-        before = len(self.log)
-        self._under_way.append((request, source, tag, before))
-        return request
 
 
 def _nbytes(buf) -> int:
@@ -139,10 +121,11 @@ def rounds(logs: list[list[Event]]) -> int:
     In one round every rank can send one message and receive one, at the same time: the model in which
     collectives are compared (Thakur, Rabenseifner and Gropp 2005, section 3). A call starts after the
     blocking calls before it; a message is received in the round it is sent in, at the earliest.
-    Raises ValueError when a receive in the logs has no send.
+    Raises InputError when a receive in the logs has no send.
     """
     clocks = [_Clock() for _ in logs]
-    coming = defaultdict(list)  # by receiver: (round, sender, tag) of the messages not received yet
+    # By receiver: (round, sender, tag) of the messages not received yet.
+    coming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     at = [0] * len(logs)
     moved = True
     while moved:
@@ -166,7 +149,7 @@ def rounds(logs: list[list[Event]]) -> int:
                 at[rank] += 1
                 moved = True
     if any(position < len(log) for position, log in zip(at, logs, strict=True)):
-        raise ValueError("a logged receive has no matching send")
+        raise InputError("a logged receive has no matching send")
     return max(max(clock.now, clock.last_send) for clock in clocks)
 
 
@@ -175,8 +158,8 @@ class _Clock:
 
     def __init__(self):
         self.now = self.last_send = 0
-        self.before = []  # `now` at each event
-        self.receives_in = set()
+        self.before: list[int] = []  # `now` at each event
+        self.receives_in: set[int] = set()
 
     def send(self, blocks: bool) -> int:
         self.before.append(self.now)

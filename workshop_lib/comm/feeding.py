@@ -1,4 +1,4 @@
-"""Ways in which ranks get their rows of one data file, with what each costs in bytes, files and messages.
+"""Ways in which ranks get their rows of one data file, and what each costs in bytes, files and messages.
 
 The file has a header and then rows of one length, as MNIST's images do. All ranks call a way together, with
 the same `path` and the same `parts`: for each rank (offset, bytes), where in the file its rows lie. It
@@ -10,10 +10,11 @@ blocks, and returns this rank's rows as uint8 [bytes], with their Cost. For p ra
 | rank 0 scatters | n on rank 0, none elsewhere | 1 | n (p - 1)/p by rank 0, in p - 1 messages |
 | own part | n/p | p | nothing |
 | MPI-IO | n/p | p | whatever the MPI library thinks best |
-| a file a rank | n/p | p, and as many there are | nothing |
+| a file a rank | n/p | p, each another one | nothing |
 
-What a program asks for need not come from the storage: the operating system keeps in memory what was read or
-written before, the page cache. `os_counts` tells both, and `drop_cache` empties it for one file.
+What a program asks for does not have to come from the storage: the operating system keeps in memory what was
+read or written before, in its page cache. `os_counts` gives both numbers, and `drop_cache` empties the cache
+for one file.
 """
 
 import os
@@ -21,21 +22,22 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.comm.ring import parts as cut
+from workshop_lib.data.shard import shard_bounds
+from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import replacing
 
 IDX_HEADER_BYTES = 16
 Parts = list[tuple[int, int]]
 
 
-@dataclass
-class Cost:
+class Cost(NamedTuple):
     """What a way took on this rank, by the program's own count. Of MPI-IO's messages it knows nothing."""
 
     bytes_read: int = 0
@@ -44,10 +46,44 @@ class Cost:
     messages_sent: int = 0
 
 
+Way = Callable[[Any, str | os.PathLike, Parts], tuple[np.ndarray, Cost]]
+
+
+class FeedingRow(TypedDict):
+    """What was measured of one way, cold or warm: lists by round, then lists by rank."""
+
+    way: str
+    cold: bool
+    ranks: int
+    file_bytes: int
+    seconds: list[float]  # of the slowest rank
+    storage_bytes: list[int | None]  # from the storage for all ranks together; None: the system does not say
+    asked_bytes: list[int] | None  # by rank, as the rest; of the operating system
+    bytes_read: list[int]  # see Cost
+    files_opened: list[int]
+    bytes_sent: list[int]
+    messages_sent: list[int]
+
+
+class OsCounts(NamedTuple):
+    """Bytes that a process asked the operating system for, and what it had to fetch from the storage for them."""
+
+    asked_bytes: int
+    storage_bytes: int
+
+
+class Counted(NamedTuple):
+    """What a call returned, the seconds that it took, and what the operating system counted, if it does."""
+
+    returned: Any
+    seconds: float
+    counts: OsCounts | None
+
+
 def write_idx(path: str | os.PathLike, images: np.ndarray, copies: int = 1) -> int:
     """Write `images` (uint8 [n, 28, 28]) `copies` times over as one file in MNIST's format; returns its rows.
 
-    One process calls it. The file appears whole, or not at all.
+    One process calls it. The file appears as a whole or not at all.
     """
     rows = copies * len(images)
     with replacing(path) as temporary, open(temporary, "wb") as file:
@@ -58,9 +94,9 @@ def write_idx(path: str | os.PathLike, images: np.ndarray, copies: int = 1) -> i
 
 
 def parts_of(rows: int, row_bytes: int, header_bytes: int, size: int) -> Parts:
-    """For each of `size` ranks the (offset, bytes) of its rows; by at most one row unequal."""
-    slices = cut(rows, size)
-    return [(header_bytes + part.start * row_bytes, (part.stop - part.start) * row_bytes) for part in slices]
+    """For each of `size` ranks the (offset, bytes) of its rows; their numbers of rows differ by at most one."""
+    bounds = [shard_bounds(rows, rank, size) for rank in range(size)]
+    return [(header_bytes + start * row_bytes, (stop - start) * row_bytes) for start, stop in bounds]
 
 
 def everyone_reads(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
@@ -95,14 +131,14 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
     """The same through MPI: all ranks open the file and read together, each its part.
 
     MPI knows what all ranks want before anything is read, so some may read large pieces for others and send
-    them on: two-phase I/O (Thakur, Gropp and Lusk 1999). Raises ValueError, on all ranks, where the file is
+    them on: two-phase I/O (Thakur, Gropp and Lusk 1999). Raises InputError, on all ranks, when the file is
     too short for any of them.
     """
     offset, nbytes = parts[comm.rank]
     mine = np.empty(nbytes, np.uint8)
     file = MPI.File.Open(comm, os.fspath(path), MPI.MODE_RDONLY)
     try:
-        # Not by the status: where one rank reads for others, Open MPI's says that all came when it did not.
+        # Not by the status: where one rank reads for others, Open MPI's says that all came even if it did not.
         for of_rank in parts:
             _check_length(path, *of_rank, min(of_rank[1], max(0, file.Get_size() - of_rank[0])))
         file.Read_at_all(offset, [mine, MPI.BYTE])
@@ -112,10 +148,10 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
 
 def own_file(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank reads a file of its own, which `cut_files` made for as many ranks. No messages."""
+    """Each rank reads its own file, which `cut_files` made for this number of ranks (else InputError); no messages."""
     piece = piece_of(path, comm.rank, comm.size)
     if not piece.exists():
-        raise FileNotFoundError(
+        raise InputError(
             f"there is no {piece.name}: files cut for another number of ranks do not fit {comm.size} ranks; "
             "cut them again with cut_files."
         )
@@ -123,7 +159,7 @@ def own_file(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
     return mine, Cost(len(mine), 1)
 
 
-WAYS: dict[str, Callable] = {
+WAYS: dict[str, Way] = {
     "everyone reads all": everyone_reads,
     "rank 0 scatters": root_scatters,
     "own part": own_part,
@@ -148,9 +184,9 @@ def cut_files(comm, path, parts: Parts) -> None:
 def drop_cache(path) -> None:
     """Ask the operating system to forget what it holds of `path` in memory, so that it has to read it again.
 
-    A request: file systems that live in memory, and macOS, have nothing to do for it. Whether it was
-    followed, `os_counts` shows. What was written is brought to the storage first, since the cache has to keep
-    it until then.
+    It is only a request: file systems that live in memory, and macOS, ignore it, and `os_counts` shows whether
+    the system followed it. What was written is brought to the storage first, since the cache has to keep it
+    until then.
     """
     if not hasattr(os, "posix_fadvise"):
         return
@@ -162,70 +198,72 @@ def drop_cache(path) -> None:
         os.close(descriptor)
 
 
-def os_counts() -> dict[str, int] | None:
-    """What this process has read so far by the operating system's count, or None where it does not tell.
+def os_counts() -> OsCounts | None:
+    """What this process has read so far by the operating system's count, or None where it does not say.
 
-    {"asked_bytes": of all its `read` calls, "storage_bytes": what had to be fetched from the storage for
-    them}. To ask costs some 100 bytes of the first. Source: proc_pid_io(5), rchar and read_bytes.
+    Asking costs some 100 bytes of the first. Source: proc_pid_io(5), rchar and read_bytes.
     """
     try:
         lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-        return {"asked_bytes": int(lines["rchar"]), "storage_bytes": int(lines["read_bytes"])}
+        return OsCounts(int(lines["rchar"]), int(lines["read_bytes"]))
     except (OSError, KeyError, ValueError):
         return None
 
 
-def counted(call: Callable[[], object]) -> tuple[object, float, dict[str, int] | None]:
-    """What `call` returns, the seconds that it takes, and `os_counts` of it alone."""
+def counted(call: Callable[[], Any]) -> Counted:
+    """Call it, with a look at the clock and at `os_counts` before and after."""
     before, began = os_counts(), time.perf_counter()
     returned = call()
     seconds, after = time.perf_counter() - began, os_counts()
-    counts = None if before is None or after is None else {name: after[name] - before[name] for name in after}
-    return returned, seconds, counts
+    counts = before and after and OsCounts(*np.subtract(after, before).tolist())
+    return Counted(returned, seconds, counts)
 
 
-def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Callable] = WAYS) -> list[dict]:
+def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS) -> list[FeedingRow]:
     """Time each way `repeats` times, cold and then warm; in a round every way has its turn.
 
-    All ranks call it, and it blocks; every rank gets the same rows, one for each way, cold and warm: seconds
-    of the slowest rank in each round; by rank what it read, asked the system for and sent; and the bytes that
-    came from the storage for all ranks together, in each round. Raises RuntimeError, on every rank, when some
-    rank got bytes that are not those of its part.
+    All ranks call it, and it blocks; every rank gets the same rows, one for each way, cold and warm. Raises
+    WorkshopError, on every rank, when some rank got bytes that are not those of its part.
     """
-    right = zlib.crc32(own_part(comm, path, parts)[0])
-    rows = {
-        (name, cold): {
-            "way": name, "cold": cold, "ranks": comm.size, "file_bytes": os.path.getsize(path), "seconds": [],
-            "storage_bytes": [],
-        }
-        for name in ways
-        for cold in (True, False)
-    }  # fmt: skip
+    checksum = zlib.crc32(own_part(comm, path, parts)[0].data)
+    rounds: dict[tuple[str, bool], list[list[Counted]]] = {(name, cold): [] for name in ways for cold in (True, False)}
     for _ in range(repeats):
-        for (name, cold), row in rows.items():
+        for (name, cold), of_way in rounds.items():
             if cold:
                 for file in (path, piece_of(path, comm.rank, comm.size)):
                     if os.path.exists(file):
                         drop_cache(file)
             comm.Barrier()
-            (mine, cost), seconds, counts = counted(lambda way=ways[name]: way(comm, path, parts))
-            found = comm.allgather((zlib.crc32(mine) == right, seconds, asdict(cost), counts))
-            _add(row, name, found)
-    return list(rows.values())
+            (mine, cost), seconds, counts = counted(partial(ways[name], comm, path, parts))
+            right = comm.allgather(zlib.crc32(mine.data) == checksum)
+            wrong = [str(rank) for rank, fine in enumerate(right) if not fine]
+            if wrong:
+                raise WorkshopError(f"with {name!r}, rank {', '.join(wrong)} got other bytes than those of its part.")
+            of_way.append(comm.allgather(Counted(cost, seconds, counts)))
+    size = os.path.getsize(path)
+    return [_row(name, cold, size, of_way) for (name, cold), of_way in rounds.items()]
 
 
-def _add(row: dict, name: str, found: list[tuple]) -> None:
-    """One round of one way, as the ranks found it."""
-    fine, seconds, costs, counts = zip(*found, strict=True)
-    wrong = [str(rank) for rank, right in enumerate(fine) if not right]
-    if wrong:
-        raise RuntimeError(f"with {name!r}, rank {', '.join(wrong)} got other bytes than those of its part.")
-    row["seconds"].append(max(seconds))
-    known = None not in counts
-    row["storage_bytes"].append(sum(of["storage_bytes"] for of in counts) if known else None)
-    row["asked_bytes"] = [of["asked_bytes"] for of in counts] if known else None
-    for column in costs[0]:
-        row[column] = [of[column] for of in costs]
+def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[Counted]]) -> FeedingRow:
+    """The row of a way's rounds, each with Cost, time and counts by rank; the costs are those of the last round."""
+    counts = [[of.counts for of in of_ranks if of.counts] for of_ranks in rounds]
+    known = all(len(of_ranks) == len(rounds[-1]) for of_ranks in counts)
+    read, opened, sent, messages = (
+        list(of_ranks) for of_ranks in zip(*(of.returned for of in rounds[-1]), strict=True)
+    )
+    return FeedingRow(
+        way=way,
+        cold=cold,
+        ranks=len(rounds[-1]),
+        file_bytes=file_bytes,
+        seconds=[max(of.seconds for of in of_ranks) for of_ranks in rounds],
+        storage_bytes=[sum(of.storage_bytes for of in of_ranks) if known else None for of_ranks in counts],
+        asked_bytes=[of.asked_bytes for of in counts[-1]] if known else None,
+        bytes_read=read,
+        files_opened=opened,
+        bytes_sent=sent,
+        messages_sent=messages,
+    )
 
 
 def read_block(path, offset: int, row_bytes: int, rows: int) -> np.ndarray:
@@ -240,14 +278,14 @@ def read_rows(path, header_bytes: int, row_bytes: int, indices: Iterable[int]) -
 
 
 def read_files(paths: Iterable) -> np.ndarray:
-    """A file a row: uint8 [files, bytes], each opened, read once and closed."""
+    """A file per row: uint8 [files, bytes], each opened, read once and closed."""
     return np.stack([_read(path, 0, os.path.getsize(path)) for path in paths])
 
 
 def throttled(read: Callable[[int], np.ndarray], bytes_per_s: float) -> Callable[[int], np.ndarray]:
-    """`read`, as slow as a storage that gives this rank no more than `bytes_per_s`: it sleeps the rest.
+    """`read`, as slow as a storage that gives this rank no more than `bytes_per_s`.
 
-    A sleeping thread leaves its core to others, as one does that waits for a disk.
+    It sleeps for the rest of the time, so it leaves its core to others, as a thread does that waits for a disk.
     """
 
     def slow(i: int) -> np.ndarray:
@@ -268,7 +306,7 @@ def _fill(file, offset: int, nbytes: int) -> np.ndarray:
     """Exactly these bytes: a single call may give fewer, at 2 GiB at the latest."""
     array, done = np.empty(nbytes, np.uint8), 0
     file.seek(offset)
-    while done < nbytes and (got := file.readinto(memoryview(array)[done:])):
+    while done < nbytes and (got := file.readinto(array.data[done:])):
         done += got
     _check_length(file.name, offset, nbytes, done)
     return array
@@ -276,7 +314,7 @@ def _fill(file, offset: int, nbytes: int) -> np.ndarray:
 
 def _check_length(path, offset: int, nbytes: int, got: int) -> None:
     if got != nbytes:
-        raise ValueError(
+        raise InputError(
             f"{path}: {nbytes:,} bytes from {offset:,} on were asked for, and {got:,} are there; "
             "is it the right file, whole, and cut for these rows?"
         )

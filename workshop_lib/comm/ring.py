@@ -1,24 +1,23 @@
-"""The two halves of a ring allreduce, as ZeRO uses them apart (Patarasuk and Yuan 2009, section 3).
+"""The ring allreduce and its two halves, which ZeRO uses separately (Patarasuk and Yuan 2009, section 3).
 
-Between them lies what ZeRO is about: a rank that holds the sums of its part alone can update that part alone.
-Both need nothing but `Sendrecv`, so they run on MPI and on a CountingComm alike. A part is n / p elements.
+Between the halves a rank holds the sums of its own part alone, so it can update that part alone: that is ZeRO's
+idea. All three need nothing but `Sendrecv`, so they run on MPI and on a CountingComm alike. A part is n / p
+elements.
 """
 
 import numpy as np
 
-
-def parts(n: int, size: int) -> list[slice]:
-    """`n` elements cut into `size` parts that follow one another; their lengths differ by one at most."""
-    return [slice(i * n // size, (i + 1) * n // size) for i in range(size)]
+from workshop_lib.data.shard import parts
+from workshop_lib.errors import InputError
 
 
 def part(n: int, rank: int, size: int) -> slice:
-    """Where `rank`'s part of `n` elements lies, when all parts are to have one length.
+    """Where `rank`'s part of `n` elements lies, when all parts must have the same length.
 
-    Raises ValueError when `n` does not divide by `size`.
+    Raises InputError when `size` does not divide `n`.
     """
     if n % size:
-        raise ValueError(f"{n} elements do not divide by {size} ranks: pad them with {-n % size} zeros first.")
+        raise InputError(f"{n} elements do not divide by {size} ranks: pad them with {-n % size} zeros first.")
     return parts(n, size)[rank]
 
 
@@ -26,9 +25,9 @@ def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
     """The sum over ranks of this rank's part of `array` [n], as a new array [n / p]; `array` stays as it is.
 
     All ranks call it, and it blocks. Each sends p - 1 messages, together (p - 1) / p of the bytes of `array`,
-    in p - 1 rounds. Raises ValueError when n does not divide by p.
+    in p - 1 rounds. Raises InputError when p does not divide n.
     """
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    right, left = _neighbours(comm)
     total = array[part(len(array), left, comm.size)].copy()  # goes once around, and ends at its owner
     for step in range(2, comm.size + 1):
         arriving = np.empty_like(total)
@@ -38,13 +37,35 @@ def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
 
 
 def allgather(comm, array: np.ndarray) -> None:
-    """Fill `array` [n], in place, with every rank's own part of it (`parts`, so n need not divide by p).
+    """Fill `array` [n], in place, with every rank's own part of it (`parts`: p need not divide n).
 
     All ranks call it, and it blocks. Each sends p - 1 messages, together (p - 1) / p of the bytes of `array`,
     in p - 1 rounds.
     """
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    right, left = _neighbours(comm)
     cut = parts(len(array), comm.size)
     for step in range(comm.size - 1):
         going, coming = cut[(comm.rank - step) % comm.size], cut[(comm.rank - step - 1) % comm.size]
         comm.Sendrecv(array[going], right, recvbuf=array[coming], source=left)
+
+
+def allreduce(comm, array: np.ndarray) -> None:
+    """Replace `array` by its sum over ranks: a reduce-scatter in place, then the allgather.
+
+    Each step passes one part to the neighbour. Where p does not divide n, a rank sends all of the array twice,
+    except for its own part and the next rank's. Besides `array` it needs memory for one part.
+    """
+    right, left = _neighbours(comm)
+    cut = parts(len(array), comm.size)
+    arriving = np.empty(-(-len(array) // comm.size), array.dtype)
+    for step in range(1, comm.size):
+        going, place = (array[cut[(comm.rank - step - more) % comm.size]] for more in (0, 1))
+        incoming = arriving[: len(place)]
+        comm.Sendrecv(going, right, recvbuf=incoming, source=left)
+        place += incoming
+    allgather(comm, array)
+
+
+def _neighbours(comm) -> tuple[int, int]:
+    """The ranks to the right and to the left."""
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

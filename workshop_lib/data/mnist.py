@@ -18,6 +18,7 @@ import numpy as np
 
 from workshop_lib import paths
 from workshop_lib.data.shard import shard_bounds
+from workshop_lib.errors import InputError
 
 IMAGE_SHAPE = (28, 28)
 CLASSES = 10
@@ -36,7 +37,7 @@ UNSIGNED_BYTE = 8
 READ_CHUNK_BYTES = 1 << 20
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """A data file is missing, damaged or not what it should be; the text says what to do."""
 
 
@@ -59,10 +60,10 @@ def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_si
 
     Without `data_dir` it is the MNIST of this checkout, and its content is compared with known
     checksums. Any other folder in IDX format is checked for consistency. The result is kept for
-    the life of the process. Raises DataError naming the file, what was expected and found.
+    the life of the process. Raises DataError naming the file, what was expected and what is there.
     """
     if split not in FILES:
-        raise ValueError(f"split {split!r}: use 'train' or 'test'")
+        raise InputError(f"split {split!r}: use 'train' or 'test'")
     folder = paths.MNIST if data_dir is None else Path(data_dir)
     # Absolute, so that a change of working directory cannot return another folder's data.
     return _load(split, folder.expanduser().absolute(), data_dir is None, rank, world_size)
@@ -107,10 +108,10 @@ class _IdxFile:
         for path in (folder / self.name, folder / f"{self.name}.gz"):
             if path.is_file():
                 return path
-        found = "no such folder"
+        content = "no such folder"
         if folder.is_dir():
-            found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
-        raise DataError(f"{folder / self.name}: expected this file, plain or with .gz, found {found}. {self.remedy}")
+            content = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
+        raise DataError(f"{folder / self.name}: expected this file, plain or with .gz, found {content}. {self.remedy}")
 
     def _open(self):
         return gzip.open(self.path) if self.path.suffix == ".gz" else open(self.path, "rb")
@@ -186,12 +187,12 @@ class _IdxFile:
         self._check_length(position)
         return np.frombuffer(kept, np.uint8)
 
-    def _check_length(self, found_bytes: int) -> None:
+    def _check_length(self, actual_bytes: int) -> None:
         expected = self.rows * self.row_bytes
-        if found_bytes != expected:
+        if actual_bytes != expected:
             raise DataError(
                 f"{self.path}: expected {expected} bytes of data after the header ({self.rows} "
-                f"rows), found {found_bytes}. {self.remedy}"
+                f"rows), found {actual_bytes}. {self.remedy}"
             )
 
     def _damaged(self, error: Exception) -> DataError:

@@ -8,12 +8,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from workshop_lib.errors import InputError
+
 
 def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Rows [start, stop) of `size` rows that belong to `rank`; lengths differ by at most one."""
+    """Rows [start, stop) of `size` rows that belong to `rank`; lengths differ by at most one.
+
+    Raises InputError unless 0 <= rank < world_size.
+    """
     if world_size < 1 or not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} of {world_size} ranks: needs 0 <= rank < world_size")
+        raise InputError(f"rank {rank} of {world_size} ranks: needs 0 <= rank < world_size")
     return size * rank // world_size, size * (rank + 1) // world_size
+
+
+def parts(size: int, world_size: int) -> list[slice]:
+    """The same for every rank: `size` rows cut into consecutive slices, one per rank."""
+    return [slice(*shard_bounds(size, rank, world_size)) for rank in range(world_size)]
 
 
 def steps_per_epoch(size: int, batch_size: int, world_size: int) -> int:
@@ -37,7 +47,7 @@ def epoch_batches(
     does not depend on the number of ranks. When the size does not divide, the last global
     batch is smaller and split as evenly as it goes: n_local may differ between ranks, and is 0
     on some when there are fewer samples than ranks. Every rank yields the same number of
-    batches, or a collective in the training step would wait for ever.
+    batches, or a collective in the training step would wait forever.
     """
     order = epoch_permutation(size, seed, epoch)
     global_batch = batch_size * world_size

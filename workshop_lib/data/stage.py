@@ -23,17 +23,17 @@ def folder_for(data_dir: Path) -> Path | None:
     sources = _sources(data_dir)
     if not os.environ.get(VARIABLE) or not sources:
         return None
-    facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    name = f"workshop-{os.getuid()}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    versions = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+    name = f"workshop-{os.getuid()}-{hashlib.sha256(repr(versions).encode()).hexdigest()[:16]}"
     return Path(os.environ[VARIABLE]) / name
 
 
 def copy(data_dir: Path, target: Path) -> None:
     """Copy the data files of `data_dir` to `target`, unless it holds them already; for one rank of a node.
 
-    The copy is read back and compared with what was read, and takes its name when it is whole: a reader
-    never meets a part. Takes at most 5 minutes, so the ranks that wait for it in their next collective wait
-    no longer. Raises DataError naming the file.
+    The copy is read back and compared with what was read, and gets its name only when it is whole, so a reader
+    never meets a part. It takes at most 5 minutes, and so does the wait of the other ranks in their next
+    collective. Raises DataError naming the file.
     """
     if _is_whole(target):
         return
@@ -63,8 +63,8 @@ def copy(data_dir: Path, target: Path) -> None:
 def _sources(data_dir: Path) -> list[Path]:
     """The data files of a folder, plain or compressed as they are."""
     names = [name for pair in FILES.values() for name in pair]
-    found = [data_dir / f"{name}{end}" for name in names for end in ("", ".gz")]
-    return [path for path in found if path.is_file()]
+    paths = [data_dir / f"{name}{end}" for name in names for end in ("", ".gz")]
+    return [path for path in paths if path.is_file()]
 
 
 def _copy_file(source: Path, target: Path, deadline: float) -> str:

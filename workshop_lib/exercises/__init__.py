@@ -14,7 +14,7 @@ learner's function, and compared. A check never raises for what the learner wrot
 import html
 import numbers
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from workshop_lib import ranks
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
+UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # for what takes long once on fresh ranks, such as importing PyTorch
 UNSOLVED = "unsolved"  # in place of an observation, from a stub
 
@@ -40,13 +41,15 @@ class Property:
     """Something that must hold of the observations.
 
     hint: what to do when it doesn't; without one, the known mistakes are asked. evidence: what of the observations
-    tells mistakes apart when it fails; all of them, if not given.
+    tells mistakes apart when it fails; all of them, if not given. observed: a sentence on what was observed, to stand
+    before the hint of a known mistake.
     """
 
     text: str
     holds: bool
     hint: str = ""
     evidence: Any = None
+    observed: str = ""
 
 
 @dataclass
@@ -89,6 +92,7 @@ class Exercise:
     endless loop ends, but their known mistakes run in the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for what takes long once. on: the number of ranks it needs.
     stuck, truncated: hints for a function that never ends, and for a message that meets a receive of another size.
+    unknown: the hint for a failure that none of the known mistakes leaves.
     """
 
     name: str
@@ -101,6 +105,7 @@ class Exercise:
     timeout_s: float = 5.0
     stuck: str = STUCK_HINT
     truncated: str = TRUNCATED_HINT
+    unknown: str = UNKNOWN_HINT
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
@@ -132,7 +137,7 @@ class Exercise:
         verdict.passed = failed is None
         if failed is not None:
             verdict.failed = failed.text
-            verdict.hint = failed.hint or self._hint_of_a_mistake(failed)
+            verdict.hint = failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed)}".strip()
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
@@ -140,19 +145,22 @@ class Exercise:
         for prop in self.properties(observations):
             if not prop.holds:
                 evidence = observations if prop.evidence is None else prop.evidence
-                return Property(prop.text, False, prop.hint, evidence)
+                return replace(prop, evidence=evidence)
             held.append(prop.text)
         return None
 
     def _hint_of_a_mistake(self, failed: Property) -> str:
-        """The hint of the first known mistake that fails in the same way."""
-        n = ranks.current().n if self.communicates else 1
-        if n not in self._known:
-            self._known[n] = self._failures_of_mistakes()
-        for mistake, known in zip(self.mistakes, self._known[n], strict=True):
-            if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
-                return mistake.hint
-        return "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
+        """What was observed, and the hint of the first known mistake that fails in the same way."""
+        try:
+            n = ranks.current().n if self.communicates else 1
+            if n not in self._known:
+                self._known[n] = self._failures_of_mistakes()
+            for mistake, known in zip(self.mistakes, self._known[n], strict=True):
+                if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
+                    return mistake.hint
+        except Exception:  # ranks that ended, or values that cannot be compared: there is a verdict all the same
+            pass
+        return self.unknown
 
     def _failures_of_mistakes(self) -> list[Property | None]:
         """The property that each known mistake fails; None for one that raises."""
@@ -196,19 +204,22 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
 
 def _observe_on_rank(observe: Callable, function: Callable):
     """Called on every rank: its observation of the learner's function, or UNSOLVED for the stub."""
-    from mpi4py import MPI  # only here, because the notebook's side of a check must not start MPI
-
     try:
-        return observe(MPI.COMM_WORLD, function)
+        return observe(_own_communicator(), function)
     except NotImplementedError:
         return UNSOLVED
 
 
 def observe_each_on_rank(observe: Callable, functions: Sequence[Callable]) -> list:
     """Called on every rank: its observation of each function in turn; the exception, of one that raises."""
-    from mpi4py import MPI
+    return [observe_one(_own_communicator(), observe, function) for function in functions]
 
-    return [observe_one(MPI.COMM_WORLD, observe, function) for function in functions]
+
+def _own_communicator():
+    """All ranks, with messages of their own: what one call leaves unreceived never reaches the next."""
+    from mpi4py import MPI  # only here, because the notebook's side of a check must not start MPI
+
+    return MPI.COMM_WORLD.Dup()
 
 
 def observe_one(comm, observe: Callable, function: Callable):
@@ -263,5 +274,5 @@ def shown(value) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
         return first + (" …" if value.size > 4 else "")
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) < 60 else text[:57] + "…"

@@ -1,105 +1,186 @@
-"""Checks of the exercises in 07_large_batch."""
+"""The exercises of 07_large_batch: the learning rate of many workers, and LARS's rate for each layer."""
 
-import functools
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
-from workshop_lib.probes import large_batch as probes
-from workshop_lib.probes.compare import close
-from workshop_lib.probes.large_batch import TRUST
+import numpy as np
+import torch
 
-STUCK = "it did not return: is there a loop that never ends?"
-_close = functools.partial(close, rounding=1e-5)
+from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.training import optimizers, schedules
 
-
-def learning_rate(function) -> Verdict:
-    """`learning_rate(step, base_lr, workers, warmup_steps)`: linear scaling with gradual warm-up."""
-    return judged(function, probes.learning_rate, _judge_learning_rate, stuck=STUCK)
-
-
-def layer_rate(function) -> Verdict:
-    """`layer_rate(weights, gradient, trust)`: LARS's rate of one layer."""
-    return judged(function, probes.layer_rate, _judge_layer_rate, stuck=STUCK)
+STEPS = 60
+TRUST = 0.002
+ROUNDING = 1e-5  # of float32
 
 
-def _judge_learning_rate(facts: list):
-    cases = facts[0]
-    wrong = [rate for case in cases for rate in case["got"] if not is_number(rate)]
-    yield "it returns a number", not wrong, f"it returned {shown(wrong[0])}." if wrong else ""
-    after, during = [], []
-    for found in cases:
-        peak_from = max(found["case"][2] - 1, 0)
-        for step, (got, right) in enumerate(zip(found["got"], found["right"], strict=True)):
-            if not _close(got, right):
-                (after if step > peak_from else during).append((step, *found["case"], got, right))
-    yield "after the warm-up, the rate is the base rate times the workers", not after, _peak_hint(*after[:1])
-    yield "during the warm-up, it climbs to that in equal steps", not during, _climb_hint(*during[:1])
+class Recipe(NamedTuple):
+    """The arguments of `learning_rate` after the step."""
+
+    base_lr: float
+    workers: int
+    warmup_steps: int
 
 
-def _peak_hint(first=None) -> str:
-    if first is None:
-        return ""
-    step, base, workers, warmup, got, right = first
-    told = f"step {step}, {workers} workers, base rate {base:g}, {warmup} warm-up steps: {got:g}. "
-    if _close(got, base):
-        return told + "That is the rate of one worker: multiply it by the workers."
-    if _close(got, base * math.sqrt(workers)):
-        return told + "That is square-root scaling: linear scaling multiplies by the workers."
-    if _close(got, base / workers):
-        return told + "It is divided by the workers: more workers, and so fewer steps, need larger ones."
-    if got > right:
-        return told + "The climb goes on beyond the peak: end it with min(…, 1) or an `if`."
-    return told + f"It should be {right:g}."
+# No two numbers are alike that a mistake could confuse.
+RECIPES = [Recipe(0.01, 128, 40), Recipe(0.1, 1, 10), Recipe(0.05, 8, 1), Recipe(0.02, 4, 0)]
 
 
-def _climb_hint(first=None) -> str:
-    if first is None:
-        return ""
-    step, base, workers, warmup, got, right = first
-    told = f"step {step} of {warmup} warm-up steps, {workers} workers, base rate {base:g}: {got:g}. "
-    peak = base * workers
-    if _close(got, peak):
-        return told + "That is the peak already: there is no warm-up."
-    if got == 0:
-        return told + "A rate of zero wastes the step: count from 1 here, and step 0 has climbed one part."
-    if _close(got, base):
-        return told + "That is a constant warm-up: here the rate climbs in each step."
-    if _close(got, peak * (step + 1) / (warmup + 1)):
-        return told + "The peak is to be reached in the last step of the warm-up, not in the one after it."
-    if any(_close(got, base + (peak - base) * parts / warmup) for parts in (step, step + 1)):
-        return told + "It climbs from the base rate: here it climbs from 0, by one part in each step."
-    return told + f"It should be {right:g}: {step + 1} of {warmup} parts of the peak."
+def observe_rates(comm, function: Callable) -> list[list]:
+    """The rates of the first STEPS steps, for each of RECIPES."""
+    return [[function(step, *recipe) for step in range(STEPS)] for recipe in RECIPES]
 
 
-def _judge_layer_rate(facts: list):
-    layers = facts[0]
-    wrong = [layer["got"] for layer in layers if not isinstance(layer["got"], float)]
-    hint = "it returned one value a weight: a layer has one rate, from the norms of all its weights."
-    yield "it returns one number", not wrong, hint if wrong and isinstance(wrong[0], list) else ""
-    changed = not all(layer["unchanged"] for layer in layers)
-    yield "weights and gradients are left alone", not changed, "work on copies, not in place."
-    for layer in layers:
-        zero = 0.0 in layer["norms"]
-        text = f"{layer['layer']}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / ‖∇w‖'}"
-        yield text, _close(layer["got"], layer["right"]), _rate_hint(layer, zero)
+def rates_properties(observations: list) -> Iterator[Property]:
+    by_recipe = observations[0]
+    other = [rate for rates in by_recipe for rate in rates if not is_number(rate)]
+    yield Property("it returns a number", not other, f"it returned {shown(other[0])}." if other else "")
+    during: list[tuple] = []
+    after: list[tuple] = []
+    for recipe, rates in zip(RECIPES, by_recipe, strict=True):
+        for step, rate in enumerate(rates):
+            right = schedules.lr_at(step, STEPS, recipe.base_lr * recipe.workers, recipe.warmup_steps)
+            if not close(rate, right, ROUNDING):
+                (during if step < max(1, recipe.warmup_steps) else after).append((step, *recipe, rate, right))
+    yield _all_right("after the warm-up, the rate is the base rate times the workers", after)
+    yield _all_right("during the warm-up, it climbs to that in equal steps", during)
 
 
-def _rate_hint(layer: dict, zero: bool) -> str:
-    got, (weights, gradient) = layer["got"], layer["norms"]
-    told = f"{layer['layer']}, ‖w‖ = {weights:.4g}, ‖∇w‖ = {gradient:.4g}: {got:.4g}. "
-    if zero:
-        return told + "Where one of the norms is zero, return 1: the layer then moves as in plain SGD."
-    candidates = {
-        "‖w‖ / ‖∇w‖ is right, and the trust coefficient is missing.": weights / gradient,
-        "It is upside down: large gradients must give a small rate.": TRUST * gradient / weights,
-        "These are squares of the norms: take the root, as `.norm()` does.":
-            TRUST * (weights / gradient) ** 2,
-        "That is 1 / ‖∇w‖: the weights' norm is missing.": TRUST / gradient,
-        "That is ‖w‖: divide by the norm of the gradient.": TRUST * weights,
-        "That is divided by the number of weights: a norm is a root of a sum, not of a mean.":
-            TRUST * weights / gradient / math.sqrt(layer["size"]),
-    }  # fmt: skip
-    for text, value in candidates.items():
-        if _close(got, value):
-            return told + text
-    return told + f"It should be {layer['right']:.4g}: the norm is the root of the sum of the squares."
+def _all_right(text: str, wrong: list[tuple]) -> Property:
+    """That no rate is wrong. Two wrong ones tell mistakes apart."""
+    if wrong:
+        step, base_lr, workers, warmup_steps, rate, right = wrong[0]
+        text += f": base rate {base_lr:g}, {workers} workers, {warmup_steps} warm-up steps, step {step}: "
+        text += f"it should be {right:.4g}, not {rate:.4g}"
+    return Property(text, not wrong, evidence=wrong[:2])
+
+
+def _climb(step: int, warmup: int) -> float:
+    return min(1, (step + 1) / max(1, warmup))
+
+
+def _rate(hint: str, climb: Callable = _climb, peak: Callable = lambda base, workers: base * workers) -> Mistake:
+    """A wrong `learning_rate`, from the climb to 1 and the peak."""
+    return Mistake(lambda step, base, workers, warmup: peak(base, workers) * climb(step, warmup), hint)
+
+
+def _from_base(hint: str, climb: Callable) -> Mistake:
+    """A wrong `learning_rate` that climbs from the base rate instead of 0."""
+    return Mistake(lambda step, base, workers, warmup: base + base * (workers - 1) * climb(step, warmup), hint)
+
+
+_BEYOND = "it climbs beyond the peak: stop with `min(…, 1)` or an `if`."
+_WASTED = "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`."
+_BASE = "it starts to climb at the base rate. Here it climbs from 0, by one part in each step."
+_WRONG_RATES = [
+    _rate("that is the rate of one worker: multiply it by the workers.", peak=lambda base, workers: base),
+    _rate("that is square-root scaling. Linear scaling multiplies by the workers.", peak=lambda b, n: b * math.sqrt(n)),
+    _rate(
+        "it is divided by the workers. With more workers there are fewer steps, so each has to be larger.",
+        peak=lambda base, workers: base / workers,
+    ),
+    _rate(_BEYOND, lambda step, warmup: (step + 1) / max(1, warmup)),
+    _rate(_BEYOND, lambda step, warmup: step / max(1, warmup)),
+    _rate("that is the peak already, so there is no warm-up.", lambda step, warmup: 1),
+    _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup - 1))),
+    _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup))),
+    _rate(
+        "it reaches the peak one step late: the last step of the warm-up should have it.",
+        lambda step, warmup: min(1, (step + 1) / (warmup + 1)),
+    ),
+    _from_base("it stays the same during the warm-up, but should climb.", lambda step, warmup: step >= warmup - 1),
+    _from_base(_BASE, _climb),
+    _from_base(_BASE, lambda step, warmup: _climb(step - 1, warmup)),
+]
+learning_rate = Exercise(
+    "learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False, stuck=ENDLESS_HINT
+)
+
+
+class Layer(NamedTuple):
+    name: str
+    weights: torch.Tensor
+    gradient: torch.Tensor
+
+
+@dataclass(frozen=True)
+class LayerRate:
+    """What `layer_rate` returned for one layer: a float, or a list of them; and whether it changed the layer."""
+
+    returned: Any
+    unchanged: bool
+
+
+def _layers() -> list[Layer]:
+    """Layers of several shapes, one with large gradients, and two with a norm of zero."""
+    random = torch.Generator().manual_seed(3)
+    shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
+    *drawn, small = [torch.randn(*shape, generator=random) for shape in shapes]
+    return [
+        Layer("a matrix", *drawn[:2]),
+        Layer("a kernel", drawn[2], 100 * drawn[3]),
+        Layer("gradients of zero", small, torch.zeros(3, 4)),
+        Layer("weights of zero", torch.zeros(3, 4), small),
+    ]
+
+
+def observe_layers(comm, function: Callable) -> list[LayerRate]:
+    """The rate of each layer."""
+    rates = []
+    for _, weights, gradient in _layers():
+        given = weights.clone(), gradient.clone()
+        returned = function(*given, TRUST)
+        if not isinstance(returned, str | None):
+            returned = np.asarray(returned, dtype=float).tolist()
+        rates.append(LayerRate(returned, torch.equal(given[0], weights) and torch.equal(given[1], gradient)))
+    return rates
+
+
+def layers_properties(observations: list) -> Iterator[Property]:
+    rates = observations[0]
+    other = [rate.returned for rate in rates if not isinstance(rate.returned, float)]
+    hint = f"it returned {shown(other[0])}." if other else ""
+    if other and isinstance(other[0], list):
+        hint = "it returned one value per weight. A layer has one rate, from the norms of all its weights."
+    yield Property("it returns one number", not other, hint)
+    hint = "it changes an array it was given: work on copies, not in place."
+    yield Property("weights and gradients are left alone", all(rate.unchanged for rate in rates), hint)
+    group = {"trust": TRUST, "weight_decay": 0.0, "clip": False}
+    for (name, weights, gradient), rate in zip(_layers(), rates, strict=True):
+        right = float(optimizers.layer_rate(weights, gradient, group))
+        holds = close(rate.returned, right, ROUNDING)
+        zero = not (weights.any() and gradient.any())
+        text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / ‖∇w‖'}"
+        if not holds:
+            text += f". With ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}, "
+            text += f"it is {right:.4g}, not {rate.returned:.4g}"
+        hint = "where one of the norms is zero, return 1: the layer then moves as in plain SGD." if zero else ""
+        yield Property(text, holds, hint, evidence=rate.returned)
+
+
+def _layer(
+    hint: str, rate: Callable = lambda w, g: w / g, norm: Callable = torch.norm, trusted: bool = True
+) -> Mistake:
+    """A wrong `layer_rate`, from the two norms, and what it takes for a norm."""
+    return Mistake(lambda w, g, trust: (trust if trusted else 1) * rate(norm(w), norm(g)), hint)
+
+
+_NORM = "that isn't the norm: it is the square root of the sum of the squares, as `.norm()` gives it."
+_WRONG_LAYERS = [
+    _layer("‖w‖ / ‖∇w‖ is right, but multiply it by the trust coefficient.", trusted=False),
+    _layer("it is upside down: large gradients should give a small rate.", lambda w, g: g / w),
+    _layer("these are the squares of the norms: take the root, as `.norm()` does.", lambda w, g: (w / g) ** 2),
+    _layer("that is trust / ‖∇w‖: multiply by the norm of the weights.", lambda w, g: 1 / g),
+    _layer("that is trust × ‖w‖: divide by the norm of the gradient.", lambda w, g: w),
+    Mistake(
+        lambda w, g, trust: trust * w.norm() / g.norm() / math.sqrt(w.numel()),
+        "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
+    ),
+    _layer(_NORM, norm=lambda tensor: tensor.abs().max()),
+    _layer(_NORM, norm=lambda tensor: tensor.abs().sum()),
+]
+layer_rate = Exercise(
+    "layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False, stuck=ENDLESS_HINT
+)

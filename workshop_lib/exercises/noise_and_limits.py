@@ -1,133 +1,191 @@
-"""Checks of the exercises in 07b_noise_and_limits."""
+"""The exercises of 07b_noise_and_limits: how noisy gradients are, and sending only their largest entries."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged, shown
-from workshop_lib.probes import noise_and_limits as probes
-from workshop_lib.probes.compare import close
+from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+
+# (samples per rank, of all ranks): (|G|², tr(Σ)). The norms are exactly what such gradients have on average.
+TRUTHS = {(5, 20): (3.0, 40.0), (8, 24): (0.5, 96.0)}
+# Gradient, old residual and k.
+GRADIENTS = [
+    (np.array([0.5, -4.0, 1.0, 2.0, -0.25, 3.0]), np.zeros(6), 2),
+    # The residual decides: together the largest are at 0, 2 and 3, of the gradient alone at 1, 3 and 5.
+    (np.array([1.0, -4.0, 0.5, 6.0, 0.0, 3.0]), np.array([6.0, 3.5, -7.0, 1.0, 0.25, -1.5]), 3),
+]
 
 
-def noise_estimates(function) -> Verdict:
-    """`noise_estimates(small_sq, big_sq, small_batch, big_batch)` returns |G|² and tr(Σ), without bias."""
-    return judged(function, probes.noise_estimates, _judge_noise, stuck=ENDLESS_HINT)
+def _norms(batches: tuple[int, int]) -> list[float]:
+    gradient_sq, trace = TRUTHS[batches]
+    return [gradient_sq + trace / batch for batch in batches]
 
 
-def compress(function) -> Verdict:
-    """`compress(gradient, residual, k)` returns the values to send, their places, and the new residual."""
-    return judged(function, probes.compress, _judge_compress, stuck=ENDLESS_HINT)
+def observe_estimates(comm, function: Callable) -> list:
+    """What `function` returns for each of TRUTHS."""
+    return [function(*_norms(batches), *batches) for batches in TRUTHS]
 
 
-def _judge_noise(facts: list[dict]):
-    found = facts[0]
-    shaped = all(_is_pair(got) for got in found.values())
-    got = next(iter(found.values()))
-    hint = "it returned nothing: `return` both estimates." if got is None else f"it returned {shown(got)}."
-    yield "it returns a pair of numbers", shaped, hint
+def estimates_properties(observations: list) -> Iterator[Property]:
+    estimates = observations[0]
+    pairs = all(isinstance(pair, tuple | list) and len(pair) == 2 and all(map(is_number, pair)) for pair in estimates)
+    hint = f"it returned {shown(estimates[0])}: `return` both estimates, as `gradient_sq, trace`."
+    yield Property("it returns a pair of numbers", pairs, hint)
     for part, name in enumerate(("|G|²", "tr(Σ)")):
-        wrong = [batches for batches, truth in probes.TRUTHS.items() if not _near(found[batches][part], truth[part])]
-        hint = _noise_hint(wrong[0], found[wrong[0]], part, name) if wrong else ""
-        yield f"{name} is right where the norms are exactly what they are on average", not wrong, hint
+        text, evidence = f"{name} is right when the norms are exactly their averages", None
+        for (batches, truth), pair in zip(TRUTHS.items(), estimates, strict=True):
+            if evidence is None and not close(pair[part], truth[part], 1e-6):
+                small_sq, big_sq = _norms(batches)
+                text += f": with {small_sq:g} for a batch of {batches[0]} and {big_sq:g} for {batches[1]}, "
+                text += f"it is {truth[part]:g}, not {pair[part]:.4g}"
+                evidence = pair[part]
+        yield Property(text, evidence is None, evidence=evidence)
 
 
-def _noise_hint(batches: tuple, found: tuple, part: int, name: str) -> str:
-    (small_sq, big_sq), (small, big) = probes.NORMS[batches], batches
-    truth, got = probes.TRUTHS[batches], found[part]
-    known = [
-        (truth[1 - part], "The two are the other way round: |G|² comes first."),
-        ((big_sq, small_sq)[part], "That is a measured norm itself, which has noise in it: solve for both."),
-        (-truth[part], "The sign is the wrong way round."),
-        (truth[part] * (big - small), "Divide by the difference of the batches."),
-        (small_sq - big_sq, "Divide by 1/small_batch - 1/big_batch."),
-        ((small_sq - big_sq) * small, "That takes big_sq for |G|²: the noise of the big batch is in it too."),
-        ((small_sq - big_sq) * (1 / small - 1 / big), "Divide by 1/small_batch - 1/big_batch, not multiply."),
-        ((small_sq - big_sq) / (big - small), "The unknown is multiplied by 1/batch, not by the batch."),
-        ((big * small_sq - small * big_sq) / (big - small), "Each norm goes with its own batch."),
-        (truth[1] / truth[0], "That is the noise scale: the two parts are asked for, to be averaged first."),
-    ]
-    hint = next((text for value, text in known if _near(got, value)), "Solve the two equations again.")
-    return (
-        f"for norms {small_sq:g} (batch {small}) and {big_sq:g} (batch {big}) {name} is {truth[part]:g}, "
-        f"not {got:.4g}. {hint}"
-    )
+def _square(small_sq: float, big_sq: float, small: int, big: int) -> float:
+    return (big * big_sq - small * small_sq) / (big - small)
 
 
-def _judge_compress(facts: list[dict]):
-    found = facts[0]
-    first = found["first"]["returned"]
-    hint = (
-        "it returned nothing: `return values, places, residual`."
-        if first is None
-        else f"it returned {shown(first)}: return the values, their places and the new residual."
-    )
-    yield "it returns three arrays", all(_is_triple(case["returned"]) for case in found.values()), hint
-    for name, case in found.items():
-        gradient, residual, k = probes.GRADIENTS[name]
-        values, places, kept = case["returned"]
-        told = f"of gradient {_listed(gradient)} and residual {_listed(residual)}"
-        again = "" if name == "first" else ", with an old residual too"
+def _trace(small_sq: float, big_sq: float, small: int, big: int) -> float:
+    return (small_sq - big_sq) / (1 / small - 1 / big)
+
+
+def _estimates(hint: str, square: Callable = _square, trace: Callable = _trace) -> Mistake:
+    """A wrong `noise_estimates`, from how it gets each of the two."""
+    return Mistake(lambda *measured: (square(*measured), trace(*measured)), hint)
+
+
+_MEASURED = "that is one of the measured norms, and both contain noise: combine the two equations."
+_SIGN = "the sign is the wrong way round."
+_UNDIVIDED = "divide by the difference of the two batches."
+# x is measured with a batch of a, and y with a batch of b.
+_WRONG_ESTIMATES = [
+    _estimates("the two are the other way round: |G|² comes first.", _trace, _square),
+    _estimates(_MEASURED, square=lambda x, y, a, b: y),
+    _estimates(_MEASURED, trace=lambda x, y, a, b: x),
+    _estimates(_SIGN, square=lambda *measured: -_square(*measured)),
+    _estimates(_SIGN, trace=lambda *measured: -_trace(*measured)),
+    _estimates(_UNDIVIDED, square=lambda x, y, a, b: b * y - a * x),
+    _estimates(_UNDIVIDED, trace=lambda x, y, a, b: (x - y) * a * b),
+    _estimates("multiply each norm by its own batch.", square=lambda x, y, a, b: (b * x - a * y) / (b - a)),
+    _estimates("divide the difference by 1/small_batch - 1/big_batch.", trace=lambda x, y, a, b: x - y),
+    _estimates("it takes big_sq for |G|², but that has noise too.", trace=lambda x, y, a, b: (x - y) * a),
+    _estimates(
+        "divide by 1/small_batch - 1/big_batch, don't multiply.", trace=lambda x, y, a, b: (x - y) * (1 / a - 1 / b)
+    ),
+    _estimates(
+        "in the equations tr(Σ) is divided by the batch, so its factors are 1/small_batch and 1/big_batch.",
+        trace=lambda x, y, a, b: (x - y) / (b - a),
+    ),
+    _estimates(
+        "that is the noise scale already. Return tr(Σ) itself: both estimates are averaged before you divide.",
+        trace=lambda *measured: _trace(*measured) / _square(*measured),
+    ),
+]
+noise_estimates = Exercise(
+    "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False, stuck=ENDLESS_HINT
+)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """What `compress` returned for one of GRADIENTS, and whether it left its arguments alone."""
+
+    returned: Any
+    arguments_kept: bool
+
+
+def observe_compress(comm, function: Callable) -> list[Compressed]:
+    """What `function` makes of each of GRADIENTS."""
+    compressed = []
+    for gradient, residual, k in GRADIENTS:
+        given = gradient.copy(), residual.copy()
+        returned = function(*given, k)
+        if isinstance(returned, tuple | list):
+            returned = [None if part is None else np.array(part) for part in returned]
+        kept = np.array_equal(given[0], gradient) and np.array_equal(given[1], residual)
+        compressed.append(Compressed(returned, kept))
+    return compressed
+
+
+def compress_properties(observations: list) -> Iterator[Property]:
+    compressed = observations[0]
+    hint = f"it returned {shown(compressed[0].returned)}: `return values, places, residual`."
+    yield Property("it returns three arrays", all(_is_triple(seen.returned) for seen in compressed), hint)
+    for seen, (gradient, residual, k) in zip(compressed, GRADIENTS, strict=True):
+        values, places, kept = seen.returned
+        given = f"for the gradient {_listed(gradient)} and the residual {_listed(residual)}"
+        again = ", with an old residual too" if residual.any() else ""
         fits = values.shape == places.shape == (k,) and kept.shape == gradient.shape
-        hint = f"for k = {k}, values have shape {values.shape}, places {places.shape}, residual {kept.shape}."
-        yield f"k values, k places and a residual of the gradient's shape{again}", fits, hint
-        total = gradient + residual
-        right = np.argsort(-np.abs(total))[:k]
-        hint = f"{told} it chose {sorted(map(int, places))}. {_choice_hint(gradient, residual, places, k)}"
-        yield f"it chooses the largest{again}", sorted(places) == sorted(right), hint
-        hint = f"{told} it sends {_listed(values)} from {_listed(places)}. "
-        hint += _value_hint(gradient, values, places)
-        yield f"it sends what is there{again}", close(values, total[places.astype(int)]), hint
+        hint = f"for k = {k}, values have shape {values.shape}, places {places.shape}, the residual {kept.shape}."
+        yield Property(f"k values, k places and a residual of the gradient's shape{again}", fits, hint)
+        total, places = gradient + residual, places.astype(int)
+        order = np.argsort(places)
+        chosen, values = places[order].tolist(), values[order]
+        right = sorted(np.argsort(-np.abs(total))[:k].tolist())
+        text = f"it chooses the largest{again}"
+        yield _told(text, chosen == right, f"{given} it chose {chosen}", chosen)
+        text = f"it sends what is there{again}"
+        yield _told(text, close(values, total[chosen]), f"{given} it sends {_listed(values)} from {chosen}", values)
         sent = np.zeros_like(total)
-        sent[places.astype(int)] = values
-        hint = f"{told} it keeps {_listed(kept)}. {_residual_hint(gradient, residual, sent, kept)}"
-        yield f"sent + new residual = gradient + old residual{again}", close(kept + sent, total), hint
-    hint = "make new arrays: `total = gradient + residual`, not `gradient += residual`."
-    yield "the arguments are left alone", all(case["arguments kept"] for case in found.values()), hint
+        sent[chosen] = values
+        text = f"sent + new residual = gradient + old residual{again}"
+        yield _told(text, close(kept + sent, total), f"{given} it keeps {_listed(kept)}", kept)
+    hint = (
+        "it changes an array it was given. Make a new one: `total = gradient + residual`, not `gradient += residual`."
+    )
+    yield Property("the arguments are left alone", all(seen.arguments_kept for seen in compressed), hint)
 
 
-def _choice_hint(gradient: np.ndarray, residual: np.ndarray, places: np.ndarray, k: int) -> str:
-    total, chosen = gradient + residual, sorted(places)
-
-    def is_choice(order: np.ndarray) -> bool:
-        return chosen == sorted(np.argsort(order)[:k])
-
-    if is_choice(-total):
-        return "It looks at signed values: large negative ones count as much."
-    if is_choice(np.abs(total)):
-        return "Those are the smallest."
-    if is_choice(-np.abs(gradient)):
-        return "It looks at the gradient alone: what was kept has to get its turn."
-    return "Choose by the magnitude of gradient + residual."
-
-
-def _value_hint(gradient: np.ndarray, values: np.ndarray, places: np.ndarray) -> str:
-    if close(values, gradient[places.astype(int)]):
-        return "Those are of the gradient alone: what was kept is due now."
-    return "Send the values of gradient + residual, with their signs."
-
-
-def _residual_hint(gradient: np.ndarray, residual: np.ndarray, sent: np.ndarray, kept: np.ndarray) -> str:
-    total = gradient + residual
-    if not kept.any():
-        return "What was not sent is dropped: keep it."
-    if close(kept, total):
-        return "What was sent is kept as well, and would be sent twice: set it to 0."
-    if close(kept, gradient * (sent == 0)) or close(kept, gradient - sent):
-        return "What was kept before is gone, unless it was sent now."
-    if close(kept, sent):
-        return "That is what was sent: keep the rest."
-    return "Keep gradient + residual, with 0 at what was sent."
-
-
-def _is_pair(value) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
+def _told(text: str, holds: bool, otherwise: str, evidence) -> Property:
+    """A property with the case it fails for, to be explained by the known mistakes."""
+    return Property(text if holds else f"{text}: {otherwise}", holds, evidence=evidence)
 
 
 def _is_triple(value) -> bool:
     return isinstance(value, list) and len(value) == 3 and all(isinstance(part, np.ndarray) for part in value)
 
 
-def _near(value: float, right: float) -> bool:
-    return abs(value - right) <= 1e-6 * max(abs(right), 1)
-
-
 def _listed(values: np.ndarray) -> str:
-    return "[" + ", ".join(f"{value:g}" for value in values) + "]"
+    """The values as text, a negative zero as 0."""
+    return "[" + ", ".join(f"{value + 0.0:g}" for value in values) + "]"
+
+
+def _compress(
+    hint: str,
+    size: Callable = lambda gradient, total: np.abs(total),
+    values: Callable = lambda gradient, total: total,
+    keep: Callable = lambda gradient, total, sent: total - sent,
+) -> Mistake:
+    """A wrong `compress`: by what it chooses places, which values it sends from there, and what it keeps."""
+
+    def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
+        total, sent = gradient + residual, np.zeros_like(gradient)
+        places = np.argsort(size(gradient, total))[-k:]
+        sent[places] = total[places]
+        return values(gradient, total)[places], places, keep(gradient, total, sent)
+
+    return Mistake(compress, hint)
+
+
+_LOST = "what it kept before is gone unless it was sent now: start from gradient + residual."
+_WRONG_COMPRESSIONS = [
+    _compress("large negative values count as much: compare magnitudes, `np.abs`.", lambda gradient, total: total),
+    _compress("those are the smallest.", lambda gradient, total: -np.abs(total)),
+    _compress(
+        "it chooses by the gradient alone, so what it kept never gets its turn: choose by gradient + residual.",
+        lambda gradient, total: np.abs(gradient),
+    ),
+    _compress("what was kept is due now: send gradient + residual.", values=lambda gradient, total: gradient),
+    _compress("send the values with their signs.", values=lambda gradient, total: np.abs(total)),
+    _compress("it drops what was not sent: keep it.", keep=lambda gradient, total, sent: np.zeros_like(total)),
+    _compress("what it sent is kept, and sent twice: set it to 0.", keep=lambda gradient, total, sent: total),
+    _compress(_LOST, keep=lambda gradient, total, sent: np.where(sent == 0, gradient, 0)),
+    _compress(_LOST, keep=lambda gradient, total, sent: gradient - sent),
+    _compress("that is what it sent: keep the rest.", keep=lambda gradient, total, sent: sent),
+]
+compress = Exercise(
+    "compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False, stuck=ENDLESS_HINT
+)

@@ -1,161 +1,236 @@
-"""Checks of the exercises in 08_scaling_curves."""
+"""The exercises of 08_scaling_curves: speed-up and efficiency, Amdahl's serial fraction, and how large a batch
+has to be. All numbers are made up."""
 
-from workshop_lib.notebook.checks import ENDLESS_HINT, Verdict, is_number, judged
-from workshop_lib.probes import scaling as probes
+import copy
+import math
+from collections.abc import Callable, Iterator
+from statistics import mean, median
 
-# Speed-ups on 2 and 4 ranks for the probe's short table, whose numbers are made such that they tell how the
-# seconds of a number of ranks were put together.
-RIGHT = (1.6, 2.5)
-MISTAKES = {
-    (1.6957, 2.0526): "the first epoch is in it: take the epochs after it, `run[1:]`.",
-    (1.6993, 2.2034): "the first epoch is in it: take `run[1:]`; and the median of the runs, not their mean.",
-    (1.6667, 1.9444): "the first epoch is in it: take the epochs after it, `run[1:]`.",
-    (1.5676, 2.1481): "the first epoch is in it: take `run[1:]`; and take the median run, not the fastest.",
-    (1.7333, 2.1667): "it uses the first epochs alone: those are to be left out, `run[1:]`.",
-    (2.0, 2.6667): "it uses the fastest run, and chance makes a run fast as well as slow: take the median.",
-    (1.875, 1.875): "it uses the slowest run of each, or one in the middle without sorting: take the median.",
-    (1.7561, 2.2979): "it uses the mean of the runs, on which one slow run weighs heavily: take the median.",
-    (1.6364, 2.5714): "it uses the first run of each alone: take the median of all of them.",
-    (1.7143, 2.4): "it uses the last run of each alone: take the median of all of them.",
-    (0.625, 0.4): "it is upside down: speed-up is the seconds on 1 rank divided by those on N.",
-    (1.6, 1.5625): "each was compared with the number of ranks before it: the baseline is always 1 rank.",
-    (0.64, 1.0): "each was compared with the largest number of ranks: the baseline is 1 rank, `seconds[1]`.",
-    (6.25, 4.0): "those are seconds: divide the seconds on 1 rank by them.",
-    (0.8, 0.625): "that is the efficiency: speed-up comes first, and is not divided by the number of ranks.",
-    (60.0, 150.0): "speed-up is a ratio, not by how many per cent it is faster: seconds on 1 / seconds on N.",
+from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+
+# Seconds per epoch, {ranks: [run, …]}. Those of the first table tell how the epochs of all runs were put together.
+SECONDS = {
+    1: [[20, 9], [31, 10], [24, 15], [40, 8], [26, 12]],
+    2: [[13, 5.5], [19, 6.25], [15, 8], [23, 4], [14, 7]],
+    4: [[10, 3.5], [15, 4], [12, 8], [17, 3], [11, 5]],
 }
-EFFICIENCIES = {
-    (1.6, 2.5): "that is the speed-up again: efficiency is speed-up divided by the number of ranks.",
-    (3.2, 10.0): "speed-up was multiplied by the number of ranks: divide it.",
-    (80.0, 62.5): "give it as a fraction, where 1 is perfect, rather than in per cent.",
-    (1.25, 1.6): "it is upside down: speed-up divided by the number of ranks.",
-    (0.4, 0.625): "every speed-up was divided by the largest number of ranks: each by its own.",
-    (1.6, 0.625): "on 2 ranks it was not divided by 2: each speed-up by its own number of ranks.",
+LONGER = {
+    4: [[30, 3, 5, 7], [22, 2, 4, 6], [25, 4, 6, 8]],
+    1: [[60, 14, 16, 18], [44, 10, 12, 14], [50, 18, 20, 22]],
+    2: [[40, 11, 12, 13], [35, 9, 10, 11], [30, 8, 9, 10]],
 }
 
-# Batches for the probe's first numbers, of which 32 is right.
-SMALLEST = {
-    31: "with 31 samples communication is a little more than that share: round up, with `math.ceil`.",
-    40: "that makes communication a share of *computing*; the step is both, T_comm + T_compute.",
-    35: "a step computes t0 + t1 B: t0 is there without any sample.",
-    38: "a step computes t0 + t1 B: take t0 off what the samples have to fill.",
-    18: "the latency is missing: an allreduce takes latency + bytes x seconds a byte.",
-    11: "the bytes are missing: an allreduce takes latency + bytes x seconds a byte.",
-    94: "`message_bytes` are bytes already: no factor of 4.",
-    1: "that is the batch with which *computing* is at most that share.",
-    4: "communication is `share` of the step and computing the rest: (1 - share)/share times as long.",
-}  # fmt: skip
+
+def observe_tables(comm, function: Callable) -> list:
+    """What `function` returns for SECONDS and for LONGER."""
+    return [function(copy.deepcopy(seconds)) for seconds in (SECONDS, LONGER)]
 
 
-def scaling_table(function) -> Verdict:
-    """`scaling_table(seconds)` returns {ranks: (speed-up, efficiency)}."""
-    return judged(function, probes.scaling_table, _judge_table, stuck=ENDLESS_HINT)
+def tables_properties(observations: list) -> Iterator[Property]:
+    table, longer = observations[0]
+    pairs = all(isinstance(of, dict) and all(map(_is_pair, of.values())) for of in (table, longer))
+    hint = "it returned nothing: `return` the table." if table is None else f"it returned {shown(table)}."
+    yield Property("it returns a dictionary of pairs (speed-up, efficiency)", pairs, hint)
+    hint = f"its keys are {shown(list(table))}. `seconds` has 1, 2 and 4: make an entry for each of them, 1 included."
+    yield Property("with each number of ranks as a key", set(table) == set(longer) == set(SECONDS), hint)
+    (on_2, efficiency_2), (on_4, efficiency_4) = table[2], table[4]
+    yield _right("speed-up is against 1 rank, from the median run without its first epoch", [on_2, on_4], [1.6, 2.5])
+    yield _right("efficiency is right", [efficiency_2, efficiency_4], [0.8, 0.625])
+    hint = f"on 1 rank it says {table[1]!r}."
+    yield Property("on 1 rank both are 1", close(table[1], (1, 1)), hint)
+    text = "also for more epochs, and 1 rank not first in the dictionary"
+    yield _right(text, [*longer[4], *longer[1]], [3.2, 0.8, 1, 1])
 
 
-def serial_fraction(function) -> Verdict:
-    """`serial_fraction(speedup, n)` returns Amdahl's serial fraction for a measured speed-up on n ranks."""
-    return judged(function, probes.serial_fraction, _judge_fraction, stuck=ENDLESS_HINT)
+def _right(text: str, values: list, right: list) -> Property:
+    """That the values are right. If they aren't, they tell which of the known mistakes made them."""
+    holds = close(values, right, 1e-4)
+    if not holds:
+        text += f": {_listed(right)}, not {_listed(values)}"
+    return Property(text, holds, evidence=values)
 
 
-def smallest_batch(function) -> Verdict:
-    """`smallest_batch(share, …)` returns the batch from which on communication is at most that share."""
-    return judged(function, probes.smallest_batch, _judge_batch, stuck=ENDLESS_HINT)
-
-
-def _judge_table(facts: list[dict]):
-    table, longer = facts[0]["short"], facts[0]["longer"]
-    shaped = isinstance(table, dict) and isinstance(longer, dict)
-    shaped = shaped and all(_is_pair(pair) for pair in [*table.values(), *longer.values()])
-    hint = "it returned nothing: `return` the table." if table is None else f"it returned {table!r}."
-    yield "it returns a dictionary of pairs (speed-up, efficiency)", shaped, hint
-    hint = f"it has {sorted(table)}; `seconds` has 1, 2 and 4: one entry for each, 1 included."
-    yield "with each number of ranks as a key", set(table) == set(longer) == {1, 2, 4}, hint
-    speedups = tuple(table[n][0] for n in (2, 4))
-    yield (
-        "speed-up is against 1 rank, from the median run without its first epoch",
-        _near(speedups, RIGHT),
-        _known(MISTAKES, speedups),
-    )
-    efficiencies = tuple(table[n][1] for n in (2, 4))
-    yield "efficiency is right", _near(efficiencies, (0.8, 0.625)), _known(EFFICIENCIES, efficiencies)
-    yield "on 1 rank both are 1", _near(table[1], (1, 1)), f"on 1 rank it says {table[1]!r}."
-    yield "also for more epochs, and 1 rank not first in the dictionary", *_longer(longer)
-
-
-def _longer(longer: dict) -> tuple[bool, str]:
-    speedup = longer[4][0]
-    if _near((longer[1][0],), (0.3125,)) or _near((speedup,), (1,)):
-        hint = "it was compared with whatever came first: the baseline is `seconds[1]`, wherever it is."
-    elif _near((speedup,), (14 / 3,)):
-        hint = "only the second epoch of each run was used: take all after the first, `run[1:]`."
-    elif _near((speedup,), (18 / 7,)):
-        hint = "only the last epoch of each run was used: take all after the first, `run[1:]`."
-    else:
-        hint = f"for 4 ranks it says {longer[4]!r}; the epochs after the first take 16 s on 1 rank and 5 s on 4."
-    return _near(longer[4], (3.2, 0.8)) and _near(longer[1], (1, 1)), hint
-
-
-def _judge_fraction(facts: list[dict]):
-    found = facts[0]
-    nothing = all(value is None for value in found.values())
-    hint = "it returned nothing: `return` the fraction." if nothing else f"it returned {found[0.1]!r}."
-    yield "it returns a number", all(is_number(value) for value in found.values()), hint
-    speedup, n = probes.FRACTIONS[0.1]
-    got = found[0.1]
-    told = f"for a speed-up of {speedup:.3f} on {n} ranks it is {0.1:g}, not {got:.3g}. "
-    yield f"it is right for {n} ranks", _near((got,), (0.1,)), told + _fraction_hint(got, speedup, n)
-    for fraction, text, hint in (
-        (0.0, "0 for a perfect speed-up", ""),
-        (1.0, "1 when more ranks bring nothing", ""),
-        (
-            -0.05,
-            "negative for a speed-up above the number of ranks",
-            " Do not cut it off: below 0 it says that something is wrong with the measurement.",
-        ),
-    ):
-        (speedup, n), got = probes.FRACTIONS[fraction], found[fraction]
-        hint = f"for a speed-up of {speedup:.3f} on {n} ranks it is {fraction:g}, not {got:.3g}.{hint}"
-        yield text, _near((got,), (fraction,)), hint
-
-
-def _fraction_hint(got: float, speedup: float, n: int) -> str:
-    known = {
-        1 / speedup - 1 / n: "Divide by 1 - 1/n: the f in (1 - f)/n counts as well.",
-        1 / speedup: "That is 1/S; solve 1/S = f + (1 - f)/n for f.",
-        speedup / n: "That is the efficiency; solve 1/S = f + (1 - f)/n for f.",
-        1 - speedup / n: "That is 1 minus the efficiency; solve 1/S = f + (1 - f)/n for f.",
-        0.9: "That is the share of the work that is shared out: 1 minus it is asked for.",
-        -0.1: "The sign is the wrong way round.",
-        (n - speedup) / (n - 1): "That is Gustafson's s, a share of the time on n ranks; Amdahl's is asked for.",
-        10.0: "Give it as a fraction, not in per cent.",
-    }
-    return next((hint for value, hint in known.items() if _near((got,), (value,))), "Solve again.")
-
-
-def _judge_batch(facts: list[dict]):
-    found = facts[0]
-    hint = f"it returned {found['some']!r}: `return` the number of samples."
-    yield "it returns a number", all(is_number(batch) for batch in found.values()), hint
-    for name, right, text in (
-        ("some", 32, "it is the smallest batch with that share, or less"),
-        ("other", 19, "also for other numbers"),
-        ("one", 1, "1 where any batch will do"),
-    ):
-        told = f"for {probes.BATCHES[name]} it is {right}, not {found[name]:g}. "
-        more = SMALLEST.get(found[name], "") if name == "some" else ""
-        if name == "one":
-            more = "There is no smaller batch than one sample: `max(1, …)`."
-        yield text, _near((found[name],), (right,)), told + more
-
-
-def _known(mistakes: dict, values: tuple) -> str:
-    hint = next((hint for known, hint in mistakes.items() if _near(values, known)), None)
-    return hint or f"for 2 and 4 ranks it says {values[0]:.4g} and {values[1]:.4g}."
+def _listed(values: list) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
 
 
 def _is_pair(value) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value))
 
 
-def _near(values: tuple, wanted: tuple) -> bool:
-    return all(abs(value - right) < 1e-4 for value, right in zip(values, wanted, strict=True))
+def _after_first(run: list) -> float:
+    return mean(run[1:])
+
+
+def _table(
+    hint: str,
+    typical: Callable = lambda runs: median(map(_after_first, runs)),
+    speedup: Callable = lambda s, n: s[1] / s[n],
+    efficiency: Callable = lambda speedup, n: speedup / n,
+) -> Mistake:
+    """A wrong `scaling_table`, from the typical seconds of a number of ranks, and what it makes of them."""
+
+    def scaling_table(seconds: dict) -> dict:
+        typical_s = {n: typical(runs) for n, runs in seconds.items()}
+        speedups = {n: speedup(typical_s, n) for n in typical_s}
+        return {n: (speedups[n], efficiency(speedups[n], n)) for n in typical_s}
+
+    return Mistake(scaling_table, hint)
+
+
+_FIRST = "the first epoch is in it: take the epochs after it, `run[1:]`."
+_WRONG_TABLES = [
+    _table(_FIRST, lambda runs: median(map(mean, runs))),
+    _table(_FIRST, lambda runs: median(s for run in runs for s in run)),
+    _table("leave out the first epoch, and take the median, not the mean.", lambda runs: mean(map(mean, runs))),
+    _table("leave out the first epoch, and take the median, not the fastest.", lambda runs: min(map(mean, runs))),
+    _table("it uses only the first epochs. Leave those out: `run[1:]`.", lambda runs: median(run[0] for run in runs)),
+    _table("chance can make a run fast as well as slow: take the median.", lambda runs: min(map(_after_first, runs))),
+    _table(
+        "it uses the slowest run, or the one in the middle without sorting them first: take the median.",
+        lambda runs: max(map(_after_first, runs)),
+    ),
+    _table("a single slow run can spoil a mean: take the median.", lambda runs: mean(map(_after_first, runs))),
+    _table("it uses only the first run: take the median of all.", lambda runs: _after_first(runs[0])),
+    _table("it uses only the last run: take the median of all.", lambda runs: _after_first(runs[-1])),
+    _table("it uses only the second epoch: take all after the first.", lambda runs: median(run[1] for run in runs)),
+    _table("it uses only the last epoch: take all after the first.", lambda runs: median(run[-1] for run in runs)),
+    _table("it is upside down: divide the seconds on 1 rank by those on N.", speedup=lambda s, n: s[n] / s[1]),
+    _table(
+        "each is compared with the number of ranks before it, but the baseline is always 1 rank.",
+        speedup=lambda s, n: s[max(1, n // 2)] / s[n],
+    ),
+    _table("the baseline is 1 rank, not the largest number of ranks.", speedup=lambda s, n: s[4] / s[n]),
+    _table(
+        "the baseline is 1 rank, wherever it stands, not whatever comes first in the dictionary.",
+        speedup=lambda s, n: next(iter(s.values())) / s[n],
+    ),
+    _table("those are seconds: divide the seconds on 1 rank by them.", speedup=lambda s, n: s[n]),
+    _table("that is the efficiency, but the speed-up comes first.", speedup=lambda s, n: s[1] / s[n] / n),
+    _table(
+        "that is by how many per cent it is faster. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
+        speedup=lambda s, n: 100 * (s[1] / s[n] - 1),
+    ),
+    _table("that is the speed-up again: divide it by the number of ranks.", efficiency=lambda speedup, n: speedup),
+    _table("divide by the number of ranks, don't multiply.", efficiency=lambda speedup, n: speedup * n),
+    _table("give it as a fraction, where 1 is perfect.", efficiency=lambda speedup, n: 100 * speedup / n),
+    _table("it is upside down: speed-up divided by ranks.", efficiency=lambda speedup, n: n / speedup),
+    _table("divide each by its own number of ranks, not by the largest.", efficiency=lambda speedup, n: speedup / 4),
+    _table("on 2 ranks it isn't divided by 2.", efficiency=lambda speedup, n: speedup / (n if n > 2 else 1)),
+]
+scaling_table = Exercise(
+    "scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False, stuck=ENDLESS_HINT
+)
+
+# (speed-up, ranks, the share of the work that was not shared out)
+MEASURED = [(1 / (0.1 + 0.9 / 8), 8, 0.1), (4.0, 4, 0.0), (1.0, 3, 1.0), (1 / (-0.05 + 1.05 / 4), 4, -0.05)]
+
+
+def observe_fractions(comm, function: Callable) -> list:
+    """What `function` returns for each of MEASURED."""
+    return [function(speedup, n) for speedup, n, _ in MEASURED]
+
+
+def fractions_properties(observations: list) -> Iterator[Property]:
+    fractions = observations[0]
+    hint = f"it returned {shown(fractions[0])}: `return` the fraction."
+    yield Property("it returns a number", all(map(is_number, fractions)), hint)
+    texts = [
+        "is right",
+        "is 0 if perfect",
+        "is 1 when more ranks bring nothing",
+        "is negative above the number of ranks",
+    ]
+    for text, (speedup, n, right), fraction in zip(texts, MEASURED, fractions, strict=True):
+        holds = abs(fraction - right) < 1e-4
+        text = f"for a speed-up of {speedup:.3g} on {n} ranks it {text}"
+        otherwise = "" if holds else f": {right:g}, not {fraction:.3g}"
+        yield Property(text + otherwise, holds, evidence=fraction)
+
+
+def _solved(s: float, n: int) -> float:
+    return (1 / s - 1 / n) / (1 - 1 / n)
+
+
+_SOLVE = "Solve 1/S = f + (1 - f)/n for f."
+_WRONG_FRACTIONS = [
+    Mistake(lambda s, n: 1 / s - 1 / n, "divide this by 1 - 1/n, because the f in (1 - f)/n counts as well."),
+    Mistake(lambda s, n: 1 / s, f"that is 1/S (if you divided with `1 // n`: that is 0). {_SOLVE}"),
+    Mistake(lambda s, n: s / n, f"that is the efficiency. {_SOLVE}"),
+    Mistake(lambda s, n: 1 - s / n, f"that is 1 minus the efficiency. {_SOLVE}"),
+    Mistake(lambda s, n: 1 / (s + (1 - s) / n), f"that is Amdahl's law with the speed-up in place of f. {_SOLVE}"),
+    Mistake(lambda s, n: 1 - _solved(s, n), "that is the share that the ranks share out: f is 1 minus it."),
+    Mistake(lambda s, n: -_solved(s, n), "the sign is the wrong way round."),
+    Mistake(
+        lambda s, n: (n - s) / (n - 1),
+        "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
+    ),
+    Mistake(lambda s, n: 100 * _solved(s, n), "give it as a fraction, not in per cent."),
+    Mistake(lambda s, n: max(0, _solved(s, n)), "don't cut it off: below 0 it says that the measurement is wrong."),
+]
+serial_fraction = Exercise(
+    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False, stuck=ENDLESS_HINT
+)
+
+NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
+# What `smallest_batch` is called with, and the batch that is right.
+BATCHES = [
+    ("it is the smallest batch with that share, or less", (0.2, 1500, 1e-3, 2.9e-4, 1e-3, 1e-6), 32),
+    ("also for other numbers", (0.4, 4000, 1e-4, 3.1e-5, 1e-5, 1.1e-7), 19),
+    ("1 where any batch will do", (0.5, 4000, 2e-3, 3.1e-5, 1e-5, 1e-7), 1),
+]
+
+
+def observe_batches(comm, function: Callable) -> list:
+    """What `function` returns for each of BATCHES."""
+    return [function(**dict(zip(NUMBERS, numbers, strict=True))) for _, numbers, _ in BATCHES]
+
+
+def batches_properties(observations: list) -> Iterator[Property]:
+    batches = observations[0]
+    hint = f"it returned {shown(batches[0])}: `return` the number of samples."
+    yield Property("it returns a number", all(map(is_number, batches)), hint)
+    for (text, numbers, right), batch in zip(BATCHES, batches, strict=True):
+        holds = batch == right
+        if not holds:
+            given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
+            text += f": for {given} it is {right}, not {batch:g}"
+        yield Property(text, holds, evidence=batch)
+
+
+def _batch(
+    hint: str,
+    communication_s: Callable = lambda message_bytes, latency_s, s_per_byte: latency_s + s_per_byte * message_bytes,
+    computing: Callable = lambda share: (1 - share) / share,
+    samples_s: Callable = lambda computing_s, t0_s: computing_s - t0_s,
+    whole: Callable = lambda samples: max(1, math.ceil(samples)),
+) -> Mistake:
+    """A wrong `smallest_batch`: how long a step communicates, how many times as long it computes, how much of that
+    the samples have to fill, and how their number is made a whole one."""
+
+    def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
+        computing_s = communication_s(message_bytes, latency_s, s_per_byte) * computing(share)
+        return whole(samples_s(computing_s, t0_s) / t1_s)
+
+    return Mistake(smallest_batch, hint)
+
+
+_ONE_SAMPLE = "there is no batch smaller than one sample: `max(1, …)`."
+_WRONG_BATCHES = [
+    _batch("one sample less is too few: round up, with `math.ceil`.", whole=lambda samples: max(1, int(samples))),
+    _batch("the share is of the whole step, T_comm + T_compute.", computing=lambda share: 1 / share),
+    _batch("a step takes t0 even without any sample.", samples_s=lambda computing_s, t0_s: computing_s),
+    _batch("take t0 off what the samples have to fill.", samples_s=lambda computing_s, t0_s: computing_s + t0_s),
+    _batch("the latency is missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: b * m),
+    _batch("the bytes are missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: a),
+    _batch("`message_bytes` are bytes already: leave out the factor of 4.", lambda m, a, b: a + 4 * b * m),
+    _batch("with that batch, *computing* takes that share.", computing=lambda share: share / (1 - share)),
+    _batch("computing takes (1 - share)/share times as long as communication.", computing=lambda share: 1 - share),
+    _batch("that is right only for a share of 20 %: use the argument `share`.", computing=lambda share: 4),
+    _batch(_ONE_SAMPLE, whole=math.ceil),
+    _batch(_ONE_SAMPLE, whole=lambda samples: max(0, math.ceil(samples))),
+    _batch("a batch of one sample is large enough here.", whole=lambda samples: max(2, math.ceil(samples))),
+]
+smallest_batch = Exercise(
+    "smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False, stuck=ENDLESS_HINT
+)

@@ -1,115 +1,170 @@
-"""Checks of the exercises in 00_start_here."""
+"""The exercises of 00_start_here: which rank am I, and which items are mine."""
 
-from workshop_lib.notebook.checks import Verdict, judged
-from workshop_lib.probes import start_here as probes
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
 
-def whoami(function) -> Verdict:
-    """`whoami(comm)` returns this rank's number in `comm`, and the number of ranks in it."""
-    return judged(function, probes.whoami, _judge_whoami)
-
-
-def my_part(function) -> Verdict:
-    """`my_part(n, rank, size)` returns (start, stop) of the items that `rank` takes."""
-    return judged(function, probes.my_part, _judge_my_part)
+NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
+SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
+GIVEN_COMM = (
+    "Take both numbers from the `comm` that your function is called with, not from COMM_WORLD and not by heart."
+)
 
 
-def _judge_whoami(facts: list[dict]):
-    of_all, backwards, alone = ([fact["rows"][case] for fact in facts] for case in range(3))
-    returned = [row["returned"] for row in of_all]
-    hint = f"rank 0 returned {returned[0]!r}."
-    if None in returned:
-        hint = "there is no `return`: what is printed is seen, but not handed back."
-    elif isinstance(returned[0], str):
-        hint = f"rank 0 returned the text {returned[0]!r}: return two numbers, `a, b`."
-    yield "it returns two numbers", all(isinstance(pair, tuple) and len(pair) == 2 for pair in returned), hint
+class Called(NamedTuple):
+    """What `whoami` returned for a communicator, and what it should have."""
 
-    wrong = next((row for row in of_all if row["returned"] != row["right"]), of_all[0])
-    hint = f"{wrong['returned']} was returned where {wrong['right']} is right."
-    if wrong["returned"] == wrong["right"][::-1]:
-        hint += " The rank comes first, then the size."
-    elif wrong["returned"][0] == wrong["right"][0] + 1:
-        hint += " Ranks are counted from 0."
-    yield "rank and size are right on every rank", wrong["returned"] == wrong["right"], hint
+    returned: Any
+    right: tuple[int, int]
 
-    for text, rows in (
-        ("also when the same ranks are numbered the other way round", backwards),
-        ("also when a rank is alone", alone),
+    def __str__(self) -> str:
+        return f"returned {self.returned!r} where {self.right} is right."
+
+
+def observe_whoami(comm, function: Callable) -> list[Called]:
+    """Three calls: with all ranks, with the same ranks numbered the other way round, and with each rank alone. The last
+    two are there for answers that look past their argument.
+    """
+    backwards, alone = comm.Split(0, -comm.rank), comm.Split(comm.rank)
+    calls = [Called(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
+    backwards.Free()
+    alone.Free()
+    return calls
+
+
+def whoami_properties(observations: list[list[Called]]) -> Iterator[Property]:
+    of_all, backwards, alone = zip(*observations, strict=True)
+    returned = [call.returned for call in of_all]
+    hint = f"rank 0 returned {returned[0]!r}: return two numbers, `a, b`."
+    pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in returned)
+    yield Property("it returns two numbers", pairs, NO_RETURN if None in returned else hint)
+    for text, calls, hint in (
+        ("rank and size are right on every rank", of_all, ""),
+        ("also when the same ranks are numbered the other way round", backwards, GIVEN_COMM),
+        ("also when a rank is alone", alone, GIVEN_COMM),
     ):
-        bad = [(r, row) for r, row in enumerate(rows) if row["returned"] != row["right"]]
-        hint = ""
-        if bad:
-            rank, row = bad[0]
-            hint = (
-                f"rank {rank} returned {row['returned']} where {row['right']} is right. Take both from "
-                "the `comm` that was given, not from COMM_WORLD and not by heart."
-            )
-        yield text, not bad, hint
+        wrong = next((f"rank {rank} {call}" for rank, call in enumerate(calls) if call.returned != call.right), "")
+        yield Property(text, not wrong, hint and f"{wrong} {hint}", returned, wrong)
 
 
-def _judge_my_part(facts: list[dict]):
-    parts = facts[0]
+whoami = Exercise(
+    "whoami",
+    observe_whoami,
+    whoami_properties,
+    [
+        Mistake(lambda comm: (comm.size, comm.rank), "The rank comes first, then the size."),
+        Mistake(lambda comm: (comm.rank + 1, comm.size), "Ranks are numbered from 0."),
+        Mistake(lambda comm: (comm.rank, comm.size - 1), "The size counts all ranks, rank 0 too."),
+    ],
+    stuck=ENDLESS_HINT,
+    unknown="`comm.rank` is this rank's number, and `comm.size` how many ranks there are.",
+)
+
+
+def observe_my_part(comm, function: Callable) -> dict[tuple[int, int], list]:
+    """What `function` returns for several numbers of items and ranks, for every rank of that many."""
+    return {(n, size): [function(n, rank, size) for rank in range(size)] for n, size in SHARED}
+
+
+def my_part_properties(observations: list[dict]) -> Iterator[Property]:
+    parts = observations[0]
     pairs = [pair for of_ranks in parts.values() for pair in of_ranks]
-    hint = "there is no `return`." if None in pairs else f"it returned {pairs[-1]!r}."
-    yield "it returns start and stop", all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs), hint
-
-    odd = next((pair for pair in pairs if any(int(bound) != bound for bound in pair)), None)
-    hint = f"{odd} is not whole: `//` divides and drops what is left over, `/` does not."
-    yield "both are whole numbers", odd is None, hint
-
+    hint = NO_RETURN if None in pairs else f"it returned {pairs[-1]!r}: return two numbers, `start, stop`."
+    yield Property("it returns start and stop", all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs), hint)
+    fraction = next((pair for pair in pairs if any(int(bound) != bound for bound in pair)), None)
+    hint = f"{fraction} isn't whole: `//` divides and drops the remainder, `/` keeps a fraction."
+    yield Property("both are whole numbers", fraction is None, hint)
     for text, problem in (
         ("no item is left out", _left_out),
         ("no item is taken twice", _taken_twice),
         ("the parts' sizes differ by at most one", _uneven),
     ):
-        found = next((hint for case in parts.items() if (hint := problem(*case))), "")
-        yield text, not found, found
+        observed = {(n, size): problem(n, size, of_ranks) for (n, size), of_ranks in parts.items()}
+        first = next(filter(None, observed.values()), "")
+        yield Property(text, not first, evidence=observed, observed=first)
 
 
-def _taken(n: int, of_ranks: list) -> list[int]:
-    """How many ranks take each of the n items."""
-    return [sum(start <= item < stop for start, stop in of_ranks) for item in range(n)]
+def _left_out(n: int, size: int, of_ranks: list) -> str:
+    left = [item for item in range(n) if not any(start <= item < stop for start, stop in of_ranks)]
+    return f"of {n} items for {size} rank{'s' * (size > 1)}, nobody takes {_items(left)}." if left else ""
 
 
-def _left_out(case: tuple[int, int], of_ranks: list) -> str:
-    n, size = case
-    left = [item for item, times in enumerate(_taken(n, of_ranks)) if times == 0]
-    if not left:
-        return ""
-    told = f"of {n} items for {size} rank{'s' * (size > 1)}, nobody takes {_items(left)}. "
-    if left == list(range(n - len(left), n)) and len(left) == n % size:
-        return told + "`n // size` items for each rank leave `n % size` over: share those out, one a rank."
-    if all(stop == start + n // size - 1 for start, stop in of_ranks):
-        return told + "stop is the first item that the rank does *not* take, as in range(start, stop)."
-    return told + "Does each rank start where the one before it stops, and the last one stop at n?"
-
-
-def _taken_twice(case: tuple[int, int], of_ranks: list) -> str:
-    n, size = case
-    twice = [item for item, times in enumerate(_taken(n, of_ranks)) if times > 1]
+def _taken_twice(n: int, size: int, of_ranks: list) -> str:
+    twice = [item for item in range(n) if sum(start <= item < stop for start, stop in of_ranks) > 1]
     outside = [pair for pair in of_ranks if pair[0] < pair[1] and (pair[0] < 0 or pair[1] > n)]
     if twice:
-        return (
-            f"of {n} items for {size} ranks, {_items(twice)} "
-            f"{'belongs' if len(twice) == 1 else 'belong'} to more than one rank. "
-            "Does each rank start where the one before it stops?"
-        )
+        return f"of {n} items for {size} ranks, more than one rank takes {_items(twice)}."
     if outside:
         return f"of {n} items, numbered from 0, a rank takes those from {outside[0][0]} to {outside[0][1] - 1}."
     return ""
 
 
-def _uneven(case: tuple[int, int], of_ranks: list) -> str:
-    n, size = case
+def _uneven(n: int, size: int, of_ranks: list) -> str:
     sizes = [max(0, stop - start) for start, stop in of_ranks]
-    if max(sizes) - min(sizes) <= 1:
-        return ""
-    told = f"{n} items were shared out as {', '.join(map(str, sizes))}. "
-    if sizes[-1] == max(sizes):
-        return told + "The last rank takes all that is left over: give one of it to each of the first ranks."
-    return told + "The largest part must be at most one larger than the smallest: the others wait for it."
+    return f"{n} items were shared out as {', '.join(map(str, sizes))}." if max(sizes) - min(sizes) > 1 else ""
 
 
 def _items(items: list[int]) -> str:
-    shown = ", ".join(map(str, items[:4])) + (", …" if len(items) > 4 else "")
-    return f"item {shown}" if len(items) == 1 else f"items {shown}"
+    listed = ", ".join(map(str, items[:4])) + (", …" if len(items) > 4 else "")
+    return f"item {listed}" if len(items) == 1 else f"items {listed}"
+
+
+def _floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+    each = n // size
+    return rank * each, (rank + 1) * each
+
+
+def _ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+    each = -(-n // size)
+    return rank * each, (rank + 1) * each
+
+
+def _fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+    """Right, and wrong when its ends are moved."""
+    return n * rank // size, n * (rank + 1) // size
+
+
+def _moved(parts: Callable, before: int = 0, after: int = 0) -> Callable:
+    """A wrong `my_part` that moves the start and the stop of such parts by so many items."""
+
+    def my_part(n: int, rank: int, size: int) -> tuple[int, int]:
+        start, stop = parts(n, rank, size)
+        return max(0, start + before), stop + after
+
+    return my_part
+
+
+_STOP = "`stop` is the first item that the rank does *not* take, as in range(start, stop)."
+_OVERLAP = "Does each rank start where the one before it stops?"
+
+my_part = Exercise(
+    "my_part",
+    observe_my_part,
+    my_part_properties,
+    [
+        Mistake(
+            _floor_parts,
+            "`n // size` items per rank leave `n % size` over: give one of those to each of the first ranks.",
+        ),
+        Mistake(_moved(_fair_parts, after=-1), _STOP),
+        Mistake(_moved(_floor_parts, after=-1), _STOP),
+        Mistake(_moved(_fair_parts, before=-1), _OVERLAP),
+        Mistake(_moved(_fair_parts, after=1), _OVERLAP),
+        Mistake(lambda n, rank, size: (0, n), "Every rank takes all of the items: it should take only its own part."),
+        Mistake(_ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
+        Mistake(
+            lambda n, rank, size: tuple(min(n, bound) for bound in _ceiling_parts(n, rank, size)),
+            "Rounding up leaves too little for the last ranks: the largest part may be only one larger than the "
+            "smallest.",
+        ),
+        Mistake(
+            lambda n, rank, size: (_floor_parts(n, rank, size)[0], n if rank == size - 1 else (rank + 1) * (n // size)),
+            "The last rank takes all that is left over: give one item of it to each of the first ranks.",
+        ),
+    ],
+    communicates=False,
+    stuck=ENDLESS_HINT,
+    unknown="Each rank should start where the one before it stops, the last one should stop at n, and no part may be "
+    "more than one item larger than another.",
+)

@@ -1,150 +1,317 @@
-"""Checks of the exercises in 02_synchronous_sgd."""
+"""The exercises of 02_synchronous_sgd: averaged gradients, broadcast weights, and a mean over all ranks' samples."""
 
-import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
 
-from workshop_lib.notebook.checks import Verdict, judged
-from workshop_lib.probes import sync_sgd as probes
-from workshop_lib.probes.compare import close
+from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
+from workshop_lib.models import torch_cnn
 
+SAMPLES = 16  # per rank
 STUCK = (
-    "every rank has to make the same collective calls in the same order: is one of them inside an `if`, or "
-    "after a `return`?"
+    "every rank has to make the same collective calls in the same order: is one of them inside an `if`, or after a "
+    "`return`?"
 )
-_close = functools.partial(close, rounding=1e-4)  # float32, added up in another order
+ALL_PARAMETERS = "go through all of model.parameters()."
+Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
+_close = partial(close, rounding=1e-4)  # float32, added up in another order
 
 
-def average_gradients(function) -> Verdict:
-    """`average_gradients(model, comm)` leaves the gradient of the global batch on every rank."""
-    return judged(function, probes.average_gradients, _judge_average, stuck=STUCK)
+@dataclass
+class Parameters:
+    """Gradients, or weights, after the call (None where there is none), and what is right.
+
+    weights_kept: whether a function that should average gradients left the weights alone.
+    """
+
+    got: dict[str, Any]
+    right: Arrays
+    weights_kept: bool = True
 
 
-def broadcast_weights(function) -> Verdict:
-    """`broadcast_weights(model, comm)` gives every rank the weights of rank 0."""
-    return judged(function, probes.broadcast_weights, _judge_broadcast, stuck=STUCK)
+def observe_average(comm, function: Callable) -> Parameters:
+    """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which shows whether
+    weights are averaged.
+    """
+    images, labels = _batch(SAMPLES * comm.size)
+    mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
+    model = torch_cnn.build(seed=1)
+    cross_entropy(model(images), labels).backward()
+    whole = _gradients(model)
+    model.zero_grad()
+    cross_entropy(model(images[mine]), labels[mine]).backward()
+    function(model, comm)
+
+    other = torch_cnn.build(seed=comm.rank)
+    before = _weights(other)
+    cross_entropy(other(images[mine]), labels[mine]).backward()
+    function(other, comm)
+    after = _weights(other)
+    kept = all(np.array_equal(before[name], after[name]) for name in before)
+    return Parameters(_gradients(model), whole, kept)
 
 
-def weighted_mean(function) -> Verdict:
-    """`weighted_mean(gradient, n_samples, comm)` returns the gradient of the mean loss of all samples."""
-    return judged(function, probes.weighted_mean, _judge_weighted, stuck=STUCK)
-
-
-def _judge_average(facts: list[dict]):
-    yield (
-        "the weights are left alone",
-        all(fact["weights_kept"] for fact in facts),
-        "the weights themselves were changed: average `p.grad`, not `p`.",
+def average_properties(observations: list[Parameters]) -> Iterator[Property]:
+    kept = all(seen.weights_kept for seen in observations)
+    yield Property(
+        "the weights are left alone", kept, "the weights themselves were changed: average `p.grad`, not `p`."
     )
-    gone = [name for fact in facts for name, got in fact["got"].items() if got is None]
+    gone = [name for seen in observations for name, got in seen.got.items() if got is None]
     hint = f"{gone[0]} has none: write into `p.grad`, as with `p.grad.copy_(…)`." if gone else ""
-    yield "every parameter has its gradient", not gone, hint
-    wrong = [
-        (rank, name)
-        for rank, fact in enumerate(facts)
-        for name in fact["whole"]
-        if not _close(fact["got"][name], fact["whole"][name])
-    ]
-    hint = _average_hint(facts, *wrong[0], complete=len(wrong) == _count(facts)) if wrong else ""
-    yield "every rank has the gradient of the global batch", not wrong, hint
-    first = facts[0]["got"]
-    same = all((fact["got"][name] == first[name]).all() for fact in facts for name in first)
+    yield Property("every parameter has its gradient", not gone, hint)
+    yield _averages(observations)
+    first = observations[0].got
+    same = all(np.array_equal(seen.got[name], first[name]) for seen in observations for name in first)
     hint = "they agree only roughly: every rank must get the same sum, as from one Allreduce."
-    yield "the ranks' gradients are equal to the last bit", same, hint
+    yield Property("the ranks' gradients are equal to the last bit", same, hint)
 
 
-def _average_hint(facts: list[dict], rank: int, name: str, complete: bool) -> str:
-    got, whole, own = (facts[rank][key][name] for key in ("got", "whole", "own"))
-    size = len(facts)
-    for of, fact in enumerate(facts):
-        if all(np.array_equal(other["got"][name], fact["own"][name]) for other in facts):
-            return f"every rank has the gradient of rank {of}: not one rank's gradient, but the mean of all."
-    right_on = [at for at, fact in enumerate(facts) if _close(fact["got"][name], whole)]
+def _compared(observations: list[Parameters], same: Callable) -> tuple[list[dict[str, bool]], list[tuple[int, str]]]:
+    """Which parameters are right, by rank and name; and (rank, name) of those that are not."""
+    right = [{name: same(seen.got[name], seen.right[name]) for name in seen.right} for seen in observations]
+    return right, [(rank, name) for rank, names in enumerate(right) for name, is_right in names.items() if not is_right]
+
+
+def _averages(observations: list[Parameters]) -> Property:
+    text = "every rank has the gradient of the global batch"
+    right, wrong = _compared(observations, _close)
+    if not wrong:
+        return Property(text, True)
+    rank, name = wrong[0]
+    right_on = [at for at, of_rank in enumerate(right) if of_rank[name]]
     if right_on:
-        return f"{name} is right on rank {right_on[0]} and wrong on rank {rank}: all ranks need the mean."
-    if not complete:
-        return f"{name} is not averaged on rank {rank}, others are: go through all of model.parameters()."
-    if np.array_equal(got, own):
-        return "each rank still has its own gradient: write the mean into it, with `p.grad.copy_(…)`."
-    if _close(got, size * whole):
-        return "that is the sum over ranks: divide by comm.size."
-    if _close(got, whole / size):
-        return "that is the mean divided by comm.size once more."
+        return Property(
+            text, False, f"{name} is right on rank {right_on[0]}, but not on rank {rank}: all need the mean."
+        )
+    if any(right[rank].values()):
+        return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
+    got, whole = observations[rank].got[name], observations[rank].right[name]
     factor = float((got * whole).sum() / (whole * whole).sum())
+    observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
     if factor and _close(got, factor * whole):
-        return f"it is {factor:.4g} times the gradient of the global batch: divide the sum by comm.size alone."
-    return f"on rank {rank}, {name} is neither a sum nor a mean of the ranks' gradients."
+        observed = f"on rank {rank}, {name} is {factor:.4g} times the mean of the ranks' gradients."
+    return Property(text, False, evidence=[seen.got for seen in observations], observed=observed)
 
 
-def _judge_broadcast(facts: list[dict]):
-    source = facts[0]["own"]
-    wrong = [
-        (rank, name)
-        for rank, fact in enumerate(facts)
-        for name in source
-        if not np.array_equal(fact["got"][name], source[name])
-    ]
-    hint = _broadcast_hint(facts, *wrong[0], wrong) if wrong else ""
-    yield "every rank has the weights of rank 0, to the last bit", not wrong, hint
+def _gradients_set_to(combined: Callable) -> Callable:
+    """A wrong `average_gradients`: each gradient becomes `combined(mine, comm)`."""
+
+    def average_gradients(model, comm):
+        for p in model.parameters():
+            p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
+
+    return average_gradients
 
 
-def _broadcast_hint(facts: list[dict], rank: int, name: str, wrong: list) -> str:
-    got = facts[rank]["got"][name]
-    if _close(got, sum(fact["own"][name] for fact in facts) / len(facts)):
-        return "that is the mean of the ranks' weights: all take those of rank 0 instead."
-    if _close(got, sum(fact["own"][name] for fact in facts)):
-        return "that is the sum of the ranks' weights: all take those of rank 0 instead."
-    for of in range(1, len(facts)):
-        if rank != of and np.array_equal(got, facts[of]["own"][name]):
-            return f"rank {rank} has the weights of rank {of}: the root is rank 0."
-    if len(wrong) < (len(facts) - 1) * len(facts[0]["own"]):
-        return f"{name} is not that of rank 0, others are: go through all of model.parameters()."
-    if np.array_equal(got, facts[rank]["own"][name]):
-        return f"rank {rank} still has its own weights: copy what arrives into the parameter, `p.copy_(…)`."
-    return f"on rank {rank}, {name} is neither its own nor that of rank 0."
+average_gradients = Exercise(
+    "average_gradients",
+    observe_average,
+    average_properties,
+    [
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.allreduce(mine)),
+            "That is the sum over ranks: divide by comm.size.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size / comm.size),
+            "That is the mean, divided by comm.size once more.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: mine),
+            "Each rank still has its own gradient: write the mean into it, with `p.grad.copy_(…)`.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: mine / comm.size),
+            "Each rank divided its own gradient: nothing was added up. Allreduce does that.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: 0 * mine),
+            "It is zero on every rank: write the mean into `p.grad`, with `p.grad.copy_(…)`.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.bcast(mine)),
+            "Every rank has the gradient of rank 0: they need the mean of all ranks' gradients.",
+        ),
+        Mistake(
+            _gradients_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
+            "Every rank has the gradient of the last rank: they need the mean of all ranks' gradients.",
+        ),
+    ],
+    stuck=STUCK,
+    unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
+)
 
 
-def _judge_weighted(facts: list[dict[str, dict]]):
-    uneven, none = ([fact[case] for fact in facts] for case in ("uneven", "none"))
-    without = [rank for rank, row in enumerate(uneven) if np.shape(row["returned"]) != row["right"].shape]
+def observe_broadcast(comm, function: Callable) -> Parameters:
+    """One call on ranks whose weights differ."""
+    model = torch_cnn.build(seed=10 + comm.rank)
+    right = comm.bcast(_weights(model))
+    function(model, comm)
+    return Parameters(_weights(model), right)
+
+
+def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
+    text = "every rank has the weights of rank 0, to the last bit"
+    right, wrong = _compared(observations, np.array_equal)
+    hint, observed = "", ""
+    if wrong:
+        rank, name = wrong[0]
+        observed = f"on rank {rank}, {name} is not that of rank 0."
+        if any(right[rank].values()):
+            hint = f"on rank {rank}, {name} is not that of rank 0, but other parameters are: {ALL_PARAMETERS}"
+    yield Property(text, not wrong, hint, [seen.got for seen in observations], observed)
+
+
+def _weights_set_to(combined: Callable) -> Callable:
+    """A wrong `broadcast_weights`: each parameter becomes `combined(mine, comm)`."""
+
+    def broadcast_weights(model, comm):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(torch.from_numpy(combined(p.numpy().copy(), comm)))
+
+    return broadcast_weights
+
+
+broadcast_weights = Exercise(
+    "broadcast_weights",
+    observe_broadcast,
+    broadcast_properties,
+    [
+        Mistake(
+            _weights_set_to(lambda mine, comm: mine),
+            "Each rank still has its own weights: send them from rank 0 with Bcast, and copy what arrives into the "
+            "parameter, `p.copy_(…)`.",
+        ),
+        Mistake(
+            _weights_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
+            "Those are the weights of the last rank: the root is rank 0.",
+        ),
+        Mistake(
+            _weights_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size),
+            "That is the mean of the ranks' weights: all take those of rank 0 instead.",
+        ),
+        Mistake(
+            _weights_set_to(lambda mine, comm: comm.allreduce(mine)),
+            "That is the sum of the ranks' weights: all take those of rank 0 instead.",
+        ),
+        Mistake(
+            _weights_set_to(lambda mine, comm: comm.bcast(mine.astype(np.float16), root=0).astype(np.float32)),
+            "They were rounded to 16 bits on the way: send them as they are, in 32.",
+        ),
+    ],
+    stuck=STUCK,
+    unknown="Send the array from rank 0 with Bcast, copy what arrived into the parameter, and change nothing else.",
+)
+
+
+@dataclass
+class Weighted:
+    """One call on one rank: what it returned, the mean of one vector per sample, and whether its input was kept."""
+
+    returned: Any
+    right: np.ndarray
+    unchanged: bool
+
+
+def observe_weighted(comm, function: Callable) -> tuple[Weighted, Weighted]:
+    """Two calls: every rank with a different number of samples, then rank 1 with none."""
+    uneven = [comm.size + 1 + 2 * rank for rank in range(comm.size)]
+    calls = []
+    for counts in (uneven, [0 if rank == 1 else n for rank, n in enumerate(uneven)]):
+        of_samples = np.random.default_rng(5).normal(size=(sum(counts), 6))
+        first = sum(counts[: comm.rank])
+        own = of_samples[first : first + counts[comm.rank]]
+        gradient = own.mean(axis=0) if len(own) else np.zeros(6)
+        given = gradient.copy()
+        returned = function(given, len(own), comm)
+        calls.append(Weighted(returned, of_samples.mean(axis=0), np.array_equal(given, gradient)))
+    return calls[0], calls[1]
+
+
+def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterator[Property]:
+    uneven, with_none = zip(*observations, strict=True)
+    other = [(rank, call.returned) for rank, call in enumerate(uneven) if np.shape(call.returned) != call.right.shape]
     hint = ""
-    if without:
-        got = uneven[without[0]]["returned"]
-        what = "nothing: `return` the mean" if got is None else f"{got!r}: an array like `gradient` is needed"
-        hint = f"rank {without[0]} returned {what}."
-    yield "every rank returns an array like its gradient", not without, hint
-    for text, rows in (
+    if other:
+        rank, returned = other[0]
+        advice = "`return` the mean" if returned is None else "an array like `gradient` is needed"
+        hint = f"rank {rank} returned {shown(returned)}: {advice}."
+    yield Property("every rank returns an array like its gradient", not other, hint)
+    for text, calls in (
         ("it is the gradient of the mean loss of all samples", uneven),
-        ("also when a rank has no samples", none),
+        ("also when a rank has no samples", with_none),
     ):
-        wrong = [rank for rank, row in enumerate(rows) if not _close(row["returned"], row["right"])]
-        yield text, not wrong, _weighted_hint(rows, wrong[0]) if wrong else ""
-    kept = all(row["unchanged"] for row in uneven)
-    yield "`gradient` is as it was", kept, "make a new array: `gradient * …`, not `gradient *= …`."
+        returned = [call.returned for call in calls]
+        wrong = [rank for rank, call in enumerate(calls) if not _close(call.returned, call.right)]
+        observed = ""
+        if wrong:
+            rank = wrong[0]
+            observed = f"rank {rank} returned {shown(returned[rank])}, but the mean is {shown(calls[rank].right)}."
+        yield Property(text, not wrong, evidence=returned, observed=observed)
+    kept = all(call.unchanged for call in uneven)
+    yield Property("`gradient` is as it was", kept, "make a new array: `gradient * …`, not `gradient *= …`.")
 
 
-def _weighted_hint(rows: list[dict], rank: int) -> str:
-    got, right, own, n = (rows[rank][key] for key in ("returned", "right", "own", "n_samples"))
-    size, total = len(rows), sum(row["n_samples"] for row in rows)
-    if _close(got, own):
-        return f"rank {rank} returned its own gradient: the ranks' gradients have to be added up."
-    if _close(got, own * n / total):
-        return f"that is the part of rank {rank}: add up the parts of all ranks."
-    plain = sum(row["own"] for row in rows)
-    if _close(got, plain / size):
-        return "that is the plain mean over ranks: each gradient counts by its number of samples."
-    if _close(got, plain):
-        return "that is the plain sum over ranks: each gradient counts by its number of samples."
-    for divided_by, hint in (
-        (1, "that is the sum over all samples: divide by how many there are on all ranks."),
-        (size, "the sum over samples was divided by the number of ranks: divide by the number of samples."),
-        (n, "the sum over samples was divided by this rank's own count: add up the counts as well."),
-        (total * size, "the mean over samples was divided once more, by the number of ranks."),
-    ):
-        if divided_by and _close(got, right * total / divided_by):
-            return hint
-    return f"rank {rank} returned another vector: weigh each gradient by its samples, and divide by all of them."
+weighted_mean = Exercise(
+    "weighted_mean",
+    observe_weighted,
+    weighted_properties,
+    [
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient) / comm.size,
+            "That is the plain mean over ranks, but each gradient should count by its number of samples.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient),
+            "That is the plain sum over ranks, but each gradient should count by its number of samples.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient * n),
+            "That is the sum over all samples: divide by how many there are on all ranks.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.size,
+            "You divided the sum over samples by the number of ranks: divide by the number of samples.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient * n) / max(1, n),
+            "You divided the sum over samples by this rank's own count: add up the counts as well.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: gradient * n / comm.allreduce(n),
+            "That is this rank's part of the mean: add up the parts of all ranks.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: gradient.copy(),
+            "Each rank returned its own gradient: the ranks' gradients have to be added up.",
+        ),
+        Mistake(
+            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.allreduce(n) / comm.size,
+            "You divided the mean over samples once more, by the number of ranks.",
+        ),
+    ],
+    stuck=STUCK,
+    unknown="Weigh each gradient by its number of samples, add these up, and divide by the number of samples in all.",
+)
 
 
-def _count(facts: list[dict]) -> int:
-    return sum(len(fact["whole"]) for fact in facts)
+def _batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same random images and labels on every rank."""
+    generator = torch.Generator().manual_seed(7)
+    images = torch.randn(samples, 1, 28, 28, generator=generator)
+    return images, torch.randint(10, (samples,), generator=generator)
+
+
+def _weights(model) -> Arrays:
+    return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
+
+
+def _gradients(model) -> dict:
+    """Each parameter's gradient; None where there is none."""
+    return {name: None if p.grad is None else p.grad.clone().numpy() for name, p in model.named_parameters()}

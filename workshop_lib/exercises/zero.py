@@ -1,190 +1,319 @@
-"""Checks of the exercises in 06_deepspeed_zero."""
+"""The exercises of 06_deepspeed_zero: sharing the optimizer's state, then the gradients, and the bytes of all that."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from workshop_lib.notebook.checks import Verdict, is_number, judged, shown
-from workshop_lib.probes import zero as probes
-from workshop_lib.probes.compare import close
+from workshop_lib.comm import ring
+from workshop_lib.comm.counting import CountingComm
+from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
 from workshop_lib.scaling.zero_memory import RECIPES, state_bytes
 from workshop_lib.training import KINDS
 
+SAMPLES = 5  # per rank, in each step
+STEPS = 3
+LR = 0.1
 
-def Zero1(made) -> Verdict:
-    """`Zero1(model, comm, make_optimizer)`: its `step` updates this rank's part, and gathers the others'."""
-    stuck = (
-        "a rank waits in `reduce_scatter` or `allgather` for one that never calls it, or that makes another "
-        "call. All ranks must make the same calls, in the same order."
+
+def _network() -> nn.Module:
+    """A small network in float64. Its number of weights is odd, so it has to be padded."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def _optimizer(parameters: Iterable) -> torch.optim.Optimizer:
+    return torch.optim.SGD(list(parameters), lr=LR, momentum=0.9)
+
+
+def _samples(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(SAMPLES, 5, generator=random, dtype=torch.float64) * (1 + rank)
+    return inputs, torch.randint(3, (SAMPLES,), generator=random)
+
+
+def _backward(model: nn.Module, ranks: Iterable[int], step: int) -> None:
+    """The gradient of the mean loss over these ranks' samples."""
+    inputs, labels = (torch.cat(column) for column in zip(*(_samples(rank, step) for rank in ranks), strict=True))
+    model.zero_grad()
+    cross_entropy(model(inputs), labels).backward()
+
+
+def _weights(model: nn.Module) -> np.ndarray:
+    return parameters_to_vector(model.parameters()).detach().numpy().copy()
+
+
+@functools.cache
+def _alone(size: int) -> list[np.ndarray]:
+    """The weights before and after each step of one process with the global batch."""
+    model = _network()
+    optimizer, weights = _optimizer(model.parameters()), [_weights(model)]
+    for step in range(STEPS):
+        _backward(model, range(size), step)
+        optimizer.step()
+        weights.append(_weights(model))
+    return weights
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What STEPS steps with the learner's class did on one rank."""
+
+    weights: list[np.ndarray]  # after each step
+    state_bytes: int  # of the optimizer
+    held_bytes: int  # of gradients, after backward
+    held_most_bytes: int  # of gradients, at any time
+    sent_bytes: float  # per step
+    sent_in_backward_bytes: float  # of these
+
+
+def observe_steps(comm, make: Callable) -> Steps:
+    """Train a few steps with the learner's class, on the rank's own samples."""
+    model, counting = _network(), CountingComm(comm)
+    zero: Any = None
+    weights: list[np.ndarray] = []
+    held_bytes: list[int] = []  # while the gradients of a step come, and after them
+    in_backward_bytes = 0
+
+    def count_held(*_) -> None:
+        shares = [] if zero is None else [p for group in zero.optimizer.param_groups for p in group["params"]]
+        everything = {id(p): p for p in [*model.parameters(), *shares]}
+        held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
+
+    for parameter in model.parameters():  # before the class registers its own: these are called first
+        parameter.register_post_accumulate_grad_hook(count_held)
+    zero = make(model, counting, _optimizer)
+    before = counting.bytes_sent
+    for step in range(STEPS):
+        zero.optimizer.zero_grad()  # what the step before has left is not held against this one
+        sent = counting.bytes_sent
+        _backward(model, [comm.rank], step)
+        count_held()
+        in_backward_bytes += counting.bytes_sent - sent
+        zero.step()
+        weights.append(_weights(model))
+    states = [value for state in zero.optimizer.state.values() for value in state.values()]
+    return Steps(
+        weights,
+        state_bytes=sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
+        held_bytes=held_bytes[-1],
+        held_most_bytes=max(held_bytes),
+        sent_bytes=(counting.bytes_sent - before) / STEPS,
+        sent_in_backward_bytes=in_backward_bytes / STEPS,
     )
-    return judged(made, probes.Zero1, _judge_zero1, stuck=stuck, truncated=stuck)
 
 
-def Zero2(made) -> Verdict:
-    """`Zero2(model, comm, make_optimizer)`: its `reduce` is called for each gradient during backward."""
-    stuck = (
-        "a rank waits for a reduce-scatter that another one leaves out, or meets another call's message. "
-        "Every rank must call it for every parameter: what it sends is needed by the others."
-    )
-    return judged(made, probes.Zero2, _judge_zero2, stuck=stuck, truncated=stuck)
+def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
+    """What must hold of Zero1, which has one buffer for all parameters together, or of Zero2, which has one for each.
+    Buffers in float64 are padded so that they divide by the ranks."""
+    counts = [p.numel() for p in _network().parameters()]
+    whole = sum(8 * (n + -n % len(ranks)) for n in ([sum(counts)] if together else counts))
+    yield from _weights_are_right(ranks)
+    if not together:
+        yield from _gradients_are_shared(ranks, whole // len(ranks), max(counts))
+    yield _state_is_shared(ranks, whole)
+    yield _little_is_sent(ranks, whole)
 
 
-def bytes_per_rank(function) -> Verdict:
-    """`bytes_per_rank(parameters, ranks, stage)`: {"parameters", "gradients", "optimizer"} in bytes."""
-    return judged(function, probes.bytes_per_rank, _judge_bytes, stuck="the function does not end.")
-
-
-def _judge_zero1(facts: list[dict]):
-    yield from _judge_weights(facts)
-    yield from _judge_state(facts)
-    yield from _judge_traffic(facts)
-
-
-def _judge_zero2(facts: list[dict]):
-    yield from _judge_weights(facts)
-    yield from _judge_held(facts)
-    yield from _judge_state(facts)
-    yield from _judge_traffic(facts)
-
-
-def _judge_weights(facts: list[dict]):
+def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
+    start, *right = _alone(len(ranks))
+    moved = [rank.weights[0] != start for rank in ranks]
     hint = (
-        "the step moved nothing. `self.optimizer` updates a share from its `.grad`: has it been given one, "
-        "before `self.optimizer.step()`?"
+        "the step moves nothing. `self.optimizer` updates a share from its `.grad`: does the share have one before "
+        "`self.optimizer.step()`?"
     )
-    moved = [of_rank for of_rank in facts if np.any(of_rank["implied"])]
-    yield "the step changes the weights", len(moved) == len(facts), hint
-    same = all(
-        np.array_equal(mine, first)
-        for of_rank in facts
-        for mine, first in zip(of_rank["weights"], facts[0]["weights"], strict=True)
-    )
-    yield "after each step the ranks hold the same weights, to the last bit", same, _apart_hint(facts)
-    right = close(facts[0]["weights"][0], facts[0]["expected"][0])
-    hint = "" if right else _value_hint(facts)
-    yield "the first step is that of one process with the global batch", right, hint
-    right = close(facts[0]["weights"][-1], facts[0]["expected"][-1])
+    yield Property("the step changes the weights", all(map(np.any, moved)), hint)
+    first = ranks[0].weights
+    same = all(np.array_equal(rank.weights, first) for rank in ranks)
+    if not any(rank.sent_bytes for rank in ranks):
+        hint = "no rank sent anything, so each trained alone. Reduce-scatter the gradients first."
+    elif not np.any(np.all(moved, axis=0)):
+        hint = (
+            "each rank has updated its own part, but has old weights in the parts of the other ranks. End the step "
+            "with an allgather of the weights, after the optimizer's step."
+        )
+    else:
+        hint = (
+            "a rank must send the weights that its optimizer has updated: call `self.optimizer.step()` first, then "
+            "`ring.allgather` on all weights."
+        )
+    yield Property("after each step the ranks hold the same weights, to the last bit", same, hint)
+    text = "the first step is that of one process with the global batch"
+    yield Property(text, close(first[0], right[0]), evidence=start - first[0])
     hint = (
-        "the first step is right, later ones are not. Is the gradient of the step before still in a share's "
+        "the first step is right, but later ones are not. Is the gradient of the step before still in a share's "
         "`.grad`, or is the optimizer's state lost?"
     )
-    yield f"so are {len(facts[0]['weights'])} steps with momentum", right, hint
+    yield Property(f"so are {STEPS} steps with momentum", close(first[-1], right[-1]), hint)
 
 
-def _apart_hint(facts: list[dict]) -> str:
-    if not any(of_rank["sent"] for of_rank in facts):
-        return "no rank sent anything, so each trained alone. Reduce-scatter the gradients first."
-    others = [of_rank["implied"][of_rank["owner"] != rank] for rank, of_rank in enumerate(facts)]
-    if not any(map(np.any, others)):
-        return (
-            "each rank has updated its own part, and has the old weights in the parts of the others: the "
-            "step ends with an allgather of the weights, after the optimizer's step."
-        )
-    return (
-        "the weights that a rank sends must be those that its optimizer has updated: first "
-        "`self.optimizer.step()`, then `ring.allgather`, on all weights."
-    )
+def _state_is_shared(ranks: list[Steps], whole: int) -> Property:
+    share, held = whole // len(ranks), [rank.state_bytes for rank in ranks]
+    hint = f"rank 0 holds {held[0]} bytes of state, but its share is {share}. "
+    hint += "Make the optimizer for the shares, not for the model's parameters."
+    return Property(f"a rank holds 1/{len(ranks)} of the optimizer's state", set(held) == {share}, hint)
 
 
-def _value_hint(facts: list[dict]) -> str:
-    got, mean, owner = (facts[0][name] for name in ("implied", "mean", "owner"))
-    size = facts[0]["size"]
-    patched = np.stack([of_rank["own"] for of_rank in facts])[owner, np.arange(len(owner))]
-    for factor in (1.0, 1 / size):
-        if close(got, patched * factor):
-            return (
-                "each part was updated with the gradient of the one rank that owns it: other ranks' samples "
-                "do not count. `ring.reduce_scatter` adds up all ranks' gradients."
-            )
-    if close(got, mean * size):
-        return "the gradient is the sum over ranks, not the mean: divide by `self.comm.size`."
-    if close(got, mean / size):
-        return f"the gradient is too small by {size}: the number of ranks was divided by twice."
-    fitting = [close(got[owner == rank], mean[owner == rank]) for rank in range(size)]
-    if any(fitting):
-        return (
-            f"only the part of rank {fitting.index(True)} is right: the others were updated with the "
-            "gradients of another part. What `reduce_scatter` returns is the part of the rank that calls it."
-        )
-    return (
-        f"the step's norm is {np.linalg.norm(got) / np.linalg.norm(mean):.3g} times the right one. Are "
-        "weights and gradients of the same part, and in the same order?"
-    )
-
-
-def _judge_state(facts: list[dict]):
-    row = facts[0]
-    hint = (
-        f"rank 0 holds {row['state']} bytes of state, its share is {row['share']}: the optimizer must be "
-        "made for the shares, not for the model's parameters."
-    )
-    right = all(of_rank["state"] == of_rank["share"] for of_rank in facts)
-    yield f"a rank holds 1/{row['size']} of the optimizer's state", right, hint
-
-
-def _judge_traffic(facts: list[dict]):
-    row = facts[0]
-    size, whole = row["size"], row["whole"]
-    ring = 2 * (size - 1) / size * whole  # Patarasuk and Yuan 2009, for an allreduce
-    most = max(of_rank["sent"] for of_rank in facts)
-    hint = f"a rank sends {most:.0f} bytes a step, {most / ring:.2g} times as many. "
-    if close(most, 1.5 * ring):
+def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
+    ring_bytes = 2 * (len(ranks) - 1) / len(ranks) * whole  # Patarasuk and Yuan 2009, for an allreduce
+    most = max(rank.sent_bytes for rank in ranks)
+    hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many. "
+    if close(most, 1.5 * ring_bytes):
         hint += (
-            "That is an allreduce of the gradients and an allgather of the weights: the allreduce ends with "
+            "That is as much as an allreduce of the gradients and an allgather of the weights. The allreduce ends with "
             "an allgather of its own, of gradients that nobody needs."
         )
     else:
         hint += "One reduce-scatter of the gradients and one allgather of the weights are enough."
-    yield "a step sends as many bytes as one ring allreduce", close(most, ring), hint
+    return Property("a step sends as many bytes as one ring allreduce", close(most, ring_bytes), hint)
 
 
-def _judge_held(facts: list[dict]):
-    row = max(facts, key=lambda of_rank: of_rank["held"])
-    share = row["share"]
-    hint = f"at the end of backward a rank holds {row['held']} bytes of gradients, its share is {share}. "
-    if not row["sent_in_backward"]:
-        hint += "Nothing was sent during backward: the reduce-scatter belongs into `reduce`, not into `step`."
-    elif row["held"] >= 8 * len(row["owner"]):
-        hint += "The whole gradient is still there: drop it, `p.grad = None`, as soon as its share is taken."
+def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Iterator[Property]:
+    rank = max(ranks, key=lambda rank: rank.held_bytes)
+    hint = f"at the end of backward a rank holds {rank.held_bytes} bytes of gradients, but its share is {share}. "
+    if not rank.sent_in_backward_bytes:
+        hint += "Nothing was sent during backward: the reduce-scatter belongs in `reduce`, not in `step`."
+    elif rank.held_bytes >= rank.weights[0].nbytes:
+        hint += "The whole gradient is still there. Drop it, `p.grad = None`, as soon as you have its share."
     else:
-        hint += "Keep nothing but the share of each gradient."
-    yield f"after backward a rank holds 1/{row['size']} of the gradients", row["held"] == share, hint
-    most = max(of_rank["held_most"] for of_rank in facts)
-    allowed = share + row["largest"]
+        hint += "Keep only the share of each gradient."
+    text = f"after backward a rank holds 1/{len(ranks)} of the gradients"
+    yield Property(text, rank.held_bytes == share, hint)
+    most, allowed = max(rank.held_most_bytes for rank in ranks), share + 8 * largest
     hint = (
-        f"it held {most} bytes, its share and the largest gradient are {allowed}: drop each gradient as soon "
-        "as it is reduced, before the next one comes."
+        f"it held {most} bytes, but its share and the largest gradient are {allowed}. Drop each gradient as soon as "
+        "it is reduced, before the next one comes."
     )
-    yield "and never more than its share and one gradient", most <= allowed, hint
+    yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
 
-def _judge_bytes(facts: list[dict]):
-    answers = facts[0]
-    wrong = [value for value in answers.values() if not _is_parts(value)]
-    hint = f"it returned {shown(wrong[0])}." if wrong else ""
-    yield f"it returns a dictionary with {', '.join(KINDS)}", not wrong, hint
-    for stage in range(4):
-        hint = ""
-        for (n, ranks, of), answer in answers.items():
-            right = state_bytes(n, ranks, stage, **RECIPES["fp32, Adam"])
-            if of == stage and not hint and any(not close(answer[name], right[name]) for name in KINDS):
-                hint = _bytes_hint(n, ranks, stage, answer, right)
-        yield f"stage {stage}", not hint, hint
+def _own(comm, flat: np.ndarray) -> np.ndarray:
+    return flat[ring.part(len(flat), comm.rank, comm.size)].copy()
 
 
-def _is_parts(value) -> bool:
+def _of_rank_0(comm, flat: np.ndarray) -> np.ndarray:
+    """Rank 0's part of the mean, on every rank."""
+    flat[ring.part(len(flat), comm.rank, comm.size)] = ring.reduce_scatter(comm, flat) / comm.size
+    ring.allgather(comm, flat)
+    return flat[ring.part(len(flat), 0, comm.size)].copy()
+
+
+_OWN = (
+    "each part is updated with the gradient of the one rank that owns it, so the other ranks' samples don't count. "
+    "`ring.reduce_scatter` adds up all ranks' gradients."
+)
+_WRONG_GRADIENTS: list[tuple[Callable, str]] = [
+    (_own, _OWN),
+    (lambda comm, flat: _own(comm, flat) / comm.size, _OWN),
+    (ring.reduce_scatter, "the gradient is the sum over ranks, not the mean: divide by `self.comm.size`."),
+    (lambda comm, flat: ring.reduce_scatter(comm, flat) / comm.size**2, "the number of ranks is divided by twice."),
+    (
+        _of_rank_0,
+        "only the part of rank 0 is right: its gradients update every part. Each rank needs those of its own part.",
+    ),
+]
+
+
+def _wrong_zero(together: bool, mean: Callable) -> Callable:
+    """What takes the steps of a wrong `Zero1` (parts of all parameters together) or `Zero2`, without sharing any state.
+
+    mean(comm, flat): what it takes for the mean of its part of all ranks' gradients.
+    """
+
+    class Zero:
+        def __init__(self, model: nn.Module, comm: CountingComm, make_optimizer: Callable):
+            self.comm, self.parameters = comm, list(model.parameters())
+            self.optimizer = make_optimizer(self.parameters)
+
+        def step(self) -> None:
+            for bucket in [self.parameters] if together else [[p] for p in self.parameters]:
+                gradients = [p.grad for p in bucket if p.grad is not None]
+                flat = parameters_to_vector(gradients)
+                padded = pad(flat, (0, -len(flat) % self.comm.size)).numpy()
+                padded[ring.part(len(padded), self.comm.rank, self.comm.size)] = mean(self.comm, padded)
+                ring.allgather(self.comm, padded)
+                vector_to_parameters(torch.from_numpy(padded[: len(flat)]), gradients)
+            self.optimizer.step()
+
+    return Zero
+
+
+_SAME_CALLS = (
+    "a rank waits in `reduce_scatter` or `allgather` for a rank that never calls it, or that makes another call. "
+    "Every rank must make the same calls in the same order, in backward once for every parameter."
+)
+Zero1, Zero2 = (
+    Exercise(
+        name,
+        observe_steps,
+        functools.partial(zero_properties, together=together),
+        [Mistake(_wrong_zero(together, mean), hint) for mean, hint in _WRONG_GRADIENTS],
+        stuck=_SAME_CALLS,
+        truncated=_SAME_CALLS,
+    )
+    for name, together in (("Zero1", True), ("Zero2", False))
+)
+
+# Parameters and ranks that `bytes_per_rank` is asked for, in every stage.
+MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
+BYTES = dict(zip(KINDS, (4, 4, 8), strict=True))  # per weight: fp32 and Adam
+SHARED_FROM = dict(zip(KINDS, (3, 2, 1), strict=True))  # the stage
+
+
+def observe_bytes(comm, function: Callable) -> list[list]:
+    """What `function` returns in each stage for each of MODELS."""
+    return [[function(parameters, ranks, stage) for parameters, ranks in MODELS] for stage in range(4)]
+
+
+def bytes_properties(observations: list) -> Iterator[Property]:
+    by_stage = observations[0]
+    other = [answer for answers in by_stage for answer in answers if not _is_bytes(answer)]
+    hint = f"it returned {shown(other[0])}." if other else ""
+    yield Property(f"it returns a dictionary with {', '.join(KINDS)}", not other, hint)
+    for stage, answers in enumerate(by_stage):
+        wrong = [
+            f": {parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}"
+            for (parameters, ranks), answer in zip(MODELS, answers, strict=True)
+            for kind, right in state_bytes(parameters, ranks, stage, **RECIPES["fp32, Adam"]).items()
+            if not close(answer[kind], right)
+        ]
+        yield Property("".join([f"stage {stage}", *wrong[:1]]), not wrong, evidence=wrong[:1])
+
+
+def _is_bytes(value) -> bool:
     return isinstance(value, dict) and set(value) == set(KINDS) and all(map(is_number, value.values()))
 
 
-def _bytes_hint(n: int, ranks: int, stage: int, answer: dict, right: dict) -> str:
-    name = next(name for name in KINDS if not close(answer[name], right[name]))
-    told = f"{n} parameters on {ranks} ranks, {name}: {answer[name]:g} bytes. "
-    if close(answer[name] * 4, right[name]):
-        return told + "That is the number of weights: each takes 4 bytes in fp32."
-    if name == "optimizer" and close(answer[name] * 2, right[name]):
-        return told + "Adam keeps two numbers for each weight, of 4 bytes each."
-    if name == "optimizer" and close(answer[name] / 1.5, right[name]):
-        return told + "Adam's state alone, please: 8 bytes a weight, without a second copy of the weights."
-    if close(answer[name] * ranks, right[name]):
-        return told + f"Stage {stage} does not share them out yet: every rank holds them all."
-    if close(answer[name] / ranks, right[name]):
-        return told + f"In stage {stage} a rank holds only its share of them."
-    return told + f"Not {right[name]:g}?"
+def _bytes(hint: str, each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Mistake:
+    """A wrong `bytes_per_rank`, from the bytes per weight and the stages from which on they are shared."""
+
+    def bytes_per_rank(parameters: int, ranks: int, stage: int) -> dict[str, float]:
+        return {kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS}
+
+    return Mistake(bytes_per_rank, hint)
+
+
+_NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
+_TWO = "Adam keeps two numbers per weight, of 4 bytes each."
+_WRONG_BYTES = [
+    _bytes(_NUMBERS, {**BYTES, "parameters": 1}),
+    _bytes(_NUMBERS, {**BYTES, "gradients": 1}),
+    _bytes(_TWO, {**BYTES, "optimizer": 2}),
+    _bytes(_TWO, {**BYTES, "optimizer": 4}),
+    _bytes("count only Adam's state: 8 bytes per weight, no copy of the weights.", {**BYTES, "optimizer": 12}),
+]
+for _kind, _stage in SHARED_FROM.items():
+    _hint = f"from stage {_stage} on, a rank holds only its share of this: {_kind}."
+    _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
+    if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
+        _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
+        _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
+bytes_per_rank = Exercise(
+    "bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False, stuck=ENDLESS_HINT
+)

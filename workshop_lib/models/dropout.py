@@ -20,7 +20,8 @@ class Dropout(nn.Module):
 
     def draw(self, draws: list) -> None:
         """Begin a step: new masks are drawn, by these, when the first samples come."""
-        self.draws, self.mask, self.done = draws, None, 0
+        self.draws, self.done = draws, 0
+        self.mask: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training:

@@ -16,7 +16,7 @@ def build(seed: int) -> keras.Sequential:
     """The network with the weights that torch_cnn.build(seed) has.
 
     The layers have names, because Keras would number them, and Horovod matches gradients by these names:
-    ranks that had built different numbers of networks would wait for each other for ever.
+    ranks that had built different numbers of networks would wait for each other forever.
     """
     first, second = torch_cnn.CHANNELS
     model = keras.Sequential(

@@ -33,7 +33,7 @@ def build(seed: int, network: str = "workshop") -> nn.Sequential:
         torch.manual_seed(seed)
         model = NETWORKS[network]()
     # Of one channel both orders are the same memory, but DDP warns of strides that are not its gradient's.
-    first = model[0].weight
+    first = next(model.parameters())
     first.data = torch.empty_like(first, memory_format=torch.channels_last).copy_(first)
     return model
 

@@ -8,8 +8,7 @@ from workshop_lib.notebook.figures.forecasts import draw_forecast, draw_memory, 
 from workshop_lib.notebook.widgets import Answers
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
-from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, forecast
-from workshop_lib.scaling.forecast_report import answer, conditions
+from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, answer, conditions, forecast
 from workshop_lib.scaling.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
 from workshop_lib.scaling.zero_memory import plan as make_plan
 

@@ -7,7 +7,7 @@ colour tells apart, line widths, markers or stripes tell apart as well. Text has
 import math
 from collections.abc import Callable
 
-from workshop_lib.ranks.progress import Point
+from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
 BLUE, ORANGE, GREEN, LIGHT_BLUE = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
@@ -129,7 +129,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
 
     `name` is unique in the page: the stripes are found by it. `note` is a sentence under the chart.
     """
-    mixed = not shown.meetings_known and len(shown.pieces) > 1
+    mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
     bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
@@ -240,11 +240,11 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten that cover low to high; only powers, or some, when there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
-    first = max((i for i, y in enumerate(found) if y <= low), default=0)
-    last = min((i for i, y in enumerate(found) if y >= high), default=len(found) - 1)
-    found = found[first : max(last, first + 1) + 1]
-    if len(found) <= 7:
-        return found
-    powers = [y for y in found if f"{y:e}".startswith("1.0")]
-    return powers[:: 1 + len(powers) // 8]
+    values = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
+    first = max((i for i, y in enumerate(values) if y <= low), default=0)
+    last = min((i for i, y in enumerate(values) if y >= high), default=len(values) - 1)
+    values = values[first : max(last, first + 1) + 1]
+    if len(values) <= 7:
+        return values
+    round_values = [y for y in values if f"{y:e}".startswith("1.0")]
+    return round_values[:: 1 + len(round_values) // 8]

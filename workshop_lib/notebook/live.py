@@ -7,6 +7,7 @@ from IPython.display import display
 
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy
+from workshop_lib.ranks.messages import Published
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
 
@@ -22,13 +23,14 @@ class LiveView(TextView):
 
     def __init__(self, n: int):
         super().__init__(n)
-        self.box, self.news, self.next_redraw_s = None, False, 0.0
+        self.box: widgets.VBox | None = None
+        self.news, self.next_redraw_s = False, 0.0
 
     def output(self, lines: list[str]) -> None:
         for line in lines:
             print(line, flush=True)
 
-    def update(self, data: list[dict], elapsed_s: float, running: list[int]) -> None:
+    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
@@ -68,10 +70,10 @@ class LiveView(TextView):
             return
         self.news = False
         self.curves.value = charts.curves(progress.curve, progress.epochs, progress.step["steps_per_epoch"])
-        shown = timeline(progress.stamps, last_steps=STEPS_SHOWN)
+        shown = timeline(progress.trace, last_steps=STEPS_SHOWN)
         if shown.steps:
             note = OVERSUBSCRIBED if progress.info["oversubscribed"] else ""
-            recent = timeline(progress.stamps, SHARES_OF_LAST_S)
+            recent = timeline(progress.trace, SHARES_OF_LAST_S)
             self.strips.value = charts.strips(shown, recent, f"workshop-{self.strips.model_id}", note)
 
     def _status(self, elapsed_s: float, running: list[int]) -> list[str]:

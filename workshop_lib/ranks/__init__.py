@@ -18,6 +18,6 @@ def __getattr__(name: str):
     """The notebook's side, imported when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import cluster
+    from . import session
 
-    return getattr(cluster, name)
+    return getattr(session, name)

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import hostlist
+
+from workshop_lib.training.world import slurm_counts
+
 from .errors import RankError
 
 HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
@@ -72,26 +76,13 @@ def is_here(host: str) -> bool:
 
 def expand(nodes: str) -> list[str]:
     """Slurm's short form of host names: "nid[001-003,007],x1" -> nid001, nid002, nid003, nid007, x1."""
-    names = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
-        names += _expand_part(part)
+    try:
+        names = hostlist.expand_hostlist(nodes)
+    except hostlist.BadHostlist:
+        raise RankError(f"The node list {nodes!r} cannot be read; Slurm writes it as in nid[001-003,007].") from None
     if not names:
         raise RankError(f"The node list {nodes!r} names no node.")
     return names
-
-
-def _expand_part(part: str) -> list[str]:
-    head, bracket, rest = part.partition("[")
-    if not bracket:
-        return [part]
-    inside, _, tail = rest.partition("]")
-    numbers = []
-    for piece in inside.split(","):
-        low, _, high = piece.partition("-")
-        if not low.isdigit() or not (high or low).isdigit():
-            raise RankError(f"The node list {part!r} cannot be read; Slurm writes it as in nid[001-003,007].")
-        numbers += [f"{n:0{len(low)}d}" for n in range(int(low), int(high or low) + 1)]
-    return [f"{head}{number}{end}" for number in numbers for end in _expand_part(tail)]
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Allocation:
@@ -101,28 +92,21 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     hosts = tuple(expand(nodes))
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
     # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
-    tasks = _slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
+    tasks = slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:
-        per_node = max(tasks, default=math.ceil(int(total) / len(hosts)))
+        per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))
     return Allocation(
-        "slurm", environ["SLURM_JOB_ID"], hosts,
+        "slurm",
+        environ["SLURM_JOB_ID"],
+        hosts,
         tasks_per_node=_number(per_node),
         cores_per_node=_number(environ.get("SLURM_CPUS_ON_NODE")),
         gpus_per_node=_slurm_gpus(environ),
         cores_per_task=_number(environ.get("SLURM_CPUS_PER_TASK")),
         tasks=sum(tasks) or None,
-    )  # fmt: skip
-
-
-def _slurm_counts(text: str) -> list[int]:
-    """ "4(x2),3" -> 4, 4, 3."""
-    counts = []
-    for part in text.split(","):
-        number, _, repeat = part.rstrip(")").partition("(x")
-        counts += [int(number)] * int(repeat or 1)
-    return counts
+    )
 
 
 def _slurm_gpus(environ: Mapping[str, str]) -> int | None:
@@ -138,13 +122,15 @@ def _from_pbs(environ: Mapping[str, str]) -> Allocation:
     counts = _node_file("PBS_NODEFILE", environ)  # a line for each MPI process that was asked for
     hosts = tuple(counts)
     return Allocation(
-        "pbs", environ["PBS_JOBID"], hosts,
+        "pbs",
+        environ["PBS_JOBID"],
+        hosts,
         tasks_per_node=max(counts.values()),
         cores_per_node=_number(environ.get("NCPUS")),
         gpus_per_node=_gpus_here(hosts, environ),
         cores_per_task=_number(environ.get("OMP_NUM_THREADS")),
         tasks=sum(counts.values()),
-    )  # fmt: skip
+    )
 
 
 def _from_cobalt(environ: Mapping[str, str]) -> Allocation:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from . import folders
-from .cluster import START_ELSEWHERE_LIMIT_S, Ranks, check_number, make_current, stop
+from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .errors import RankError
 
 CONNECT_LIMIT_S = 10.0
@@ -18,7 +18,7 @@ class AttachedRanks(Ranks):
     attached_only = True
 
     def __init__(self, folder: Path):
-        self._leashes, self.client = [], None
+        self._supervised, self.client = [], None
         self._connect(folder)
 
     def _connect(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class AttachedRanks(Ranks):
     @property
     def remedy(self) -> str:
         if self._held:
-            return Ranks.remedy
+            return super().remedy
         return "They were started elsewhere: restart them there, then attach again."
 
     def restart(self, n: int | None = None) -> Ranks:
@@ -43,11 +43,10 @@ class AttachedRanks(Ranks):
             check_number(n)
         if not self._held:
             raise RankError(f"These ranks cannot be restarted from here. {self.remedy}")
-        stop()
+        CURRENT.replace(self)
         self.stop()
         folders.ask_for_restart(self.folder, n)
         self._connect(self._wait_for_fresh())
-        make_current(self)
         if n not in (None, self.n):  # the holder had begun to replace lost ranks before it was asked
             return self.restart(n)
         return self

@@ -9,8 +9,11 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
+
+from workshop_lib.errors import InputError
 
 from . import allocation, engine, folders, launchers, mpi, processes
 from .errors import RankError, how_it_ended, remember_source
@@ -18,118 +21,57 @@ from .progress import TextView
 from .watch import watch
 
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
-ATTACH = "WORKSHOP_ATTACH"  # set: `start` attaches to ranks that are held for this user
-LEASH = [sys.executable, "-S", str(Path(__file__).with_name("leash.py"))]
+SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
-# Half a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
+# A fifth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
-HEARTBEAT = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
-
-_current = None
+HEARTBEAT = ["--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=150"]
 
 
-def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> "Ranks":
-    """Start MPI ranks and make them the notebook's current ones.
+class Current:
+    """The notebook's current ranks, of which there is one set at most."""
 
-    Without `n` they are as many as fill the allocation of a scheduler (WORKSHOP_RANKS_PER_NODE on each
-    node; else one a GPU; else the job's tasks), or 2 on a machine of one's own. Without `threads_per_rank`
-    they have the cores that the job gives a task, or 1. Healthy ranks of the same shape are kept, so that
-    a cell with `start` can be run again; others are replaced. What killed notebooks left behind on this
-    machine is ended first.
-    With WORKSHOP_ATTACH=1 they are those that `workshop engines start` holds, in a job for instance, brought
-    to the number `n`: so a notebook runs as it is on a login node.
-    Raises ValueError for a bad argument, RankError when the ranks do not come up within a minute (three
-    when there are other nodes).
-    """
-    global _current
-    if n is not None:
-        check_number(n)
-    if os.environ.get(ATTACH, "0") != "0":
-        return _start_attached(n)
-    found = allocation.find()
-    if n is None:
-        n = found.ranks() if found else 2
-    if threads_per_rank is None:
-        threads_per_rank = (found and found.cores_per_task) or 1
-    shape = (n, threads_per_rank, bind)
-    if _current is not None and _current.healthy and _current.shape == shape:
-        return _current
-    if _current is not None:
-        _current.stop()
-    processes.reap()
-    folders.remove_dead()
-    _current = Ranks(n, threads_per_rank, bind)
-    return _current
+    def __init__(self):
+        self.team: Ranks | None = None
+
+    def replace(self, team: "Ranks | None") -> None:
+        """From now on these are the notebook's ranks; those before are stopped."""
+        if self.team is not None:
+            self.team.stop()
+        self.team = team
 
 
-def attach(folder: str | os.PathLike | None = None) -> "Ranks":
-    """Use ranks that another process holds (`workshop engines start`), given their folder, or the newest.
-
-    That process may be on another host, such as a node of a job when this is a login node. The notebook's
-    own ranks are stopped first. Raises RankError when there are none that answer.
-    """
-    return _attach(folders.find(folder))
-
-
-def _attach(folder: Path) -> "Ranks":
-    from .attached import AttachedRanks
-
-    stop()
-    return make_current(AttachedRanks(folder))
-
-
-def _start_attached(n: int | None) -> "Ranks":
-    attached = _current is not None and _current.attached_only
-    team = _current if attached else _attach(folders.find(held=True))  # not those of another notebook
-    return team if team.healthy and n in (None, team.n) else team.restart(n)
-
-
-def make_current(team: "Ranks") -> "Ranks":
-    """From now on these are the notebook's ranks."""
-    global _current
-    _current = team
-    return team
-
-
-def current() -> "Ranks":
-    """The notebook's current ranks. Raises RankError when there are none."""
-    if _current is None:
-        raise RankError("No ranks are running in this notebook. Start some with `ranks.start(2)`.")
-    return _current
-
-
-def stop() -> None:
-    """Stop the current ranks, if any."""
-    global _current
-    if _current is not None:
-        _current.stop()
-    _current = None
+CURRENT = Current()
 
 
 def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+        raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
 class Ranks:
     """MPI ranks in ipyparallel engines; engine id = MPI rank = position in every list of results.
 
     The controller and `mpiexec` are started directly, not through `ipyparallel.Cluster`, so that each
-    runs on a leash: they end when this process ends, however it ends.
+    has a supervisor: they end when this process ends, however it ends.
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds them
-    remedy = "Fresh ones: `restart()`."  # how to get ranks in place of these, as the end of a message
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
-        self.shape = (n, threads_per_rank, bind)
-        self.trouble = "they were never started"
-        self.client = None
-        self._leashes = []
+        self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
+        self.trouble: str | None = "they were never started"  # None: the ranks can take a call
+        self.client: Any = None  # an ipyparallel.Client
+        self._supervised: list[subprocess.Popen] = []
         atexit.register(self.stop)
         self._start()
+
+    @property
+    def remedy(self) -> str:
+        """How to get ranks in place of these, as the end of a message."""
+        return "Fresh ones: `restart()`."
 
     @property
     def n(self) -> int:
@@ -158,7 +100,7 @@ class Ranks:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
-            raise ValueError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
+            raise InputError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
         try:
             payload = cloudpickle.dumps((function, args, kwargs))
         except Exception as error:
@@ -195,33 +137,34 @@ class Ranks:
         if n is not None:
             check_number(n)
             self.shape = (n, *self.shape[1:])
-        stop()  # these, or those that were started in their place: only the current ones ever run
-        make_current(self)
+        CURRENT.replace(self)
+        self.stop()  # those that were started in their place are stopped too: only the current ones ever run
         self._start()
         return self
 
     def stop(self) -> None:
         """End the ranks and everything started for them; does nothing when they are stopped already."""
-        if self.client is None and not self._leashes:
+        if self.client is None and not self._supervised:
             return
         self.trouble = "they were stopped"
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
         # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
-        for leash in self._leashes[1:]:
-            leash.terminate()
+        for process in self._supervised[1:]:
+            process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                leash.wait(4)
+                process.wait(4)
         processes.end(self._set_id)
-        for leash in self._leashes:
+        for process in self._supervised:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                leash.wait(4)
-        self._leashes = []
+                process.wait(4)
+        self._supervised = []
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        plan = launchers.plan(*self.shape, allocation.find())
+        n, threads_per_rank, bind = self.shape
+        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]
@@ -237,15 +180,16 @@ class Ranks:
             }
         )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
-        record = [*LEASH, "--record", str(self.folder), "--"]
-        ranks = [*record, *ENGINE, *places, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
+        record = [*SUPERVISOR, "--record", str(self.folder), "--"]
+        connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
+        ranks = [*record, *ENGINE, *places, *connection, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s
         try:
             self._spawn(controller, "controller.log", environment)
-            self.client = folders.connect(self.folder, deadline, self._leashes)
-            self._spawn([*plan.command, *ranks], "ranks.log", environment)
+            self._spawn([*plan.command, *ranks], "ranks.log", environment)  # both import for a second, side by side
+            self.client = folders.connect(self.folder, deadline, self._supervised)
             self._wait_for_engines(deadline, limit_s)
             self.trouble = None
             self._check_order()
@@ -258,33 +202,33 @@ class Ranks:
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
         with open(self.folder / log, "wb") as output:
-            leash = subprocess.Popen(
-                [*LEASH, "--", *command],
+            process = subprocess.Popen(
+                [*SUPERVISOR, "--", *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._leashes.append(leash)
+        self._supervised.append(process)
 
     def _wait_for_engines(self, deadline: float, limit_s: float) -> None:
         """Until every rank has registered and has run `engine.prepare`."""
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
         ):
-            if self._leashes[1].poll() is not None:
-                raise RankError(f"mpiexec ended with exit code {self._leashes[1].returncode}.")
+            if self._supervised[1].poll() is not None:
+                raise RankError(f"mpiexec ended with exit code {self._supervised[1].returncode}.")
             if time.monotonic() > deadline:
                 raise RankError(f"{len(self.client.ids)} of {self.n} came up in {limit_s:.0f} s.")
             time.sleep(0.02)
 
     def _check_order(self) -> None:
-        found = [about["rank"] for about in self.about()]
-        if found != list(range(self.n)):
+        mpi_ranks = [about["rank"] for about in self.about()]
+        if mpi_ranks != list(range(self.n)):
             self._give_up("their MPI ranks do not follow their engine ids")
             raise RankError(
-                f"The engines 0 to {self.n - 1} report the MPI ranks {found}. When every one says 0, "
+                f"The engines 0 to {self.n - 1} report the MPI ranks {mpi_ranks}. When every one says 0, "
                 "mpiexec and mpi4py belong to different MPI libraries: run `workshop doctor`."
             )
 
@@ -292,7 +236,7 @@ class Ranks:
         """Whether a rank, mpiexec or the controller has ended; or whoever held them, with their folder."""
         if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
-        return any(leash.poll() is not None for leash in self._leashes)
+        return any(process.poll() is not None for process in self._supervised)
 
     def _give_up(self, trouble: str) -> None:
         """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""

@@ -17,18 +17,23 @@ import time
 import traceback
 import types
 from collections import deque
+from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
 from workshop_lib.paths import replacing
 
 from .errors import remember_source
+from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
 NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
 # The notebook's own module of this name is empty: what goes there takes its definition along.
 cloudpickle.register_pickle_by_value(NAMESPACE)
+
+if TYPE_CHECKING:
+    from workshop_lib.training.record import RunRecord
 
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
@@ -52,10 +57,10 @@ def prepare(folder: str) -> None:
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    about = {"rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
-    about["main_thread"] = threading.main_thread().ident
+    main_thread = threading.main_thread().ident
+    note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:
-        temporary.write_text(json.dumps(about))
+        temporary.write_text(json.dumps(note))
     _keep_moving_messages()
 
 
@@ -76,22 +81,22 @@ def _keep_moving_messages() -> None:
 
 
 def call(payload: bytes) -> bytes:
-    """Run one call; returns the pickled outcome: {"value": …} or {"error": …}."""
+    """Run one call; returns the pickled Outcome."""
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        return cloudpickle.dumps({"value": function(*args, **kwargs)})
+        return cloudpickle.dumps(Outcome(value=function(*args, **kwargs)))
     except BaseException as error:
-        return cloudpickle.dumps({"error": describe(error)})
+        return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def describe(error: BaseException) -> dict:
+def describe(error: BaseException) -> ErrorReport:
     """An exception as plain data: what happened, its text and the frames below this file."""
     frames = [
-        {"file": frame.filename, "line": frame.lineno, "name": frame.name, "code": frame.line}
+        Frame(file=frame.filename, line=frame.lineno or 0, name=frame.name, code=frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename != __file__
     ]
@@ -103,7 +108,9 @@ def run_cell(source: str, name: str) -> None:
     """Run a cell's source in this rank's namespace; print the value of a last expression."""
     remember_source(source, name)
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    if last is not None:
+        tree.body.pop()
     exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
     if last is not None:
         value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
@@ -123,7 +130,7 @@ def push(values: dict) -> None:
     NAMESPACE.__dict__.update(values)
 
 
-def about() -> dict:
+def about() -> AboutRank:
     """Where this rank runs and on what it may use."""
     from mpi4py import MPI
 
@@ -177,8 +184,8 @@ class Publisher:
         from ipyparallel.engine.datapub import publish_data
 
         self.publish, self.every_s, self.every_steps = publish_data, 1 / hz, 1
-        self.epochs, self.event = [], None
-        self.points = deque(maxlen=POINTS_SENT)
+        self.epochs: list[dict] = []
+        self.points: deque[PublishedPoint] = deque(maxlen=POINTS_SENT)
 
     def on_start(self, info):
         self.publish({"info": info})
@@ -204,17 +211,17 @@ class Publisher:
     def _start_counting(self):
         self.steps, self.since = 0, time.perf_counter()
 
-    def _progress(self) -> dict:
+    def _progress(self) -> Published:
         """This rank's state after its last step; a few points more, should the notebook miss a message."""
         event = self.event
         done = (event["epoch"] - 1) * event["steps_per_epoch"] + event["step"]
         if not self.points or self.points[-1]["done"] < done:
-            self.points.append({"done": done, **event, "sums": event["sums"]})
-        return {"points": list(self.points), "stamps": event["stamps"]}
+            self.points.append(cast(PublishedPoint, {"done": done, **event, "sums": event["sums"]}))
+        return {"points": list(self.points), "trace": event["trace"]}
 
 
-def train_here(options) -> dict:
+def train_here(options) -> "RunRecord":
     """Train as this rank, with progress published; returns the run record."""
-    from workshop_lib.training.loop import train
+    from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])

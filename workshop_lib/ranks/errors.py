@@ -5,18 +5,18 @@ import re
 import signal
 import sys
 
+from workshop_lib.errors import WorkshopError
+
+from .messages import ErrorReport, ExitRecord, Frame
+
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # What carries the learner's code, and what it calls: never the line to look at.
 IN_BETWEEN = ("ranks/engine.py", "probes/", "comm/")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
-class RankError(RuntimeError):
+class RankError(WorkshopError, RuntimeError):
     """Something went wrong on the ranks; the text says what, where, and what to do next."""
-
-    def _render_traceback_(self):
-        # IPython shows this instead of the frames of the library, which are not the learner's concern.
-        return f"RankError: {self}".splitlines()
 
 
 def remember_source(source: str, name: str) -> None:
@@ -24,9 +24,10 @@ def remember_source(source: str, name: str) -> None:
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
-def parse_stack(text: str, main_thread: int) -> list[dict]:
+def parse_stack(text: str, main_thread: int) -> list[Frame]:
     """The frames of the main thread, innermost first, from what faulthandler wrote."""
-    frames, ours = [], False
+    frames: list[Frame] = []
+    ours = False
     for row in text.splitlines():
         if thread := _THREAD.match(row):
             if frames:
@@ -43,7 +44,7 @@ def _is_library(file: str) -> bool:
     return any(f"workshop_lib/{part}" in file for part in IN_BETWEEN)
 
 
-def _place(frame: dict) -> str:
+def _place(frame: Frame) -> str:
     return f"{_short(frame['file'])}, line {frame['line']}, in {frame['name']}"
 
 
@@ -59,11 +60,11 @@ def _short(file: str) -> str:
     return folder + rest
 
 
-def _code(frame: dict) -> str:
+def _code(frame: Frame) -> str:
     return (frame.get("code") or linecache.getline(frame["file"], frame["line"])).strip()
 
 
-def where(frames: list[dict]) -> str:
+def where(frames: list[Frame]) -> str:
     """One rank's position: the learner's line, and the library call it is inside, if any."""
     if not frames:
         return "busy in compiled code; its line could not be read"
@@ -74,7 +75,7 @@ def where(frames: list[dict]) -> str:
     return f"{_place(own)}:  {_code(own)}{inside}"
 
 
-def traceback_text(error: dict) -> str:
+def traceback_text(error: ErrorReport) -> str:
     """A rank's error: the learner's frames, the innermost frame, and the message."""
     frames = [f for f in error["frames"] if not _is_library(f["file"])]
     innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
@@ -84,7 +85,7 @@ def traceback_text(error: dict) -> str:
     return "\n".join([*rows, f"    {error['text']}"])
 
 
-def how_it_ended(record: dict) -> str:
+def how_it_ended(record: ExitRecord) -> str:
     """What an exit record says, in words."""
     code = record["returncode"]
     if code < 0:
@@ -96,5 +97,5 @@ def how_it_ended(record: dict) -> str:
     return f"ended with exit code {code}"
 
 
-def waiting_text(stacks: dict[int, list[dict]]) -> str:
+def waiting_text(stacks: dict[int, list[Frame]]) -> str:
     return "\n".join(f"  rank {rank} is at {where(frames)}" for rank, frames in sorted(stacks.items()))

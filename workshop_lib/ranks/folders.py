@@ -5,21 +5,25 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import ipyparallel as ipp
 
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, replacing
 
 from . import processes
 from .allocation import is_here
 from .errors import RankError
+from .messages import ExitRecord
 
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
 HELD, STOP, RESTART = "held", "stop", "restart"
+CONNECTION = "connection.json"  # what engines connect with: a copy, there only when it is whole
 
 
 def create(set_id: str, elsewhere: bool = False) -> Path:
@@ -109,13 +113,13 @@ def owner_host(folder: Path) -> str:
 def answers(folder: Path) -> bool:
     """Whether the controller takes connections from here: it ends with the process that holds the ranks."""
     try:
-        told = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
-        host = told["interface"].rpartition("/")[2]
+        connection = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
+        host = connection["interface"].rpartition("/")[2]
         if host in ("*", "0.0.0.0"):
-            host = "127.0.0.1" if is_here(told["location"]) else told["location"]
-        elif host == "127.0.0.1" and not is_here(told["location"]):
+            host = "127.0.0.1" if is_here(connection["location"]) else connection["location"]
+        elif host == "127.0.0.1" and not is_here(connection["location"]):
             return False
-        socket.create_connection((host, told["registration"]), timeout=PROBE_LIMIT_S).close()
+        socket.create_connection((host, connection["registration"]), timeout=PROBE_LIMIT_S).close()
     except (OSError, ValueError, KeyError):
         return False
     return True
@@ -132,9 +136,9 @@ def require_answer(folder: Path) -> None:
         )
 
 
-def exit_records(folder: Path) -> list[dict]:
+def exit_records(folder: Path) -> list[ExitRecord]:
     """How ranks ended, earliest first."""
-    records = []
+    records: list[ExitRecord] = []
     for path in folder.glob("exit.*.json"):
         with contextlib.suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
@@ -148,18 +152,21 @@ def log_tail(folder: Path, lines: int = 12) -> str:
     return ""
 
 
-def connect(folder: Path, deadline: float, leashes: list = ()) -> ipp.Client:
+def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
     """Connect to the controller whose files are in `folder`, once it has written them.
 
     Raises RankError when the controller has ended or does not answer before the deadline.
     """
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
-        if leashes and leashes[0].poll() is not None:
-            raise RankError(f"the controller ended with exit code {leashes[0].returncode}.")
+        if supervised and supervised[0].poll() is not None:
+            raise RankError(f"the controller ended with exit code {supervised[0].returncode}.")
         if time.monotonic() > deadline:
             raise RankError(f"no controller's connection file {files[1]} appeared.")
-        time.sleep(0.02)
+        time.sleep(0.01)
+    if supervised:
+        with replacing(folder / CONNECTION) as temporary:
+            temporary.write_text(files[0].read_text())
     try:
         return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
     except OSError as error:  # TimeoutError is one

@@ -1,7 +1,7 @@
 """The exact command that starts ranks on an allocation, for each launcher there is.
 
 Ranks fill one node after the other. A rank takes the GPU numbered by its place on its node
-(training/device.py), so the launchers are told nothing of GPUs: each rank sees all of its node.
+(training/world.py), so the launchers are told nothing of GPUs: each rank sees all of its node.
 """
 
 import functools
@@ -51,12 +51,13 @@ class Launch:
 def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Launch:
     """How to start `n` ranks: on the allocation, or here without one.
 
-    WORKSHOP_MPIEXEC is taken as it is, with the number of ranks alone. Raises MPINotFound or ValueError,
+    WORKSHOP_MPIEXEC is taken as it is, with the number of ranks alone. Raises MPINotFound or InputError,
     as mpi does.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
-    settings = mpi.environment(threads, bind)
-    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))
+    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # which may reach other hosts
+    one_host = not own_words and (allocation is None or not allocation.elsewhere)
+    settings = mpi.environment(threads, bind, one_host)
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
         return Launch([*words, "-n", str(n)], settings, own_words, _way_back(hosts))
@@ -113,10 +114,10 @@ def flavour(words: tuple[str, ...]) -> str:
     name = Path(words[0]).name
     if name in ("srun", "aprun"):
         return name
-    said = mpi.said(*words, "--version")
+    version = mpi.output_of(*words, "--version")
     for mark, kind in (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("PALS", "pals"), ("HYDRA", "hydra")):
-        if mark.lower() in said.lower():
+        if mark.lower() in version.lower():
             return kind
-    if "Intel(R) MPI" in said:
+    if "Intel(R) MPI" in version:
         return "hydra"
     return "pals" if "/pals/" in str(Path(words[0]).resolve()) else "unknown"

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import ROOT
 
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
+# Messages go through shared memory, and no library of fabrics is loaded.
+ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
 
-class MPINotFound(RuntimeError):
+class MPINotFound(WorkshopError, RuntimeError):
     """No mpiexec was found."""
 
 
@@ -43,7 +46,7 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
     )
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     """What a command prints, or nothing when it fails to start or to end."""
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL)
@@ -55,10 +58,10 @@ def said(*words: str) -> str:
 @functools.lru_cache
 def srun() -> list[str]:
     """`srun` with the interface that connects MPI ranks, unless the site or SLURM_MPI_TYPE has chosen one."""
-    default = next((row for row in said("scontrol", "show", "config").splitlines() if "MpiDefault" in row), "")
+    default = next((row for row in output_of("scontrol", "show", "config").splitlines() if "MpiDefault" in row), "")
     if "SLURM_MPI_TYPE" in os.environ or default.rpartition("=")[2].strip() not in ("", "none", "(null)"):
         return ["srun"]
-    known = said("srun", "--mpi=list").split()
+    known = output_of("srun", "--mpi=list").split()
     return ["srun", *(f"--mpi={name}" for name in ("pmix", "pmi2") if name in known)][:2]
 
 
@@ -75,21 +78,24 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def environment(threads_per_rank: int = 1, bind: str = "none") -> dict[str, str]:
+def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
     """Environment variables under which ranks are started.
 
-    threads_per_rank: OpenMP threads of each rank. bind: "none" lets the operating system place the
+    threads_per_rank: OpenMP threads of each rank. one_host: all ranks are on this host, so Open MPI need not
+    look for a fabric, which takes each rank a second. bind: "none" lets the operating system place the
     ranks; "core" binds each rank to `threads_per_rank` cores of its own. Open MPI left to itself binds
     differently below and above three ranks, which alone bends a scaling curve, hence always one or the
     other. More ranks than cores are allowed unless bound; the run record marks them as oversubscribed.
     """
     if threads_per_rank < 1:
-        raise ValueError(f"threads_per_rank is {threads_per_rank}; it must be at least 1.")
+        raise InputError(f"threads_per_rank is {threads_per_rank}; it must be at least 1.")
     if bind not in BINDINGS:
-        raise ValueError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
+        raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
     # Waiting threads sleep: spinning ones would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
+    if one_host:
+        settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}
     # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
     mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping

@@ -1,37 +1,31 @@
 """A run's progress: what the ranks published put together, and shown as text."""
 
+import io
 import sys
-from typing import NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
+from .messages import Point, Published, PublishedPoint
 from .timeline import timeline
 
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
-
-
-class Point(NamedTuple):
-    """What happened since the point before, on the same steps of all ranks."""
-
-    done: int  # steps of the run, so far
-    lr: float
-    sums: list[list[float]]  # [rank] loss, correct answers, samples
-
-    def of_ranks(self) -> list[list[float]]:
-        """The sums of each rank, and last those of all ranks together."""
-        return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
+LINES_EVERY_S = 10.0  # where no terminal can redraw a line
 
 
 class Progress:
     """What the ranks have published about a training, as curves over the steps of the run."""
 
     def __init__(self):
-        self.info, self.step, self.epochs, self.stamps = None, None, [], []
+        self.info: Any = None  # a RunInfo
+        self.step: Any = None  # the last PublishedPoint of rank 0, or its StepEvent
+        self.epochs: list[dict] = []
+        self.trace: list[list] = []  # [rank] StepTrace of the last steps
         self.curve: list[Point] = []
-        self._last: list[dict] = []  # the ranks' points that the curve ends with
+        self._last: list[PublishedPoint] = []  # the ranks' points that the curve ends with
 
-    def take(self, data: list[dict]) -> bool:
+    def take(self, data: list[Published]) -> bool:
         """Add what each rank published last; whether there was anything new about the training."""
         lead = data[0]
         self.info = lead.get("info")
@@ -41,14 +35,14 @@ class Progress:
         for done in new:
             self._add([points[done] for points in known])
         if new:
-            self.step, self.stamps = self._last[0], [of_rank["stamps"] for of_rank in data]
+            self.step, self.trace = self._last[0], [of_rank["trace"] for of_rank in data]
         elif not known[0] and "step" in lead:  # only one rank is known: under plain mpiexec
             self.step = lead["step"]
         news = bool(new) or len(self.epochs) < len(lead.get("epochs", ()))
         self.epochs = lead.get("epochs", self.epochs)
         return news
 
-    def _add(self, points: list[dict]) -> None:
+    def _add(self, points: list[PublishedPoint]) -> None:
         lead = points[0]
         goes_on = bool(self._last) and self._last[0]["epoch"] == lead["epoch"]  # sums begin with an epoch
         before = [point["sums"] for point in self._last] if goes_on else [[0.0] * 3] * len(points)
@@ -76,18 +70,17 @@ class Progress:
         """What the last steps gave, in words: loss over all ranks, learning rate, speed."""
         if self.step is None:
             return []
+        loss = self.step["loss"] if not self.curve else None
         if self.curve:
-            loss, _, samples = self.curve[-1].of_ranks()[-1]
-            loss = loss / samples if samples else None
-        else:
-            loss = self.step["loss"]
-        found = [] if loss is None else [f"loss {loss:.3f}"]
-        return [*found, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
+            loss_sum, _, samples = self.curve[-1].of_ranks()[-1]
+            loss = loss_sum / samples if samples else None
+        last_loss = [] if loss is None else [f"loss {loss:.3f}"]
+        return [*last_loss, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
 
     def shares(self) -> list[str]:
         """What all ranks together did with the last second, in words; nothing where that is not known."""
-        recent = timeline(self.stamps, SHARES_OF_LAST_S)
-        if len(self.stamps) < 2 or not recent.meetings_known:
+        recent = timeline(self.trace, SHARES_OF_LAST_S)
+        if len(self.trace) < 2 or not recent.collectives_known:
             return []
         return [f"{kind} {share:.0%}" for kind, share in recent.mean_shares().items()]
 
@@ -104,7 +97,9 @@ class TextView:
     """One progress line while training; the ranks' output above it. Also the shape of any other view."""
 
     def __init__(self, n: int):
-        self.n, self.bar, self.epochs_shown = n, None, 0
+        self.n, self.epochs_shown = n, 0
+        self.bar: Any = None
+        self.on_terminal, self.line_shown_s = sys.stdout.isatty(), 0.0
         self.progress = Progress()
         self.stop_requested = False
 
@@ -113,15 +108,25 @@ class TextView:
         for line in lines:
             tqdm.write(line, file=sys.stdout) if self.bar else print(line, flush=True)
 
-    def update(self, data: list[dict], elapsed_s: float, running: list[int]) -> None:
+    def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         """Called about ten times a second: what each rank published last, and who still runs."""
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
-            self.bar = tqdm(total=self.progress.total, unit="step", file=sys.stdout, leave=False, mininterval=0.5)
+            self.bar = tqdm(
+                total=self.progress.total,
+                unit="step",
+                file=sys.stdout if self.on_terminal else io.StringIO(),
+                leave=False,
+                mininterval=0.5,
+            )
         if self.bar is not None and self.progress.done > done_before:
-            self.bar.set_postfix_str(", ".join(self.progress.figures() + self.progress.shares()), False)
+            figures = ", ".join(self.progress.figures() + self.progress.shares())
+            self.bar.set_postfix_str(figures, False)
             self.bar.update(self.progress.done - self.bar.n)
+            if not self.on_terminal and elapsed_s - self.line_shown_s >= LINES_EVERY_S:
+                self.output([f"step {self.progress.done} of {self.progress.total}: {figures}"])
+                self.line_shown_s = elapsed_s
         for row in self.progress.epochs[self.epochs_shown :]:
             self.output([epoch_line(row)])
             self.epochs_shown += 1

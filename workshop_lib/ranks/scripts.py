@@ -11,7 +11,7 @@ from pathlib import Path
 from workshop_lib.training.world import loopback
 
 from . import mpi, processes
-from .cluster import LEASH
+from .cluster import SUPERVISOR
 from .errors import RankError
 
 
@@ -27,7 +27,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
     print("$", shlex.join(words), flush=True)
     set_id = uuid.uuid4().hex[:12]
     process = subprocess.Popen(
-        [*LEASH, "--", _beside_python(words[0]), *words[1:]],
+        [*SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
         env=os.environ | _settings() | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -44,6 +44,7 @@ def run(*command, timeout_s: float = 120.0) -> None:
 
     timer = threading.Timer(timeout_s, end)
     timer.start()
+    assert process.stdout is not None
     try:
         for line in process.stdout:  # ends when the last process that could write has ended
             print(line, end="", flush=True)

@@ -1,4 +1,4 @@
-"""What ranks did with their time, worked out from the stamps of all of them (see training/stamps.py)."""
+"""What ranks did with their time, worked out from the traces of all of them (StepTrace)."""
 
 import math
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Timeline(NamedTuple):
 
     pieces: list[list[Piece]]
     steps: list[tuple[int, float]]  # (step, start_s)
-    meetings_known: bool  # without, communication hides in the computing of several ranks
+    collectives_known: bool  # without, communication hides in the computing of several ranks
 
     @property
     def seconds(self) -> float:
@@ -45,38 +45,40 @@ def _shares(pieces: list[Piece]) -> dict[str, float]:
     return {kind: spent_s / total_s for kind, spent_s in seconds.items()}
 
 
-def timeline(stamps_by_rank: list[list], last_s: float = math.inf, last_steps: int | None = None) -> Timeline:
-    """Compare the ranks' stamps of the steps that all of them have.
+def timeline(traces: list[list], last_s: float = math.inf, last_steps: int | None = None) -> Timeline:
+    """Compare the ranks' traces of the steps that all of them have.
 
     Of these, only the last_steps last, and only those that ended in the last last_s seconds.
 
-    A rank waits in a meeting from when it comes until the last rank has come, and communicates from then
+    A rank waits in a collective from when it comes until the last rank has come, and communicates from then
     until it leaves. All else is computing.
     """
-    by_step = [{stamp[0]: stamp for stamp in stamps} for stamps in stamps_by_rank]
+    by_step = [{step[0]: step for step in trace} for trace in traces]
     common = sorted(set.intersection(*map(set, by_step))) if by_step else []
     common = common[-(last_steps or 0) :]
     if common:
         since_s = by_step[0][common[-1]][2] - last_s
         common = [step for step in common if by_step[0][step][2] > since_s]
-    pieces, steps, meetings_known = [[] for _ in by_step], [], False
+    pieces: list[list[Piece]] = [[] for _ in by_step]
+    steps: list[tuple[int, float]] = []
+    collectives_known = False
     for step in common:
-        stamps = [of_rank[step] for of_rank in by_step]
-        steps.append((step, min(start_s for _, start_s, _, _ in stamps)))
-        meetings = list(zip(*(spans for *_, spans in stamps), strict=False))  # [meeting][rank]
-        meetings_known |= bool(meetings)
-        all_here_s = [max(start_s for start_s, _ in spans) for spans in meetings]
-        for row, (_, start_s, end_s, spans) in zip(pieces, stamps, strict=True):
+        traced = [of_rank[step] for of_rank in by_step]
+        steps.append((step, min(start_s for _, start_s, _, _ in traced)))
+        collectives = list(zip(*(spans for *_, spans in traced), strict=False))  # [collective][rank]
+        collectives_known |= bool(collectives)
+        all_here_s = [max(start_s for start_s, _ in spans) for spans in collectives]
+        for row, (_, start_s, end_s, spans) in zip(pieces, traced, strict=True):
             row += _pieces(start_s, end_s, spans, all_here_s)
-    return Timeline(pieces, steps, meetings_known)
+    return Timeline(pieces, steps, collectives_known)
 
 
 def _pieces(start_s: float, end_s: float, spans: tuple, all_here_s: list[float]) -> list[Piece]:
-    """One step of one rank, given when the last rank came to each of its meetings."""
+    """One step of one rank, given when the last rank came to each of its collectives."""
     pieces, free_s = [], start_s
     for (came_s, left_s), last_came_s in zip(spans, all_here_s, strict=False):
-        met_s = min(last_came_s, left_s)  # clocks of different hosts may disagree a little
+        began_s = min(last_came_s, left_s)  # clocks of different hosts may disagree a little
         pieces.append(Piece(COMPUTING, free_s, came_s))
-        pieces += [Piece(WAITING, came_s, met_s), Piece(COMMUNICATING, met_s, left_s)]
+        pieces += [Piece(WAITING, came_s, began_s), Piece(COMMUNICATING, began_s, left_s)]
         free_s = left_s
     return [*pieces, Piece(COMPUTING, free_s, end_s)]

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 import warnings
+from typing import cast
 
 import cloudpickle
 from ipyparallel.error import KernelError
@@ -12,8 +13,9 @@ from ipyparallel.error import KernelError
 from . import engine, folders
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
+from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published
 
-POLL_S = 0.02
+POLL_S = 0.002
 VIEW_EVERY_S = 0.1
 GRACE_S = 0.7  # after one rank failed, for the others to end by themselves
 STACK_LIMIT_S = 1.5
@@ -30,7 +32,7 @@ class Call:
     def __init__(self, team, payload: bytes):
         self.team = team
         self.results = [team.client[rank].apply_async(engine.call, payload) for rank in range(team.n)]
-        self.outcomes: dict[int, dict] = {}
+        self.outcomes: dict[int, Outcome] = {}
         self._started = time.monotonic()
         self._shown = [[0, 0] for _ in self.results]
 
@@ -46,9 +48,9 @@ class Call:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
-    def published(self) -> list[dict]:
+    def published(self) -> list[Published]:
         """What each rank published last about its progress."""
-        return [result.data or {} for result in self.results]
+        return [cast(Published, result.data or {}) for result in self.results]
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
@@ -63,10 +65,10 @@ class Call:
                 kind = getattr(error, "ename", type(error).__name__)
                 if kind == "EngineError":
                     raise self._died(self._wait_for_exit_records()) from None
-                self.outcomes[rank] = {"error": _without_frames(f"raised {kind}", kind, error)}
+                self.outcomes[rank] = Outcome(error=_without_frames(f"raised {kind}", kind, error))
             except Exception as error:
                 what = "gave a result that cannot be used in the notebook"
-                self.outcomes[rank] = {"error": _without_frames(what, type(error).__name__, error)}
+                self.outcomes[rank] = Outcome(error=_without_frames(what, type(error).__name__, error))
 
     def new_lines(self, whole: bool = False) -> list[str]:
         """What the ranks printed since the last time, each line with its rank, rank 0 first."""
@@ -92,7 +94,7 @@ class Call:
         with contextlib.suppress(Exception):  # a rank that is gone is reported by collect()
             self.team.client.send_signal(int(number), targets=self.running, block=False)
 
-    def stacks(self) -> dict[int, list[dict]]:
+    def stacks(self) -> dict[int, list[Frame]]:
         """Where each running rank is, even while blocked inside MPI."""
         asked = self.running
         for rank in asked:
@@ -100,13 +102,13 @@ class Call:
                 (self.team.folder / f"stack.{rank}.txt").write_text("")
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
-        found = dict.fromkeys(asked, [])
-        while time.monotonic() < deadline and not all(found.values()):
-            time.sleep(0.1)
-            found = {rank: self._written_stack(rank) for rank in asked}
-        return found
+        stacks: dict[int, list[Frame]] = dict.fromkeys(asked, [])
+        while time.monotonic() < deadline and not all(stacks.values()):
+            time.sleep(0.05)
+            stacks = {rank: self._written_stack(rank) for rank in asked}
+        return stacks
 
-    def _written_stack(self, rank: int) -> list[dict]:
+    def _written_stack(self, rank: int) -> list[Frame]:
         folder = self.team.folder
         try:
             main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
@@ -114,13 +116,13 @@ class Call:
         except OSError:
             return []
 
-    def _wait_for_exit_records(self) -> list[dict]:
+    def _wait_for_exit_records(self) -> list[ExitRecord]:
         deadline = time.monotonic() + 1.0
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return records
 
-    def _died(self, records: list[dict]) -> RankError:
+    def _died(self, records: list[ExitRecord]) -> RankError:
         where_text = ""
         if records:
             first = records[0]
@@ -166,8 +168,8 @@ class _Screen:
             function(*args)
         except Exception as error:
             if not self.failed:
-                told = f"The display of progress failed ({type(error).__name__}: {error}); the run goes on."
-                warnings.warn(told, stacklevel=2)
+                message = f"The display of progress failed ({type(error).__name__}: {error}); the run goes on."
+                warnings.warn(message, stacklevel=2)
             self.failed = True
 
 
@@ -219,18 +221,18 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
         time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
 
 
-def _without_frames(what: str, kind: str, error: Exception) -> dict:
+def _without_frames(what: str, kind: str, error: Exception) -> ErrorReport:
     """An error of the transport in the shape of a rank's own (engine.describe)."""
-    return {"what": what, "text": f"{kind}: {getattr(error, 'evalue', error)}", "frames": []}
+    return ErrorReport(what=what, text=f"{kind}: {getattr(error, 'evalue', error)}", frames=[])
 
 
 def _errors_text(call: Call) -> str:
     """The errors, each told once with the ranks that share it."""
-    told: dict[str, list[int]] = {}
+    ranks_by_error: dict[str, list[int]] = {}
     for rank in call.failed:
-        told.setdefault(traceback_text(call.outcomes[rank]["error"]), []).append(rank)
+        ranks_by_error.setdefault(traceback_text(call.outcomes[rank]["error"]), []).append(rank)
     parts = []
-    for text, ranks in told.items():
+    for text, ranks in ranks_by_error.items():
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
         parts.append(f"{who} {call.outcomes[ranks[0]]['error']['what']}:\n{text}")
     return "\n".join(parts)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from workshop_lib.scaling.cost_model import Link
+from workshop_lib.errors import InputError
+from workshop_lib.scaling import cost_model
+from workshop_lib.scaling.cost_model import Link, positive
 
 PRESETS = Path(__file__).parent / "presets"
 LAPTOP = "laptop"
@@ -77,7 +79,7 @@ class Machine:
     def compute_of(self, model: Model) -> Compute:
         """The measured time if there is one, or operations / (peak · utilisation) where that is honest.
 
-        The peak is the highest there is: that of bf16 on devices which have it. Raises ValueError where
+        The peak is the highest there is: that of bf16 on devices which have it. Raises InputError where
         neither is known: VGG-16 was measured above the peak of a P100 (fewer multiplications by Winograd's
         algorithm), and a small network waits for everything but arithmetic.
         """
@@ -85,8 +87,8 @@ class Machine:
             return self.compute[model.name]
         share = self.utilisation.get(model.kind)
         if share is None:
-            raise ValueError(
-                f"no speed of {model.name} on {self.name} is known, and it cannot be told from the peak: "
+            raise InputError(
+                f"no speed of {model.name} on {self.name} is known, and its peak does not tell: "
                 "measure it on one device and give samples_per_s"
             )
         peak = max(self.peak_flops_per_s.values())
@@ -94,14 +96,31 @@ class Machine:
         return Compute(0.0, model.operations / (share * peak), where)
 
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
-        """The same machine, on one device of which so many samples/s of this model were measured.
+        """The same machine, one device of which was measured to train this model at `samples_per_s`.
 
-        Raises ValueError if that is no number above 0.
+        Raises InputError unless that is a number above 0.
         """
-        if not 0 < samples_per_s < float("inf"):
-            raise ValueError(f"samples_per_s is {samples_per_s!r}: give a number above 0")
+        positive(samples_per_s=samples_per_s)
         given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
+
+    def allreduce_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
+        """Seconds of one allreduce over `devices`, if the network between nodes is `network` times as fast.
+
+        "cheapest" takes the cheapest of a ring across nodes and, between nodes, each algorithm except the naive
+        one: libraries choose by such a model too.
+        """
+        nodes = -(-devices // self.devices_a_node)
+        shape = nodes, min(devices, self.devices_a_node)
+        links = self.inside, Link(self.between.latency_s, self.between.s_per_byte / network)
+        ring_s = cost_model.ring_across_nodes_s(*shape, message_bytes, *links)
+        if self.collectives == "ring across nodes":
+            return ring_s
+        algorithms = ["rabenseifner"]
+        if self.collectives == "cheapest":
+            algorithms += ["recursive doubling", "ring"]
+        apart = [cost_model.hierarchical_allreduce_s(name, *shape, message_bytes, *links) for name in algorithms]
+        return min([ring_s, *apart] if self.collectives == "cheapest" else apart)
 
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) -> Machine:
@@ -110,7 +129,7 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
     It is forecast as if each rank had such a machine, and all links were as those between its ranks.
     """
     if latency_s < 0 or not s_per_byte > 0:
-        raise ValueError(
+        raise InputError(
             f"latency_s is {latency_s!r} and s_per_byte {s_per_byte!r}: they must be from 0 on, and above 0"
         )
     link = Link(latency_s, s_per_byte)
@@ -119,25 +138,25 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
 
 
 def model(name: str) -> Model:
-    """The network of this name in presets/models.toml. Raises ValueError naming all of them."""
+    """The network of this name in presets/models.toml. Raises InputError naming all of them."""
     return _known("model", name, models())
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name, a file in presets/machines. Raises ValueError naming all of them."""
+    """The machine of this name, a file in presets/machines. Raises InputError naming all of them."""
     return _known("machine", name, machines())
 
 
 def _known(what: str, name: str, all_of_them: Mapping):
     if name not in all_of_them:
-        raise ValueError(f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}")
+        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}")
     return all_of_them[name]
 
 
 @functools.cache
 def models() -> dict[str, Model]:
     """All networks, by name."""
-    return {name: _model(name, entry) for name, entry in _read(PRESETS / "models.toml").items()}
+    return {name: _model(name, entry) for name, entry in read(PRESETS / "models.toml").items()}
 
 
 def _model(name: str, entry: dict) -> Model:
@@ -152,21 +171,25 @@ def machines() -> dict[str, Machine]:
 
 
 def _machine(path: Path) -> Machine:
-    entry = _read(path)
+    entry = read(path)
     between = _link(entry["between"])
-    shares = {name: {k: v for k, v in entry.get(name, {}).items() if k != "source"} for name in SHARES}
-    plain = {name: entry[name] for name in ("what", "device", "devices_a_node", "collectives", "source")}
     return Machine(
         path.stem,
-        **plain,
+        entry["what"],
+        entry["device"],
+        entry["devices_a_node"],
+        entry["collectives"],
         inside=_link(entry["inside"]) if "inside" in entry else between,
         between=between,
+        source=entry["source"],
         compute={measured["model"]: _compute(measured) for measured in entry.get("measured", [])},
-        **shares,
+        peak_flops_per_s=_numbers(entry, "peak_flops_per_s"),
+        utilisation=_numbers(entry, "utilisation"),
     )
 
 
-SHARES = ("peak_flops_per_s", "utilisation")
+def _numbers(entry: dict, table: str) -> dict[str, float]:
+    return {name: value for name, value in entry.get(table, {}).items() if name != "source"}
 
 
 def _link(entry: dict) -> Link:
@@ -174,7 +197,7 @@ def _link(entry: dict) -> Link:
 
 
 def _compute(entry: dict) -> Compute:
-    """Through one measurement: in proportion to the batch, through two a straight line."""
+    """Through one measurement in proportion to the batch, through two a straight line."""
     steps = [batch / speed for batch, speed in zip(entry["batch_size"], entry["samples_per_s"], strict=True)]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(steps) == 1:
@@ -184,6 +207,7 @@ def _compute(entry: dict) -> Compute:
     return Compute(short_s - small * s_per_sample, s_per_sample, entry["source"], **share)
 
 
-def _read(path: Path) -> dict:
+def read(path: Path) -> dict:
+    """The content of a TOML file."""
     with path.open("rb") as file:
         return tomllib.load(file)

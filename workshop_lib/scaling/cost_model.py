@@ -6,8 +6,11 @@ equally fast and to start together, and links to carry one message each way at a
 """
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from workshop_lib.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,15 @@ def allreduce_s(
     - "rabenseifner", halving and doubling: 2 log2 p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (as
       before).
 
-    When p is no power of two, the last two first send what the p - p' ranks too many have to others, work on
-    p' ranks, and send the sum back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
-    4.5). Raises ValueError for an unknown algorithm, less than one rank, and negative or infinite numbers.
+    When p is not a power of two, in the last two the p - p' extra ranks first send what they have to others, p'
+    ranks do the work, and the sum is sent back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
+    4.5). Raises InputError for an unknown algorithm, less than one rank, and negative or infinite numbers.
     """
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm is {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
-    ranks = _ranks(ranks)
-    for name, value in (
-        ("message_bytes", message_bytes), ("latency_s", latency_s), ("s_per_byte", s_per_byte),
-        ("reduce_s_per_byte", reduce_s_per_byte),
-    ):  # fmt: skip
-        _not_negative(name, value)
+        raise InputError(f"algorithm is {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    ranks = whole("ranks", ranks)
+    not_negative(message_bytes=message_bytes, latency_s=latency_s)
+    not_negative(s_per_byte=s_per_byte, reduce_s_per_byte=reduce_s_per_byte)
     if ranks == 1:
         return 0.0
     rounds, sent, summed = ALGORITHMS[algorithm](ranks)
@@ -88,7 +88,7 @@ def hierarchical_allreduce_s(
 
     Inside, a ring leaves each rank with the sum of its part and, at the end, hands the parts round; between,
     each rank takes its part to its peers, and all of a node share its network: `between.s_per_byte` is the
-    node's (as Jia et al. 2018, arXiv:1807.11205, section 3.3, and NCCL's rings). Raises ValueError as
+    node's (as Jia et al. 2018, arXiv:1807.11205, section 3.3, and NCCL's rings). Raises InputError as
     `allreduce_s`.
     """
     on_node = allreduce_s("ring", ranks_a_node, message_bytes, inside.latency_s, inside.s_per_byte)
@@ -99,10 +99,11 @@ def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, ins
     """Seconds of one ring through all ranks, node after node: its slowest link sets the pace of the bytes.
 
     A part passes 2 (p - 1) links, of which 2 (nodes - 1) are between nodes; the latencies of the others are
-    those inside (the model by which NCCL chooses its algorithm, src/graph/tuning.cc). Raises ValueError as
+    those inside (the model by which NCCL chooses its algorithm, src/graph/tuning.cc). Raises InputError as
     `allreduce_s`.
     """
-    ranks, nodes = _ranks(ranks_a_node) * _ranks(nodes), _ranks(nodes)
+    nodes = whole("ranks", nodes)
+    ranks = whole("ranks", ranks_a_node) * nodes
     slowest = inside.s_per_byte if nodes == 1 else max(inside.s_per_byte, between.s_per_byte)
     bytes_s = allreduce_s("ring", ranks, message_bytes, 0.0, slowest)
     hops = 2 * (nodes - 1)
@@ -110,9 +111,8 @@ def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, ins
 
 
 def step_bounds_s(compute_s: float, communication_s: float) -> tuple[float, float]:
-    """Seconds of a step if all that can overlap does, and if nothing does: the larger, and the sum."""
-    _not_negative("compute_s", compute_s)
-    _not_negative("communication_s", communication_s)
+    """Seconds of a step if everything that can overlap does, and if nothing does: the larger, and the sum."""
+    not_negative(compute_s=compute_s, communication_s=communication_s)
     return max(compute_s, communication_s), compute_s + communication_s
 
 
@@ -125,30 +125,9 @@ def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, mes
     which lies between the two of `step_bounds_s` (the schedule of Li et al. 2020, arXiv:2006.15704, section
     3.2.3).
     """
-    for name, value in (("forward_s", forward_s), ("backward_s", backward_s), ("message_s", message_s)):
-        _not_negative(name, value)
-    k = _whole("messages", messages)
+    not_negative(forward_s=forward_s, backward_s=backward_s, message_s=message_s)
+    k = whole("messages", messages)
     return forward_s + max(backward_s / k + k * message_s, backward_s + message_s)
-
-
-def amdahl_speedup(serial_share: float, ranks: int) -> float:
-    """Strong scaling: 1 / (f + (1 - f)/N), where f of the work cannot be shared out (Amdahl 1967)."""
-    return 1 / (_share("serial_share", serial_share) + (1 - serial_share) / _ranks(ranks))
-
-
-def gustafson_speedup(serial_share: float, ranks: int) -> float:
-    """Weak scaling: N - (N - 1) s, where s of the time on N ranks is serial work (Gustafson 1988)."""
-    return _ranks(ranks) - (ranks - 1) * _share("serial_share", serial_share)
-
-
-def strong_efficiency(one_rank_s: float, s: float, ranks: int) -> float:
-    """Speed-up over the number of ranks when the work is the same: t_1 / (N t_N)."""
-    return one_rank_s / (_ranks(ranks) * s)
-
-
-def weak_efficiency(one_rank_s: float, s: float) -> float:
-    """The same when the work grows with the ranks, for instance with a fixed batch a rank: t_1 / t_N."""
-    return one_rank_s / s
 
 
 def samples_to_target(global_batch: float, critical_batch: float, least_samples: float) -> float:
@@ -156,12 +135,9 @@ def samples_to_target(global_batch: float, critical_batch: float, least_samples:
 
     The number of steps is that over B: S_min (1 + B_crit/B), with S_min = E_min / B_crit. Up to B_crit, twice
     the batch nearly halves the steps; far above, the steps stay as they are, and every sample more is wasted.
-    Raises ValueError unless all three are positive.
+    Raises InputError unless all three are positive.
     """
-    for name, value in (
-        ("global_batch", global_batch), ("critical_batch", critical_batch), ("least_samples", least_samples)
-    ):  # fmt: skip
-        _positive(name, value)
+    positive(global_batch=global_batch, critical_batch=critical_batch, least_samples=least_samples)
     return least_samples * (1 + global_batch / critical_batch)
 
 
@@ -175,27 +151,25 @@ def device_hours(seconds: float, devices: int) -> float:
     return seconds / 3600 * devices
 
 
-def _ranks(value) -> int:
-    return _whole("ranks", value)
+MOST = 10**15  # of anything that is counted
 
 
-def _whole(name: str, value) -> int:
-    if not (1 <= value < math.inf and value % 1 == 0):
-        raise ValueError(f"{name} is {value!r}: give a whole number of at least 1")
+def whole(name: str, value) -> int:
+    """`value` as an int; raises InputError naming it unless it is a whole number from 1 to 10^15."""
+    if not (1 <= value <= MOST and value % 1 == 0):
+        raise InputError(f"{name} is {reprlib.repr(value)}: give a whole number from 1 to 10^15")
     return int(value)
 
 
-def _not_negative(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} is {value!r}: give a number from 0 on")
+def not_negative(**values: float) -> None:
+    """Raise InputError naming the first of these values that is not a number from 0 on."""
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name} is {value!r}: give a number from 0 on")
 
 
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value!r}: give a number above 0")
-
-
-def _share(name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value!r}: give a share from 0 to 1")
-    return value
+def positive(**values: float) -> None:
+    """Raise InputError naming the first of these values that is not a number above 0."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is {value!r}: give a number above 0")

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workshop_lib.errors import InputError
+
 RESAMPLES = 1000
 CONFIDENCE = (2.5, 97.5)  # per cent, of the intervals
-POINTS = 3  # at least: two parameters, and something left over to tell how well they fit
+POINTS = 3  # at least: two parameters, and one more to tell how well they fit
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Fit:
     intervals: dict[str, tuple[float, float]]
 
     def steps(self, batch):
-        """Steps to the target with batches of so many samples (number or array)."""
+        """Steps to the target with batches of `batch` samples (number or array)."""
         return self.s_min * (1 + self.b_crit / np.asarray(batch, dtype=float))
 
     def samples(self, batch):
@@ -39,34 +41,33 @@ class Fit:
 
 
 def fit(batches, steps, seed: int = 0) -> Fit:
-    """Fit measured pairs (batch in samples, steps to the target); repeats are pairs of their own.
+    """Fit measured pairs (batch in samples, steps to the target); each repeat is a pair.
 
     Least squares of relative errors, because steps span orders of magnitude. The intervals come from refits
-    to the fitted steps with the residuals dealt out anew; with few pairs they are somewhat too narrow.
-    Raises ValueError for pairs that are not positive numbers, for fewer than three batch sizes, and when the
-    steps do not fall with 1 / B as the law says, so that there is no s_min or e_min above 0.
+    to the fitted steps with the residuals dealt out again; with few pairs they are somewhat too narrow.
+    Raises InputError for pairs that are not positive numbers, for fewer than three batch sizes, and when the
+    steps do not fall with 1 / B as the law says, which leaves no s_min or e_min above 0.
     """
     batches, steps = _checked(batches, steps)
-    found = _least_squares(batches, steps)
-    if not np.all(found > 0):
-        what = "fewer steps than the law can explain" if found[0] <= 0 else "as many or more steps"
-        raise ValueError(
+    s_min, e_min = _least_squares(batches, steps)
+    if not (s_min > 0 and e_min > 0):
+        what = "fewer steps than the law can explain" if s_min <= 0 else "as many or more steps"
+        raise InputError(
             f"steps {_listed(steps)} at batches {_listed(batches)}: larger batches need {what}, so no "
             "critical batch fits; measure larger and smaller batches, with the learning rate tuned for each"
         )
-    fitted = found[0] + found[1] / batches
+    fitted = s_min + e_min / batches
     residuals = steps / fitted - 1
     residuals = (residuals - residuals.mean()) * np.sqrt(len(steps) / (len(steps) - 2))
     chosen = np.random.default_rng(seed).choice(residuals, size=(RESAMPLES, len(steps)))
-    again = _least_squares(batches, fitted * np.maximum(1 + chosen, 0.01))
-    s_min, e_min = np.maximum(again, 0)
+    refits = np.maximum(_least_squares(batches, fitted * np.maximum(1 + chosen, 0.01)), 0)
     with np.errstate(divide="ignore"):
-        values = {"s_min": s_min, "e_min": e_min, "b_crit": e_min / s_min}
-    intervals = {
-        name: tuple(float(end) for end in np.percentile(drawn, CONFIDENCE, method="nearest"))
-        for name, drawn in values.items()
-    }
-    return Fit(float(found[0]), float(found[1]), float(found[1] / found[0]), intervals)
+        drawn = {"s_min": refits[0], "e_min": refits[1], "b_crit": refits[1] / refits[0]}
+    intervals = {}
+    for name, values in drawn.items():
+        low, high = np.percentile(values, CONFIDENCE, method="nearest")
+        intervals[name] = float(low), float(high)
+    return Fit(float(s_min), float(e_min), float(e_min / s_min), intervals)
 
 
 def _least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
@@ -87,17 +88,17 @@ def _least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> n
 def _checked(batches, steps) -> tuple[np.ndarray, np.ndarray]:
     batches, steps = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
     if batches.ndim != 1 or batches.shape != steps.shape:
-        raise ValueError(
+        raise InputError(
             f"{batches.size} batches and {steps.size} step counts: give two lists of the same length, one "
-            "pair a measurement"
+            "pair per measurement"
         )
     for name, values in (("batch", batches), ("number of steps", steps)):
         wrong = values[~((values > 0) & np.isfinite(values))]
         if len(wrong):
-            raise ValueError(f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target")
+            raise InputError(f"a {name} of {wrong[0]:g}: leave out measurements that did not reach the target")
     sizes = np.unique(batches)
     if len(sizes) < POINTS:
-        raise ValueError(
+        raise InputError(
             f"{len(sizes)} batch sizes ({_listed(sizes)}): the fit has two parameters and needs at least "
             f"{POINTS}; measure more"
         )

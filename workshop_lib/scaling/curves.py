@@ -1,4 +1,4 @@
-"""From run records to scaling curves: throughput, speed-up and efficiency, with their spread."""
+"""From run records to curves: throughput, speed-up and efficiency with their spread, and accuracy against workers."""
 
 from collections.abc import Iterable
 
@@ -8,23 +8,10 @@ from rich.table import Table
 
 from workshop_lib.scaling import records
 from workshop_lib.scaling.records import RecordError
-from workshop_lib.training import KINDS, ladder
+from workshop_lib.training import KINDS, equivalence
 
-COLUMNS = [
-    "backend", "world_size", "batch_size", "global_batch", "oversubscribed", "repeat", "stopped",
-    "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "first_epoch_only",
-    "communication_share", "test_accuracy", "seconds_to_99", "ranks_identical", "ladder_difference",
-    "state_bytes", "device", "precision", "threads_per_rank", "binding", "bind", "train_samples",
-    "samples_per_rank", "cpu_model", "cores", "data_dir", "network",
-    "emulate_workers", "epochs", "max_steps", "optimizer", "lr",
-    "lr_scaling", "warmup_epochs", "decay",
-]  # fmt: skip
-
-NUMBERS = [
-    "first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s",
-    "communication_share", "test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank",
-    "state_bytes",
-]  # fmt: skip
+SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
+OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
 
 # Shown where a record has them.
 MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndiffer-\nence"}
@@ -33,10 +20,19 @@ MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndif
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
 SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
 SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay"]
+# Accuracies against workers differ in the recipe alone, and runs of one recipe in workers and seed alone.
+SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
+SAME_RECIPE = ["lr", "momentum", "nesterov", "decay"]  # what the name of a recipe does not tell
+
+# Read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on 128 nodes, 32 epochs,
+# learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
+PUBLISHED = {8: 96, 16: 96, 32: 96, 64: 93, 128: 11, 256: 11}
+
+NOTHING = "no finished training run among these records"
 
 
-def to_frame(found: Iterable[dict]) -> pd.DataFrame:
-    """One row a training run (records of another kind are left out), with the columns COLUMNS.
+def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
+    """One row per training run (records of another kind are left out), with the columns of `_row` and `repeat`.
 
     `steady_s` and `samples_per_s` are taken over the epochs after the first, because the first pays
     for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
@@ -45,23 +41,18 @@ def to_frame(found: Iterable[dict]) -> pd.DataFrame:
     the same backend, world size and batch size from 0; each stage of ZeRO counts as a backend. `bind` is
     "core" where `binding` names cores.
 
-    Raises RecordError naming a missing field.
+    Raises RecordError naming a missing field, and when there is no training run.
     """
-    rows, seen = [], {}
-    for number, record in enumerate(found, 1):
-        if record.get("kind") != "train":
-            continue
-        try:
-            row = _row(record)
-        except (KeyError, TypeError) as error:
-            raise RecordError(f"training record {number} lacks the field {error}.") from error
-        key = (row["backend"], row["world_size"], row["batch_size"])
-        row["repeat"] = seen[key] = seen.get(key, -1) + 1
-        rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
+    rows = [_row(record, number) for number, record in enumerate(runs, 1) if record.get("kind") == "train"]
+    if not rows:
+        raise RecordError(f"{NOTHING}: nothing to draw or compare.")
+    frame = pd.DataFrame(rows)
+    frame["repeat"] = frame.groupby(["backend", "world_size", "batch_size"]).cumcount()
+    return frame.astype(dict.fromkeys(SPEEDS + OUTCOMES, float))
 
 
-def _row(record: dict) -> dict:
+def _row(record: dict, number: int) -> dict:
+    records.check(record, f"training record {number}")
     what, where, epochs = record["what"], record["where"], record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
@@ -71,10 +62,10 @@ def _row(record: dict) -> dict:
         "data_dir": what.get("data_dir") or "MNIST",
         "precision": what.get("precision", "fp32"),
         "network": what.get("network", "workshop"),
-        # The cores themselves are others on each number of ranks.
+        # The cores themselves differ between numbers of ranks.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
-        "oversubscribed": bool(what["oversubscribed"]),
+        "oversubscribed": what["oversubscribed"],
         "stopped": bool(record.get("stopped", False)),
         "first_epoch_s": first["seconds"],
         "first_epoch_samples_per_s": first["samples_per_s"],
@@ -101,8 +92,8 @@ def _steady(epochs: list[dict]) -> dict:
         return {"steady_s": None, "samples_per_s": None, "communication_share": None}
     seconds = sum(epoch["seconds"] for epoch in epochs)
     samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
-    waited = [epoch.get("communication_s") for epoch in epochs]
-    share = None if None in waited else sum(waited) / seconds
+    waited_s = [epoch["communication_s"] for epoch in epochs if epoch.get("communication_s") is not None]
+    share = sum(waited_s) / seconds if len(waited_s) == len(epochs) else None
     return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
 
 
@@ -115,9 +106,9 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
 
     Raises RecordError if runs of different machines, data, settings or work are mixed.
     """
-    runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
+    runs = _finished(frame)
     if runs.empty:
-        raise RecordError("no finished training run among these records: nothing to draw or compare.")
+        raise RecordError(f"{NOTHING}: nothing to draw or compare.")
     require_same(runs, [*SAME_MACHINE, *SAME_TRAINING, work])
     groups = runs.groupby(["backend", same, "world_size"], sort=True)
     return groups.agg(
@@ -129,6 +120,11 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
         oversubscribed=("oversubscribed", "any"),
         first_epoch_only=("first_epoch_only", "any"),
     ).reset_index()
+
+
+def _finished(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs that nobody stopped, with a full epoch."""
+    return frame[~frame["stopped"] & frame["samples_per_s"].notna()]
 
 
 def require_same(runs: pd.DataFrame, names: list[str]) -> None:
@@ -160,10 +156,10 @@ def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
     On N ranks the work is N times that on 1, so `speedup`, the ratio of the throughputs, is the scaled one
     (Gustafson 1988), and `efficiency` is seconds on 1 rank / seconds on N.
 
-    Raises RecordError where a curve has no 1-rank run, and when the samples a rank are not the same.
+    Raises RecordError where a curve has no 1-rank run, and when the samples per rank differ.
     """
     if frame["samples_per_rank"].isna().any():
-        raise RecordError("weak scaling needs runs that were told their `train_samples`: samples a rank × ranks.")
+        raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
     points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
     samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
     points["epoch_s"] = samples / points["samples_per_s"]
@@ -189,31 +185,66 @@ def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
     return points
 
 
-def summary(found: Iterable[dict]) -> Table:
-    """What was measured, as a rich table: one row a backend, batch size per rank and number of ranks.
+def recipe(what: dict) -> str:
+    """How a run sets the learning rate for its workers, in words: "linear, 5 warm-up epochs"."""
+    parts = [] if what["optimizer"] == "sgd" else [what["optimizer"].upper()]
+    parts.append({"none": "not scaled", "sqrt": "square root", "linear": "linear"}[what["lr_scaling"]])
+    if what["warmup_epochs"]:
+        kind = "constant " if what["warmup"] == "constant" else ""
+        parts.append(f"{what['warmup_epochs']:g} {kind}warm-up epochs")
+    return ", ".join(parts)
+
+
+def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
+    """One row per run: recipe, workers, seed, and of its last epoch test_accuracy and train_accuracy in %.
+
+    Raises RecordError when runs differ in more than the recipe, or runs of one recipe in more than the workers
+    and the seed, or when none has ended.
+    """
+    ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
+    if not ended:
+        raise RecordError(f"{NOTHING}: nothing to draw.")
+    options = pd.DataFrame([record["what"] for record in ended])
+    require_same(options, SAME_ACCURACIES)
+    for _, of_recipe in options.groupby([recipe(record["what"]) for record in ended]):
+        require_same(of_recipe, SAME_RECIPE)
+    return pd.DataFrame([_accuracy(record["what"], record["epochs"][-1]) for record in ended])
+
+
+def _accuracy(what: dict, last: dict) -> dict:
+    return {
+        "recipe": recipe(what),
+        "workers": what["emulate_workers"] or what["world_size"],
+        "seed": what["seed"],
+        "test_accuracy": 100 * last["test_accuracy"],
+        "train_accuracy": 100 * last["train_accuracy"],
+    }
+
+
+def summary(runs: Iterable[dict]) -> Table:
+    """What was measured, as a rich table: one row per backend, batch size per rank and number of ranks.
 
     Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The most
     bytes of state on a rank, of `record["memory"]`, and the largest parameter difference, of
     `record["ladder"]["largest_relative_difference"]`, are columns if any record has them.
     """
-    frame = to_frame(found)
+    frame = to_frame(runs)
     points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
     single = {key[:2]: row["samples_per_s"] for key, row in points.iterrows() if key[2] == 1}
     several = frame["batch_size"].nunique() > 1
     more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
     table = _empty_table(points, several, more)
-    runs = frame[~frame["stopped"].astype(bool) & frame["samples_per_s"].notna()]
-    for key, group in runs.groupby(["backend", "batch_size", "world_size"], sort=True):
+    for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
         point = points.loc[key]
         share = point["samples_per_s"] / single[key[:2]] / key[2] if key[:2] in single else None
         ranks = f"{key[2]}{'*' if point['oversubscribed'] else ''}"
         batch = [str(key[1])] if several else []
         cells = [key[0], ranks, *batch, _spread(point), _percent(share), *_outcome(group)]
-        found = {
+        extra = {
             "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
             "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
         }
-        table.add_row(*cells, *(found[name] for name in more))
+        table.add_row(*cells, *(extra[name] for name in more))
     return table
 
 
@@ -264,7 +295,7 @@ def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
     if "ladder_difference" in more:
-        notes.append(f"parameter difference: after {ladder.STEPS} steps, to one process with the global batch")
+        notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
     if points["oversubscribed"].any():
         notes.append("* more ranks than cores")
     if points["first_epoch_only"].any():

@@ -5,16 +5,23 @@ a latency of microseconds counts as much as a transfer of milliseconds; no const
 Seconds are medians of the rounds of workshop_lib/comm/benchmark.py and workshop_lib/training/benchmarks.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from workshop_lib.errors import InputError
 from workshop_lib.scaling.cost_model import allreduce_s, step_bounds_s
 
-# (width, batch a rank) of the networks whose steps are measured: to fit the model, and to put it to the test.
+if TYPE_CHECKING:  # it would start MPI here
+    from workshop_lib.comm.benchmark import MessageRow
+
+StepRow = Mapping[str, Any]  # of training/benchmarks.py
+
+# (width, batch per rank) of the networks whose steps are measured: to fit the model, and to test it.
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
 HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for batch in (32, 128))
 
@@ -35,19 +42,19 @@ class Fit:
         return f"{scale * self.constants[name]:.3g} ± {scale * self.standard_errors[name]:.1g}"
 
 
-def relative_least_squares(terms: dict[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
-    """Fit seconds = sum of constant x term over these `terms`, each with one value a measurement.
+def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]) -> Fit:
+    """Fit seconds = sum of constant x term over these `terms`, each with one value per measurement.
 
     Minimises the sum of ((fitted - measured) / measured)². A constant that would be negative is 0. Standard
     errors are those of linear regression, from the scatter of the relative errors: they hold as far as the
-    model does. Raises ValueError for seconds that are not above 0, and for fewer measurements than constants
+    model does. Raises InputError for seconds that are not above 0, and for fewer measurements than constants
     and one.
     """
-    seconds = np.asarray(seconds, dtype=float)
+    seconds = np.asarray(measured_s, dtype=float)
     if not (np.isfinite(seconds) & (seconds > 0)).all():
-        raise ValueError(f"measured seconds must be above 0: {seconds[~(seconds > 0)]}")
+        raise InputError(f"measured seconds must be above 0: {seconds[~(seconds > 0)]}")
     if len(seconds) <= len(terms):
-        raise ValueError(
+        raise InputError(
             f"{len(seconds)} measurements for {len(terms)} constants ({', '.join(terms)}): measure at least "
             f"{len(terms) + 1} different settings."
         )
@@ -57,29 +64,29 @@ def relative_least_squares(terms: dict[str, Sequence[float]], seconds: Sequence[
         design = np.stack([rows[name] for name in kept], axis=1)
         # Scaled to length 1, since a term in bytes is a million times one that counts messages.
         lengths = np.linalg.norm(design, axis=0)
-        found, _, rank, _ = np.linalg.lstsq(design / lengths, np.ones(len(seconds)))
+        scaled, _, rank, _ = np.linalg.lstsq(design / lengths, np.ones(len(seconds)))
         if rank < len(kept):
-            raise ValueError(
+            raise InputError(
                 f"these measurements cannot tell {', '.join(kept)} apart: vary sizes, batches or ranks more."
             )
-        if found.min() >= 0:
+        if scaled.min() >= 0:
             break
-        kept.pop(int(found.argmin()))
-    errors = design / lengths @ found - 1
+        kept.pop(int(scaled.argmin()))
+    errors = design / lengths @ scaled - 1
     variance = errors @ errors / (len(seconds) - len(kept))
     spread = np.sqrt(variance * np.diag(np.linalg.inv((design / lengths).T @ (design / lengths))))
     zeros = dict.fromkeys(terms, 0.0)
     return Fit(
-        zeros | dict(zip(kept, (found / lengths).tolist(), strict=True)),
+        zeros | dict(zip(kept, (scaled / lengths).tolist(), strict=True)),
         zeros | dict(zip(kept, (spread / lengths).tolist(), strict=True)),
         errors,
     )
 
 
-def message_time(rows: Iterable[dict], way: str = "ping-pong") -> Fit:
+def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
     """`latency_s` and `s_per_byte` of a message, or of an allreduce in this way on these ranks, taken whole.
 
-    The model is latency_s + s_per_byte x bytes (Hockney 1994). Raises ValueError as `relative_least_squares`.
+    The model is latency_s + s_per_byte x bytes (Hockney 1994). Raises InputError as `relative_least_squares`.
     """
     chosen = [row for row in rows if row["way"] == way]
     nbytes = [row["message_bytes"] for row in chosen]
@@ -87,15 +94,16 @@ def message_time(rows: Iterable[dict], way: str = "ping-pong") -> Fit:
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
 
 
-def link(rows: Iterable[dict], ways: Sequence[str]) -> Fit:
+def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
     """`latency_s`, `s_per_byte` and `reduce_s_per_byte` that explain a ping-pong and allreduces together.
 
     They are the alpha, beta and gamma of `cost_model.allreduce_s`, whose algorithms name the `ways`. The
     ping-pong tells alpha and beta, and what the allreduces take beyond them is gamma: summing, and also what
-    it costs that both ranks send and receive at once. Raises ValueError as `relative_least_squares`.
+    it costs that both ranks send and receive at once. Raises InputError as `relative_least_squares`.
     """
     units = {"latency_s": (1, 0, 0), "s_per_byte": (0, 1, 0), "reduce_s_per_byte": (0, 0, 1)}
-    terms, seconds = {name: [] for name in units}, []
+    terms: dict[str, list[float]] = {name: [] for name in units}
+    seconds = []
     for row in rows:
         if row["way"] != "ping-pong" and row["way"] not in ways:
             continue
@@ -109,7 +117,7 @@ def link(rows: Iterable[dict], ways: Sequence[str]) -> Fit:
     return relative_least_squares(terms, seconds)
 
 
-def compute_time(rows: Iterable[dict]) -> Fit:
+def compute_time(rows: Iterable[StepRow]) -> Fit:
     """Seconds of computing a step against batch B and parameters P: t0 + t0' P + (t1 + t1' P) B.
 
     `a_step_s` (t0) is what any step costs, `a_parameter_s` (t0') what a parameter adds, whose gradient is
@@ -137,31 +145,31 @@ def compute_s(fit: Fit, parameters: float, batch: float) -> float:
     return sum(fit[name] * term for name, term in terms.items())
 
 
-def predicted(rows: Iterable[dict], compute: Fit, message: Fit) -> pd.DataFrame:
-    """Step times predicted beside those measured (training/benchmarks.py), one row a setting.
+def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFrame:
+    """Step times predicted beside those measured (training/benchmarks.py), one row per setting.
 
     `low_s` and `high_s` are those of full overlap and of none, max(compute, allreduce) and their sum; a
     blocking allreduce does not overlap, so `predicted_s` is the sum. `error` is predicted / measured - 1.
     """
-    found = []
+    lines = []
     for row in rows:
         computing_s = compute_s(compute, row["parameters"], row["batch"])
         allreduce_s_ = message["latency_s"] + message["s_per_byte"] * row["message_bytes"]
         low_s, high_s = step_bounds_s(computing_s, allreduce_s_)
         measured_s = median(row["step_s"])
-        found.append(
+        lines.append(
             {name: row[name] for name in ("width", "batch", "ranks", "parameters")}
             | {"compute_s": computing_s, "allreduce_s": allreduce_s_, "low_s": low_s, "high_s": high_s}
             | {"predicted_s": high_s, "measured_s": measured_s, "measured_min_s": min(row["step_s"])}
             | {"measured_max_s": max(row["step_s"]), "repeats": len(row["step_s"])}
             | {"error": high_s / measured_s - 1}
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(lines)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A prediction put to the test: the fits; `predicted` of what they use, and of the rest."""
+    """A tested prediction: the fits, and the table of `predicted` for the steps they use and for the others."""
 
     compute: Fit
     message: Fit
@@ -174,17 +182,19 @@ class HeldOut:
         return self.others["error"].abs()
 
 
-def held_out(steps: Iterable[dict], messages: Iterable[dict], fitted: Iterable[tuple[int, int]] = FITTED) -> HeldOut:
+def held_out(
+    steps: Iterable[StepRow], messages: Iterable["MessageRow"], fitted: Iterable[tuple[int, int]] = FITTED
+) -> HeldOut:
     """Fit with the `steps` whose (width, batch) is in `fitted`, and predict all of them.
 
-    `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on as many ranks; of the
-    latter, MPI's own that are about as long as the gradients are used. Raises ValueError when no step is left
+    `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on the same number of ranks; of the
+    latter, MPI's own that are about as long as the gradients are used. Raises InputError when no step is left
     to predict, and as `relative_least_squares`.
     """
     steps, fitted = list(steps), set(fitted)
     used = [(row["width"], row["batch"]) in fitted for row in steps]
     if all(used):
-        raise ValueError("the fit uses every step that was measured: nothing is held out to be predicted.")
+        raise InputError("the fit uses every step that was measured: nothing is held out to be predicted.")
     sent = [row["message_bytes"] for row in steps]
     near = [row for row in messages if min(sent) / 4 <= row["message_bytes"] <= 4 * max(sent)]
     compute = compute_time(row for row, use in zip(steps, used, strict=True) if use)
@@ -199,29 +209,28 @@ def measure_steps(
     repeats: int = 5,
     timeout_s: float = 300.0,
     alone: bool = False,
-) -> list[dict]:
-    """Rows of training/benchmarks.py's `steps` for these (width, batch a rank), measured on these ranks.
+) -> list[StepRow]:
+    """Rows of training/benchmarks.py's `steps` for these (width, batch per rank), measured on these ranks.
 
     All ranks compute at the same time, as in training: they share caches, the memory's bandwidth and the
     processor's power budget, so that each is slower than it would be `alone`.
     """
-    settings = list(settings)
+    return _on_ranks(team, "steps", timeout_s, list(settings), repeats, alone=alone)
 
-    def steps() -> list[dict]:
+
+def measure_communication(
+    team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0
+) -> list["MessageRow"]:
+    """Rows of training/benchmarks.py's `communication`, measured on these ranks."""
+    return _on_ranks(team, "communication", timeout_s, list(sizes_bytes), repeats)
+
+
+def _on_ranks(team, name: str, timeout_s: float, *args, **kwargs) -> list:
+    """What this function of training/benchmarks.py returns on rank 0, when all ranks call it."""
+
+    def measure() -> list:
         from workshop_lib.training import benchmarks  # on the rank: here it would start MPI
 
-        return benchmarks.steps(settings, repeats, alone=alone)
+        return getattr(benchmarks, name)(*args, **kwargs)
 
-    return team.run(steps, timeout=timeout_s, show=False)[0]
-
-
-def measure_communication(team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0) -> list[dict]:
-    """Rows of training/benchmarks.py's `communication`, measured on these ranks."""
-    sizes_bytes = list(sizes_bytes)
-
-    def communication() -> list[dict]:
-        from workshop_lib.training import benchmarks
-
-        return benchmarks.communication(sizes_bytes, repeats)
-
-    return team.run(communication, timeout=timeout_s, show=False)[0]
+    return team.run(measure, timeout=timeout_s, show=False)[0]

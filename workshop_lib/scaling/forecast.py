@@ -1,29 +1,34 @@
-"""What a training would do on more devices: step time, efficiency, and the time to an accuracy.
+"""What a training would do on more devices: step time, efficiency, and the time to an accuracy, in words and
+tables.
 
 A formula with numbers looked up or measured on one device; nothing in it is fitted to a scaling curve. It
-takes all devices to be equally fast and never to wait for input, for one another's noise, or for other jobs
-on the network: a machine that does worse has something to be looked for.
+assumes that all devices are equally fast and never wait for input, for each other's noise, or for other jobs
+on the network. If a machine does worse than forecast, there is a cause to look for.
 """
 
 import math
-import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from rich import box
+from rich.table import Table
+
+from workshop_lib.errors import InputError
 from workshop_lib.scaling import cost_model
 from workshop_lib.scaling.catalogue import Compute, Machine, Model
-from workshop_lib.scaling.cost_model import Link
+from workshop_lib.scaling.cost_model import positive, whole
 
 DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
-MOST = 10**15
+UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How gradients are averaged: in messages of at most so many bytes (None: all in one; 0: one a tensor),
-    and whether while backward still runs."""
+    """How gradients are averaged: in messages of at most `message_bytes` (None: all in one; 0: one per tensor),
+    and whether this overlaps with backward."""
 
-    message_bytes: int | None
+    message_bytes: float | None
     overlap: bool
 
 
@@ -58,18 +63,15 @@ class Settings:
 
     def __post_init__(self):
         if self.backend not in BACKENDS:
-            raise ValueError(f"backend {self.backend!r} is not known: choose one of {', '.join(BACKENDS)}")
+            raise InputError(f"backend {self.backend!r} is not known: choose one of {', '.join(BACKENDS)}")
         if (self.batch_size is None) == (self.global_batch is None):
-            raise ValueError("give either batch_size, a device's, or global_batch, that of all devices")
+            raise InputError("give either batch_size, a device's, or global_batch, that of all devices")
         for name in ("batch_size", "global_batch"):
-            value = getattr(self, name)
-            if value is not None and not (1 <= value <= MOST and value % 1 == 0):
-                raise ValueError(f"{name} is {reprlib.repr(value)}: give a whole number from 1 to 10^15")
-        for name in ("compression", "network"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: give a number above 0")
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        positive(compression=self.compression, network=self.network)
         if self.message_bytes is not None and not self.message_bytes >= 0:
-            raise ValueError(f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for a message a tensor")
+            raise InputError(f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for one message per tensor")
 
     @property
     def how(self) -> Backend:
@@ -77,6 +79,17 @@ class Settings:
         known = BACKENDS[self.backend]
         size = known.message_bytes if self.message_bytes is None else self.message_bytes
         return Backend(size, known.overlap if self.overlap is None else self.overlap)
+
+    def batch_per_device(self, devices: int) -> float:
+        """Samples of each of `devices`; raises InputError for no such number of devices."""
+        devices = whole("devices", devices)
+        if self.batch_size is not None:
+            return self.batch_size
+        if self.global_batch is None or devices > self.global_batch:
+            raise InputError(
+                f"a global batch of {self.global_batch} cannot be shared out among {devices} devices: ask for fewer"
+            )
+        return self.global_batch / devices
 
 
 @dataclass(frozen=True)
@@ -118,8 +131,8 @@ def forecast(
 ) -> list[Point]:
     """One Point for each number of devices; a last node that is not full counts as a full one.
 
-    The efficiency is against one device with the same batch a device, or the same global batch. Raises
-    ValueError if a number of devices is no whole number from 1 on, or more than the samples of a global
+    The efficiency is against one device with the same batch per device, or the same global batch. Raises
+    InputError if a number of devices is not a whole number from 1 on, or more than the samples of a global
     batch, and as `Machine.compute_of`.
     """
     settings = settings or Settings()
@@ -127,20 +140,18 @@ def forecast(
 
 
 def _point(model: Model, machine: Machine, settings: Settings, devices: int) -> Point:
-    batch = _batch_a_device(settings, devices)
-    found = machine.compute_of(model)
-    compute_s = _compute_s(found, batch)
+    batch = settings.batch_per_device(devices)
+    compute = machine.compute_of(model)
+    compute_s = _compute_s(compute, batch)
     messages = _messages(model, settings)
     size = model.gradient_bytes / settings.compression / messages
-    message_s = allreduce_s(machine, devices, size, settings.network)
+    message_s = machine.allreduce_s(devices, size, settings.network)
     least_s, most_s = cost_model.step_bounds_s(compute_s, messages * message_s)
     step_s = most_s
     if settings.how.overlap:
-        backward_s = found.backward_share * compute_s
+        backward_s = compute.backward_share * compute_s
         step_s = cost_model.overlapped_step_s(compute_s - backward_s, backward_s, message_s, messages)
     global_batch = round(batch * devices)
-    alone = settings.global_batch or batch
-    one_device_samples_per_s = alone / _compute_s(found, alone)
     samples_per_s = batch * devices / step_s
     learning = to_target_s = None
     if model.target:
@@ -148,29 +159,33 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int) -> 
         learning = model.target.least_samples / cost_model.samples_to_target(global_batch, *needed)
         to_target_s = cost_model.time_to_target_s(step_s, global_batch, *needed)
     return Point(
-        devices, global_batch, messages, compute_s, messages * message_s, least_s, step_s, most_s,
-        samples_per_s, samples_per_s / devices / one_device_samples_per_s, learning, to_target_s,
-    )  # fmt: skip
+        devices,
+        global_batch,
+        messages,
+        compute_s,
+        communication_s=messages * message_s,
+        least_s=least_s,
+        step_s=step_s,
+        most_s=most_s,
+        samples_per_s=samples_per_s,
+        efficiency=samples_per_s / devices / _alone_samples_per_s(compute, settings),
+        learning=learning,
+        time_to_target_s=to_target_s,
+    )
 
 
-def _batch_a_device(settings: Settings, devices: int) -> float:
-    if not (1 <= devices <= MOST and devices % 1 == 0):
-        raise ValueError(f"devices is {reprlib.repr(devices)}: give a whole number from 1 to 10^15")
-    if settings.global_batch is None:
-        return settings.batch_size
-    if devices > settings.global_batch:
-        raise ValueError(
-            f"a global batch of {settings.global_batch} cannot be shared out among {devices} devices: ask for fewer"
-        )
-    return settings.global_batch / devices
+def _compute_s(compute: Compute, batch: float) -> float:
+    return compute.fixed_s + batch * compute.s_per_sample
 
 
-def _compute_s(found: Compute, batch: float) -> float:
-    return found.fixed_s + batch * found.s_per_sample
+def _alone_samples_per_s(compute: Compute, settings: Settings) -> float:
+    """Of one device with the same batch per device, or the same global batch."""
+    batch = settings.batch_per_device(1)
+    return batch / _compute_s(compute, batch)
 
 
 def _messages(model: Model, settings: Settings) -> int:
-    """As many as fill the buffers, but not more than there are tensors. In truth they differ in size."""
+    """As many as fill the buffers, but not more than there are tensors; in reality they differ in size."""
     size = settings.how.message_bytes
     if size is None:
         return 1
@@ -180,26 +195,6 @@ def _messages(model: Model, settings: Settings) -> int:
     return max(1, min(model.tensors, buffers))
 
 
-def allreduce_s(machine: Machine, devices: int, message_bytes: float, network: float = 1.0) -> float:
-    """Seconds of one allreduce over `devices` of this machine, whose network is `network` times as fast.
-
-    "cheapest" takes the cheapest of a ring across nodes and, between nodes, each algorithm but the naive one:
-    libraries choose by such a model too.
-    """
-    between = Link(machine.between.latency_s, machine.between.s_per_byte / network)
-    nodes = -(-devices // machine.devices_a_node)
-    shape = nodes, min(devices, machine.devices_a_node)
-    links = machine.inside, between
-    ring_s = cost_model.ring_across_nodes_s(*shape, message_bytes, *links)
-    if machine.collectives == "ring across nodes":
-        return ring_s
-    algorithms = ["rabenseifner"]
-    if machine.collectives == "cheapest":
-        algorithms += ["recursive doubling", "ring"]
-    apart = [cost_model.hierarchical_allreduce_s(name, *shape, message_bytes, *links) for name in algorithms]
-    return min([ring_s, *apart] if machine.collectives == "cheapest" else apart)
-
-
 def takes_over(points: Iterable[Point]) -> int | None:
     """The first number of devices at which communication takes longer than computing: from there on no
     overlap can keep a step from becoming longer."""
@@ -207,16 +202,16 @@ def takes_over(points: Iterable[Point]) -> int | None:
 
 
 def outgrows_learning(points: Iterable[Point]) -> int | None:
-    """The first number of devices whose global batch is above the critical one: more than half of the samples
-    would not have been needed with a small batch."""
+    """The first number of devices whose global batch is above the critical one: with a small batch, less than half
+    of the samples would have been enough."""
     return next((point.devices for point in points if point.learning and point.learning < 0.5), None)
 
 
 def what_if(model: Model, machine: Machine, settings: Settings, devices: int) -> dict[str, Point]:
-    """The same training, each time with one thing changed, on so many devices."""
+    """The same training on this number of devices, each time with one thing changed."""
     how = settings.how
     batch = "global_batch" if settings.batch_size is None else "batch_size"
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "as it is": {},
         "no overlap" if how.overlap else "overlap": {"overlap": not how.overlap},
         "a message a tensor": {"message_bytes": 0},
@@ -228,3 +223,90 @@ def what_if(model: Model, machine: Machine, settings: Settings, devices: int) ->
     return {
         name: forecast(model, machine, replace(settings, **change), [devices])[0] for name, change in changes.items()
     }
+
+
+def answer(points: Sequence[Point]) -> str:
+    """What the last point costs, and where communication takes over and learning stops gaining: one or two
+    sentences."""
+    last = points[-1]
+    count = "1 device" if last.devices == 1 else f"{last.devices:,} devices"
+    words = f"On {count} a step takes {duration(last.step_s)}, at an efficiency of {last.efficiency:.0%}"
+    taken = takes_over(points)
+    words += f"; communication takes over at {taken:,}." if taken else "; communication never takes over."
+    grown = outgrows_learning(points)
+    if grown:
+        words += f" From {grown:,} on, the global batch is above the critical one."
+    return words
+
+
+def conditions(model: Model, machine: Machine, settings: Settings) -> str:
+    """What the forecast is for, and where the speed of one device is from."""
+    how, speed = settings.how, _alone_samples_per_s(machine.compute_of(model), settings)
+    batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
+    words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
+    words.append("communication during backward" if how.overlap else "communication after backward")
+    words += [f"gradients compressed {settings.compression:g} times"] * (settings.compression != 1)
+    words += [f"network {settings.network:g} times as fast"] * (settings.network != 1)
+    words.append(f"one device: {speed:,.0f} samples/s")
+    return "; ".join(words)
+
+
+def table(points: Sequence[Point]) -> Table:
+    """One row per number of devices; the columns on learning only where the model has a target."""
+    learns = points[0].learning is not None
+    shown = _empty("devices", "global\nbatch", "step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
+    if learns:
+        for heading in ("useful\nsamples", "time to\ntarget", "device-\nhours"):
+            shown.add_column(heading, justify="right")
+    caption = "range: nothing overlaps, to all that can"
+    shown.caption = f"{caption}\nuseful: what a small batch would need too" if learns else caption
+    shown.caption_justify = "left"
+    for point in points:
+        shown.add_row(*_cells(point), *_learning(point))
+    return shown
+
+
+def what_if_table(model: Model, machine: Machine, settings: Settings, devices: int) -> Table:
+    """The step on this number of devices with one thing changed at a time."""
+    shown = _empty("", "messages", "step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
+    shown.columns[0].justify = "left"
+    for name, point in what_if(model, machine, settings, devices).items():
+        shown.add_row(name, str(point.messages), *_cells(point)[2:])
+    return shown
+
+
+def _empty(*headings: str) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    return shown
+
+
+def _cells(point: Point) -> list[str]:
+    low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
+    waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
+    efficiency = f"{point.efficiency:.0%} ({100 * low:.0f} to {100 * high:.0f})"
+    counts = [f"{point.devices:,}", f"{point.global_batch:,}"]
+    return [*counts, duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
+
+
+def _learning(point: Point) -> list[str]:
+    """Empty where the model has no target."""
+    if point.learning is None or point.time_to_target_s is None or point.device_hours is None:
+        return []
+    return [f"{point.learning:.0%}", duration(point.time_to_target_s), _digits(point.device_hours)]
+
+
+def duration(seconds: float) -> str:
+    """With three digits, in the largest unit of which there is at least one, or in ms or µs."""
+    if seconds == 0:
+        return "0 s"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    unit = [unit for unit in UNITS_S if seconds >= UNITS_S[unit]][-1]
+    return f"{_digits(seconds / UNITS_S[unit])} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

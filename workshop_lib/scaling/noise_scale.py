@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from workshop_lib.errors import InputError
+
 
 class Norms(NamedTuple):
     """Squared norms of gradients of one step: the mean over the ranks' own, and that of their average."""
@@ -22,7 +24,7 @@ def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
     """The mean over ranks of `gradient` [n], as a new array, and the norms.
 
     All ranks call it, and it blocks. One Allreduce of n + 1 numbers: the last one is the rank's own squared
-    norm. The norms are of gradients of equal batches: give every rank as many samples.
+    norm. The norms are of gradients of equal batches: give every rank the same number of samples.
     """
     message = np.append(gradient, gradient @ gradient)
     total = np.empty_like(message)
@@ -38,10 +40,10 @@ def estimates(norms: Norms, small_batch: int, big_batch: int) -> tuple[float, fl
     Each is noisy, and that of |G|^2 may be negative. Their ratio is not unbiased: divide averages over many
     steps. Samples drawn without replacement from a training set count as that many samples of what the set
     itself was drawn from: G and Sigma are that distribution's.
-    Raises ValueError unless 0 < small_batch < big_batch.
+    Raises InputError unless 0 < small_batch < big_batch.
     """
     if not 0 < small_batch < big_batch:
-        raise ValueError(
+        raise InputError(
             f"small_batch {small_batch} and big_batch {big_batch}: give the samples of one rank and those of "
             "all, the second larger than the first (so two ranks or more)"
         )
@@ -58,7 +60,7 @@ class Follower:
 
     def __init__(self, small_batch: int, big_batch: int, memory_steps: float = math.inf):
         if not memory_steps >= 1:
-            raise ValueError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
+            raise InputError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
         self.batches = small_batch, big_batch
         estimates(Norms(0, 0), *self.batches)  # says what is wrong with the batches
         self.kept = 1 - 1 / memory_steps

@@ -1,4 +1,4 @@
-"""Scaling that others have published, and what the forecast says to it."""
+"""Scaling that others have published (presets/published.toml), beside what the forecast says."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,15 +7,6 @@ import pandas as pd
 
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.forecast import Point, Settings, forecast
-
-HOROVOD = "arXiv:1802.05799; github.com/horovod/horovod, docs/benchmarks.md of 2017 for 128 GPUs"
-GOYAL = "arXiv:1706.02677"
-SDL = "github.com/argonne-lcf/sdl_ai_workshop, 01_distributedDeepLearning"
-ALCF = "ALCF, workshop material on data-parallel training on Polaris"
-BINDING = (
-    "More than perfect: the run on one GPU was slow. A process bound to too few cores feeds its GPU too "
-    "slowly, and every point is compared with it."
-)
 
 
 @dataclass(frozen=True)
@@ -36,70 +27,25 @@ class Published:
     account: str = ""
 
 
-def _of_times(times_s: dict[int, float]) -> dict[int, float]:
-    return {n: times_s[1] / (n * s) for n, s in times_s.items() if n > 1}
+def _published(what: str, entry: dict) -> Published:
+    settings = Settings(entry.pop("backend"), entry.pop("batch_size"))
+    efficiency = _efficiency(entry.pop("efficiency", {}), entry.pop("times_s", {}), entry.pop("speeds", {}))
+    return Published(what, settings=settings, efficiency=efficiency, **entry)
 
 
-def _of_speeds(samples_per_s: dict[int, float]) -> dict[int, float]:
-    return {n: speed / (n * samples_per_s[1]) for n, speed in samples_per_s.items() if n > 1}
+def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, float]:
+    """As published, or from seconds of the same work or samples/s, against one device."""
+    efficiency = efficiency | {n: times_s["1"] / (int(n) * s) for n, s in times_s.items() if n != "1"}
+    efficiency |= {n: speed / (int(n) * speeds["1"]) for n, speed in speeds.items() if n != "1"}
+    return {int(n): share for n, share in efficiency.items()}
 
 
-_HOROVOD = {
-    "inception-v3": {128: 0.90, 512: 0.90},
-    "resnet-101": {128: 0.90, 512: 0.90},
-    "vgg-16": {128: 0.79, 512: 0.68},
-}
-
-EVERYTHING = [
-    *(
-        Published(f"Horovod, {model}", model, "horovod-p100", Settings("horovod", 64), shares, HOROVOD)
-        for model, shares in _HOROVOD.items()
-    ),
-    Published(
-        "Goyal et al., ResNet-50", "resnet-50", "goyal-p100", Settings("unfused", 32), {256: 0.90}, GOYAL,
-        baseline=8,
-        account=(
-            "If each of 161 gradients takes the 0.6 ms that links and an estimated latency of 30 us "
-            "give, backward hides nearly all of it. From the paper alone the rest cannot be told: a "
-            "larger latency (with 60 us it would be about 91 %), GPUs that wait for the slowest, or "
-            "the network's load."
-        ),
-    ),
-    Published(
-        "ThetaGPU, MNIST, DDP", "mnist-classic", "thetagpu", Settings("ddp", 64),
-        _of_times({1: 11.7, 4: 2.64, 8: 1.37, 16: 0.80, 32: 0.49}), SDL,
-        account=f"{BINDING} With many GPUs an epoch is 0.5 s and 29 steps, and its start and end show.",
-    ),
-    Published(
-        "ThetaGPU, MNIST, Horovod, 32 epochs", "mnist-classic", "thetagpu", Settings("horovod", 64),
-        _of_times({1: 499.8, 2: 283.9, 4: 100.4, 8: 58.8, 16: 63.8, 32: 55.7}), SDL, samples_per_s=3842,
-        account=(
-            f"{BINDING} Start-up and tests, which more GPUs do not shorten, are in the time: "
-            "56 s are left on 32."
-        ),
-    ),
-    Published(
-        "Polaris, MNIST, Keras", "mnist-classic", "polaris", Settings("horovod", 64),
-        _of_times({1: 30.4, 2: 24.2, 4: 19.8, 8: 17.9}), ALCF, samples_per_s=1974,
-        account=(
-            "About 16 s an epoch do not shrink with more GPUs, which is neither arithmetic nor "
-            "messages: what each process does for itself, such as input, callbacks and tests."
-        ),
-    ),
-    Published(
-        "Polaris, ResNet-34", "resnet-34", "polaris", Settings("horovod", 64),
-        _of_speeds({1: 281, 2: 382, 4: 689, 8: 1341}), ALCF,
-        account=(
-            "281 +- 76 images/s is a baseline of which a quarter is noise, and a tenth of what an "
-            "A100 can do: the input limits it. From 2 GPUs on, each brings about 170 to 190 images/s."
-        ),
-    ),
-]  # fmt: skip
+EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogue.PRESETS / "published.toml").items()]
 
 
 def beside_forecast(entries: Iterable[Published] = EVERYTHING) -> pd.DataFrame:
-    """One row an entry and number of devices: published, forecast, and the forecast if nothing or everything
-    overlapped.
+    """One row per entry and number of devices: published, forecast, and the forecast if nothing or
+    everything overlapped.
 
     Efficiencies are shares; difference_points is forecast - published in percentage points.
     """

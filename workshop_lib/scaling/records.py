@@ -1,16 +1,27 @@
-"""Run records on disk: one JSON object a line, so that files can be joined with `cat`."""
+"""Run records on disk: one JSON object per line, so that files can be joined with `cat`."""
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args
 
+from workshop_lib.errors import InputError
 from workshop_lib.paths import replacing
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.options import ZERO_STAGES
 
+KINDS = ("train", "steps_to_target", "bench")
+# What every record of a training run has had from the first version on, by part: tables and figures rest on it.
+TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
+    "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": float | None, "ranks_identical": bool | None},
+    "what": {"backend": str, "world_size": int, "batch_size": int, "global_batch": int, "oversubscribed": bool},
+    "epochs": {"seconds": float, "samples_per_s": float, "test_accuracy": float},
+}
 
-class RecordError(ValueError):
+
+class RecordError(InputError):
     """A record file, or a set of records, that cannot be used; the message says where and why."""
 
 
@@ -26,7 +37,7 @@ def names_of(backend: str) -> list[str]:
     return [name_of({"backend": backend, "zero_stage": stage}) for stage in stages]
 
 
-def write(path: str | os.PathLike, record: dict) -> None:
+def write(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
     """Append one record to `path`; the folder is made if needed.
 
     The file is rewritten under another name and renamed, so a reader, or a crash, never meets half a
@@ -52,7 +63,7 @@ def write(path: str | os.PathLike, record: dict) -> None:
 def read(paths: str | os.PathLike | Iterable[str | os.PathLike]) -> list[dict]:
     """All records of one file, or of several, in order. Empty lines are passed over.
 
-    Raises RecordError naming file and line for a line that is not a record, and for a missing file.
+    Raises RecordError naming file and line for a line that is not a record (see `check`), and for a missing file.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
@@ -85,4 +96,30 @@ def _parse(line: str, where: str) -> dict:
         raise RecordError(
             f"{where}: record schema {record.get('schema')!r}, this version reads {SCHEMA}; measure again."
         )
+    check(record, where)
     return record
+
+
+def check(record: dict, where: str) -> None:
+    """Raise RecordError, saying `where`, for a kind that does not exist, and for a training run that lacks a
+    field that all of them have, or holds another type there."""
+    if record.get("kind") not in KINDS:
+        raise RecordError(f"{where}: record kind {record.get('kind')!r}; this version knows {', '.join(KINDS)}.")
+    if record["kind"] == "train":
+        _check_fields(record, TRAIN_FIELDS[""], where)
+        _check_fields(record["what"], TRAIN_FIELDS["what"], where)
+        for epoch in record["epochs"]:
+            _check_fields(epoch, TRAIN_FIELDS["epochs"], where)
+
+
+def _check_fields(part: Any, fields: dict[str, type | UnionType], where: str) -> None:
+    if not isinstance(part, dict):
+        raise RecordError(f"{where}: {part!r} stands where named fields belong; measure again.")
+    for name, kind in fields.items():
+        if name not in part:
+            raise RecordError(f"{where} lacks the field {name!r}; measure again.")
+        value, kinds = part[name], get_args(kind) or (kind,)
+        fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+        if not fits or (isinstance(value, bool) and bool not in kinds):
+            expected = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+            raise RecordError(f"{where}: the field {name!r} is {value!r}, not {expected}; measure again.")

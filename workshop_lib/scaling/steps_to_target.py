@@ -3,7 +3,7 @@
     python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
 
 The protocol of Shallue et al. 2019 (arXiv:1811.03600), small: the same network, data and target at every
-batch size; the learning rate tuned at each; what counts is steps, and so no clock is needed, and the machine
+batch size, and the learning rate tuned at each. What counts is steps, so no clock is needed, and the machine
 may be busy. One process computes the whole batch, which is what any number of ranks would compute together.
 """
 
@@ -14,11 +14,13 @@ import os
 import statistics
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from workshop_lib.data import mnist, shard
+from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.scaling import records
 from workshop_lib.training import SCHEMA
@@ -42,17 +44,17 @@ def measure(
     """Steps of plain SGD until the accuracy on the first test_samples test images reaches `target`.
 
     No momentum, no schedule: the learning rate is the one thing that is tuned. The accuracy is looked at
-    after 1, 2, 3, … steps, later after every tenth of them, so the answer is late by up to a tenth, at every
-    batch size alike.
-    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it. Raises ValueError for a batch larger
+    after 1, 2, 3, … steps, later each time their number has grown by a tenth, so the answer is late by up to a
+    tenth, at every batch size alike.
+    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it. Raises InputError for a batch larger
     than the training set, and for a target outside 0 to 1.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     train, test = mnist.load("train", data_dir), mnist.load("test", data_dir)
     if not 1 <= batch <= train.total:
-        raise ValueError(f"batch {batch}: use 1 to {train.total}, the number of training images")
+        raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
     if not 0 < target < 1:
-        raise ValueError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
+        raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
     network = FlatNetwork(seed)
     weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
     look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
@@ -76,7 +78,7 @@ def _batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def tune(
-    batches: Iterable[int], lrs: Iterable[float], seeds: Iterable[int] = (1,), target: float = TARGET, **how
+    batches: Iterable[int], lrs: Iterable[float], seeds: Iterable[int] = (1,), target: float = TARGET, **how: Any
 ) -> Iterator[dict]:
     """Yield a record for each batch, learning rate and seed; `how` goes to `measure`.
 
@@ -86,46 +88,53 @@ def tune(
     lrs, seeds = sorted(lrs), list(seeds)
     outwards = sorted(lrs, key=lambda lr: abs(lrs.index(lr) - len(lrs) // 2))
     for batch in batches:
-        slowest = None
+        slowest: int | None = None
         for lr in outwards:
-            limits = filter(None, (how.get("max_steps"), slowest and math.ceil(1.5 * slowest)))
-            limit, taken = min(limits, default=None), []
+            limits = [how.get("max_steps"), slowest and math.ceil(1.5 * slowest)]
+            limit = min((limit for limit in limits if limit), default=None)
+            taken = []
             for seed in seeds:
-                taken.append(measure(batch, lr, seed, target, **(how | {"max_steps": limit})))
+                steps = measure(batch, lr, seed, target, **(how | {"max_steps": limit}))
                 what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
-                yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": taken[-1]}
-            if None not in taken:
-                slowest = min(filter(None, (slowest, max(taken))))
+                yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": steps}
+                taken += [steps] if steps else []
+            if len(taken) == len(seeds):
+                slowest = min(max(taken), slowest or max(taken))
 
 
-def best_rates(found: Iterable[dict]) -> dict[int, dict]:
-    """{batch: {"lr", "steps": of each seed, "at_edge"}}, ascending: the rate with the fewest steps.
+class BestRate(NamedTuple):
+    """The learning rate that needs the fewest steps, these steps of each seed, and whether the rate is the
+    smallest or largest that was tried, so that a better one may lie beyond."""
 
-    It is the one whose median over the seeds is lowest, among rates at which every seed reached the target; a
-    batch without such a rate is left out. at_edge: it is the smallest or largest rate tried, and a better
-    one may lie beyond. Records of another kind are passed over.
-    """
-    runs: dict[int, dict[float, list]] = {}
-    rates = {}
-    for record in found:
+    lr: float
+    steps: list[int]
+    at_edge: bool
+
+
+def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
+    """The best rate by batch, ascending: its median over the seeds is lowest, among rates at which every seed
+    reached the target. A batch without such a rate is left out. Records of another kind are passed over."""
+    steps: dict[int, dict[float, list]] = {}
+    rates: dict[int, list[float]] = {}
+    for record in runs:
         if record.get("kind") == KIND:
             what = record["what"]
-            runs.setdefault(what["batch"], {}).setdefault(what["lr"], []).append(record["steps"])
+            steps.setdefault(what["batch"], {}).setdefault(what["lr"], []).append(record["steps"])
             rates[what["batch"]] = what["lrs"]
     chosen = {}
-    for batch in sorted(runs):
-        reached = {lr: steps for lr, steps in runs[batch].items() if None not in steps}
+    for batch in sorted(steps):
+        reached = {lr: of_seeds for lr, of_seeds in steps[batch].items() if None not in of_seeds}
         if reached:
             lr = min(reached, key=lambda lr: statistics.median(reached[lr]))
             at_edge = lr in (min(rates[batch]), max(rates[batch]))
-            chosen[batch] = {"lr": lr, "steps": reached[lr], "at_edge": at_edge}
+            chosen[batch] = BestRate(lr, reached[lr], at_edge)
     return chosen
 
 
-def pairs(found: Iterable[dict]) -> tuple[list[int], list[int]]:
-    """Batches and steps for `critical_batch.fit`: a pair a batch and seed, at the batch's best rate."""
-    chosen = best_rates(found)
-    flat = [(batch, steps) for batch, best in chosen.items() for steps in best["steps"]]
+def pairs(runs: Iterable[dict]) -> tuple[list[int], list[int]]:
+    """Batches and steps for `critical_batch.fit`: one pair per batch and seed, at the batch's best rate."""
+    chosen = best_rates(runs)
+    flat = [(batch, steps) for batch, best in chosen.items() for steps in best.steps]
     return [batch for batch, _ in flat], [steps for _, steps in flat]
 
 
@@ -147,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
             what = record["what"]
             outcome = f"{record['steps']} steps" if record["steps"] else "not reached"
             print(f"batch {what['batch']}, lr {what['lr']:g}, seed {what['seed']}: {outcome}", flush=True)
-    except ValueError as error:
+    except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

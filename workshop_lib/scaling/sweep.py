@@ -1,9 +1,11 @@
 """Run the same training on several numbers of ranks, one job at a time."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 
+from workshop_lib.errors import InputError
 from workshop_lib.scaling import records
-from workshop_lib.training import ladder
+from workshop_lib.training import equivalence
 
 
 def sweep(
@@ -23,32 +25,47 @@ def sweep(
     a slow minute of the machine touches all of them; with `restart` round the numbers of ranks too, which
     costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
     never overlap, since they would share the cores they are measured on.
-    A line a run is printed; `show` adds each run's own progress. `compare` first compares each of the
-    options with one process (training/ladder.py), and puts what was found into the records.
+    Each run prints a line with the time that the rest will take; `show` adds the run's own progress. `compare`
+    also compares each of the options with one process (training/equivalence.py), once on each number of ranks after
+    its first run there, and puts the result into the records.
     """
     if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; it must be at least 1.")
-    blocks = [(n, range(repeats)) for n in rank_counts]
+        raise InputError(f"repeats is {repeats}; it must be at least 1.")
+    rounds = [(n, repeat) for n in rank_counts for repeat in range(repeats)]
     if restart:
-        blocks = [(n, [repeat]) for repeat in range(repeats) for n in rank_counts]
-    found = {}
-    for n, of_block in blocks:
-        team, chosen = start(n), options(n) if callable(options) else options
-        if n not in found:
-            found[n] = [
-                {"ladder": team.run(ladder.compare, option, timeout=timeout_s, show=False)[0]} if compare else {}
-                for option in chosen
-            ]
-        for repeat in of_block:
-            for option, more in zip(chosen, found[n], strict=True):
-                record = more | team.train(option, timeout=timeout_s, show=show)
-                again = f", repeat {repeat + 1} of {repeats}" if repeats > 1 else ""
-                print(f"{result_line(record)}{again}", flush=True)
-                yield record
+        rounds.sort(key=lambda each: each[1])
+    plan = {n: options(n) if callable(options) else options for n in rank_counts}
+    pending = [option for n, _ in rounds for option in plan[n]]
+    total = len(pending)
+    comparisons: dict[tuple, dict] = {}
+    seconds: dict = {}  # that the last run with each of the options took
+    for n, _ in rounds:
+        began = time.monotonic()
+        team = start(n)
+        for option in plan[n]:
+            record = team.train(option, timeout=timeout_s, show=show)
+            if compare:
+                if (n, option) not in comparisons:
+                    comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
+                record = {"ladder": comparisons[n, option]} | record
+            pending.pop(0)
+            seconds[option], began = time.monotonic() - began, time.monotonic()
+            number = total - len(pending)
+            print(f"{result_line(record)}; run {number} of {total}{time_left(pending, seconds)}", flush=True)
+            yield record
 
 
-def result_line(record: dict) -> str:
-    """What a run came to, in one line."""
+def time_left(options: list, seconds: dict) -> str:
+    """What runs with these options will take, judged by what earlier ones took, as the end of a line."""
+    if not options:
+        return ""
+    mean = sum(seconds.values()) / len(seconds)
+    left_s = sum(seconds.get(option, mean) for option in options)
+    return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
+
+
+def result_line(record: Mapping) -> str:
+    """The result of a run, in one line."""
     what, epochs = record["what"], record["epochs"]
     ranks = f"{records.name_of(what)}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
     if what.get("emulate_workers") is not None:

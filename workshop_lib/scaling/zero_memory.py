@@ -3,16 +3,23 @@
 Formulas, no measurement: live tensors can be compared with them. All sizes are bytes.
 """
 
-import reprlib
 from dataclasses import dataclass
+
+from workshop_lib.errors import InputError
+from workshop_lib.scaling.cost_model import whole
 
 GIB = 2**30
 
 # What each stage divides among the ranks (Rajbhandari et al. 2020, arXiv:1910.02054, section 5). Offloading
 # moves the same states to the host (arXiv:2101.06840, section 3; stage 3: arXiv:2104.07857).
-SHARDED = {0: (), 1: ("optimizer",), 2: ("optimizer", "gradients"), 3: ("optimizer", "gradients", "parameters")}
+SHARDED: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("optimizer",),
+    2: ("optimizer", "gradients"),
+    3: ("optimizer", "gradients", "parameters"),
+}
 
-# Bytes a parameter. Training in bf16 updates an fp32 copy of the parameters, which counts as optimizer state
+# Bytes per parameter. Training in bf16 updates an fp32 copy of the parameters, which counts as optimizer state
 # (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1). Adam adds momentum and variance, SGD momentum.
 RECIPES = {
     "fp32, Adam": {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8},
@@ -24,13 +31,16 @@ RECIPES = {
 # Makers' "GB" of GPU memory are GiB: nvidia-smi shows 81,920 MiB for an A100 of 80 GB. The driver keeps some:
 # torch's total_memory is 0 to 2 % less (15.78, 31.75, 79.2, 139.8 and 63.98 GiB of 16, 32, 80, 141 and 64).
 GPUS = {
-    name: gib * GIB
-    for name, gib in [
-        ("V100, 16 GB", 16), ("V100, 32 GB", 32), ("RTX 4090, 24 GB", 24), ("A100, 40 GB", 40),
-        ("A100, 80 GB", 80), ("H100, 80 GB", 80), ("H200, 141 GB", 141), ("MI250X, one GCD of 64 GB", 64),
-        ("Max 1550, one tile of 64 GB", 64),
-    ]
-}  # fmt: skip
+    "V100, 16 GB": 16 * GIB,
+    "V100, 32 GB": 32 * GIB,
+    "RTX 4090, 24 GB": 24 * GIB,
+    "A100, 40 GB": 40 * GIB,
+    "A100, 80 GB": 80 * GIB,
+    "H100, 80 GB": 80 * GIB,
+    "H200, 141 GB": 141 * GIB,
+    "MI250X, one GCD of 64 GB": 64 * GIB,
+    "Max 1550, one tile of 64 GB": 64 * GIB,
+}
 
 
 def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2, optimizer_bytes=12) -> dict[str, int]:
@@ -39,12 +49,12 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
     (2 + 2 + K) Ψ bytes in the paper, K = 12 for Adam, of which a stage divides some by the number of ranks
     (arXiv:1910.02054, sections 3.1 and 5, figure 1). Shares are equal and rounded up to whole parameters;
     PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so its shares differ. Communication buckets
-    and the layer that stage 3 gathers come on top. Raises ValueError when stage is not 0 to 3, or when
-    parameters or ranks are no whole number from 1 to 10^15.
+    and the layer that stage 3 gathers come on top. Raises InputError when stage is not 0 to 3, or when
+    parameters or ranks are not whole numbers from 1 to 10^15.
     """
-    parameters, ranks = _count("parameters", parameters), _count("ranks", ranks)
+    parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
     if stage not in SHARDED:
-        raise ValueError(f"stage is {stage!r}: ZeRO has the stages 0 (nothing divided), 1, 2 and 3")
+        raise InputError(f"stage is {stage!r}: ZeRO has the stages 0 (nothing divided), 1, 2 and 3")
     sizes = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
     share = -(-parameters // ranks)
     return {kind: size * (share if kind in SHARDED[stage] else parameters) for kind, size in sizes.items()}
@@ -74,14 +84,14 @@ class Transformer:
 
 
 def layer_activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, flash_attention=True):
-    """Bytes that one layer keeps for backward, of a batch of so many sequences of so many tokens.
+    """Bytes that one layer keeps for backward, of a batch of `batch` sequences of `sequence` tokens.
 
     sbh (34 + 5 a s / h) in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1): 16 values and 2 bytes
     of dropout masks for each of s·b·h, and for each entry of the attention matrices 2 values and 1 byte of
     mask. FlashAttention never stores these, which leaves 34 sbh (as eq. 6). value_bytes: 2, or 4 for fp32.
-    Raises ValueError when sequence or batch is no whole number from 1 to 10^15.
+    Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
     """
-    sequence, batch = _count("sequence", sequence), _count("batch", batch)
+    sequence, batch = whole("sequence", sequence), whole("batch", batch)
     linear = sequence * batch * model.hidden * (16 * value_bytes + 2)
     matrices = model.heads * sequence**2 * batch * (2 * value_bytes + 1)
     return linear + (0 if flash_attention else matrices)
@@ -93,8 +103,8 @@ def activation_bytes(
     """Bytes of activations on a GPU; for the arguments and errors see `layer_activation_bytes`.
 
     Checkpointing keeps the input of each layer, 2 sbh in 16 bit (arXiv:2205.05198, section 5), and
-    the whole of the one layer that is being recomputed. Added is what is outside the layers: 5 sbh, and
-    4 sbV for the logits in fp32 (section 4.3), which is no longer little beside checkpoints.
+    the whole of the one layer that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV
+    for the logits in fp32 (section 4.3), which matter beside checkpoints.
     """
     attention = {"value_bytes": value_bytes, "flash_attention": flash_attention}
     one = layer_activation_bytes(model, sequence, batch, **attention)
@@ -135,13 +145,13 @@ class Plan:
 def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> Plan:
     """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
 
-    activations: bytes a GPU. reserve: share of the GPU kept for fragmentation, communication buffers, the
+    activations: bytes per GPU. reserve: share of the GPU kept for fragmentation, communication buffers, the
     layer that stage 3 gathers, and the framework; a rule of thumb, to be checked by a run (Rajbhandari et al.
-    saw a run out of memory with over 30 % free, section 3.2). Raises ValueError as `state_bytes`, and when
+    saw a run out of memory with over 30 % free, section 3.2). Raises InputError as `state_bytes`, and when
     reserve is not in [0, 1).
     """
     if not 0 <= reserve < 1:
-        raise ValueError(f"reserve is {reserve!r}: give a share of the GPU's memory from 0 to below 1")
+        raise InputError(f"reserve is {reserve!r}: give a share of the GPU's memory from 0 to below 1")
     usable = int(gpu_bytes * (1 - reserve))
     stages = []
     for stage in SHARDED:
@@ -150,14 +160,8 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
             states, host = offloaded(states, stage)
         on_gpu = {**states, "activations": activations}
         stages.append(StageMemory(stage, on_gpu, host, sum(on_gpu.values()) <= usable))
-    first = next((found.stage for found in stages if found.fits), None)
+    first = next((memory.stage for memory in stages if memory.fits), None)
     # The largest share of the parameters for which the room beside the activations is enough.
     share = (usable - activations) // sum(recipe.values())
     needed = -(-int(parameters) // share) if first is None and not offload and share > 0 else None
     return Plan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)
-
-
-def _count(name: str, value) -> int:
-    if not (1 <= value <= 10**15 and value % 1 == 0):
-        raise ValueError(f"{name} is {reprlib.repr(value)}: give a whole number from 1 to 10^15")
-    return int(value)

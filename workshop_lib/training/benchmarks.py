@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from copy import copy
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -21,8 +22,9 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.comm import benchmark
 from workshop_lib.data import mnist
+from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import device, rendezvous
+from workshop_lib.training import memory, rendezvous
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.mpi import Mpi
 
@@ -33,14 +35,14 @@ WARM_UP_STEPS = 3
 
 def communication(
     sizes_bytes: Iterable[int] = benchmark.SIZES_BYTES, repeats: int = benchmark.REPEATS, device_name: str = "auto"
-) -> list[dict]:
+) -> list[benchmark.MessageRow]:
     """Rows (benchmark.row) of a ping-pong between ranks 0 and 1, and of allreduces in every way there is:
     MPI's, gloo's or NCCL's, and those written by hand. `device_name`: as `device` in TrainOptions.
 
-    Raises ValueError on fewer than two ranks.
+    Raises InputError on fewer than two ranks.
     """
     world = worlds.detect()
-    comm, where = world.mpi_comm(), device.choose(device_name, world)
+    comm, where = world.mpi_comm(), worlds.choose_device(device_name, world)
     rendezvous.join_process_group(world, where)
     rows = benchmark.ping_pong(comm, sizes_bytes, repeats)
     return rows + benchmark.allreduces(comm, benchmark.ways(comm, where), sizes_bytes, repeats)
@@ -59,24 +61,37 @@ def parameters_of(width: int) -> int:
     return 795 * width + 10
 
 
+class StepRow(TypedDict):
+    """Training steps of `perceptron(width)` with `batch` samples per rank; a value per round in each list.
+
+    Both times are those of the slowest rank: `compute_s` of a step without its allreduce, which all ranks compute
+    at the same time, `step_s` of a whole step of synchronous SGD (backends/mpi.py).
+    """
+
+    width: int
+    batch: int
+    ranks: int
+    parameters: int
+    message_bytes: int  # of the gradients
+    compute_s: list[float]
+    step_s: list[float]
+
+
 def steps(
     settings: Iterable[tuple[int, int]], repeats: int = 5, device_name: str = "auto", alone: bool = False
-) -> list[dict]:
-    """Time training steps of `perceptron(width)` with `batch` samples a rank, for each (width, batch).
+) -> list[StepRow]:
+    """Time training steps for each (width, batch). Returns a row for each setting, on every rank.
 
-    Returns on every rank a row for each setting: width, batch, ranks, parameters, message_bytes (of the
-    gradients), and two lists with one value a round. `compute_s` is a step without its allreduce, computed by
-    all ranks at the same time, `step_s` a whole step of synchronous SGD (backends/mpi.py); both are those of
-    the slowest rank. Repeats go round the settings. With `alone`, rank 0 does it as one rank, while the
-    others have nothing to do, and return nothing. Raises ValueError for a width or batch below 1.
+    Repeats go round the settings. With `alone`, rank 0 does it as one rank, while the others have nothing to do
+    and return nothing. Raises InputError for a width or batch below 1.
     """
     world = worlds.detect()
     if alone and world.rank > 0:
         return []
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device.keep_freed_memory()
+    memory.keep_freed_memory()
     data = mnist.load("train")
-    backend = Mpi(world, device.choose(device_name, world))
+    backend = Mpi(world, worlds.choose_device(device_name, world))
     if alone:
         backend.world, backend.comm = worlds.World(0, 1, 0, "single"), MPI.COMM_SELF
     timers = [_Steps(copy(backend), data, width, batch) for width, batch in dict.fromkeys(settings)]
@@ -93,7 +108,7 @@ class _Steps:
 
     def __init__(self, backend: Mpi, data: mnist.Split, width: int, batch: int):
         if width < 1 or batch < 1:
-            raise ValueError(f"width {width} and batch {batch}: both must be at least 1.")
+            raise InputError(f"width {width} and batch {batch}: both must be at least 1.")
         self.backend, self.comm, where, world = backend, backend.comm, backend.device, backend.world
         torch.manual_seed(0)
         self.model = perceptron(width).to(where)
@@ -104,10 +119,15 @@ class _Steps:
         self.images = torch.tensor(data.images[chosen], device=where)
         self.labels = torch.tensor(data.labels[chosen], device=where).long()
         parameters = parameters_of(width)
-        self.row = {
-            "width": width, "batch": batch, "ranks": world.world_size, "parameters": parameters,
-            "message_bytes": 4 * parameters, "compute_s": [], "step_s": [],
-        }  # fmt: skip
+        self.row: StepRow = {
+            "width": width,
+            "batch": batch,
+            "ranks": world.world_size,
+            "parameters": parameters,
+            "message_bytes": 4 * parameters,
+            "compute_s": [],
+            "step_s": [],
+        }
 
     def step(self, average: bool) -> float:
         """One step, without its allreduce unless `average`; the seconds until this rank is done."""

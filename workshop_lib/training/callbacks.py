@@ -1,30 +1,62 @@
-"""Callbacks: plain objects that have any of the methods named here, on any rank.
+"""Callbacks: plain objects that have any of the methods named here, on any rank, and what they are given.
 
-on_start(info)   before the first step: world_size, rank, epochs, steps_per_epoch,
-                 global_batch, backend, oversubscribed (whether ranks share cores), and
-                 clock_origin_s (time.perf_counter() of this rank at the zero of the stamps)
+on_start(info)   before the first step: a RunInfo
 on_step(event)   after each step, so it must be cheap: a StepEvent
-on_epoch(row)    after each epoch: its row of the run record
-should_stop()    asked every few steps; when it is true on one rank, all ranks end after
-                 the same step
+on_epoch(row)    after each epoch: its row of the run record (record.EpochRow)
+should_stop()    asked every few steps; when it is true on one rank, all ranks end after the same step
 """
 
+import socket
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypedDict
+
+from workshop_lib.training.backends.base import Communicator
 
 METHODS = ("on_start", "on_step", "on_epoch", "should_stop")
+KEPT = 64  # steps of a trace
+
+
+def methods_of(callbacks: Iterable) -> dict[str, list[Callable]]:
+    """The methods that are present, by name."""
+    callbacks = list(callbacks)
+    return {name: [getattr(callback, name) for callback in callbacks if hasattr(callback, name)] for name in METHODS}
+
+
+class RunInfo(TypedDict):
+    """What on_start gets."""
+
+    world_size: int
+    rank: int
+    epochs: int
+    steps_per_epoch: int
+    global_batch: int
+    backend: str
+    oversubscribed: bool  # whether ranks share cores
+    clock_origin_s: float  # time.perf_counter() of this rank at the zero of its trace
+
+
+class StepValues(TypedDict):
+    """What a StepEvent always holds; epoch and step count from 1."""
+
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    lr: float
+    samples_per_s: float  # over all ranks, estimated
 
 
 class StepEvent(dict):
-    """What on_step gets. Always there: epoch and step (1-based), steps_per_epoch, lr,
-    samples_per_s (over all ranks, estimated). Worked out only when read with event[name],
-    since on a GPU that waits for the step to be done; to be read before the next step begins:
+    """What on_step gets: StepValues, and three more values that are worked out only when event[name] is read,
+    because on a GPU that waits until the step is done. Read them before the next step begins:
 
     loss     mean over this rank's samples of the step, None without any
     sums     [loss, correct answers, samples] of this rank, summed over the epoch so far
-    stamps   a Stamp (see stamps.py) of each of the last steps before this one, oldest first
+    trace    the StepTrace of each of the last steps before this one, oldest first
     """
 
-    def __init__(self, values: dict, later: dict[str, Callable]):
+    def __init__(self, values: StepValues, later: dict[str, Callable]):
         super().__init__(values)
         self.later = later
 
@@ -32,7 +64,38 @@ class StepEvent(dict):
         return self.later[name]()
 
 
-def methods_of(callbacks: Iterable) -> dict[str, list[Callable]]:
-    """The methods that are present, by name."""
-    callbacks = list(callbacks)
-    return {name: [getattr(callback, name) for callback in callbacks if hasattr(callback, name)] for name in METHODS}
+class StepTrace(NamedTuple):
+    """One step of the run on one rank, in seconds since a moment that all ranks share.
+
+    collectives: when this rank entered and left each blocking collective, which no rank leaves before the last
+    one has come. That is the averaging, and every few steps the question whether to stop. There are none where
+    communication overlaps with backward.
+    """
+
+    step: int
+    start_s: float
+    end_s: float
+    collectives: tuple[tuple[float, float], ...]
+
+
+class Tracer:
+    """Traces the last KEPT steps, on a clock that all ranks share. All ranks create it together.
+
+    The zero of the clock is the moment at which a collective ended. On one host all ranks read the same clock,
+    so one rank's reading is the zero for all; between hosts, the zeros differ as much as the moments at which
+    their ranks left that collective.
+    """
+
+    def __init__(self, ranks: Communicator):
+        self.last: deque[StepTrace] = deque(maxlen=KEPT)
+        ranks.allgather(None)
+        here = socket.gethostname()
+        readings = ranks.allgather((here, time.perf_counter()))
+        self.clock_origin_s = next(reading_s for host, reading_s in readings if host == here)
+
+    def add(self, step: int, start: float, collectives: list[tuple[float, float]]) -> float:
+        """Note a step that ends now. All times, also the one it returns, are of time.perf_counter()."""
+        now, zero = time.perf_counter(), self.clock_origin_s
+        spans = tuple((begin - zero, end - zero) for begin, end in collectives)
+        self.last.append(StepTrace(step, start - zero, now - zero, spans))
+        return now

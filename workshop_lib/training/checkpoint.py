@@ -3,9 +3,11 @@
 import io
 import os
 from pathlib import Path
+from typing import Any, TypedDict
 
 import torch
 
+from workshop_lib.errors import InputError
 from workshop_lib.paths import replacing
 
 # A run that continues must agree on these. On as many ranks it then goes on bit for bit, on more or fewer
@@ -30,11 +32,25 @@ MUST_MATCH = (
 )
 
 
-class CheckpointError(ValueError):
+class State(TypedDict):
+    """What a checkpoint holds. All tensors are whole, so that any number of ranks can go on from it."""
+
+    epoch: int  # counted from 1
+    step: int  # done in this epoch
+    epoch_seconds: float
+    total_seconds: float
+    must_match: dict[str, Any]
+    record: dict[str, Any]  # "epochs" and "seconds_to_99" of the run record
+    ranks: list[dict[str, Any]]  # what belongs to each rank (Learner.own_state)
+    model: dict[str, torch.Tensor]  # by the parameter's name
+    optimizer: Any  # by the parameter's name; a list for TensorFlow
+
+
+class CheckpointError(InputError):
     """A checkpoint that cannot be read or written, or does not fit; the text says what to do."""
 
 
-def write(path: str | Path, state: dict) -> None:
+def write(path: str | Path, state: State) -> None:
     """Write `state` so that a crash at any moment leaves the old file or the new, never a part.
 
     Raises CheckpointError naming the path and the cause.
@@ -50,7 +66,7 @@ def write(path: str | Path, state: dict) -> None:
         ) from error
 
 
-def read(path: str | Path, wanted: dict) -> dict:
+def read(path: str | Path, wanted: dict) -> State:
     """The state in `path`, after comparing its options with `wanted` (of MUST_MATCH).
 
     Raises CheckpointError naming the file and what is wrong with it.
@@ -63,14 +79,14 @@ def read(path: str | Path, wanted: dict) -> dict:
         ) from error
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        found = state["must_match"]
+        written_with = state["must_match"]
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(
             f"{path}: not a readable checkpoint of this workshop ({type(error).__name__}); "
             "delete it and start without --resume"
         ) from error
-    different = [name for name in MUST_MATCH if found.get(name) != wanted[name]]
+    different = [name for name in MUST_MATCH if written_with.get(name) != wanted[name]]
     if different:
-        listed = ", ".join(f"{name} {found.get(name)!r} (now {wanted[name]!r})" for name in different)
+        listed = ", ".join(f"{name} {written_with.get(name)!r} (now {wanted[name]!r})" for name in different)
         raise CheckpointError(f"{path}: written with {listed}; resume with the same, or start without --resume")
     return state

@@ -45,6 +45,6 @@ def cgroup_folders(controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         top = CGROUPS / controller if controllers else CGROUPS
-        # A container may be told the host's path: of that, only the top is there to be read.
+        # A container may see the host's path here, of which it can read only the top.
         own = top / path.strip("/")
         yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(top))

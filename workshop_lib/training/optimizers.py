@@ -6,6 +6,7 @@ others have moved. Biases (tensors of one dimension) take part as in plain SGD o
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -54,8 +55,8 @@ class Lars(_ByTensor):
 
 def norm(values: torch.Tensor) -> torch.Tensor:
     """Of the whole tensor, also where it is sharded (FSDP): then all ranks call it, and it blocks."""
-    found = values.norm()
-    return found.full_tensor() if hasattr(found, "full_tensor") else found
+    total = values.norm()
+    return total.full_tensor() if hasattr(total, "full_tensor") else total
 
 
 def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> torch.Tensor:
@@ -89,7 +90,7 @@ class Lamb(_ByTensor):
         mean = state["exp_avg"].lerp_(p.grad, 1 - beta1) / (1 - beta1 ** state["step"].item())
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
         update = mean / ((square / (1 - beta2 ** state["step"].item())).sqrt() + group["eps"])
-        rate = 1.0
+        rate: float | torch.Tensor = 1.0
         if p.dim() > 1:
             update.add_(p, alpha=group["weight_decay"])
             weights_norm, update_norm = norm(p), norm(update)
@@ -104,7 +105,7 @@ class RmspropToSgd(_ByTensor):
     v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
     RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
 
-    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ a step,
+    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ per step,
     as in RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001: with the 0.0003 of a
     reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as far at m =
     0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in a
@@ -149,10 +150,11 @@ def maker(options, warmup_steps: int):
         return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
     if options.optimizer == "adam":
         return partial(torch.optim.Adam, lr=options.lr, fused=True)
-    make = {
+    by_name: dict[str, Callable] = {
         "lars": partial(Lars, **momentum),
         "larc": partial(Lars, clip=True, **momentum),
         "lamb": Lamb,
         "rmsprop-sgd": partial(RmspropToSgd, switch_steps=warmup_steps, **momentum),
-    }[options.optimizer]
+    }
+    make = by_name[options.optimizer]
     return lambda parameters, **_: make(parameters, lr=options.lr)

@@ -1,150 +1,182 @@
-"""What a training run can be told, checked before anything starts."""
+"""The options of a training run, each declared once; the command line is made from these declarations.
+
+Imports neither PyTorch nor NumPy, so that a wrong option is refused before anything slow begins.
+"""
 
 import math
-from dataclasses import dataclass, fields
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
+from workshop_lib.errors import InputError
 from workshop_lib.training.backends import FRAMEWORKS, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
-PRECISIONS = ("fp32", "bf16")
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
-NETWORKS = ("workshop", "classic")
 OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd")
 BY_LAYER = ("lars", "larc", "lamb")  # they need each layer's norm
 WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
-DEVICES = ("auto", "cpu", "cuda")
+
+
+class Rule(NamedTuple):
+    """What an option means and which values it takes, besides those of its type."""
+
+    help: str
+    choices: tuple = ()
+    at_least: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def problem(self, value: Any, kind: type) -> str | None:
+        """What to use instead of `value` in an option of type `kind`; None when the value is fine."""
+        if self.choices:
+            return None if isinstance(value, kind) and value in self.choices else f"use {_listed(self.choices)}"
+        if kind is bool:
+            return None if isinstance(value, bool) else "use True or False"
+        if kind is str:  # a path too, in whatever form Python takes it
+            return None
+        numbers = (int, float) if kind is float else (int,)
+        is_number = isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
+        if is_number and self._in_range(value):
+            return None
+        return f"use {self._wanted('a whole number' if kind is int else 'a number')}"
+
+    def _in_range(self, value: float) -> bool:
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def _wanted(self, number: str) -> str:
+        bounds = {"of at least": self.at_least, "above": self.above, "below": self.below}
+        return f"{number} {' and '.join(f'{word} {bound}' for word, bound in bounds.items() if bound is not None)}"
+
+
+def option(default: Any, help: str, **limits: Any) -> Any:
+    """A field of TrainOptions with its Rule."""
+    return field(default=default, metadata={"rule": Rule(help, **limits)})
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options of one run, the same on every rank. Raises ValueError naming a wrong value.
+    """Options of one run, the same on every rank. Raises InputError naming a wrong value and what to use instead.
 
-    zero_stage is deepspeed's alone; precision is what the network computes in; batch_size is per rank,
-    warmup_epochs may be a fraction, of a learning rate that rises in a straight line or is constantly lr;
-    momentum is that of sgd (Nesterov's, or not), lars, larc and rmsprop-sgd, train_samples keeps only the
-    first so many training samples, max_steps ends the run after so many optimizer steps, emulate_workers does
-    the arithmetic of so many ranks on those there are, checkpoint is a file that rank 0 writes at each
-    epoch's end and at a stop; resume continues from it.
+    None means: not given. For momentum and zero_stage, which only some optimizers and backends have, the default
+    then takes its place.
     """
 
-    backend: str = "mpi"
-    zero_stage: int | None = None
-    network: str = "workshop"
-    precision: str = "fp32"
-    epochs: int = 2
-    batch_size: int = 64
-    lr: float = 0.1
-    lr_scaling: str = "none"
-    warmup: str = "linear"
-    warmup_epochs: float = 0.5
-    decay: str = "linear"
-    optimizer: str = "sgd"
-    momentum: float | None = None
-    nesterov: bool = True
-    device: str = "auto"
-    seed: int = 1
-    data_dir: str | None = None
-    checkpoint: str | None = None
-    resume: bool = False
-    max_steps: int | None = None
-    train_samples: int | None = None
-    emulate_workers: int | None = None
+    backend: str = option("mpi", "How gradients are averaged", choices=tuple(REGISTRY))
+    zero_stage: int | None = option(
+        None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", choices=ZERO_STAGES
+    )
+    network: str = option(
+        "workshop", "The model; classic has dropout, as in 2017's examples", choices=("workshop", "classic")
+    )
+    precision: str = option("fp32", "Number format of matrix products and convolutions", choices=("fp32", "bf16"))
+    epochs: int = option(2, "Passes over the training data", at_least=1)
+    batch_size: int = option(64, "Samples per rank in each step", at_least=1)
+    lr: float = option(0.1, "Peak learning rate, before scaling", above=0)
+    lr_scaling: str = option("none", "Learning-rate scaling with the number of workers", choices=SCALINGS)
+    warmup: str = option("linear", "Learning rate during warm-up: rising from 0, or constant at lr", choices=WARMUPS)
+    warmup_epochs: float = option(0.5, "Epochs until the learning rate is at its peak; may be a fraction", at_least=0)
+    decay: str = option("linear", "How the learning rate falls after warm-up", choices=DECAYS)
+    optimizer: str = option("sgd", "The update rule", choices=OPTIMIZERS)
+    momentum: float | None = option(
+        None,
+        f"For all optimizers but {' and '.join(WITHOUT_MOMENTUM)} ({DEFAULT_MOMENTUM} if not given)",
+        at_least=0,
+        below=1,
+    )
+    nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd")
+    device: str = option("auto", "Where to compute; cuda takes one GPU per rank", choices=("auto", "cpu", "cuda"))
+    seed: int = option(1, "One seed for weights, data order and ranks", at_least=0)
+    data_dir: str | None = option(None, "A folder in IDX format instead of MNIST")
+    checkpoint: str | None = option(None, "File that rank 0 writes after each epoch and when the run is stopped")
+    resume: bool = option(False, "Continue from the checkpoint")
+    max_steps: int | None = option(None, "End after this many optimizer steps", at_least=1)
+    train_samples: int | None = option(None, "Use only this many training samples, the first ones", at_least=1)
+    emulate_workers: int | None = option(
+        None, "Do the arithmetic of this many ranks on those that there are", at_least=1
+    )
 
-    def __post_init__(self):
-        choices = {
-            "backend": tuple(REGISTRY),
-            "network": NETWORKS,
-            "lr_scaling": SCALINGS,
-            "warmup": WARMUPS,
-            "decay": DECAYS,
-            "optimizer": OPTIMIZERS,
-            "device": DEVICES,
-            "precision": PRECISIONS,
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} {getattr(self, name)!r}: use {_listed(allowed)}")
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, kinds = getattr(self, each.name), kinds_of(each.type)
+            if value is None and types.NoneType in kinds:
+                continue
+            if remedy := each.metadata["rule"].problem(value, kinds[0]):
+                self._refuse(each.name, remedy)
         self._check_backend()
         self._check_optimizer()
-        for name in ("epochs", "batch_size"):
-            self._check_whole(name, at_least=1)
-        for name in ("max_steps", "train_samples", "emulate_workers"):
-            if getattr(self, name) is not None:
-                self._check_whole(name, at_least=1)
-        self._check_whole("seed", at_least=0)
-        self._check_number("lr", above_zero=True)
-        self._check_number("warmup_epochs", above_zero=False)
         if self.resume and self.checkpoint is None:
-            raise ValueError("resume needs a checkpoint: name the file to continue from")
+            raise InputError("resume needs a checkpoint: name the file to continue from")
+
+    def _refuse(self, name: str, why: str) -> typing.NoReturn:
+        raise InputError(f"{name} {getattr(self, name)!r}: {why}")
 
     def _check_backend(self) -> None:
         if self.backend == "deepspeed":
             if self.zero_stage is None:
                 object.__setattr__(self, "zero_stage", DEFAULT_ZERO_STAGE)
-            if self.zero_stage not in ZERO_STAGES:
-                raise ValueError(f"zero_stage {self.zero_stage!r}: use 0, 1, 2 or 3")
         elif self.zero_stage is not None:
-            raise ValueError(f"zero_stage {self.zero_stage!r}: only deepspeed has stages, not {self.backend}")
-        if self.precision != "fp32" and "torch" not in FRAMEWORKS[self.backend]:
-            raise ValueError(f"precision {self.precision!r}: {self.backend} computes in fp32 here; use fp32")
-        if self.network != "workshop" and "torch" not in FRAMEWORKS[self.backend]:
-            raise ValueError(f"network {self.network!r}: {self.backend} has one network; use workshop")
+            self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
+        if "tensorflow" in FRAMEWORKS[self.backend]:
+            if self.precision != "fp32":
+                self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
+            if self.network != "workshop":
+                self._refuse("network", f"{self.backend} has one network; use workshop")
+            if self.optimizer not in ("sgd", "adam"):
+                self._refuse("optimizer", f"{self.backend} has sgd and adam here; use one of these")
 
     def _check_optimizer(self) -> None:
-        if self.optimizer not in ("sgd", "adam") and "torch" not in FRAMEWORKS[self.backend]:
-            raise ValueError(f"optimizer {self.optimizer!r}: {self.backend} has sgd and adam here; use these")
         if self.optimizer in BY_LAYER and self.zero_stage:
-            raise ValueError(
-                f"optimizer {self.optimizer!r}: it needs the norm of each layer, and ZeRO's stages 1 to 3 "
-                "mix parts of layers; use --zero-stage 0, or --backend fsdp"
+            self._refuse(
+                "optimizer",
+                "it needs the norm of each layer, and ZeRO's stages 1 to 3 mix parts of layers; use "
+                "--zero-stage 0, or --backend fsdp",
             )
         if self.optimizer in WITHOUT_MOMENTUM:
             if self.momentum is not None:
-                raise ValueError(f"momentum {self.momentum!r}: {self.optimizer} has its own; leave it out")
+                self._refuse("momentum", f"{self.optimizer} has its own; leave it out")
         elif self.momentum is None:
             object.__setattr__(self, "momentum", DEFAULT_MOMENTUM)
-        else:
-            self._check_number("momentum", above_zero=False)
-            if self.momentum >= 1:
-                raise ValueError(f"momentum {self.momentum!r}: use a number below 1")
         if not self.nesterov and self.optimizer != "sgd":
-            raise ValueError(f"nesterov {self.nesterov!r}: {self.optimizer} has none; leave it out")
-
-    def _check_whole(self, name: str, at_least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-            raise ValueError(f"{name} {value!r}: use a whole number, {at_least} or more")
-
-    def _check_number(self, name: str, above_zero: bool) -> None:
-        value = getattr(self, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0 or (above_zero and value == 0):
-            wanted = "a number above 0" if above_zero else "0 or a number above 0"
-            raise ValueError(f"{name} {value!r}: use {wanted}")
+            self._refuse("nesterov", f"{self.optimizer} has none; leave it out")
 
     def workers(self, world_size: int) -> int:
-        """Ranks whose arithmetic is done: as many on each rank that there is, or one on as many ranks each.
-        Raises ValueError when they cannot be shared out evenly."""
+        """Ranks whose arithmetic is done: as many on each real rank, or each on as many real ranks.
+
+        Raises InputError when they cannot be shared out evenly.
+        """
         workers = self.emulate_workers or world_size
         if workers % world_size and world_size % workers:
-            raise ValueError(f"emulate_workers {workers}: use a multiple or a part of the {world_size} ranks")
+            self._refuse("emulate_workers", f"use a multiple or a part of the {world_size} ranks")
         return workers
 
     def global_batch(self, world_size: int) -> int:
-        """Samples in a step. Raises ValueError when the ranks cannot hold equal parts of it."""
+        """Samples in a step. Raises InputError when the ranks cannot hold equal parts of it."""
         samples = self.batch_size * self.workers(world_size)
         if samples % world_size:
-            raise ValueError(f"global batch {samples}: use a batch_size that {world_size} ranks can share")
+            raise InputError(f"global batch {samples}: use a batch_size that {world_size} ranks can share")
         return samples
 
     def warmup_steps(self, steps_per_epoch: int) -> int:
         return round(self.warmup_epochs * steps_per_epoch)
 
     def as_dict(self) -> dict:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+def kinds_of(annotation: Any) -> tuple[type, ...]:
+    """(int, NoneType) for `int | None`, (int,) for `int`."""
+    return typing.get_args(annotation) or (annotation,)
+
+
+def _listed(names: Iterable) -> str:
+    *first, last = map(str, names)
+    return f"{', '.join(first)} or {last}" if first else last

@@ -9,20 +9,119 @@ import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
-import torch
 
 from workshop_lib import paths
+from workshop_lib.errors import WorkshopError
 from workshop_lib.training import SCHEMA
+from workshop_lib.training.backends.base import Backend, Communicator
 from workshop_lib.training.cores import affinity, usable_cores
+from workshop_lib.training.options import TrainOptions
 
 TARGET_ACCURACY = 0.99
 PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "deepspeed", "numpy", "mpi4py")
 
 
-def describe_rank(device: torch.device) -> dict:
-    """What one rank contributes to the record: its host, cores and threads."""
+class RunError(WorkshopError, RuntimeError):
+    """The ranks of a run do not agree, or one of them could not go on; the text names them."""
+
+
+class EpochRow(TypedDict):
+    """One epoch, over all samples of all ranks. A loss is None when the run diverged."""
+
+    epoch: int
+    seconds: float
+    samples_per_s: float
+    train_loss: float | None
+    train_accuracy: float
+    test_loss: float | None
+    test_accuracy: float
+    lr: float
+    communication_s: float | None  # per rank, on average; None where it overlaps with computing
+
+
+class What(TypedDict):
+    """What ran: the fields of TrainOptions, and what follows from them on these ranks."""
+
+    backend: str
+    epochs: int
+    batch_size: int
+    lr: float
+    lr_scaling: str
+    warmup_epochs: float
+    decay: str
+    optimizer: str
+    device: str
+    seed: int
+    # Records written before these options existed do not have them.
+    zero_stage: NotRequired[int | None]
+    network: NotRequired[str]
+    precision: NotRequired[str]
+    warmup: NotRequired[str]
+    momentum: NotRequired[float | None]
+    nesterov: NotRequired[bool]
+    data_dir: NotRequired[str | None]
+    checkpoint: NotRequired[str | None]
+    resume: NotRequired[bool]
+    max_steps: NotRequired[int | None]
+    train_samples: NotRequired[int | None]
+    emulate_workers: NotRequired[int | None]
+    world_size: int
+    global_batch: int
+    threads_per_rank: int
+    binding: str
+    launcher: str
+    oversubscribed: bool
+
+
+class Where(TypedDict):
+    """The machine, and the versions of what ran."""
+
+    hosts: list[str]  # of each rank
+    cpu_model: str
+    cores: int  # that the ranks on rank 0's host can use together
+    device: str
+    gpu_model: str | None
+    python: str
+    versions: dict[str, str]
+    mpi_library: str | None
+    commit: str | None
+
+
+class RunRecord(TypedDict):
+    """One line of a record file."""
+
+    schema: int
+    kind: str
+    started: str
+    what: What
+    where: Where
+    epochs: list[EpochRow]
+    seconds_to_99: float | None  # of training and evaluation, until TARGET_ACCURACY
+    memory: dict[str, list[int | None]] | None  # bytes on each rank, None where they are not known
+    weights_sha256: list[str]  # of each rank
+    ranks_identical: bool | None
+    stopped: bool
+    ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
+
+
+class RankDescription(TypedDict):
+    """What one rank contributes to the record."""
+
+    host: str
+    affinity: list[int]
+    host_cores: int
+    cores: int
+    threads: int
+    gpu: str | None
+
+
+def describe_rank(device) -> RankDescription:
+    """This rank's host, cores and threads."""
+    import torch  # here, because this file's types are also for those who only read records
+
     return {
         "host": socket.gethostname(),
         "affinity": sorted(affinity()),
@@ -33,7 +132,7 @@ def describe_rank(device: torch.device) -> dict:
     }
 
 
-def start(options, backend) -> dict:
+def start(options: TrainOptions, backend: Backend) -> RunRecord:
     """The record of a run that now begins, without results; all ranks call it."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))
@@ -43,7 +142,9 @@ def start(options, backend) -> dict:
     return build(options, backend, ranks, started, commit)
 
 
-def build(options, backend, ranks: list[dict], started: str, commit: str | None) -> dict:
+def build(
+    options: TrainOptions, backend: Backend, ranks: list[RankDescription], started: str, commit: str | None
+) -> RunRecord:
     """The empty record, from each rank's describe_rank()."""
     world = backend.world
     what = options.as_dict() | {
@@ -55,7 +156,7 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
         "launcher": world.launcher,
         "oversubscribed": oversubscribed(ranks),
     }
-    where = {
+    where: Where = {
         "hosts": [rank["host"] for rank in ranks],
         "cpu_model": _cpu_model(),
         "cores": cores_of([rank for rank in ranks if rank["host"] == ranks[0]["host"]]),
@@ -70,7 +171,7 @@ def build(options, backend, ranks: list[dict], started: str, commit: str | None)
         "schema": SCHEMA,
         "kind": "train",
         "started": started,
-        "what": what,
+        "what": cast(What, what),
         "where": where,
         "epochs": [],
         "seconds_to_99": None,
@@ -91,17 +192,32 @@ def weights_sha256(weights: list[np.ndarray]) -> str:
 
 
 def check_identical(digests: list[str]) -> None:
-    """Raise RuntimeError naming the ranks whose weights differ from rank 0's."""
+    """Raise RunError naming the ranks whose weights differ from rank 0's."""
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if different:
-        raise RuntimeError(
+        raise RunError(
             f"the weights of rank {', '.join(map(str, different))} differ from those of rank 0 "
             "after training: the gradients were not averaged on every rank, or the ranks did "
             "not start from the same weights"
         )
 
 
-def binding(ranks: list[dict]) -> str:
+def over_ranks(what: str, sums: np.ndarray, total: int | None, ranks: Communicator) -> tuple[float, float, int]:
+    """Mean loss, accuracy and number of samples, from each rank's sums: float64 [3], the loss, the correct
+    answers and the samples. Sums are added, means never averaged. All ranks call it and get the same.
+
+    Raises RunError when the ranks together saw a different number of samples than `total`, if it is given.
+    """
+    loss, correct, samples = ranks.sum(sums).tolist()
+    if total is not None and samples != total:
+        raise RunError(
+            f"the ranks together saw {int(samples)} {what} samples instead of {total}: the shards "
+            "overlap or leave samples out"
+        )
+    return loss / samples, correct / samples, int(samples)
+
+
+def binding(ranks: list[RankDescription]) -> str:
     """ "none" when every rank may run on every core of its host, else the cores of each."""
     if all(len(rank["affinity"]) == rank["host_cores"] for rank in ranks):
         return "none"
@@ -109,7 +225,7 @@ def binding(ranks: list[dict]) -> str:
     return "cores " + " | ".join(distinct)
 
 
-def oversubscribed(ranks: list[dict]) -> bool:
+def oversubscribed(ranks: list[RankDescription]) -> bool:
     """Whether any host runs more threads than it has cores for these ranks."""
     for host in {rank["host"] for rank in ranks}:
         here = [rank for rank in ranks if rank["host"] == host]
@@ -118,9 +234,9 @@ def oversubscribed(ranks: list[dict]) -> bool:
     return False
 
 
-def cores_of(here: list[dict]) -> int:
+def cores_of(here: list[RankDescription]) -> int:
     """How many cores the ranks of one host can use together."""
-    cores = len(set().union(*(rank["affinity"] for rank in here)))
+    cores = len({core for rank in here for core in rank["affinity"]})
     # A cgroup's quota limits all ranks of the host together, a binding each rank alone.
     quota = max(rank["cores"] for rank in here)
     return min(cores, quota) if quota < len(here[0]["affinity"]) else cores

@@ -2,11 +2,11 @@
 
 import atexit
 import os
-import re
 import socket
 import time
 from datetime import timedelta
 
+import hostlist
 import torch
 import torch.distributed as dist
 
@@ -14,7 +14,7 @@ from workshop_lib.training.world import LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
-# Below the range from which Linux hands out ports to anybody who asks (from 32768).
+# Below the range from which Linux hands out ports of its own choice (from 32768).
 SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
 
 
@@ -22,7 +22,7 @@ def join_process_group(world: World, device: torch.device) -> None:
     """Join the process group of this process's life, or keep the one it has.
 
     All ranks call it. A collective whose peer is missing raises after WORKSHOP_GLOO_TIMEOUT_S
-    seconds (60 by default) instead of waiting for ever.
+    seconds (60 by default) instead of waiting forever.
     """
     kind = "nccl" if _own_gpu(world, device) else "gloo"
     if dist.is_initialized():
@@ -48,10 +48,10 @@ def _own_gpu(world: World, device: torch.device) -> bool:
 
 
 def _check_same_group(world: World, kind: str) -> None:
-    found = (dist.get_rank(), dist.get_world_size(), dist.get_backend())
-    if found != (world.rank, world.world_size, kind):
+    joined = (dist.get_rank(), dist.get_world_size(), dist.get_backend())
+    if joined != (world.rank, world.world_size, kind):
         raise LaunchError(
-            f"this process is rank {found[0]} of a {found[2]} group of {found[1]}, but is asked "
+            f"this process is rank {joined[0]} of a {joined[2]} group of {joined[1]}, but is asked "
             f"to be rank {world.rank} of a {kind} group of {world.world_size}: restart the ranks."
         )
 
@@ -83,10 +83,4 @@ def _slurm_address(world: World) -> tuple[str, int]:
     port = SLURM_FIRST_PORT + (31 * job + step) % SLURM_PORTS
     if world.local_size == world.world_size:
         return "127.0.0.1", port
-    return _first_host(env["SLURM_STEP_NODELIST"]), port
-
-
-def _first_host(nodelist: str) -> str:
-    """ "node[003-007,12],login1" -> "node003"."""
-    name, low = re.match(r"([^,\[]+)(?:\[(\d+))?", nodelist).groups()
-    return name + (low or "")
+    return hostlist.expand_hostlist(env["SLURM_STEP_NODELIST"])[0], port

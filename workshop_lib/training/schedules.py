@@ -10,6 +10,8 @@ condition for convergence of Robbins and Monro (1951).
 
 import math
 
+from workshop_lib.errors import InputError
+
 SCALINGS = ("none", "sqrt", "linear")
 WARMUPS = ("linear", "constant")
 END = 0.01  # of the peak: where "exponential" and "inverse" would be one step after the last
@@ -35,7 +37,7 @@ STARTING_LR = {"adam": 0.001, "rmsprop": 0.001, "sgd": 0.01, "adagrad": 0.01, "a
 def scale_lr(lr: float, scaling: str, workers: int) -> float:
     """The peak learning rate when the global batch is `workers` times that of one rank."""
     if scaling not in SCALINGS:
-        raise ValueError(f"lr_scaling {scaling!r}: use {', '.join(SCALINGS)}")
+        raise InputError(f"lr_scaling {scaling!r}: use {', '.join(SCALINGS)}")
     return lr * {"none": 1.0, "sqrt": math.sqrt(workers), "linear": workers}[scaling]
 
 
@@ -54,7 +56,7 @@ def lr_at(
     towards its end, where it would be one step after the last.
     """
     if decay not in SHAPES:
-        raise ValueError(f"decay {decay!r}: use {', '.join(DECAYS)}")
+        raise InputError(f"decay {decay!r}: use {', '.join(DECAYS)}")
     if step < warmup_steps:
         return peak_lr * (step + 1) / warmup_steps if warmup_lr is None else warmup_lr
     return peak_lr * SHAPES[decay]((step - warmup_steps) / max(1, total_steps - warmup_steps))

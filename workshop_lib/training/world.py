@@ -1,4 +1,4 @@
-"""Which rank this process is, whoever started it."""
+"""Which rank this process is, whoever started it, and which device it computes on."""
 
 import os
 import re
@@ -6,11 +6,13 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from workshop_lib.errors import InputError, WorkshopError
+
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
-class LaunchError(RuntimeError):
+class LaunchError(WorkshopError, RuntimeError):
     """The way this process was started does not fit what it is asked to do."""
 
 
@@ -36,7 +38,7 @@ def detect(env: Mapping[str, str] | None = None) -> World:
     """The World of this process, from the variables that each launcher sets.
 
     Raises LaunchError when the launcher started several processes that MPI sees as several
-    worlds of one, which would otherwise train on as strangers without a word.
+    worlds of one, which would silently train independently.
     """
     env = os.environ if env is None else env
     if env.get("WORKSHOP_LAUNCHER") == "engines":
@@ -69,20 +71,50 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
-    # "4(x2),3": tasks on each node, of which SLURM_NODEID is ours.
-    counts: list[int] = []
-    for part in env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)).split(","):
-        tasks, _, repeat = part.rstrip(")").partition("(x")
-        counts += [int(tasks)] * int(repeat or 1)
+    counts = slurm_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
+
+
+def slurm_counts(text: str) -> list[int]:
+    """The tasks on each node, in Slurm's notation: "4(x2),3" -> [4, 4, 3]."""
+    counts: list[int] = []
+    for part in text.split(","):
+        tasks, _, repeat = part.rstrip(")").partition("(x")
+        counts += [int(tasks)] * int(repeat or 1)
+    return counts
 
 
 def loopback() -> str:
     """The network interface that reaches this host alone; for gloo, as GLOO_SOCKET_IFNAME."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if re.fullmatch(r"lo\d*", name)), "lo")
+
+
+def choose_device(name: str, world: World):
+    """The torch.device of this rank, for "cpu", "cuda" or "auto".
+
+    "auto" takes the GPU numbered local_rank when each rank on this host can have its own, and
+    else the CPU. "cuda" shares the GPUs when there are more ranks. Raises InputError for "cuda"
+    where there is none.
+    """
+    import torch  # here, because whoever starts ranks also asks this file, and quickly
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cuda" and gpus == 0:
+        raise InputError(
+            "device 'cuda': this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
+            "built for your GPU (README)"
+        )
+    if name == "cpu" or gpus == 0 or (name == "auto" and gpus < world.local_size):
+        return torch.device("cpu")
+    device = torch.device("cuda", world.local_rank % gpus)
+    torch.cuda.set_device(device)
+    # Runs are compared to the last bits: no algorithm that varies, no 10-bit mantissa.
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False
+    return device
 
 
 def _mpi():

@@ -30,8 +30,7 @@ from workshop_lib.notebook.figures import (
     ticks_at,
 )
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
-from workshop_lib.scaling.curves import SAME_MACHINE, SAME_RESULT, require_same, to_frame
-from workshop_lib.scaling.large_batch import PUBLISHED, accuracies
+from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, require_same, to_frame
 from workshop_lib.scaling.records import RecordError, name_of
 
 PANELS_IN_A_ROW = 5

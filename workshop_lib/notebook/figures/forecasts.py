@@ -27,8 +27,7 @@ from workshop_lib.notebook.figures import (
     in_columns,
     patches,
 )
-from workshop_lib.scaling.forecast import Point, outgrows_learning, takes_over
-from workshop_lib.scaling.forecast_report import UNITS_S, answer
+from workshop_lib.scaling.forecast import UNITS_S, Point, answer, outgrows_learning, takes_over
 from workshop_lib.scaling.zero_memory import GIB, Plan, StageMemory
 
 MEMORY_LOOKS = {

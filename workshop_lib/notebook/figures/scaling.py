@@ -6,7 +6,7 @@ tell the number of ranks.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -170,7 +170,11 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
         for axes in (left, efficiency):
             axes.axhline(row, color=GRID, linewidth=1, zorder=0)
         for count, point in curve.groupby("world_size"):
-            look = {"style": styles[count], "hollow": bool(point["oversubscribed"].any()), "across": True}
+            look: dict[str, Any] = {
+                "style": styles[count],
+                "hollow": bool(point["oversubscribed"].any()),
+                "across": True,
+            }
             middle, bars = _with_bars(point, measure.column, 1)
             draw_points(left, middle, [row + beside[count]], bars, **look)
             if not point["first_epoch_only"].any():

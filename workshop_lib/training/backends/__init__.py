@@ -1,28 +1,32 @@
-"""One short file a framework: exactly what changes in a training script to use it.
+"""One short file per backend: exactly what changes in a training script to use it.
 
-A backend is looked up by name, and its framework imported only when it is created.
+A backend is looked up by name, and its framework is imported only when it is created.
 """
 
 import importlib
 from importlib.util import find_spec
 
+from workshop_lib.errors import InputError
+
+# Of each backend, the file here and the class in it.
 REGISTRY = {
-    "mpi": "workshop_lib.training.backends.mpi:Mpi",
-    "ddp": "workshop_lib.training.backends.ddp:Ddp",
-    "fsdp": "workshop_lib.training.backends.fsdp:Fsdp",
-    "deepspeed": "workshop_lib.training.backends.deepspeed:Deepspeed",
-    "horovod": "workshop_lib.training.backends.horovod:Horovod",
-    "horovod-tf": "workshop_lib.training.backends.horovod_tf:HorovodTf",
-    "horovod-keras": "workshop_lib.training.backends.horovod_keras:HorovodKeras",
+    "mpi": ("mpi", "Mpi"),
+    "ddp": ("ddp", "Ddp"),
+    "fsdp": ("fsdp", "Fsdp"),
+    "deepspeed": ("deepspeed", "Deepspeed"),
+    "horovod": ("horovod", "Horovod"),
+    "horovod-tf": ("horovod_tf", "HorovodTf"),
+    "horovod-keras": ("horovod_keras", "HorovodKeras"),
 }
+# What has to be installed. PyTorch always: the trainer and the checkpoints are written with it.
 FRAMEWORKS = {
     "mpi": ("torch", "mpi4py"),
     "ddp": ("torch",),
     "fsdp": ("torch",),
     "deepspeed": ("torch", "deepspeed"),
     "horovod": ("torch", "mpi4py", "horovod"),
-    "horovod-tf": ("tensorflow", "mpi4py", "horovod"),
-    "horovod-keras": ("tensorflow", "keras", "mpi4py", "horovod"),
+    "horovod-tf": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
+    "horovod-keras": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
 }
 
 
@@ -37,16 +41,16 @@ def missing(name: str) -> list[str]:
 
 
 def require(name: str) -> None:
-    """Raise ValueError when there is no backend `name`, or when its framework is missing."""
+    """Raise InputError when there is no backend `name`, or when its framework is missing."""
     if name not in REGISTRY:
-        raise ValueError(f"backend {name!r}: use {', '.join(REGISTRY)}")
+        raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
     if lacking := missing(name):
         setting = " HOROVOD=" if {"horovod", "tensorflow", "keras"} & set(lacking) else ""
-        raise ValueError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
+        raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
 
 
 def create(name: str, world, device):
-    """The backend `name` for this rank. Raises ValueError when its framework is missing."""
+    """The backend `name` for this rank. Raises InputError when its framework is missing."""
     require(name)
-    module, _, class_name = REGISTRY[name].partition(":")
-    return getattr(importlib.import_module(module), class_name)(world, device)
+    file, class_name = REGISTRY[name]
+    return getattr(importlib.import_module(f"{__name__}.{file}"), class_name)(world, device)

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workshop_lib.training.backends.base import Backend, MakeOptimizer
+from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 from workshop_lib.training.rendezvous import join_process_group
 
 
-class Ddp(Backend):
+class Ddp(TorchBackend):
     """gloo on CPUs, NCCL when every rank has a GPU of its own."""
 
     name = "ddp"

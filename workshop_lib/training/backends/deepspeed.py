@@ -12,6 +12,8 @@ keeps a share of the optimizer's state, from 2 also of the gradients, from 3 als
 import logging
 import os
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -35,8 +37,8 @@ from torch import nn
 from torch.nn import functional
 
 from workshop_lib.models import torch_cnn
-from workshop_lib.training.backends.base import MakeOptimizer
 from workshop_lib.training.backends.ddp import Ddp
+from workshop_lib.training.backends.pytorch import MakeOptimizer
 from workshop_lib.training.rendezvous import join_process_group
 
 logger.setLevel(logging.ERROR)  # it would comment on every engine that it makes
@@ -51,7 +53,7 @@ def start(world, device: torch.device) -> None:
     # It takes the rank's GPU from the first, and stops where Open MPI, which may count otherwise, disagrees.
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         os.environ[name] = str(world.local_rank)
-    # Else DeepSpeed compiles test programs, to find out which operations of its own it could compile.
+    # Otherwise DeepSpeed compiles test programs to find out which operations of its own it could compile.
     deepspeed.ops.__compatible_ops__ = {}
     # DeepSpeed calls names that PyTorch has begun to replace.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
@@ -77,7 +79,7 @@ class Deepspeed(Ddp):
     """The optimizer steps on its share of fp32 weights, also where the model has weights in bf16."""
 
     name = "deepspeed"
-    engine = None
+    engine: Any = None
 
     def __init__(self, world, device):
         super().__init__(world, device)
@@ -111,9 +113,9 @@ class Deepspeed(Ddp):
     def state(self, model: nn.Module, optimizer) -> dict:
         if not self.sharded:
             return super().state(model, self.engine.optimizer)
-        remembered = next(iter(self.engine.basic_optimizer.state.values()), {})
+        remembered: dict = next(iter(self.engine.basic_optimizer.state.values()), {})
         shared = {key: value for key, value in remembered.items() if not _sharded(value)}
-        state = {"model": {}, "optimizer": {}}
+        state: dict = {"model": {}, "optimizer": {}}
         for name, parameter in model.named_parameters():
             state["model"][name] = safe_get_full_fp32_param(parameter)
             state["optimizer"][name] = shared | {
@@ -123,7 +125,7 @@ class Deepspeed(Ddp):
             }
         return state
 
-    def load_state(self, model: nn.Module, optimizer, state: dict) -> None:
+    def load_state(self, model: nn.Module, optimizer, state: Mapping) -> None:
         if not self.sharded:
             super().load_state(model, self.engine.optimizer, state)
             return
@@ -141,7 +143,7 @@ class Deepspeed(Ddp):
                 for remembered in self.engine.basic_optimizer.state.values():
                     remembered[key] = value.clone()
 
-    def set_share(self, parameter: nn.Parameter, value: torch.Tensor, key: str | None = None) -> None:
+    def set_share(self, parameter, value: torch.Tensor, key: str | None = None) -> None:
         """Set what the optimizer holds of a parameter, or remembers of it under `key`, from the whole."""
         of_stage_3 = hasattr(parameter, "ds_tensor")
         if of_stage_3:

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from workshop_lib.training.backends.base import MakeOptimizer
 from workshop_lib.training.backends.ddp import Ddp
+from workshop_lib.training.backends.pytorch import MakeOptimizer
 
 IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
 
@@ -31,36 +31,17 @@ class Fsdp(Ddp):
             for parameter in model.parameters():
                 dist.broadcast(parameter, src=0)
         mesh = init_device_mesh(self.device.type, (self.world.world_size,))
-        how = {"mesh": mesh, "mp_policy": IN_BF16 if options.precision == "bf16" else MixedPrecisionPolicy()}
+        policy = IN_BF16 if options.precision == "bf16" else MixedPrecisionPolicy()
         for layer in model.children():
             if list(layer.parameters()):
-                fully_shard(layer, **how)
-        fully_shard(model, **how)
+                fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
         return model, make_optimizer(model.parameters(), fused=False)  # PyTorch's fused SGD takes no shares
 
-    def weights(self, model: nn.Module) -> list[torch.Tensor]:
-        return [parameter.detach().full_tensor() for parameter in model.parameters()]
+    def whole(self, value):
+        return value.full_tensor() if isinstance(value, DTensor) else value
 
-    def state(self, model, optimizer) -> dict:
-        state = super().state(model, optimizer)
-        return {
-            "model": {name: _whole(value) for name, value in state["model"].items()},
-            "optimizer": {
-                name: {key: _whole(value) for key, value in remembered.items()}
-                for name, remembered in state["optimizer"].items()
-            },
-        }
-
-    def load_state(self, model, optimizer, state: dict) -> None:
-        named = dict(model.named_parameters())
-        placed = {name: self.placed_like(named[name], value) for name, value in state["model"].items()}
-        super().load_state(model, optimizer, state | {"model": placed})
-
-    def placed_like(self, parameter: DTensor, value: torch.Tensor) -> torch.Tensor:
-        if value.shape == parameter.shape:
-            return distribute_tensor(value.to(self.device), parameter.device_mesh, parameter.placements)
-        return value.clone()
-
-
-def _whole(value):
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    def share(self, parameter, value: torch.Tensor) -> torch.Tensor:
+        if value.shape != parameter.shape:
+            return value.clone()
+        return distribute_tensor(value.to(self.device), parameter.device_mesh, parameter.placements)

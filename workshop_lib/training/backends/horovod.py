@@ -1,12 +1,12 @@
 """Horovod for PyTorch. What turns a one-process script into this:
 
     hvd.init()                                                   one process of many
-    torch.cuda.set_device(hvd.local_rank())                      a GPU of its own (training/device.py)
+    torch.cuda.set_device(hvd.local_rank())                      a GPU of its own (training/world.py)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)    everybody starts alike
     optimizer = hvd.DistributedOptimizer(optimizer, …)           gradients are averaged during backward
 
 and, as with every backend, shards by the global rank, a learning rate chosen for the global batch,
-checkpoints written by rank 0 and metrics summed over the ranks (loop.py).
+checkpoints written by rank 0 and metrics summed over the ranks (trainer.py).
 """
 
 import horovod.torch as hvd
@@ -14,20 +14,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.training.backends import horovod_process
-from workshop_lib.training.backends.base import Backend, MakeOptimizer
+from workshop_lib.training.backends.horovod_process import HorovodRanks
+from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 
 
-class Horovod(Backend):
+class Horovod(HorovodRanks, TorchBackend):
     """All reductions go through Horovod's background thread, tensor by tensor, fused as they come."""
 
     name = "horovod"
+    hvd = hvd
     communication_s = None  # happens in the background thread, overlapped with backward
     one_forward = True
-
-    def __init__(self, world, device):
-        super().__init__(world, device)
-        horovod_process.start(hvd, world)
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -38,9 +35,3 @@ class Horovod(Backend):
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return hvd.allreduce(torch.tensor(values), op=hvd.Sum, name="sum").numpy()
-
-    def allgather(self, value) -> list:
-        return hvd.allgather_object(value, name="value")  # else named by its type, which may differ
-
-    def close(self) -> None:
-        hvd.shutdown()

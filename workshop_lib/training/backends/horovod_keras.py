@@ -1,29 +1,70 @@
-"""Horovod for Keras 3, with model.fit. What is added to a one-process script:
+"""Horovod for Keras 3. What is added to a one-process script:
 
     hvd.init()
     optimizer = keras3.DistributedOptimizer(optimizer)       gradients are averaged before they are applied
     model.fit(…, callbacks=[keras3.BroadcastVariables()])    everybody starts alike
 
-`keras3` is the adapter beside this file: horovod.keras, made for Keras 2, would not average anything.
+`keras3` is the adapter beside this file: horovod.keras, made for Keras 2, would not average anything. The
+trainer here owns its loop: it calls train_on_batch in place of fit, and broadcasts without a callback.
 """
 
 import keras
+import numpy as np
 
+from workshop_lib.data.mnist import Split
 from workshop_lib.training.backends import keras3
-from workshop_lib.training.backends.horovod_tf import HorovodTf
+from workshop_lib.training.backends.base import Learner
+from workshop_lib.training.backends.horovod_tf import (
+    HorovodTf,
+    TensorflowLearner,
+    cross_entropy,
+    metric_sums,
+    some_rows,
+)
+from workshop_lib.training.options import TrainOptions
 
 
 class HorovodKeras(HorovodTf):
     name = "horovod-keras"
 
-    def learner(self, options, train_split, test_split):
-        from workshop_lib.training.learners.keras import KerasLearner
+    def learner(self, options: TrainOptions, train: Split, test: Split) -> Learner:
+        return KerasLearner(options, self, train, test)
 
-        return KerasLearner(options, self, train_split, test_split)
 
-    def wrap_optimizer(self, optimizer: keras.optimizers.Optimizer, model=None) -> keras.optimizers.Optimizer:
-        return keras3.DistributedOptimizer(optimizer)
+class KerasLearner(TensorflowLearner):
+    """The Learner (base.py) whose step is Keras's own."""
 
-    def callbacks(self) -> list[keras.callbacks.Callback]:
-        """For the first call of model.fit."""
-        return [keras3.BroadcastVariables()]
+    def prepare(self) -> None:
+        self.optimizer = keras3.DistributedOptimizer(self.optimizer)
+        self.optimizer.build(self.model.trainable_variables)
+        self.metric = SumsOfBatch()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        # XLA does not know Horovod's operations.
+        self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
+        keras3.broadcast_model(self.model)
+
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> float:
+        rows, counts = some_rows(indices)
+        weight = np.float32(counts * self.backend.world.world_size / n_global)
+        self.model.optimizer.learning_rate = lr
+        images, labels = self.train_split.images[rows], self.train_split.labels[rows]
+        logs = self.model.train_on_batch(images, labels, np.full(len(rows), weight), return_dict=True)
+        self._sums.assign_add(self.metric.sums.value)
+        return logs["loss_sum"]
+
+
+class SumsOfBatch(keras.metrics.Metric):
+    """Summed loss, correct answers and samples of one batch, without samples of weight 0; its result is the
+    summed loss."""
+
+    def __init__(self):
+        super().__init__(name="loss_sum")
+        self.sums = self.add_variable((3,), "zeros", dtype="float64", name="sums")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels = keras.ops.reshape(y_true, (-1,))
+        counts = keras.ops.cast(keras.ops.any(sample_weight > 0), "float64")
+        self.sums.assign(counts * metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
+
+    def result(self):
+        return self.sums[0]

@@ -9,6 +9,7 @@
 """
 
 import os
+from collections.abc import Mapping
 
 # Read by TensorFlow when it begins: errors alone, and as many threads as PyTorch would take.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -16,29 +17,33 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ.get("OMP_NUM_THREADS"
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import horovod.tensorflow as hvd
+import keras
 import numpy as np
 import tensorflow as tf
+import torch
 
-from workshop_lib.training.backends import horovod_process
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.data.mnist import Split
+from workshop_lib.models import keras_cnn, torch_cnn
+from workshop_lib.training.backends.base import Backend, Learner
+from workshop_lib.training.backends.horovod_process import HorovodRanks
+from workshop_lib.training.options import TrainOptions
+
+TEST_BATCH = 500
 
 
-class HorovodTf(Backend):
+class HorovodTf(HorovodRanks, Backend):
     name = "horovod-tf"
     framework = "TensorFlow"
-    communication_s = None
+    hvd = hvd
 
     def __init__(self, world, device):
         super().__init__(world, device)
-        horovod_process.start(hvd, world)
         if gpus := tf.config.list_physical_devices("GPU"):
             own = gpus[world.local_rank % len(gpus)]
             tf.config.set_visible_devices([own] if device.type == "cuda" else [], "GPU")
 
-    def learner(self, options, train_split, test_split):
-        from workshop_lib.training.learners.tensorflow import TensorflowLearner
-
-        return TensorflowLearner(options, self, train_split, test_split)
+    def learner(self, options: TrainOptions, train: Split, test: Split) -> Learner:
+        return TensorflowLearner(options, self, train, test)
 
     def broadcast(self, variables: list) -> None:
         """Give every rank the values of rank 0."""
@@ -50,8 +55,121 @@ class HorovodTf(Backend):
     def sum(self, values: np.ndarray) -> np.ndarray:
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name="sum").numpy()
 
-    def allgather(self, value) -> list:
-        return hvd.allgather_object(value, name="value")  # else named by its type, which may differ
 
-    def close(self) -> None:
-        hvd.shutdown()
+class TensorflowLearner:
+    """The Learner (base.py) with a loop and a tape of our own. Creating it broadcasts the weights: all ranks do it
+    together."""
+
+    live_bytes: dict[str, int] | None = None  # TensorFlow does not tell what it holds of gradients
+
+    def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
+        self.backend = backend
+        self.train_split, self.test_split = train, test
+        self.model = keras_cnn.build(options.seed)
+        if options.optimizer == "adam":
+            self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
+        else:
+            self.optimizer = keras.optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov)
+        self._sums = tf.Variable(tf.zeros(3, tf.float64))
+        self.prepare()
+        keras.utils.set_random_seed(options.seed + backend.world.rank)
+
+    def prepare(self) -> None:
+        """Everybody starts alike."""
+        self.optimizer.build(self.model.trainable_variables)
+        self.backend.broadcast([*self.model.variables, *self.optimizer.variables])
+
+    def reset_sums(self) -> None:
+        self._sums.assign(tf.zeros(3, tf.float64))
+
+    def sums(self) -> np.ndarray:
+        return self._sums.numpy()
+
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> tf.Tensor:
+        rows, counts = some_rows(indices)
+        scale = counts * self.backend.world.world_size / n_global
+        return self._step(self.train_split.images[rows], self.train_split.labels[rows], scale, lr)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 28, 28], tf.uint8),
+            tf.TensorSpec([None], tf.uint8),
+            tf.TensorSpec([], tf.float32),
+            tf.TensorSpec([], tf.float32),
+        ]
+    )
+    def _step(self, images, labels, scale, lr):
+        """One optimizer step; as in TorchLearner, world_size cancels in the mean over ranks.
+
+        Samples with a scale of 0 do not count.
+        """
+        self.optimizer.learning_rate.assign(lr)
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            loss_sum = cross_entropy(logits, labels)
+            scaled = loss_sum * scale
+        tape = self.backend.wrap_tape(tape)
+        gradients = tape.gradient(scaled, [variable.value for variable in variables])
+        self.optimizer.apply(gradients, variables)
+        counts = tf.cast(scale > 0, tf.float64)
+        self._sums.assign_add(counts * metric_sums(loss_sum, logits, labels))
+        return loss_sum
+
+    def evaluate(self) -> np.ndarray:
+        images, labels = self.test_split.images, self.test_split.labels
+        sums = np.zeros(3)
+        for first in range(0, len(labels), TEST_BATCH):
+            rows = slice(first, first + TEST_BATCH)
+            sums += self._evaluate(images[rows], labels[rows]).numpy()
+        return sums
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 28, 28], tf.uint8), tf.TensorSpec([None], tf.uint8)])
+    def _evaluate(self, images, labels):
+        logits = self.model(images, training=False)
+        return metric_sums(cross_entropy(logits, labels), logits, labels)
+
+    def weights(self) -> list[np.ndarray]:
+        return keras_cnn.to_torch([np.asarray(v) for v in self.model.trainable_variables])
+
+    def state(self) -> dict:
+        """By PyTorch's names, so that the file of a checkpoint is the same for every backend."""
+        names = torch_cnn.build(seed=0).state_dict()
+        model = {name: as_torch(weight) for name, weight in zip(names, self.weights(), strict=True)}
+        return {"model": model, "optimizer": [as_torch(variable) for variable in self.optimizer.variables]}
+
+    def load_state(self, state: Mapping) -> None:
+        self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()]))
+        for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
+            variable.assign(value.numpy().reshape(variable.shape))  # earlier files have [1] for a number
+
+    def own_state(self) -> dict:
+        return {"sums": torch.tensor(self.sums())}
+
+    def load_own_state(self, own: dict) -> None:
+        self._sums.assign(own["sums"].numpy())
+
+
+def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:
+    """The rows that a step computes, and whether they count, 1.0 or 0.0.
+
+    A rank without a sample in a step still takes part in it. It computes a row that does not count, because
+    oneDNN's convolutions, with which TensorFlow computes on some processors, fail on an empty batch.
+    """
+    return (indices, 1.0) if len(indices) else (np.zeros(1, dtype=np.int64), 0.0)
+
+
+def as_torch(values) -> torch.Tensor:
+    return torch.tensor(np.array(values, order="C"))
+
+
+def cross_entropy(logits, labels):
+    """Summed over the samples."""
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(labels, tf.int32), logits))
+
+
+def metric_sums(loss, logits, labels):
+    """Summed loss, correct answers and samples: float64 [3]."""
+    correct = tf.argmax(logits, axis=1, output_type=tf.int32) == tf.cast(labels, tf.int32)
+    counted = [loss, tf.math.count_nonzero(correct), tf.shape(labels)[0]]
+    return tf.stack([tf.cast(value, tf.float64) for value in counted])

@@ -1,25 +1,31 @@
 """What horovod.keras gave to Keras 2, for Keras 3.
 
 Keras 3 calls `optimizer.apply`, which horovod 0.28's DistributedOptimizer does not replace: with it, every
-rank trains alone, and nothing says so. Its callbacks look for attributes that Keras 3 no longer has.
+rank trains alone, and nothing warns you. Its callbacks look for attributes that Keras 3 no longer has.
 """
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
+from workshop_lib.errors import WorkshopError
+
+
+class WrappedTwiceError(WorkshopError, TypeError):
+    """An optimizer that averages over the ranks already would average twice."""
+
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, compression=None):
     """An optimizer like this one, with its state, that uses the mean of all ranks' gradients.
 
     A model that is saved with it holds the plain optimizer: wrap it again after loading (load_model does).
-    All ranks apply their gradients together. Raises TypeError when it is wrapped already.
+    All ranks apply their gradients together. Raises WrappedTwiceError when it is wrapped already.
     """
     plain = type(optimizer)
     if hasattr(plain, "averages_over_ranks"):
-        raise TypeError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
+        raise WrappedTwiceError(f"this {plain.__name__} averages over the ranks already: wrap an optimizer once")
 
-    class Distributed(plain):
+    class Distributed(plain):  # type: ignore[valid-type, misc]
         averages_over_ranks = True
 
         def apply(self, grads, trainable_variables=None):
@@ -39,8 +45,8 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
 def average(gradients: list, op, compression) -> list:
     """Reduced over the ranks, all in one group; None, for a variable without a gradient, stays.
 
-    Under a name of its own: Horovod would take the names of the layers, which Keras numbers, and wait for
-    ever once one rank had built a layer more than the others.
+    Under a name of its own: Horovod would take the names of the layers, which Keras numbers, and wait
+    forever once one rank had built a layer more than the others.
     """
     present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
     packed, contexts = zip(*map(compression.compress, present), strict=True)
@@ -57,15 +63,17 @@ class BroadcastVariables(keras.callbacks.Callback):
         self.root = root
 
     def on_train_begin(self, logs=None):
-        optimizer = self.model.optimizer
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        broadcast([*self.model.variables, *optimizer.variables], self.root)
+        broadcast_model(self.model, self.root)
 
 
-def broadcast(variables: list[keras.Variable], root: int = 0) -> None:
-    """Give every rank the values of `root`. Matched by their place in the list, not by layers' names."""
-    for place, variable in enumerate(variables):
+def broadcast_model(model: keras.Model, root: int = 0) -> None:
+    """Give every rank the weights and the optimizer state of `root`. All ranks call it; it blocks.
+
+    Variables are matched by their order, not by the names of layers.
+    """
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    for place, variable in enumerate([*model.variables, *model.optimizer.variables]):
         variable.assign(hvd.broadcast(variable.value, root, name=f"variable.{place}"))
 
 
@@ -80,7 +88,7 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class WarmUp(keras.callbacks.Callback):
-    """Raises the learning rate in a straight line from 0 to `peak_lr`, over so many steps."""
+    """Raises the learning rate in a straight line from 0 to `peak_lr`, over `steps` steps."""
 
     def __init__(self, peak_lr: float, steps: int):
         super().__init__()

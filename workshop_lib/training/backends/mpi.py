@@ -7,19 +7,20 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from workshop_lib.training.backends.base import Backend, MakeOptimizer
+from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 
 
-class Mpi(Backend):
-    """Averages one flat buffer: a message a step, where a message a tensor would pay its
-    latency six times."""
+class Mpi(TorchBackend):
+    """Averages one flat buffer: one message per step, where one message per tensor would pay
+    the latency six times."""
 
     name = "mpi"
+
+    communication_s: float
 
     def __init__(self, world, device):
         super().__init__(world, device)
         self.comm = world.mpi_comm()
-        self.communication_s = 0.0
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         parameters = list(model.parameters())
@@ -27,22 +28,18 @@ class Mpi(Backend):
         self.flat = torch.zeros(size, dtype=parameters[0].dtype, device=self.device)
         offset = 0
         for parameter in parameters:
+            self.broadcast(parameter)
             # Each gradient is a view into the buffer.
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
-        self._broadcast(parameters)
         return model, make_optimizer(parameters)
 
-    def _broadcast(self, parameters: list[nn.Parameter]) -> None:
+    def broadcast(self, parameter: nn.Parameter) -> None:
+        """Give every rank the values of rank 0. Blocks."""
+        host = parameter.detach().cpu().clone(memory_format=torch.contiguous_format)
+        self.comm.Bcast(host.numpy(), root=0)
         with torch.no_grad():
-            for parameter in parameters:
-                parameter.grad.copy_(parameter)
-            host = self.flat.cpu()
-            self.comm.Bcast(host.numpy(), root=0)
-            self.flat.copy_(host)
-            for parameter in parameters:
-                parameter.copy_(parameter.grad)
-        self.flat.zero_()
+            parameter.copy_(host)
 
     def average_gradients(self) -> None:
         """One blocking Allreduce of all gradients. The time includes waiting for slower ranks."""

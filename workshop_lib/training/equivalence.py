@@ -7,13 +7,15 @@ rounding.
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import World, choose_device, detect
 
 STEPS = 10
-BATCH_SIZE = 16  # a rank
+BATCH_SIZE = 16  # per rank
 # Keras keeps the learning rate inside the momentum, PyTorch outside: alike while the rate is constant.
-CONSTANT_LR = {"lr": 0.02, "lr_scaling": "none", "warmup_epochs": 0.0, "decay": "none"}
+CONSTANT_LR: dict[str, Any] = {"lr": 0.02, "lr_scaling": "none", "warmup_epochs": 0.0, "decay": "none"}
 
 
 def compare(options: TrainOptions) -> dict:
@@ -22,9 +24,9 @@ def compare(options: TrainOptions) -> dict:
     Returns, on rank 0, "largest_relative_difference" of a parameter, and "steps"; {} on the others. The one
     process is PyTorch's, whatever the backend's framework. All ranks call it.
     """
-    from workshop_lib.training import device, loop
-    from workshop_lib.training.backends.base import Backend
-    from workshop_lib.training.world import World, detect
+    # Here, because the notebook's side asks this file too, and PyTorch takes seconds to import.
+    from workshop_lib.training.backends.pytorch import TorchBackend
+    from workshop_lib.training.trainer import train
 
     world = detect()
     short = replace(
@@ -39,19 +41,19 @@ def compare(options: TrainOptions) -> dict:
     )
     with tempfile.TemporaryDirectory() as folder:
         together, alone = Path(folder) / "together", Path(folder) / "alone"
-        loop.train(replace(short, checkpoint=str(together)), world=world)
+        train(replace(short, checkpoint=str(together)), world=world)
         if world.rank != 0:
             return {}
-        one_process = Backend(World(0, 1, 0, "single"), device.choose(options.device, world))
+        one_process = TorchBackend(World(0, 1, 0, "single"), choose_device(options.device, world))
         whole = replace(short, emulate_workers=world.world_size, checkpoint=str(alone))
-        loop.train(whole, backend=one_process)
+        train(whole, backend=one_process)
         difference = largest_relative_difference(weights(together), weights(alone))
     return {"largest_relative_difference": difference, "steps": STEPS}
 
 
 def weights(path: str | Path) -> dict:
     """The parameters in a checkpoint, by name."""
-    import torch
+    import torch  # here, for the same reason
 
     return torch.load(path, weights_only=True, map_location="cpu")["model"]
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from workshop_lib import cli_options as of
+from workshop_lib.cli import options as of
+from workshop_lib.errors import InputError
 
 Given = Annotated[float | None, typer.Option(help="Measured on one device, instead of the machine's number.")]
 
@@ -29,34 +30,37 @@ def predict(
     """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
     from rich.console import Console
 
-    from workshop_lib.scaling import catalogue, forecast_report
-    from workshop_lib.scaling.forecast import DEVICES, Settings, forecast
+    from workshop_lib.scaling import catalogue
+    from workshop_lib.scaling.forecast import DEVICES, Settings, answer, conditions, forecast, table, what_if_table
 
-    network_known = catalogue.model(model)
-    found = _machine(machine, latency_us, gb_per_s)
+    chosen_model = catalogue.model(model)
+    chosen_machine = _machine(machine, latency_us, gb_per_s)
     if samples_per_s is not None:
-        found = found.with_speed(network_known, samples_per_s)
+        chosen_machine = chosen_machine.with_speed(chosen_model, samples_per_s)
     settings = Settings(
-        backend, None if global_batch else batch_size, global_batch, compression=compression, network=network,
-        message_bytes=None if fusion_mb is None else fusion_mb * 2**20, overlap=overlap,
-    )  # fmt: skip
-    counts = (
-        of.counts("--devices", devices, example="1,8,64")
-        if devices
-        else [n for n in DEVICES if n <= (global_batch or n)]
+        backend,
+        batch_size=None if global_batch else batch_size,
+        global_batch=global_batch,
+        compression=compression,
+        network=network,
+        message_bytes=None if fusion_mb is None else fusion_mb * 2**20,
+        overlap=overlap,
     )
-    points = forecast(network_known, found, settings, counts)
-    told = forecast_report.conditions(network_known, found, settings)
-    print(told)
+    counts = [n for n in DEVICES if n <= (global_batch or n)]
+    if devices:
+        counts = of.whole_numbers("--devices", devices, example="1,8,64")
+    points = forecast(chosen_model, chosen_machine, settings, counts)
+    text = conditions(chosen_model, chosen_machine, settings)
+    print(text)
     console = Console()
-    console.print(forecast_report.table(points))
-    print(f"\n{forecast_report.answer(points)}")
+    console.print(table(points))
+    print(f"\n{answer(points)}")
     print(f"\nOn {counts[-1]:,} devices, with one thing changed:")
-    console.print(forecast_report.what_if_table(network_known, found, settings, counts[-1]))
+    console.print(what_if_table(chosen_model, chosen_machine, settings, counts[-1]))
     if out_dir is not None:
         from workshop_lib.notebook.figures import forecasts, save
 
-        print(f"drawn: {save(forecasts.draw_forecast(points, told), Path(out_dir) / 'forecast.png')}")
+        print(f"drawn: {save(forecasts.draw_forecast(points, text), Path(out_dir) / 'forecast.png')}")
 
 
 def _machine(name: str, latency_us: float | None, gb_per_s: float | None):
@@ -64,13 +68,13 @@ def _machine(name: str, latency_us: float | None, gb_per_s: float | None):
 
     measured = {"--latency-us": latency_us, "--gb-per-s": gb_per_s}
     if name == catalogue.LAPTOP:
-        missing = [option for option, value in measured.items() if value is None]
-        if missing:
-            raise ValueError(f"{name} is forecast from what was measured on it: add {' and '.join(missing)}.")
+        if latency_us is None or gb_per_s is None:
+            missing = [option for option, value in measured.items() if value is None]
+            raise InputError(f"{name} is forecast from what was measured on it: add {' and '.join(missing)}.")
         if gb_per_s <= 0:
-            raise ValueError(f"--gb-per-s {gb_per_s:g}: give a number above 0.")
+            raise InputError(f"--gb-per-s {gb_per_s:g}: give a number above 0.")
         return catalogue.laptop(latency_us * 1e-6, 1e-9 / gb_per_s, {})
     given = [option for option, value in measured.items() if value is not None]
     if given:
-        raise ValueError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
+        raise InputError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
     return catalogue.machine(name)

@@ -1,10 +1,13 @@
-"""What ranks did with their time, from hand-made stamps in which every duration is known."""
+"""What ranks did with their time, from hand-made traces in which every duration is known."""
+
+import subprocess
+import sys
 
 import pytest
 
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, WAITING, timeline
-from workshop_lib.training import stamps
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training import callbacks
+from workshop_lib.training.backends.base import Communicator
 from workshop_lib.training.world import World
 
 MS = 1e-3
@@ -64,7 +67,7 @@ def test_clocks_that_disagree_give_no_negative_times():
 
 def test_without_meetings_all_is_computing_and_said_to_be_unknown():
     found = timeline([[step(1, 0, 10)], [step(1, 0, 11)]])
-    assert not found.meetings_known
+    assert not found.collectives_known
     assert found.mean_shares() == {COMPUTING: 1.0, WAITING: 0.0, COMMUNICATING: 0.0}
 
 
@@ -74,7 +77,7 @@ def test_nothing_in_common_gives_an_empty_timeline(nothing):
     assert (found.steps, found.seconds) == ([], 0.0)
 
 
-class TwoHosts(Backend):
+class TwoHosts(Communicator):
     """As rank 2 of 4 would see them: two ranks on another host, whose clock shows something else."""
 
     def __init__(self, host):
@@ -89,16 +92,21 @@ class TwoHosts(Backend):
 
 
 def test_ranks_on_one_host_share_one_zero(monkeypatch):
-    monkeypatch.setattr(stamps.socket, "gethostname", lambda: "here")
-    monkeypatch.setattr(stamps.time, "perf_counter", lambda: 100.0)
-    kept = stamps.Stamps(TwoHosts("here"))
+    monkeypatch.setattr(callbacks.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: 100.0)
+    kept = callbacks.Tracer(TwoHosts("here"))
     assert kept.clock_origin_s == 99.5, "the reading of the first rank on this host"
     assert kept.add(7, 99.75, [(99.8, 99.9)]) == 100.0
     assert kept.last[0] == (7, 0.25, 0.5, ((pytest.approx(0.3), pytest.approx(0.4)),))
 
 
-def test_only_the_last_stamps_are_kept():
-    kept = stamps.Stamps(Backend(World(0, 1, 0, "single"), None))
-    for number in range(stamps.KEPT + 5):
+def test_only_the_last_steps_are_kept():
+    kept = callbacks.Tracer(Communicator(World(0, 1, 0, "single"), None))
+    for number in range(callbacks.KEPT + 5):
         kept.add(number, 0.0, [])
-    assert [stamp[0] for stamp in kept.last] == list(range(5, stamps.KEPT + 5))
+    assert [traced.step for traced in kept.last] == list(range(5, callbacks.KEPT + 5))
+
+
+def test_the_types_of_traces_and_records_are_known_without_pytorch():
+    code = "import sys; from workshop_lib.training import callbacks, equivalence, record; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == "False"

@@ -1,4 +1,8 @@
-"""`workshop engines`: ranks that a job holds for notebooks to attach to."""
+"""`workshop engines`: ranks that a job holds for notebooks to attach to.
+
+`ranks.folders`, and with it ipyparallel, is imported by the functions that use it: the other commands, which may
+be ranks, do without.
+"""
 
 import contextlib
 import os
@@ -11,7 +15,10 @@ from typing import Annotated
 
 import typer
 
-from workshop_lib import cli_options as of
+from workshop_lib import ranks as teams
+from workshop_lib.cli import options as of
+from workshop_lib.errors import InputError
+from workshop_lib.ranks import RankError, allocation
 
 LOOK_EVERY_S = 0.5
 STOP_LIMIT_S = 30.0
@@ -28,19 +35,18 @@ def start(
 
     Lost ranks are replaced, since another job would have to wait in the queue.
     """
-    from workshop_lib import ranks as ranks_module
-    from workshop_lib.ranks import allocation, folders
+    from workshop_lib.ranks import folders
 
     if ranks_per_node is not None:
         if ranks_per_node < 1:
-            raise ValueError(f"--ranks-per-node is {ranks_per_node}; it must be at least 1.")
+            raise InputError(f"--ranks-per-node is {ranks_per_node}; it must be at least 1.")
         os.environ[allocation.RANKS_PER_NODE] = str(ranks_per_node)
         if allocation.find() is None:
             ranks = ranks or ranks_per_node
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     try:
-        team = ranks_module.start(ranks, threads_per_rank=threads, bind=bind)
+        team = teams.start(ranks, threads_per_rank=threads, bind=bind)
         _show(team)
         while not (team.folder / folders.STOP).exists():
             time.sleep(LOOK_EVERY_S)
@@ -56,7 +62,7 @@ def start(
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the end is bounded, and must not be cut short
-        ranks_module.stop()
+        teams.stop()
     print("The ranks were stopped.")
 
 
@@ -78,13 +84,13 @@ def _end(number, _):
 
 def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
     """Stop ranks that `workshop engines start` holds, on whichever host that sees this checkout."""
-    from workshop_lib.ranks import RankError, folders
+    from workshop_lib.ranks import folders
 
-    found = folders.find(folder, held=True)
-    host, holder = folders.owner_host(found), folders.owner(found)
+    team_folder = folders.find(folder, held=True)
+    host, holder = folders.owner_host(team_folder), folders.owner(team_folder)
     asked: set[Path] = set()
     deadline = time.monotonic() + STOP_LIMIT_S
-    while (left := _left(found, holder)) and time.monotonic() < deadline and not folders.is_dead(found):
+    while (left := _left(team_folder, holder)) and time.monotonic() < deadline and not folders.is_dead(team_folder):
         for path in set(left) - asked:
             with contextlib.suppress(OSError):
                 (path / folders.STOP).touch()
@@ -98,15 +104,15 @@ def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those
             )
         # Nobody holds it any more. Ranks that are left somewhere end when they miss it.
         shutil.rmtree(path, ignore_errors=True)
-    print(f"The ranks on {host} were stopped: {found}")
+    print(f"The ranks on {host} were stopped: {team_folder}")
 
 
-def _left(found: Path, holder: str) -> list[Path]:
+def _left(team_folder: Path, holder: str) -> list[Path]:
     """What the holder still has: also fresh ranks that it put, a moment later, in the place of lost ones."""
     from workshop_lib.ranks import folders
 
     for wait_s in (0.0, REPLACED_WITHIN_S):
         time.sleep(wait_s)
-        if left := [path for path in {found, *folders.of_holder(holder)} if path.exists()]:
+        if left := [path for path in {team_folder, *folders.of_holder(holder)} if path.exists()]:
             return left
     return []

@@ -1,4 +1,4 @@
-"""The training loop: the same on one process and on every rank of many."""
+"""The trainer: it owns the loop, which is the same on one process and on each of many ranks."""
 
 import math
 import os
@@ -6,47 +6,48 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import SupportsFloat, TypeVar
 
 import numpy as np
 import torch
 
 from workshop_lib import paths
 from workshop_lib.data import mnist, shard, stage
-from workshop_lib.training import KINDS, backends, checkpoint, device, memory, metrics, record, schedules
+from workshop_lib.errors import InputError
+from workshop_lib.training import KINDS, backends, checkpoint, memory, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
-from workshop_lib.training.callbacks import StepEvent, methods_of
+from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.stamps import Stamps
+from workshop_lib.training.record import EpochRow, RunError, RunRecord
 
 STEPS_BETWEEN_STOP_CHECKS = 8
-PROGRESS = ("epoch", "step", "epoch_seconds", "total_seconds")
+Result = TypeVar("Result")
 
 
 def train(
     options: TrainOptions, callbacks: Iterable = (), world: worlds.World | None = None, backend: Backend | None = None
-) -> dict:
+) -> RunRecord:
     """Train as one rank; all ranks call it with the same options. Returns the run record.
 
-    world and backend are found from the launcher's environment and the options when not given.
-    Raises ValueError or one of its kinds (DataError, CheckpointError) for what is asked,
-    LaunchError for the way it was started, and RuntimeError naming the ranks when the ranks do
-    not end with the same weights. A fault of one rank during set-up is raised on all of them,
-    so that none waits for ever in a collective.
+    Unless given, world and backend follow from the launcher's environment and the options. Raises InputError or
+    one of its kinds (DataError, CheckpointError) for a wrong value or file, LaunchError for the way it was
+    started, and RunError naming the ranks when they do not end with the same weights. A fault of one rank during
+    set-up is raised on all of them, so that none waits forever in a collective.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device.keep_freed_memory()
+    memory.keep_freed_memory()
     if backend is not None:
-        return _Run(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, methods_of(callbacks)).run()
     world = world or worlds.detect()
-    backend = backends.create(options.backend, world, device.choose(options.device, world))
+    backend = backends.create(options.backend, world, worlds.choose_device(options.device, world))
     try:
-        return _Run(options, backend, methods_of(callbacks)).run()
+        return Trainer(options, backend, methods_of(callbacks)).run()
     finally:
         backend.close()
 
 
-class _Run:
+class Trainer:
     """One run on one rank. Its progress: the epoch (1-based) and the steps done in it."""
 
     def __init__(self, options: TrainOptions, backend: Backend, hooks: dict):
@@ -54,7 +55,7 @@ class _Run:
         self.world, self.device = backend.world, backend.device
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
-        self.data_dir = options.data_dir
+        self.data_dir: str | Path | None = options.data_dir
         if os.environ.get(stage.VARIABLE):  # as on every rank
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
@@ -66,11 +67,11 @@ class _Run:
             self.resume()
         self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
 
-    def all_succeed(self, action: Callable[[], None]) -> None:
-        """Run `action` on this rank; raise on every rank if it failed on any."""
+    def all_succeed(self, action: Callable[[], Result]) -> Result:
+        """What `action` returns on this rank; raise on every rank if it failed on any."""
         error = None
         try:
-            action()
+            result = action()
         except Exception as caught:  # raised below, once all ranks know of it
             error = caught
         errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
@@ -78,7 +79,8 @@ class _Run:
             raise error
         for rank, text in enumerate(errors):
             if text is not None:
-                raise RuntimeError(f"rank {rank} could not go on: {text}")
+                raise RunError(f"rank {rank} could not go on: {text}")
+        return result
 
     def stage_data(self) -> None:
         """Have one rank of each node copy the data to the node's own disk; read it from there."""
@@ -94,7 +96,7 @@ class _Run:
         test_split = mnist.load("test", self.data_dir, world.rank, world.world_size)
         size = options.train_samples or train_split.total
         if size > train_split.total:
-            raise ValueError(f"train_samples {size}: there are only {train_split.total}")
+            raise InputError(f"train_samples {size}: there are only {train_split.total}")
         self.train_size, self.test_size = size, test_split.total
         kept = {"images": train_split.images[:size], "labels": train_split.labels[:size]}
         self.splits = replace(train_split, **kept), test_split
@@ -102,8 +104,8 @@ class _Run:
     def plan_steps(self) -> None:
         options, world_size = self.options, self.world.world_size
         self.global_batch = options.global_batch(world_size)
-        self.samples_a_step = self.global_batch // world_size  # of this rank, also for those it emulates
-        self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_a_step, world_size)
+        self.samples_per_step = self.global_batch // world_size  # of this rank, also for those it emulates
+        self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_per_step, world_size)
         self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size))
         self.warmup_steps = options.warmup_steps(self.steps_per_epoch)
         self.warmup_lr = options.lr if options.warmup == "constant" else None
@@ -121,8 +123,8 @@ class _Run:
         whole = self.options.epochs * self.steps_per_epoch
         return min(whole, self.options.max_steps or whole) - self.steps_done
 
-    def run(self) -> dict:
-        self.stamps = Stamps(self.backend)
+    def run(self) -> RunRecord:
+        self.tracer = Tracer(self.backend)
         self.call_hooks("on_start", self.info())
         stopped = False
         while self.steps_left > 0 and not stopped:
@@ -137,20 +139,19 @@ class _Run:
                 self.save()
         digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
         record.check_identical(digests)
-        return self.record | {
-            "memory": self.memory(),
-            "weights_sha256": digests,
-            "ranks_identical": True,
-            "stopped": stopped,
-        }
+        self.record["memory"] = self.memory()
+        self.record["weights_sha256"] = digests
+        self.record["ranks_identical"] = True
+        self.record["stopped"] = stopped
+        return self.record
 
-    def memory(self) -> dict:
+    def memory(self) -> dict[str, list[int | None]]:
         """Bytes on each rank, by rank: of the model's states, if the learner knows them, and the peak."""
         own = {"peak": memory.peak_bytes(self.device)} | (self.learner.live_bytes or {})
         ranks = self.backend.allgather(own)
         return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
 
-    def info(self) -> dict:
+    def info(self) -> RunInfo:
         return {
             "world_size": self.world.world_size,
             "rank": self.world.rank,
@@ -159,10 +160,10 @@ class _Run:
             "global_batch": self.global_batch,
             "backend": self.backend.name,
             "oversubscribed": self.record["what"]["oversubscribed"],
-            "clock_origin_s": self.stamps.clock_origin_s,
+            "clock_origin_s": self.tracer.clock_origin_s,
         }
 
-    def call_hooks(self, name: str, value: dict) -> None:
+    def call_hooks(self, name: str, value) -> None:
         for hook in self.hooks[name]:
             hook(value)
 
@@ -170,80 +171,85 @@ class _Run:
         """Train to the end of this epoch, or to max_steps; True when a callback cut the run short."""
         if self.backend.communication_s is not None:
             self.backend.communication_s = 0.0
+        self.samples, stopped = 0, False
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
-        start = step_start = time.perf_counter()
-        samples, stopped = 0, False
-
-        def after_step(n_local: int, n_global: int, lr: float, loss_sum: Callable[[], float]) -> bool:
-            nonlocal samples, stopped, step_start
-            self.step += 1
-            self.lr = lr
-            samples += n_global
-            span = self.backend.averaging_span
-            meetings = [] if span is None else [span]
-            if self.hooks["on_step"]:
-                self.report_step(loss_sum, n_local, samples / (time.perf_counter() - start))
-            stopped = self.stop_is_possible and self.ranks_agree_to_stop(meetings) and self.steps_left > 0
-            step_start = self.stamps.add(self.steps_done, step_start, meetings)
-            return stopped or self.steps_left <= 0
-
-        self.learner.train(self.steps(), after_step)
-        seconds = max(self.backend.allgather(time.perf_counter() - start))
+        self.epoch_start = self.step_start = time.perf_counter()
+        for indices, n_global, lr in self.steps():
+            loss = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
+            if stopped := self.after_step(loss, len(indices), n_global, lr):  # callbacks, stop button, trace
+                break
+        self.learner.sums()  # waits until a GPU has done all steps
+        seconds = max(self.backend.allgather(time.perf_counter() - self.epoch_start))
         self.epoch_seconds += seconds
         self.total_seconds += seconds
         return stopped
 
     def steps(self) -> Iterator[tuple[np.ndarray, int, float]]:
-        """This rank's samples (indices), the size of the global batch and the learning rate of each step that
-        is left in this epoch."""
+        """Of each step that is left in this epoch: this rank's samples (indices), the size of the global batch,
+        and the learning rate."""
         options, world = self.options, self.world
-        total, done = options.epochs * self.steps_per_epoch, self.steps_done
+        total = options.epochs * self.steps_per_epoch
         batches = shard.epoch_batches(
-            self.train_size, self.samples_a_step, world.rank, world.world_size, options.seed, self.epoch, self.step
+            self.train_size, self.samples_per_step, world.rank, world.world_size, options.seed, self.epoch, self.step
         )
-        for step, (indices, n_global) in enumerate(batches, start=done):
+        for step, (indices, n_global) in enumerate(batches, start=self.steps_done):
+            if self.steps_left <= 0:
+                return
             yield (
                 indices,
                 n_global,
                 schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay, self.warmup_lr),
             )
 
-    def report_step(self, loss_sum: Callable[[], float], n_local: int, samples_per_s: float) -> None:
-        values = {
+    def after_step(self, loss: SupportsFloat, n_local: int, n_global: int, lr: float) -> bool:
+        """Count the step, report it, and agree with the other ranks whether to stop before the run's end."""
+        self.step += 1
+        self.lr = lr
+        self.samples += n_global
+        span = self.backend.averaging_span
+        collectives = [] if span is None else [span]
+        if self.hooks["on_step"]:
+            self.report_step(loss, n_local)
+        stop = self.stop_is_possible and self.ranks_agree_to_stop(collectives) and self.steps_left > 0
+        self.step_start = self.tracer.add(self.steps_done, self.step_start, collectives)
+        return stop
+
+    def report_step(self, loss: SupportsFloat, n_local: int) -> None:
+        values: StepValues = {
             "epoch": self.epoch,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
             "lr": self.lr,
-            "samples_per_s": samples_per_s,
+            "samples_per_s": self.samples / (time.perf_counter() - self.epoch_start),
         }
         later = {
-            "loss": lambda: loss_sum() / n_local if n_local else None,
+            "loss": lambda: float(loss) / n_local if n_local else None,
             "sums": lambda: self.learner.sums().tolist(),
-            "stamps": lambda: list(self.stamps.last),
+            "trace": lambda: list(self.tracer.last),
         }
         self.call_hooks("on_step", StepEvent(values, later))
 
-    def ranks_agree_to_stop(self, meetings: list[tuple[float, float]]) -> bool:
+    def ranks_agree_to_stop(self, collectives: list[tuple[float, float]]) -> bool:
         if self.step % STEPS_BETWEEN_STOP_CHECKS and self.step != self.steps_per_epoch:
             return False
         asked = any(hook() for hook in self.hooks["should_stop"])
         start = time.perf_counter()
         agreed = bool(self.backend.sum(np.array([asked], dtype=np.int64))[0])
-        if meetings:  # else the backend's own meetings are unknown, and this one alone would mislead
-            meetings.append((start, time.perf_counter()))
+        if collectives:  # else the backend's own collectives are unknown, and this one alone would mislead
+            collectives.append((start, time.perf_counter()))
         return agreed
 
     def finish_epoch(self) -> None:
         """Add the epoch's row to the record, with metrics over all samples of all ranks."""
         start = time.perf_counter()
         whole = self.train_size if self.step >= self.steps_per_epoch else None
-        loss, accuracy, samples = metrics.over_ranks("training", self.learner.sums(), whole, self.backend)
-        test_loss, test_accuracy, _ = metrics.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
+        loss, accuracy, samples = record.over_ranks("training", self.learner.sums(), whole, self.backend)
+        test_loss, test_accuracy, _ = record.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
         communication_s = None
         if self.backend.communication_s is not None:
             communication_s = float(np.mean(self.backend.allgather(self.backend.communication_s)))
         self.total_seconds += max(self.backend.allgather(time.perf_counter() - start))
-        row = {
+        row: EpochRow = {
             "epoch": self.epoch,
             "seconds": self.epoch_seconds,
             "samples_per_s": samples / self.epoch_seconds,
@@ -260,34 +266,38 @@ class _Run:
         self.call_hooks("on_epoch", row)
 
     def save(self) -> None:
-        """Rank 0 writes the checkpoint, with what each rank holds of its own."""
-        if self.options.checkpoint is None:
+        """Rank 0 writes the checkpoint, with what belongs to each rank."""
+        path = self.options.checkpoint
+        if path is None:
             return
-        state = {name: getattr(self, name) for name in PROGRESS} | {
+        shared = self.learner.state()
+        state: checkpoint.State = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "epoch_seconds": self.epoch_seconds,
+            "total_seconds": self.total_seconds,
             "must_match": self.must_match(),
-            "record": {name: self.record[name] for name in ("epochs", "seconds_to_99")},
+            "record": {"epochs": self.record["epochs"], "seconds_to_99": self.record["seconds_to_99"]},
             "ranks": self.backend.allgather(self.learner.own_state()),
-            **self.learner.state(),
+            "model": shared["model"],
+            "optimizer": shared["optimizer"],
         }
-        if self.world.rank == 0:
-            self.all_succeed(lambda: checkpoint.write(self.options.checkpoint, state))
-        else:
-            self.all_succeed(lambda: None)
+        self.all_succeed(lambda: checkpoint.write(path, state) if self.world.rank == 0 else None)
 
     def resume(self) -> None:
         """Go on where the checkpoint was written; rank 0 reads it for all."""
-        loaded = []
-        path, wanted = self.options.checkpoint, self.must_match()
-        self.all_succeed(lambda: loaded.append(checkpoint.read(path, wanted) if self.world.rank == 0 else None))
-        state = self.backend.allgather(loaded[0])[0]
-        for name in PROGRESS:
-            setattr(self, name, state[name])
-        self.record.update(state["record"])
+        path, wanted = str(self.options.checkpoint), self.must_match()
+        read = self.all_succeed(lambda: checkpoint.read(path, wanted) if self.world.rank == 0 else None)
+        state: checkpoint.State = self.backend.allgather(read)[0]
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.epoch_seconds, self.total_seconds = state["epoch_seconds"], state["total_seconds"]
+        self.record["epochs"] = state["record"]["epochs"]
+        self.record["seconds_to_99"] = state["record"]["seconds_to_99"]
         self.learner.load_state(state)
         if len(state["ranks"]) == self.world.world_size:
             self.learner.load_own_state(state["ranks"][self.world.rank])
         elif self.world.rank == 0:  # written on another number of ranks: what they had summed is kept once
-            self.learner.load_sums(sum(own["sums"] for own in state["ranks"]))
+            self.learner.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
 
     def must_match(self) -> dict:
         all_names = self.options.as_dict() | {

@@ -6,7 +6,7 @@ behind; around each rank, with `--record FOLDER`, because only the parent of a p
 was killed, and by which signal, whatever the MPI. A rank also ends when that folder has gone, with which
 whoever holds the ranks ends them on hosts that it cannot signal.
 
-    python leash.py [--record FOLDER] -- COMMAND ...
+    python supervisor.py [--record FOLDER] -- COMMAND ...
 """
 
 import ctypes
@@ -30,7 +30,7 @@ def rank():
 
 
 def before_exec():
-    """In the child: interrupts as usual, and have Linux end it if this leash itself is killed."""
+    """In the child: interrupts as usual, and have Linux end it if this supervisor itself is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

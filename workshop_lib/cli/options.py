@@ -1,0 +1,60 @@
+"""Command-line options made from the fields of TrainOptions, and those that several commands share."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated
+
+import typer
+
+from workshop_lib.errors import InputError
+from workshop_lib.training.options import TrainOptions
+
+Threads = Annotated[int, typer.Option(help="Threads per rank.")]
+Bind = Annotated[str, typer.Option(help="Bind ranks to cores: none or core.")]
+Timeout = Annotated[float, typer.Option(help="Seconds after which ranks that hang are ended.")]
+
+
+def takes_train_options(*without: str) -> Callable:
+    """Give a command an option for each field of TrainOptions, except for `without`.
+
+    The command gets their values as one dict, in its first parameter, `chosen`; its own parameters follow. For
+    Typer, which reads signatures, they all look like parameters.
+    """
+    generated = [_parameter(field) for field in fields(TrainOptions) if field.name not in without]
+    names = {parameter.name for parameter in generated}
+
+    def decorate(command: Callable) -> Callable:
+        def called(**values):
+            chosen = {name: value for name, value in values.items() if name in names}
+            return command(chosen, **{name: value for name, value in values.items() if name not in names})
+
+        _, *own = inspect.signature(command).parameters.values()
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *generated]]
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+def _parameter(field) -> inspect.Parameter:
+    rule = field.metadata["rule"]
+    choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
+    flags = (
+        [f"--{field.name.replace('_', '-')}"] if field.type is bool and not field.default else []
+    )  # no --no-... for what is off
+    annotation = Annotated[field.type, typer.Option(*flags, help=f"{rule.help}{choices}.")]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+
+
+def whole_numbers(option: str, text: str, at_least: int = 1, example: str = "1,2") -> list[int]:
+    """The numbers of "1,2,4". Raises InputError that names the option."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [at_least - 1]
+    if min(numbers) < at_least:
+        raise InputError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in {example}.")
+    return numbers

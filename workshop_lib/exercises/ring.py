@@ -1,0 +1,228 @@
+"""The third exercise of 01_mpi_basics, the ring allreduce, and what its calls have in common with the first two.
+
+Each call has a communicator of its own, so that a message which one call leaves unreceived is never taken for one of
+the next. Cases come one at a time, the easy ones first, and end with the first whose value is wrong on some rank: a
+later one might then fail in a way that says less.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workshop_lib.comm.counting import CountingComm, rounds
+from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
+
+RETURN_IT = "give the result a name and `return` it."
+ORIGIN = 100  # rank r puts ORIGIN**r into a sum: its digits then say how often each rank's value was added
+Cases = dict[str, "Call"]  # one rank's calls, by case
+
+
+@dataclass
+class Call:
+    """What one call returned on one rank, what it should have returned, and what it sent.
+
+    own: what this rank put in; unchanged: whether the function left that as it was.
+    """
+
+    returned: Any
+    own: np.ndarray
+    right: Any
+    unchanged: bool = True
+    messages: int = 0
+    bytes: int = 0
+    rounds: int = 0
+
+
+def while_right(comm, cases: dict[str, Any], call: Callable[[Any], Call]) -> Cases:
+    """The call made for each case, up to the first whose value is wrong on some rank."""
+    calls = {}
+    for name, case in cases.items():
+        calls[name] = call(case)
+        if not all(comm.allgather(close(calls[name].returned, calls[name].right))):
+            break
+    return calls
+
+
+def of_case(observations: list[Cases], case: str) -> list[Call]:
+    """Every rank's call of one case. It is there only if those before it were right."""
+    return [cases[case] for cases in observations]
+
+
+def all_right(text: str, calls: list[Call], hint: str = "") -> Property:
+    """Every rank returned what is right. `hint` is what to do if not; without one, the known mistakes are asked."""
+    returned = [call.returned for call in calls]
+    observed = next(
+        (
+            f"rank {rank} returned {shown(call.returned)} where {shown(call.right)} is right."
+            for rank, call in enumerate(calls)
+            if not close(call.returned, call.right)
+        ),
+        "",
+    )
+    return Property(text, not observed, hint and f"{observed} {hint}", returned, observed)
+
+
+def all_arrays(calls: list[Call]) -> Property:
+    other = [(rank, call.returned) for rank, call in enumerate(calls) if not isinstance(call.returned, np.ndarray)]
+    hint = f"rank {other[0][0]} returned {shown(other[0][1])}: {RETURN_IT}" if other else ""
+    return Property("every rank returns an array", not other, hint)
+
+
+def observe_ring(comm, function: Callable) -> Cases:
+    """Four sums of arrays: one that tells whose values went into it, one that divides into equal chunks, one that does
+    not, and one with fewer values than ranks.
+    """
+
+    def add(own: np.ndarray) -> Call:
+        counting = CountingComm(comm.Dup())
+        values, right = own.copy(), np.empty_like(own)
+        returned = function(counting, values)
+        comm.Allreduce(own, right)
+        in_rounds = rounds(comm.allgather(counting.log))
+        unchanged = np.array_equal(values, own)
+        return Call(returned, own, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
+
+    random = np.random.default_rng(comm.rank)
+    arrays = {
+        "origin": np.full(2 * comm.size, float(ORIGIN**comm.rank)),
+        "equal": random.random(1000 * comm.size),
+        "uneven": random.random(2 * comm.size + comm.size // 2),
+        "few": random.random(comm.size - 1),
+    }
+    return while_right(comm, arrays, add)
+
+
+def ring_properties(observations: list[Cases]) -> Iterator[Property]:
+    origin = of_case(observations, "origin")
+    yield all_arrays(origin)
+    yield _adds_each_once(origin)
+    equal = of_case(observations, "equal")
+    hint = "The values are added in the wrong places: a chunk must be added to the chunk of the same number."
+    yield all_right("the sum agrees with comm.Allreduce, element by element", equal, hint)
+    hint = "the ring worked in the array that it was given: begin with `total = values.copy()`."
+    yield Property("`values` is as it was", all(call.unchanged for call in equal), hint)
+    hint = "`np.array_split(total, p)` cuts any length into p chunks."
+    uneven = of_case(observations, "uneven")
+    yield all_right("also when the ranks' number does not divide the length", uneven, hint)
+    yield all_right("also with fewer values than ranks", of_case(observations, "few"), hint)
+    yield from _ring_costs(equal, uneven)
+
+
+def _adds_each_once(calls: list[Call]) -> Property:
+    """Each rank's value is in every element of the sum once. The evidence is how often, whichever way round the ring
+    goes and wherever it begins: for each element, this rank's own value, then those of the others.
+    """
+    p = len(calls)
+    summed = all_right("it is the sum of all ranks' values, on every rank", calls)
+    if summed.holds or any(np.shape(call.returned) != call.right.shape for call in calls):
+        return summed
+    returned = np.array([call.returned for call in calls])
+    whole = np.array_equal(returned, np.floor(returned)) and 0 <= returned.min() <= returned.max() < ORIGIN**p
+    if not whole:  # no sum of the ranks' values at all
+        return summed
+    times = returned[..., None] // ORIGIN ** np.arange(p) % ORIGIN  # [rank, element, whose value]
+    rank, element, of = np.argwhere(times != 1)[0]
+    observed = f"value {element} on rank {rank} holds rank {of}'s value {times[rank, element, of]:.0f} times."
+    evidence = sorted((n[me], *sorted(np.delete(n, me))) for me, of_me in enumerate(times) for n in of_me)
+    return replace(summed, evidence=evidence, observed=observed)
+
+
+def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
+    """Bytes, messages and rounds, for equal chunks exactly, for unequal ones within a chunk's rounding."""
+    p, array = len(equal), equal[0].own.nbytes
+    needed, due = 2 * (p - 1), 2 * (p - 1) * array // p
+    hint = _bytes_hint([call.bytes for call in equal], due, array, p)
+    yield Property(f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint)
+    n, sent = uneven[0].own.size, [call.bytes for call in uneven]
+    low, high = (needed * uneven[0].own.itemsize * chunk for chunk in (n // p, -(-n // p)))
+    hint = f"of {n} values the ranks sent {sent} bytes; {low} to {high} is what chunks need."
+    yield Property("the same with unequal chunks", all(low <= b <= high for b in sent), hint)
+    messages = [call.messages for call in equal]
+    hint = f"the ranks sent {messages} messages: send each chunk in one piece, once per step."
+    yield Property(f"every rank sends 2(p-1) = {needed} messages", set(messages) == {needed}, hint)
+    hint = (
+        f"it took {equal[0].rounds} rounds: in every step some ranks wait before they send. Sendrecv lets a rank send "
+        "and receive in the same round."
+    )
+    yield Property(f"all of it takes {needed} rounds", equal[0].rounds <= needed, hint)
+
+
+def _bytes_hint(sent: list[int], due: int, array: int, p: int) -> str:
+    if all(b == due for b in sent):
+        return ""
+    observed = f"the ranks sent {', '.join(f'{b:,}' for b in sent)} bytes. "
+    if max(sent) >= 2 * max(1, min(sent)):
+        busy = sent.index(max(sent))
+        return observed + f"Rank {busy} does most of the work while others idle: let each send to its neighbour only."
+    if min(sent) >= (p - 1) * array:
+        return observed + "That is the whole array in each step: send one chunk, 1/p of it, per step."
+    if all(due < b <= due + 2 * (p - 1) * 1000 for b in sent):
+        return observed + "A little more than the chunks: a pickled object carries a description. Use upper-case calls."
+    return observed + "Each step should send one chunk, 1/p of the array, and there are 2(p-1) steps."
+
+
+def _ring(
+    steps: Callable[[int], int] = lambda p: 2 * (p - 1),
+    adds: Callable[[int, int], bool] = lambda step, p: step < p - 1,
+    sends: Callable[[int, int], int] = lambda rank, step: rank - step,
+    receives: Callable[[int, int], int] = lambda rank, step: rank - step - 1,
+    returns: Callable[[np.ndarray, int], np.ndarray] = lambda total, p: total,
+) -> Callable:
+    """A ring allreduce that goes wrong in one of these: how many steps of p ranks, in which of them it adds, the
+    numbers of the chunks that a rank sends and receives, and what is returned.
+    """
+
+    def ring_allreduce(comm, values):
+        p, rank, total = comm.size, comm.rank, values.copy()
+        chunks = np.array_split(total, p)
+        for step in range(steps(p)):
+            place = chunks[receives(rank, step) % p]
+            incoming = np.empty_like(place)
+            comm.Sendrecv(chunks[sends(rank, step) % p], (rank + 1) % p, recvbuf=incoming, source=(rank - 1) % p)
+            place[:] = place + incoming if adds(step, p) else incoming
+        return returns(total, p)
+
+    return ring_allreduce
+
+
+_REPLACES = "A chunk that goes round finished, in the second phase, replaces what is there: do not add it."
+_SENT_TOO_EARLY = (
+    "Is a chunk sent on before what arrived was added to it? The first phase adds in all of its p-1 steps."
+)
+_SAME_CHUNK = (
+    "A rank sends on the chunk that it has just received: both numbers, of the chunk it sends and of the one it "
+    "receives, go down by one in each step, and the second is one behind the first."
+)
+
+ring_allreduce = Exercise(
+    "ring_allreduce",
+    observe_ring,
+    ring_properties,
+    [
+        Mistake(_ring(adds=lambda step, p: True), _REPLACES),
+        Mistake(_ring(adds=lambda step, p: step < p), _REPLACES),
+        Mistake(_ring(adds=lambda step, p: False), _SENT_TOO_EARLY),
+        Mistake(_ring(adds=lambda step, p: step < p - 2), _SENT_TOO_EARLY),
+        Mistake(
+            _ring(steps=lambda p: p - 1),
+            "Each rank has one finished chunk, and the others hold parts of the sum: that is the first phase. Pass the "
+            "finished chunks round in p-1 more steps, each rank keeping what arrives.",
+        ),
+        Mistake(_ring(steps=lambda p: 2 * (p - 1) - 1), "There is a step missing: each phase has p-1 of them."),
+        Mistake(_ring(sends=lambda rank, step: rank, receives=lambda rank, step: rank - 1), _SAME_CHUNK),
+        Mistake(_ring(receives=lambda rank, step: rank - step), _SAME_CHUNK),
+        Mistake(
+            _ring(returns=lambda total, p: total / p),
+            "Those are the means of the ranks' values: an allreduce gives the sum, without dividing.",
+        ),
+        Mistake(
+            lambda comm, values: values.copy(), "It returned its own values: nothing was added to what it returns."
+        ),
+    ],
+    on=4,
+    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let ranks of even "
+    "number send first and the others receive first. Does every rank take the same number of steps?",
+    unknown="Each rank's value belongs into every sum exactly once: follow one chunk through the picture.",
+)

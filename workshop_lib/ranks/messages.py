@@ -1,0 +1,91 @@
+"""What crosses between the processes of a set of ranks: outcomes, errors, records and progress, as plain data."""
+
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+
+class Frame(TypedDict):
+    """One line of a stack; `code` is there where the rank itself could read its source."""
+
+    file: str
+    line: int
+    name: str
+    code: NotRequired[str | None]
+
+
+class ErrorReport(TypedDict):
+    """An exception on a rank: "raised ValueError", its text, and its frames, outermost first."""
+
+    what: str
+    text: str
+    frames: list[Frame]
+
+
+class Outcome(TypedDict, total=False):
+    """How one rank's part of a call ended: a value or an error."""
+
+    value: Any
+    error: ErrorReport
+
+
+class ExitRecord(TypedDict):
+    """exit.N.json, which a rank's supervisor writes; returncode is minus the signal that killed the rank."""
+
+    rank: int
+    host: str
+    pid: int
+    returncode: int
+    time: float
+
+
+class RankNote(TypedDict):
+    """rank.N.json, which a rank writes once it is ready; main_thread finds its stack among those written."""
+
+    rank: int
+    pid: int
+    host: str
+    main_thread: int | None
+
+
+class AboutRank(TypedDict):
+    """Where a rank runs and what it may use; threads is None where OMP_NUM_THREADS is unset."""
+
+    rank: int
+    host: str
+    pid: int
+    threads: int | None
+    cores: list[int]
+    mpi: str
+
+
+class PublishedPoint(TypedDict):
+    """A rank's state after a step; done counts the steps of the run, sums begin again with each epoch."""
+
+    done: int
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    lr: float
+    samples_per_s: float
+    sums: list[float]  # loss, correct answers, samples
+
+
+class Published(TypedDict, total=False):
+    """What one rank published last about its training; datapub merges the parts."""
+
+    info: dict[str, Any]
+    points: list[PublishedPoint]
+    trace: list[Any]  # StepTrace of the last steps
+    epochs: list[dict[str, Any]]
+    step: Any  # the StepEvent itself, where only one rank is known: under plain mpiexec
+
+
+class Point(NamedTuple):
+    """What happened since the point before, on the same steps of all ranks."""
+
+    done: int  # steps of the run, so far
+    lr: float
+    sums: list[list[float]]  # [rank] loss, correct answers, samples
+
+    def of_ranks(self) -> list[list[float]]:
+        """The sums of each rank, and last those of all ranks together."""
+        return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]

@@ -1,0 +1,201 @@
+"""One process in PyTorch: what a training script looks like before it is distributed.
+
+The backends for several ranks replace methods of TorchBackend. In each training step, TorchLearner calls
+
+    loss = loss_sum(local batch) * world_size / n_global
+    backend.backward(loss)
+    backend.average_gradients()
+    optimizer.step()
+
+so that the mean over ranks is exactly the gradient of the mean loss over the global batch, even when the ranks
+hold different numbers of samples, or none.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from workshop_lib.data import shard
+from workshop_lib.data.mnist import Split
+from workshop_lib.errors import InputError
+from workshop_lib.models import torch_cnn
+from workshop_lib.models.dropout import WorkerDraws
+from workshop_lib.training import memory, optimizers
+from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import World
+
+MakeOptimizer = Callable[..., torch.optim.Optimizer]  # of the parameters, and of options to change
+TEST_BATCH = 500
+CPU_ROWS = 1024  # rows that go through the network at once: more would not fit a CPU's caches
+
+
+class TorchBackend(Backend):
+    """PyTorch on one process, and the base of PyTorch's backends for several ranks.
+
+    All ranks call every method, in the same order.
+    """
+
+    name = "base"
+    framework = "PyTorch"
+    communication_s: float | None = 0.0
+    one_forward = False  # whether the backend hooks into forward, and so expects one call per step
+
+    def __init__(self, world: World, device: torch.device):
+        super().__init__(world, device)
+        if self.name == "base" and world.world_size > 1:
+            raise InputError("the base backend is for one process: choose another backend for several ranks")
+
+    def learner(self, options: TrainOptions, train: Split, test: Split) -> "TorchLearner":
+        return TorchLearner(options, self, train, test)
+
+    def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
+        """Give every rank the weights of rank 0. Returns what to call in the model's place, images to logits,
+        and the optimizer to step with."""
+        forward, optimizer = self.wrap(model, make_optimizer)
+        return (self.in_bf16(forward) if options.precision == "bf16" else forward), optimizer
+
+    def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
+        """`prepare` for computing in fp32."""
+        return model, make_optimizer(model.parameters())
+
+    def in_bf16(self, forward: Callable) -> Callable:
+        """Weights stay in fp32; matrix products and convolutions take bf16 copies of them."""
+
+        def call(images: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(self.device.type, torch.bfloat16):
+                return forward(images).float()
+
+        return call
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute the gradients; some backends average them meanwhile."""
+        loss.backward()
+
+    def average_gradients(self) -> None:
+        """After it, every gradient is the mean over ranks. Blocks; called after backward."""
+
+    def weights(self, model: nn.Module) -> list[torch.Tensor]:
+        """All parameters, whole, as this rank computes with them. Blocks where they are sharded."""
+        return [self.whole(parameter.detach()) for parameter in model.parameters()]
+
+    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+        """Parameters and what the optimizer remembers of each, whole, by the parameter's name. Blocks where
+        they are sharded."""
+        named = dict(model.named_parameters())
+        return {
+            "model": {name: self.whole(parameter.detach()) for name, parameter in named.items()},
+            "optimizer": {
+                name: {key: self.whole(value) for key, value in optimizer.state[parameter].items()}
+                for name, parameter in named.items()
+                if parameter in optimizer.state
+            },
+        }
+
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping) -> None:
+        """Go on from what `state` returned, on any number of ranks."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(self.share(parameter, state["model"][name]))
+                remembered = state["optimizer"].get(name, {})
+                optimizer.state[parameter] = {key: self.share(parameter, value) for key, value in remembered.items()}
+
+    def whole(self, value: torch.Tensor) -> torch.Tensor:
+        """A parameter, or what an optimizer remembers of it, from all ranks' shares."""
+        return value
+
+    def share(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
+        """The inverse of `whole`: on the parameter's device, but a count of steps stays where it is."""
+        return value.to(parameter.device, copy=True) if value.shape == parameter.shape else value.clone()
+
+
+class TorchLearner:
+    """The Learner (base.py) of all PyTorch backends. Creating it broadcasts the weights: all ranks do it together."""
+
+    def __init__(self, options: TrainOptions, backend: TorchBackend, train: Split, test: Split):
+        self.backend, self.device = backend, backend.device
+        self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
+        self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
+        self.test_total = test.total
+        self.model = torch_cnn.build(options.seed, options.network).to(self.device)
+        world = backend.world
+        workers = options.workers(world.world_size)
+        self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
+        global_batch = options.global_batch(world.world_size)
+        steps_per_epoch = shard.steps_per_epoch(len(train.labels), global_batch, 1)
+        make_optimizer = optimizers.maker(options, options.warmup_steps(steps_per_epoch))
+        self.forward, self.optimizer = backend.prepare(self.model, make_optimizer, options)
+        self.in_parts = self.device.type == "cpu" and not backend.one_forward
+        self.live_bytes: dict[str, int] | None = None
+        self.has_stepped = False
+        torch.manual_seed(options.seed + world.rank)
+        self.reset_sums()
+
+    def to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, device=self.device)
+
+    def reset_sums(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def sums(self) -> np.ndarray:
+        return self._sums.cpu().numpy()
+
+    def step(self, indices: np.ndarray, n_global: int, lr: float) -> torch.Tensor:
+        own = torch.from_numpy(indices).to(self.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.draws.prepare(n_global)
+        labels = self.labels[own].long()
+        self.model.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
+        parts = own.split(CPU_ROWS) if self.in_parts else [own]
+        logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        # The backend takes the mean over ranks, so world_size cancels: see the top of this file.
+        self.backend.backward(loss * (self.backend.world.world_size / n_global))
+        self.backend.average_gradients()
+        if self.live_bytes is None and self.has_stepped:
+            self.live_bytes = memory.live_bytes(self.model, self.optimizer)
+        self.optimizer.step()
+        self.has_stepped = True
+        self._sums += metric_sums(loss.detach(), logits.detach(), labels)
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self) -> np.ndarray:
+        self.model.eval()
+        sums = torch.zeros_like(self._sums)
+        # As many batches on every rank: with sharded weights, each is a collective.
+        batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
+        split = self.test_images.tensor_split(batches), self.test_labels.tensor_split(batches)
+        for images, labels in zip(*split, strict=True):
+            logits, labels = self.forward(torch_cnn.normalise(images)), labels.long()
+            sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
+        self.model.train()
+        return sums.cpu().numpy()
+
+    def weights(self) -> list[np.ndarray]:
+        return [weight.cpu().numpy() for weight in self.backend.weights(self.model)]
+
+    def state(self) -> dict:
+        return self.backend.state(self.model, self.optimizer)
+
+    def load_state(self, state: Mapping) -> None:
+        self.backend.load_state(self.model, self.optimizer, state)
+
+    def own_state(self) -> dict:
+        return {"sums": self._sums.cpu(), "generators": self.draws.state()}
+
+    def load_own_state(self, own: dict) -> None:
+        self._sums = own["sums"].to(self.device)
+        if "generators" in own:
+            self.draws.load_state(own["generators"])
+
+
+def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed loss, correct answers and samples: float64 [3], which counts exactly to 2**53."""
+    correct = (logits.argmax(dim=1) == labels).sum()
+    return torch.stack([loss.double(), correct.double(), loss.new_tensor(len(labels)).double()])
