@@ -42,19 +42,18 @@ def takes_train_options(*without: str) -> Callable:
 def _parameter(field) -> inspect.Parameter:
     rule = field.metadata["rule"]
     choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
-    flags = (
-        [f"--{field.name.replace('_', '-')}"] if field.type is bool and not field.default else []
-    )  # no --no-... for what is off
+    # No --no-... for what is off.
+    flags = [f"--{field.name.replace('_', '-')}"] if field.type is bool and not field.default else []
     annotation = Annotated[field.type, typer.Option(*flags, help=f"{rule.help}{choices}.")]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
 
 
-def whole_numbers(option: str, text: str, at_least: int = 1, example: str = "1,2") -> list[int]:
+def whole_numbers(option: str, text: str, at_least: int = 1) -> list[int]:
     """The numbers of "1,2,4". Raises InputError that names the option."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = [at_least - 1]
     if min(numbers) < at_least:
-        raise InputError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in {example}.")
+        raise InputError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in 1,2.")
     return numbers
