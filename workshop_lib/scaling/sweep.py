@@ -26,8 +26,7 @@ def sweep(
     costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
     never overlap, since they would share the cores they are measured on.
     Each run prints a line with the time that the rest will take; `show` adds the run's own progress. `compare`
-    also compares each of the options with one process (training/equivalence.py), once on each number of ranks after
-    its first run there, and puts the result into the records.
+    adds to the records how far each of the options is from one process (training/equivalence.py).
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
