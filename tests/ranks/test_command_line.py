@@ -7,7 +7,9 @@ import time
 
 import pytest
 from ranks.ladder import write_small_mnist
+from typer.testing import CliRunner
 
+from workshop_lib import cli
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
@@ -27,13 +29,9 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
     )
 
 
-def says(ran, *words):
-    """One message, exit code 1, no traceback."""
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert ran.stderr.startswith("workshop: ")
-    for word in words:
-        assert word in ran.stderr
+def invoke(*arguments):
+    """The same in this process: without starting Python and PyTorch anew."""
+    return CliRunner().invoke(cli.app, list(map(str, arguments)))
 
 
 @pytest.mark.parametrize(
@@ -50,33 +48,22 @@ def says(ran, *words):
         (["plot", "/nonexistent.jsonl"], ["/nonexistent.jsonl"]),
     ],
 )
-def test_bad_input_is_one_sentence(arguments, words, tmp_path):
-    says(workshop(*arguments), *words)
+def test_bad_input_is_one_sentence(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ended = invoke(*arguments)
+    assert ended.exit_code == 1 and ended.output.startswith("workshop: "), ended.output
+    assert not [word for word in words if word not in ended.output]
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_on_the_ranks_is_one_message():
-    says(workshop("train", "--ranks", "2", "--data-dir", "/nonexistent"), "/nonexistent", "ranks 0, 1")
-
-
-def test_train_writes_a_record_that_says_what_ran_and_where(tmp_path):
-    out = tmp_path / "runs.jsonl"
-    ran = workshop("train", "--ranks", "2", "--out", str(out), "--seed", "3", *SMALL)
-    assert ran.returncode == 0, ran.stderr
-    assert "weights identical on all ranks" in ran.stdout
-    (record,) = records.read(out)
-    what, where = record["what"], record["where"]
-    assert (what["backend"], what["world_size"], what["seed"], what["launcher"]) == ("mpi", 2, 3, "engines")
-    assert (what["threads_per_rank"], what["global_batch"]) == (1, 128)
-    assert {"hosts", "cpu_model", "cores", "versions", "mpi_library"} <= set(where)
-    assert len(set(record["weights_sha256"])) == 1 and len(record["weights_sha256"]) == 2
-    assert not record["stopped"]
-
-
-def test_the_result_of_one_rank_stands_on_a_line_of_its_own(tmp_path):
-    ran = workshop("train", *SMALL)
-    assert ran.returncode == 0, ran.stderr
-    assert [line for line in ran.stdout.splitlines() if line.startswith("mpi, 1 rank: ")]
+@pytest.mark.parametrize(
+    ("ranks", "words"), [((), ["/nonexistent"]), (("--ranks", "2"), ["/nonexistent", "ranks 0, 1"])]
+)
+def test_an_error_on_the_ranks_is_one_message(ranks, words):
+    ran = workshop("train", "--data-dir", "/nonexistent", *ranks)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr and ran.stderr.startswith("workshop: ")
+    assert not [word for word in words if word not in ran.stderr]
 
 
 @pytest.mark.parametrize("network", ["workshop", pytest.param("classic", marks=pytest.mark.exhaustive)])
@@ -92,17 +79,28 @@ def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
     ran = workshop("train", "--lr", "1e6", "--out", str(out), *SMALL, *ranks)
     assert ran.returncode == 0, ran.stderr
     assert "train loss not finite" in ran.stdout
+    name = "mpi, 2 ranks: " if ranks else "mpi, 1 rank: "
+    assert [line for line in ran.stdout.splitlines() if line.startswith(name)], "the result has a line of its own"
     (record,) = records.read(out)
     assert record["epochs"][0]["train_loss"] is None
 
 
-def test_the_same_training_in_engines_and_under_mpiexec_ends_with_the_same_weights(tmp_path):
+def test_records_of_engines_and_of_mpiexec_say_what_ran_and_where_and_have_the_same_weights(tmp_path):
     out = tmp_path / "runs.jsonl"
-    assert workshop("train", "--ranks", "2", "--out", str(out), *SMALL).returncode == 0
-    mpiexec = [*mpi.mpiexec(), "-n", "2"]
-    assert workshop("train", "--out", str(out), *SMALL, launcher=mpiexec).returncode == 0
+    options = ("--out", str(out), "--seed", "3", *SMALL)
+    for arguments, launcher in ((("--ranks", "2"), ()), ((), [*mpi.mpiexec(), "-n", "2"])):
+        ran = workshop("train", *arguments, *options, launcher=launcher)
+        assert ran.returncode == 0, ran.stderr
+        assert "weights identical on all ranks" in ran.stdout
     engines, plain = records.read(out)
     assert (engines["what"]["launcher"], plain["what"]["launcher"]) == ("engines", "mpiexec")
+    for record in (engines, plain):
+        what = record["what"]
+        assert (what["backend"], what["world_size"], what["seed"]) == ("mpi", 2, 3)
+        assert (what["threads_per_rank"], what["global_batch"]) == (1, 128)
+        assert {"hosts", "cpu_model", "cores", "versions", "mpi_library"} <= set(record["where"])
+        assert not record["stopped"]
+    assert len(set(engines["weights_sha256"])) == 1 and len(engines["weights_sha256"]) == 2
     assert engines["weights_sha256"] == plain["weights_sha256"]
 
 
@@ -127,7 +125,7 @@ def test_sweep_and_plot(tmp_path):
             assert difference == 0.0
     for word in (*names, "KB of", "samples/s", "ciency", "differ"):
         assert word in ran.stdout
-    assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
+    assert invoke("plot", out, "--out-dir", tmp_path).exit_code == 0
     for name in ("scaling.png", "accuracy.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -144,7 +142,7 @@ def test_sweep_and_plot_of_emulated_workers(tmp_path):
     assert [run["what"]["global_batch"] for run in runs] == [64, 1024]
     assert [run["epochs"][0]["lr"] for run in runs] == pytest.approx([0.01, 0.16])
     assert "mpi, 2 ranks as 16 workers" in ran.stdout
-    assert workshop("plot", str(out), "--out-dir", str(tmp_path)).returncode == 0
+    assert invoke("plot", out, "--out-dir", tmp_path).exit_code == 0
     assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -177,19 +175,9 @@ def test_deepspeed_starts_without_a_compiler(tmp_path):
     for name in ("cc", "gcc", "c++", "g++", "clang", "clang++", "ld", "ninja"):
         (shims / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {called}\nexit 1\n')
         (shims / name).chmod(0o755)
-    ran = workshop(
-        "train",
-        "--ranks",
-        "2",
-        "--backend",
-        "deepspeed",
-        "--zero-stage",
-        "3",
-        "--max-steps",
-        "1",
-        PATH=f"{shims}:{os.environ['PATH']}",
-        TORCH_EXTENSIONS_DIR=str(tmp_path / "extensions"),
-    )
+    options = ("--ranks", "2", "--backend", "deepspeed", "--zero-stage", "3", "--max-steps", "1")
+    environment = {"PATH": f"{shims}:{os.environ['PATH']}", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    ran = workshop("train", *options, **environment)
     assert ran.returncode == 0, ran.stderr
     assert not called.exists(), called.read_text()
     assert not (tmp_path / "extensions").exists()

@@ -1,21 +1,27 @@
 """The commands. What is slow to import (PyTorch, pandas, drawing) they import only once they need it."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
+from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import engines
 from workshop_lib.cli import options as of
-from workshop_lib.cli.predict import predict
-from workshop_lib.errors import WorkshopError
+from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.ranks.progress import TextView
+from workshop_lib.scaling import catalogue, forecast, records
+from workshop_lib.scaling import sweep as sweeps
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import detect
 
 
 class OneSentence(TyperGroup):
@@ -39,7 +45,6 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
-app.command()(predict)
 
 
 def main() -> None:
@@ -49,9 +54,7 @@ def main() -> None:
 @app.command()
 def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
     """Look at this machine: what works, what does not, and what to do about it."""
-    from workshop_lib.cli.doctor import main as examine_and_show  # with psutil, which training does without
-
-    raise typer.Exit(examine_and_show(json))
+    raise typer.Exit(machine.main(json))
 
 
 @app.command()
@@ -66,33 +69,20 @@ def train(
     out: Annotated[str | None, typer.Option(help="Append the run record to this .jsonl file.")] = None,
 ) -> None:
     """Train MNIST on MPI ranks: as one of them under mpiexec, srun or torchrun, or starting them."""
-    if ranks is None:
-        _refuse_what_needs_ranks(context)
+    sources = {f"--{name}": context.get_parameter_source(name) for name in ("threads", "bind", "timeout")}
+    typed = [option for option, source in sources.items() if source and source.name != "DEFAULT"]
+    if ranks is None and typed:
+        raise InputError(
+            f"{' and '.join(typed)}: only for ranks that are started here, so add --ranks N. Without it this "
+            "process is one rank; its threads are set by OMP_NUM_THREADS, the rest by what started it."
+        )
     options = TrainOptions(**chosen)
     registry.require(options.backend)
     if ranks is None:
         _train_as_one_rank(options, out)
         return
-    with _stopping_ranks():
-        _report(teams.start(ranks, threads_per_rank=threads, bind=bind).train(options, timeout=timeout), out)
-
-
-def _refuse_what_needs_ranks(context: typer.Context) -> None:
-    names = ("threads", "bind", "timeout")
-    sources = {name: context.get_parameter_source(name) for name in names}
-    typed = [f"--{name}" for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-    if typed:
-        show_error(
-            f"{' and '.join(typed)}: only for ranks that are started here, so add --ranks N. Without it this "
-            "process is one rank; its threads are set by OMP_NUM_THREADS, the rest by what started it."
-        )
-        raise typer.Exit(2)
-
-
-@contextlib.contextmanager
-def _stopping_ranks():
     try:
-        yield
+        _report(teams.start(ranks, threads_per_rank=threads, bind=bind).train(options, timeout=timeout), out)
     finally:
         teams.stop()
 
@@ -100,7 +90,6 @@ def _stopping_ranks():
 def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
     """Be one rank. An error on any rank ends them all: the others would wait for this one forever."""
     from workshop_lib.training.trainer import train as train_as_rank
-    from workshop_lib.training.world import detect
 
     try:
         world = detect()
@@ -120,42 +109,32 @@ def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
         MPI.COMM_WORLD.Abort(1)
 
 
-class _Terminal:
-    """Callbacks that print progress from rank 0."""
+class _Terminal(TextView):
+    """Callbacks that show the progress of rank 0."""
 
     def __init__(self):
-        from workshop_lib.ranks.progress import TextView
-
-        self.view = TextView(1)
+        super().__init__(1)
         self.lead: Any = {"epochs": []}
 
     def on_start(self, info):
-        self.lead["info"] = info
-        self._update()
+        self._show(info=info)
 
     def on_step(self, event):
         if event["step"] % 20 == 0 or event["step"] == event["steps_per_epoch"]:
-            self.lead["step"] = event
-            self._update()
+            self._show(step=event)
 
     def on_epoch(self, row):
-        self.lead["epochs"].append(row)
-        self._update()
+        self._show(epochs=[*self.lead["epochs"], row])
 
-    def close(self):
-        self.view.close()
-
-    def _update(self):
-        self.view.update([self.lead], 0.0, [0])
+    def _show(self, **news):
+        self.lead |= news
+        self.update([self.lead], 0.0, [0])
 
 
 def _report(record: Mapping, out: str | None) -> None:
-    from workshop_lib.scaling import records
-    from workshop_lib.scaling.sweep import result_line
-
     if out is not None:
         records.write(out, record)
-    print(result_line(record))
+    print(sweeps.result_line(record))
 
 
 @app.command()
@@ -177,35 +156,29 @@ def sweep(
 ) -> None:
     """Train with each backend on each number of ranks, and print what scales."""
     counts = of.whole_numbers("--ranks", ranks)
-    stages: dict[str, list] = {"deepspeed": of.whole_numbers("--zero-stages", zero_stages, at_least=0)}
-    workers: list = [None]
-    if emulate_workers is not None:
-        workers = of.whole_numbers("--emulate-workers", emulate_workers)
+    stages: list = of.whole_numbers("--zero-stages", zero_stages, at_least=0)
+    workers: list = [None] if emulate_workers is None else of.whole_numbers("--emulate-workers", emulate_workers)
     options = [
         TrainOptions(backend=name, zero_stage=stage, emulate_workers=number, **chosen)
         for name in (registry.available() if backends == "all" else backends.split(","))
-        for stage in stages.get(name, [None])
+        for stage in (stages if name == "deepspeed" else [None])
         for number in workers
     ]
     for each in options:
         registry.require(each.backend)
 
-    from workshop_lib.scaling import records
-    from workshop_lib.scaling.sweep import sweep as train_in_turn
-
     print(f"Training {repeats * len(counts) * len(options)} times, on {ranks} ranks.", flush=True)
     of_speed = emulate_workers is None  # else it is about accuracy
+    start = functools.partial(teams.start, threads_per_rank=threads, bind=bind)
+    runs = sweeps.sweep(start, counts, options, repeats, timeout, show=not brief, compare=of_speed, restart=True)
     done = []
-    with _stopping_ranks():
-        start = lambda n: teams.start(n, threads_per_rank=threads, bind=bind)  # noqa: E731
-        for record in train_in_turn(
-            start, counts, options, repeats, timeout, show=not brief, compare=of_speed, restart=True
-        ):
+    try:
+        for record in runs:
             records.write(out, record)
             done.append(record)
+    finally:
+        teams.stop()
     if of_speed:
-        from rich.console import Console
-
         from workshop_lib.scaling import curves
 
         Console().print(curves.summary(done))
@@ -221,9 +194,8 @@ def plot(
     from workshop_lib.notebook.figures import save
     from workshop_lib.notebook.figures.accuracy import accuracy_curve, worker_curve
     from workshop_lib.notebook.figures.scaling import scaling_curve
-    from workshop_lib.scaling import records
 
-    runs, drawn = records.read(files), []
+    runs, drawn = records.read(files), False
     curves: dict[str, Callable] = {"scaling": scaling_curve, "accuracy": accuracy_curve}
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}
@@ -237,7 +209,69 @@ def plot(
         except records.RecordError as error:
             show_error(f"no {name} curve: {error}")
             continue
-        drawn.append(save(figure, Path(out_dir) / f"{name}.png"))
-        print(f"drawn: {drawn[-1]}")
+        print(f"drawn: {save(figure, Path(out_dir) / f'{name}.png')}")
+        drawn = True
     if not drawn:
         raise typer.Exit(1)
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="A network; an unknown name is answered with all of them.")],
+    machine: Annotated[str, typer.Argument(help="A machine, or laptop with what was measured on it.")],
+    backend: Annotated[str, typer.Option(help="mpi, ddp, horovod, or unfused.")] = "ddp",
+    batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
+    global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
+    devices: Annotated[str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")] = "",
+    overlap: Annotated[bool | None, typer.Option(help="Instead of what the backend does.")] = None,
+    fusion_mb: Annotated[float | None, typer.Option(help="Fused messages; 0: each tensor its own.")] = None,
+    compression: Annotated[float, typer.Option(help="Divides the gradients' bytes; 2 for 16 bits.")] = 1.0,
+    network: Annotated[float, typer.Option(help="Times as fast between nodes.")] = 1.0,
+    samples_per_s: Annotated[
+        float | None, typer.Option(help="Measured on one device, instead of the machine's number.")
+    ] = None,
+    latency_us: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
+    gb_per_s: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
+    out_dir: Annotated[str | None, typer.Option(help="Folder for forecast.png.")] = None,
+) -> None:
+    """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
+    chosen_model = catalogue.model(model)
+    chosen_machine = _machine(machine, latency_us, gb_per_s)
+    if samples_per_s is not None:
+        chosen_machine = chosen_machine.with_speed(chosen_model, samples_per_s)
+    settings = forecast.Settings(
+        backend,
+        batch_size=None if global_batch else batch_size,
+        global_batch=global_batch,
+        compression=compression,
+        network=network,
+        message_bytes=None if fusion_mb is None else fusion_mb * 2**20,
+        overlap=overlap,
+    )
+    counts = [n for n in forecast.DEVICES if n <= (global_batch or n)]
+    if devices:
+        counts = of.whole_numbers("--devices", devices)
+    what = (chosen_model, chosen_machine, settings)
+    points, conditions = forecast.forecast(*what, counts), forecast.conditions(*what)
+    print(conditions)
+    Console().print(forecast.table(points))
+    print(f"\n{forecast.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")
+    Console().print(forecast.what_if_table(*what, counts[-1]))
+    if out_dir is not None:
+        from workshop_lib.notebook.figures import forecasts, save
+
+        print(f"drawn: {save(forecasts.draw_forecast(points, conditions), Path(out_dir) / 'forecast.png')}")
+
+
+def _machine(name: str, latency_us: float | None, gb_per_s: float | None) -> catalogue.Machine:
+    measured = {"--latency-us": latency_us, "--gb-per-s": gb_per_s}
+    if name != catalogue.LAPTOP:
+        if given := [option for option, value in measured.items() if value is not None]:
+            raise InputError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
+        return catalogue.machine(name)
+    if latency_us is None or gb_per_s is None:
+        missing = [option for option, value in measured.items() if value is None]
+        raise InputError(f"{name} is forecast from what was measured on it: add {' and '.join(missing)}.")
+    if gb_per_s <= 0:
+        raise InputError(f"--gb-per-s {gb_per_s:g}: give a number above 0.")
+    return catalogue.laptop(latency_us * 1e-6, 1e-9 / gb_per_s, {})

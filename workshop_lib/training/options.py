@@ -4,10 +4,10 @@ Imports neither PyTorch nor NumPy, so that a wrong option is refused before anyt
 """
 
 import math
-import types
+import operator
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
@@ -22,14 +22,16 @@ WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
 
 
+# The bounds that a number can have: how a message says them, and what holds for a value within them.
+BOUNDS = {"at_least": ("of at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
+
+
 class Rule(NamedTuple):
     """What an option means and which values it takes, besides those of its type."""
 
     help: str
-    choices: tuple = ()
-    at_least: float | None = None
-    above: float | None = None
-    below: float | None = None
+    choices: tuple
+    bounds: dict[str, float]  # by a name in BOUNDS
 
     def problem(self, value: Any, kind: type) -> str | None:
         """What to use instead of `value` in an option of type `kind`; None when the value is fine."""
@@ -41,25 +43,15 @@ class Rule(NamedTuple):
             return None
         numbers = (int, float) if kind is float else (int,)
         is_number = isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
-        if is_number and self._in_range(value):
+        if is_number and all(BOUNDS[name][1](value, bound) for name, bound in self.bounds.items()):
             return None
-        return f"use {self._wanted('a whole number' if kind is int else 'a number')}"
-
-    def _in_range(self, value: float) -> bool:
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
-
-    def _wanted(self, number: str) -> str:
-        bounds = {"of at least": self.at_least, "above": self.above, "below": self.below}
-        return f"{number} {' and '.join(f'{word} {bound}' for word, bound in bounds.items() if bound is not None)}"
+        within = " and ".join(f"{BOUNDS[name][0]} {bound}" for name, bound in self.bounds.items())
+        return f"use {'a whole number' if kind is int else 'a number'} {within}"
 
 
-def option(default: Any, help: str, **limits: Any) -> Any:
+def option(default: Any, help: str, choices: tuple = (), **bounds: float) -> Any:
     """A field of TrainOptions with its Rule."""
-    return field(default=default, metadata={"rule": Rule(help, **limits)})
+    return field(default=default, metadata={"rule": Rule(help, choices, bounds)})
 
 
 @dataclass(frozen=True)
@@ -70,46 +62,37 @@ class TrainOptions:
     then takes its place.
     """
 
-    backend: str = option("mpi", "How gradients are averaged", choices=tuple(REGISTRY))
-    zero_stage: int | None = option(
-        None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", choices=ZERO_STAGES
-    )
-    network: str = option(
-        "workshop", "The model; classic has dropout, as in 2017's examples", choices=("workshop", "classic")
-    )
-    precision: str = option("fp32", "Number format of matrix products and convolutions", choices=("fp32", "bf16"))
+    backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
+    zero_stage: int | None = option(None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", ZERO_STAGES)
+    network: str = option("workshop", "The model; classic has dropout, as in 2017's examples", ("workshop", "classic"))
+    precision: str = option("fp32", "Number format of matrix products and convolutions", ("fp32", "bf16"))
     epochs: int = option(2, "Passes over the training data", at_least=1)
     batch_size: int = option(64, "Samples per rank in each step", at_least=1)
     lr: float = option(0.1, "Peak learning rate, before scaling", above=0)
-    lr_scaling: str = option("none", "Learning-rate scaling with the number of workers", choices=SCALINGS)
-    warmup: str = option("linear", "Learning rate during warm-up: rising from 0, or constant at lr", choices=WARMUPS)
+    lr_scaling: str = option("none", "Learning-rate scaling with the number of workers", SCALINGS)
+    warmup: str = option("linear", "Learning rate during warm-up: rising from 0, or constant at lr", WARMUPS)
     warmup_epochs: float = option(0.5, "Epochs until the learning rate is at its peak; may be a fraction", at_least=0)
-    decay: str = option("linear", "How the learning rate falls after warm-up", choices=DECAYS)
-    optimizer: str = option("sgd", "The update rule", choices=OPTIMIZERS)
+    decay: str = option("linear", "How the learning rate falls after warm-up", DECAYS)
+    optimizer: str = option("sgd", "The update rule", OPTIMIZERS)
     momentum: float | None = option(
-        None,
-        f"For all optimizers but {' and '.join(WITHOUT_MOMENTUM)} ({DEFAULT_MOMENTUM} if not given)",
-        at_least=0,
-        below=1,
+        None, f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)", at_least=0, below=1
     )
     nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd")
-    device: str = option("auto", "Where to compute; cuda takes one GPU per rank", choices=("auto", "cpu", "cuda"))
+    device: str = option("auto", "Where to compute; cuda takes one GPU per rank", ("auto", "cpu", "cuda"))
     seed: int = option(1, "One seed for weights, data order and ranks", at_least=0)
     data_dir: str | None = option(None, "A folder in IDX format instead of MNIST")
     checkpoint: str | None = option(None, "File that rank 0 writes after each epoch and when the run is stopped")
     resume: bool = option(False, "Continue from the checkpoint")
     max_steps: int | None = option(None, "End after this many optimizer steps", at_least=1)
     train_samples: int | None = option(None, "Use only this many training samples, the first ones", at_least=1)
-    emulate_workers: int | None = option(
-        None, "Do the arithmetic of this many ranks on those that there are", at_least=1
-    )
+    emulate_workers: int | None = option(None, "Do the arithmetic of this many ranks on those there are", at_least=1)
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, kinds = getattr(self, each.name), kinds_of(each.type)
-            if value is None and types.NoneType in kinds:
-                continue
-            if remedy := each.metadata["rule"].problem(value, kinds[0]):
+            kind, *none = typing.get_args(each.type) or (each.type,)  # int and NoneType, of `int | None`
+            value = getattr(self, each.name)
+            remedy = each.metadata["rule"].problem(value, kind)
+            if remedy and not (none and value is None):
                 self._refuse(each.name, remedy)
         self._check_backend()
         self._check_optimizer()
@@ -169,12 +152,7 @@ class TrainOptions:
         return round(self.warmup_epochs * steps_per_epoch)
 
     def as_dict(self) -> dict:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-def kinds_of(annotation: Any) -> tuple[type, ...]:
-    """(int, NoneType) for `int | None`, (int,) for `int`."""
-    return typing.get_args(annotation) or (annotation,)
+        return asdict(self)
 
 
 def _listed(names: Iterable) -> str:
