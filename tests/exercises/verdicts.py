@@ -72,12 +72,16 @@ class Verdicts:
     def __init_subclass__(cls):
         """Without answers of a kind, there is no test of them."""
         for test, cases in (
+            (
+                "test_a_known_mistake_is_rejected_with_its_hint",
+                [getattr(cls.check, name).mistakes for name in cls.names],
+            ),
             ("test_another_right_way_passes", cls.right),
             ("test_a_wrong_answer_is_rejected_with_its_hint", cls.wrong),
             ("test_an_answer_that_raises_is_rejected_with_what_it_raised", cls.raises),
             ("test_an_answer_that_never_ends_is_stopped_and_the_hint_says_why", cls.never_ends),
         ):
-            if not cases:
+            if not any(cases):
                 setattr(cls, test, None)
 
     def pytest_generate_tests(self, metafunc):

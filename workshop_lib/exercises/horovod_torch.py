@@ -1,4 +1,7 @@
-"""The exercises of 03_horovod_pytorch. Horovod is left as it was before, which mostly means shut down."""
+"""The exercises of 03_horovod_pytorch. Horovod is left as it was before, which mostly means shut down.
+
+What the ranks did tells known mistakes apart: a check need not run them.
+"""
 
 import contextlib
 import math
@@ -10,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Property, close, is_number, shown
 
 LR, MOMENTUM = 0.05, 0.9
 IMAGES = 101  # does not divide by 2, 3 or 4 ranks
@@ -151,115 +154,66 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         return seen
 
 
+NO_OPTIMIZER_HINT = "return what `hvd.DistributedOptimizer` gives."
+PLAIN_HINT = "a plain optimizer averages nothing, so each rank would train a network of its own. " + NO_OPTIMIZER_HINT
+NOT_SENT_HINT = (
+    "a rank still has its own weights. Averaged gradients keep equal weights equal, they do not make them equal: "
+    "`hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
+)
+ROOT_HINT = "rank 0's own weights, those of the checkpoint, are gone: all ranks get those of `root_rank`, which is 0."
+SOME_SENT_HINT = "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`."
+RATE_HINTS = {  # by the power of the number of ranks in the learning rate
+    0: "the learning rate is still that of one process. Multiply it by `hvd.size()`, because the global batch is that "
+    "many times larger. (`local_size` counts the ranks of one host, here one, not all.)",
+    -1: "the learning rate was divided by the number of ranks: multiply it instead.",
+    2: "the learning rate was scaled twice: wrapper and wrapped optimizer share their `param_groups`.",
+    0.5: "the learning rate grew with the root of the number of ranks; multiply it by the number itself.",
+}
+LOST_HINT = (
+    "rank 0's momentum, which came from the checkpoint, is lost: a wrapped optimizer begins without state. Load "
+    "`optimizer.state_dict()` into it with `load_state_dict`, before the state is broadcast."
+)
+STATE_HINT = "a rank does not have rank 0's momentum: `hvd.broadcast_optimizer_state`, with the *wrapped* optimizer."
+SUM_HINT = "they are the sum over the ranks, and the learning rate is scaled as well: leave `op` as it is."
+COMPRESSED_HINT = "they are nearly right: was something compressed on the way?"
+SAME_CALLS_HINT = (
+    "a rank waits in a collective that another never starts: all ranks must make the same calls, rank 0 too."
+)
+
+
 def distributed_properties(observations: list[Distributed]) -> Iterator[Property]:
     size, first = len(observations), observations[0]
     types = sorted({seen.type for seen in observations if not seen.is_optimizer})
-    hint = f"it returned {', '.join(types)}: return what `hvd.DistributedOptimizer` gives."
-    yield Property("it returns an optimizer", not types, "" if types == ["NoneType"] else hint, ())
-    yield Property("the optimizer is wrapped by Horovod", all(seen.is_wrapped for seen in observations), evidence=())
-    right = all(seen.has_checkpoint for seen in observations)
-    evidence = [(seen.has_checkpoint, seen.is_untouched) for seen in observations]
-    yield Property("all ranks hold the weights of rank 0's checkpoint", right, evidence=evidence)
-    right = all(math.isclose(rate, LR * size) for seen in observations for rate in seen.rates or [])
-    yield Property("the learning rate is that of all ranks", right, evidence=first.rates)
+    yield Property("it returns an optimizer", not types, f"it returned {', '.join(types)}: {NO_OPTIMIZER_HINT}")
+    yield Property("the optimizer is wrapped by Horovod", all(seen.is_wrapped for seen in observations), PLAIN_HINT)
+    other = [seen for seen in observations if not seen.has_checkpoint]
+    hint = NOT_SENT_HINT if any(seen.is_untouched for seen in other) else SOME_SENT_HINT
+    hint = hint if first.has_checkpoint else ROOT_HINT
+    yield Property("all ranks hold the weights of rank 0's checkpoint", not other, hint)
+    rates = [rate for seen in observations for rate in seen.rates or []]
+    right = all(math.isclose(rate, LR * size) for rate in rates)
+    powers = [power for power in RATE_HINTS if math.isclose(rates[0], LR * size**power)]
+    hint = RATE_HINTS[powers[0]] if powers else f"it is {rates[0]:g}: multiply that of one process by `hvd.size()`."
+    yield Property("the learning rate is that of all ranks", right, hint)
     kept = first.momentum is not None and np.any(first.momentum)
-    yield Property("rank 0 keeps the momentum of its checkpoint", bool(kept), evidence=())
+    yield Property("rank 0 keeps the momentum of its checkpoint", bool(kept), LOST_HINT)
     right = close(first.momentum, first.expected_momentum)
     hint = f"rank 0's momentum has changed: it was {shown(first.expected_momentum)} and is {shown(first.momentum)}."
     yield Property("rank 0's momentum is unchanged", right, hint)
     right = all(close(seen.momentum, first.expected_momentum) for seen in observations)
-    yield Property("all ranks have the same momentum", right, evidence=())
+    yield Property("all ranks have the same momentum", right, STATE_HINT)
     right = all(close(seen.gradient, seen.expected_gradient) for seen in observations)
-    yield Property("with it, gradients are averaged over the ranks", right, evidence=first.gradient)
+    hint = COMPRESSED_HINT if close(first.gradient, first.expected_gradient, 1e-2) else SUM_HINT
+    yield Property("with it, gradients are averaged over the ranks", right, hint)
 
-
-def _distributed(scale=lambda hvd: hvd.size(), weights="all", root=0, state="kept", returns="wrapped", **options):
-    """A wrong `make_distributed`: what the learning rate is multiplied by, which weights are broadcast from where
-    ("all", "first layer", ""), what becomes of the state ("kept", "lost", "not broadcast"), what is returned."""
-
-    def make_distributed(model, optimizer, hvd):
-        for group in optimizer.param_groups:
-            group["lr"] *= scale(hvd)
-        chosen = {name: option(hvd) for name, option in options.items()}
-        wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **chosen)
-        if state != "lost":
-            wrapped.load_state_dict(optimizer.state_dict())
-        if weights:
-            hvd.broadcast_parameters((model if weights == "all" else model[0]).state_dict(), root % hvd.size())
-        if state != "not broadcast":
-            hvd.broadcast_optimizer_state(wrapped, 0)
-        return {"wrapped": wrapped, "plain": optimizer}.get(returns)
-
-    return make_distributed
-
-
-UNSCALED_HINT = (
-    "the learning rate is still that of one process. Multiply it by `hvd.size()`, because the global batch is that "
-    "many times larger. (`local_size` counts the ranks of one host, here one, not all.)"
-)
 
 make_distributed = Exercise(
     "make_distributed",
     observe_distributed,
     distributed_properties,
-    [
-        Mistake(_distributed(returns=""), "it returned nothing (None): `return` the wrapped optimizer."),
-        Mistake(
-            _distributed(returns="plain"),
-            "it is a plain optimizer, which averages nothing, so each rank would train a network of its own. Return "
-            "what `hvd.DistributedOptimizer` gives.",
-        ),
-        Mistake(
-            _distributed(weights=""),
-            "a rank still has its own weights: the broadcast was forgotten. Averaged gradients keep equal weights "
-            "equal, they do not make them equal: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`.",
-        ),
-        Mistake(
-            _distributed(root=-1),
-            "rank 0's own weights, those of the checkpoint, are gone. The root of the broadcast is the rank whose "
-            "weights all ranks get: `root_rank=0`.",
-        ),
-        Mistake(
-            _distributed(weights="first layer"),
-            "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`.",
-        ),
-        Mistake(_distributed(lambda hvd: 1), UNSCALED_HINT),
-        Mistake(
-            _distributed(lambda hvd: 1 / hvd.size()),
-            "the learning rate was divided by the number of ranks: multiply it instead.",
-        ),
-        Mistake(
-            _distributed(lambda hvd: hvd.size() ** 2),
-            "the learning rate was scaled twice: wrapper and wrapped optimizer share their `param_groups`.",
-        ),
-        Mistake(
-            _distributed(lambda hvd: hvd.size() ** 0.5),
-            "the learning rate grew with the root of the number of ranks; multiply it by the number itself.",
-        ),
-        Mistake(
-            _distributed(state="lost"),
-            "rank 0's momentum, which came from the checkpoint, is lost: a wrapped optimizer begins without state. "
-            "Take `optimizer.state_dict()` before, and load it into the wrapped one with `load_state_dict`, before "
-            "the state is broadcast.",
-        ),
-        Mistake(
-            _distributed(state="not broadcast"),
-            "a rank does not have rank 0's momentum, so its first steps would differ, and the weights with them: "
-            "`hvd.broadcast_optimizer_state`, with the *wrapped* optimizer.",
-        ),
-        Mistake(
-            _distributed(op=lambda hvd: hvd.Sum),
-            "they are the sum over the ranks, and the learning rate is scaled as well: leave `op` as it is.",
-        ),
-        Mistake(
-            _distributed(compression=lambda hvd: hvd.Compression.fp16),
-            "they are nearly right: was something compressed on the way?",
-        ),
-    ],
     ready=ready,
     timeout_s=LIMIT_S,
-    stuck="a rank waits in a broadcast or an allreduce that another rank never starts: all ranks must make the same "
-    "calls, and rank 0 too.",
+    stuck=SAME_CALLS_HINT,
 )
 
 
@@ -281,145 +235,86 @@ class Counted(nn.Module):
 
 @dataclass(frozen=True)
 class Epoch:
-    """What `finish_epoch` did on one rank, and how many images the network is right about."""
+    """What `finish_epoch` did on one rank."""
 
     returned: Any
     tested: list[int]
     saves: int
-    correct: int
+
+
+def _is_right(size: int) -> np.ndarray:
+    """About which images the network is right, so that its accuracy differs between the ranks' parts."""
+    number = np.arange(IMAGES)
+    return (number % size == 0) | (number < IMAGES // 4)
 
 
 def observe_epoch(comm, function: Callable) -> Epoch:
-    """With a network whose accuracy differs between the ranks' parts."""
     number = torch.arange(IMAGES)
-    right = (number % comm.size == 0) | (number < IMAGES // 4)
-    images = torch.stack([number.double(), right.double()], dim=1)
+    images = torch.stack([number.double(), torch.from_numpy(_is_right(comm.size)).double()], dim=1)
     model, saved = Counted(), []
     with _running() as hvd:
         returned = function(model, images, number % CLASSES, lambda: saved.append(comm.rank), hvd)
     if isinstance(returned, torch.Tensor | np.ndarray) and math.prod(returned.shape) == 1:
         returned = returned.item()
-    return Epoch(returned, model.tested, len(saved), int(right.sum()))
+    return Epoch(returned, model.tested, len(saved))
+
+
+UNSHARDED_HINT = (
+    "every rank tests all images: give each its part, by `hvd.rank()` and `hvd.size()`. (`local_rank()` and "
+    "`local_size()` do not tell the ranks of different hosts apart; here each rank is alone on its host.)"
+)
+LOCAL_PART_HINT = (
+    "all test one part: `local_rank()` is 0 on every host, and here each rank has its own. Use `hvd.rank()`."
+)
+MISSING_HINT = "nobody tests some of the images. Some parts must be one longer: `images[rank::size]`."
+AGAIN_HINT = "some images count twice. Are parts filled up to the same length, or do they overlap?"
+OWN_PART_HINT = "a rank returned the accuracy of its own part alone: add the ranks' counts with `hvd.allreduce`."
+MEAN_HINT = "it is the mean of the ranks' accuracies, whose parts differ in size: add up the *counts*, and divide once."
+SHARES_HINT = "it is the sum of the ranks' accuracies: add up the counts of all ranks, and divide by all images."
+AVERAGE_HINT = "it is too small by the number of ranks: `hvd.allreduce` averages unless you pass `op=hvd.Sum`."
+COUNT_HINT = "it is the number of right answers: divide it by the number of images."
+OWN_COUNT_HINT = "a rank divided its own count by all images: add the ranks' counts with `hvd.allreduce` first."
+ALL_SAVE_HINT = (
+    "the ranks all saved, into the same file. Let the rank save whose `hvd.rank()` is 0; `local_rank()` is 0 once on "
+    "every host, and here each rank has its own."
+)
+NO_SAVE_HINT = "nobody called `save()`: it takes parentheses, on rank 0."
+SAVED_TWICE_HINT = "one rank must save, and once is enough: the ranks saved this often:"
 
 
 def epoch_properties(observations: list[Epoch]) -> Iterator[Property]:
-    returned = [seen.returned for seen in observations]
+    returned, size = [seen.returned for seen in observations], len(observations)
     bad = next((r for r, value in enumerate(returned) if not is_number(value)), None)
     hint = "" if bad is None else f"rank {bad} returned {shown(returned[bad])}: every rank needs the number."
     yield Property("it returns a number on every rank", bad is None, hint)
     tested = [seen.tested for seen in observations]
     numbers = sum(tested, [])
     missing, again = len(set(numbers)) < IMAGES, len(numbers) > len(set(numbers))
-    evidence = (missing, again, all(part == tested[0] for part in tested))
-    yield Property("each image is tested once, by one rank", not missing and not again, evidence=evidence)
-    accuracy = observations[0].correct / IMAGES
-    right = all(math.isclose(value, accuracy, rel_tol=1e-6) for value in returned)
-    yield Property("it is the accuracy of all images together", right, evidence=returned)
+    if all(part == tested[0] for part in tested):
+        hint = LOCAL_PART_HINT if missing else UNSHARDED_HINT
+    else:
+        hint = MISSING_HINT if missing else AGAIN_HINT
+    yield Property("each image is tested once, by one rank", not missing and not again, hint)
+    is_right = _is_right(size)
+    total, counts = np.sum(is_right), np.array([np.sum(is_right[part]) for part in tested])
+    shares = counts / [len(part) for part in tested]
+    known = [
+        (shares, OWN_PART_HINT),
+        (np.mean(shares), MEAN_HINT),
+        (np.sum(shares), SHARES_HINT),
+        (total / size / IMAGES, AVERAGE_HINT),
+        (total // size / IMAGES, AVERAGE_HINT),
+        (total, COUNT_HINT),
+        (counts / IMAGES, OWN_COUNT_HINT),
+    ]
+    right = np.allclose(returned, total / IMAGES, rtol=1e-6, atol=0)
+    hint = next((hint for values, hint in known if np.allclose(returned, values, rtol=1e-6)), "")
+    yield Property("it is the accuracy of all images together", right, hint)
     saves = [seen.saves for seen in observations]
-    yield Property("exactly one rank saves", sum(saves) == 1, evidence=saves)
+    hint = ALL_SAVE_HINT if all(saves) else f"{SAVED_TWICE_HINT} {saves}." if any(saves) else NO_SAVE_HINT
+    yield Property("exactly one rank saves", sum(saves) == 1, hint)
 
-
-def _every(n: int, hvd) -> range:
-    return range(hvd.rank(), n, hvd.size())
-
-
-def _block(n: int, hvd, each: int | None = None) -> np.ndarray:
-    """A rank's block of `each` images, filled up from the beginning, or of as many as there are."""
-    if each is None:
-        return np.array_split(np.arange(n), hvd.size())[hvd.rank()]
-    return np.arange(hvd.rank() * each, (hvd.rank() + 1) * each) % n
-
-
-def _right(mine, part, n: int, hvd) -> float:
-    return hvd.allreduce(mine, op=hvd.Sum, name="right").item() / n
-
-
-def _share(op: str) -> Callable:
-    def accuracy(mine, part, n, hvd):
-        return hvd.allreduce(mine.double() / len(part), op=getattr(hvd, op), name="share").item()
-
-    return accuracy
-
-
-def _epoch(part: Callable = _every, accuracy: Callable = _right, saves=lambda hvd: int(hvd.rank() == 0)) -> Callable:
-    """A wrong `finish_epoch`: which images this rank tests, what it returns of the right answers among them, and how
-    often it saves."""
-
-    def finish_epoch(model, images, labels, save, hvd):
-        mine = list(part(len(labels), hvd))
-        with torch.no_grad():
-            correct = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
-        for _ in range(saves(hvd)):
-            save()
-        return accuracy(correct, mine, len(labels), hvd)
-
-    return finish_epoch
-
-
-UNSHARDED_HINT = (
-    "some images are tested again. Every rank tests all of them: give each its part, by `hvd.rank()` and "
-    "`hvd.size()`. (`local_rank()` and `local_size()` do not tell the ranks of different hosts apart; here each rank "
-    "is alone on its host.)"
-)
-MEAN_HINT = (
-    "it is the mean of the ranks' accuracies. The parts are not equally long, so an image of a shorter part would "
-    "count more: add up the *counts* with `op=hvd.Sum`, and divide once."
-)
-AVERAGE_HINT = "it is too small by the number of ranks: `hvd.allreduce` averages unless you pass `op=hvd.Sum`."
 
 finish_epoch = Exercise(
-    "finish_epoch",
-    observe_epoch,
-    epoch_properties,
-    [
-        Mistake(_epoch(lambda n, hvd: range(n)), UNSHARDED_HINT),
-        Mistake(
-            _epoch(lambda n, hvd: range(hvd.local_rank(), n, hvd.size())),
-            "all ranks test the same part, and nobody tests the others: it was chosen by `local_rank()`, which begins "
-            "at 0 on every host, and here each rank is alone on its host. Shard by `hvd.rank()`.",
-        ),
-        Mistake(
-            _epoch(lambda n, hvd: _block(n, hvd, n // hvd.size())),
-            "some images are tested by nobody. When the ranks do not divide the images, some parts must be one longer: "
-            "`images[rank::size]`.",
-        ),
-        Mistake(
-            _epoch(lambda n, hvd: _block(n, hvd, -(-n // hvd.size()))),
-            "parts that are filled up to the same length count some images twice.",
-        ),
-        Mistake(
-            _epoch(accuracy=lambda mine, part, n, hvd: mine / len(part)),
-            "a rank returned the accuracy of its own part alone: add the ranks' counts with `hvd.allreduce`.",
-        ),
-        Mistake(_epoch(accuracy=_share("Average")), MEAN_HINT),
-        Mistake(_epoch(_block, _share("Average")), MEAN_HINT),
-        Mistake(
-            _epoch(accuracy=_share("Sum")),
-            "it is the sum of the ranks' accuracies: add up the counts of all ranks, and divide by all images.",
-        ),
-        Mistake(
-            _epoch(accuracy=lambda mine, part, n, hvd: hvd.allreduce(mine.double(), name="mean").item() / n),
-            AVERAGE_HINT,
-        ),
-        Mistake(_epoch(accuracy=lambda mine, part, n, hvd: hvd.allreduce(mine, name="mean").item() / n), AVERAGE_HINT),
-        Mistake(
-            _epoch(accuracy=lambda mine, part, n, hvd: _right(mine, part, 1, hvd)),
-            "it is the number of right answers: divide it by the number of images.",
-        ),
-        Mistake(
-            _epoch(accuracy=lambda mine, part, n, hvd: mine / n),
-            "a rank divided its own count by all images: add the ranks' counts with `hvd.allreduce` first.",
-        ),
-        Mistake(
-            _epoch(saves=lambda hvd: 1),
-            "the ranks all saved, into the same file. Let the rank save whose `hvd.rank()` is 0; `local_rank()` is 0 "
-            "once on every host, and here each rank has its own.",
-        ),
-        Mistake(_epoch(saves=lambda hvd: 0), "nobody called `save()`: it takes parentheses, on rank 0."),
-        Mistake(_epoch(saves=lambda hvd: 2 * (hvd.rank() == 0)), "rank 0 saved twice: once is enough."),
-    ],
-    ready=ready,
-    timeout_s=LIMIT_S,
-    stuck="a rank waits in an allreduce that another rank never starts: all ranks must call it, under the same name, "
-    "also those that do not save.",
+    "finish_epoch", observe_epoch, epoch_properties, ready=ready, timeout_s=LIMIT_S, stuck=SAME_CALLS_HINT
 )
