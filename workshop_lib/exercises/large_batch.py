@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 from workshop_lib.training import optimizers, schedules
 
 STEPS = 60
@@ -94,9 +94,7 @@ _WRONG_RATES = [
     _from_base(_BASE, _climb),
     _from_base(_BASE, lambda step, warmup: _climb(step - 1, warmup)),
 ]
-learning_rate = Exercise(
-    "learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False, stuck=ENDLESS_HINT
-)
+learning_rate = Exercise("learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False)
 
 
 class Layer(NamedTuple):
@@ -181,6 +179,4 @@ _WRONG_LAYERS = [
     _layer(_NORM, norm=lambda tensor: tensor.abs().max()),
     _layer(_NORM, norm=lambda tensor: tensor.abs().sum()),
 ]
-layer_rate = Exercise(
-    "layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False, stuck=ENDLESS_HINT
-)
+layer_rate = Exercise("layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 
 # (samples per rank, of all ranks): (|G|², tr(Σ)). The norms are exactly what such gradients have on average.
 TRUTHS = {(5, 20): (3.0, 40.0), (8, 24): (0.5, 96.0)}
@@ -85,7 +85,7 @@ _WRONG_ESTIMATES = [
     ),
 ]
 noise_estimates = Exercise(
-    "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False, stuck=ENDLESS_HINT
+    "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False
 )
 
 
@@ -186,6 +186,4 @@ _WRONG_COMPRESSIONS = [
     _compress(_LOST, keep=lambda gradient, total, sent: gradient - sent),
     _compress("that is what it sent: keep the rest.", keep=lambda gradient, total, sent: sent),
 ]
-compress = Exercise(
-    "compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False, stuck=ENDLESS_HINT
-)
+compress = Exercise("compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False)

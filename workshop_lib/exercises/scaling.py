@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from statistics import mean, median
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 
 # Seconds per epoch, {ranks: [run, …]}. Those of the first table tell how the epochs of all runs were put together.
 SECONDS = {
@@ -118,9 +118,7 @@ _WRONG_TABLES = [
     _table("divide each by its own number of ranks, not by the largest.", efficiency=lambda speedup, n: speedup / 4),
     _table("on 2 ranks it isn't divided by 2.", efficiency=lambda speedup, n: speedup / (n if n > 2 else 1)),
 ]
-scaling_table = Exercise(
-    "scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False, stuck=ENDLESS_HINT
-)
+scaling_table = Exercise("scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False)
 
 # (speed-up, ranks, the share of the work that was not shared out)
 MEASURED = [(1 / (0.1 + 0.9 / 8), 8, 0.1), (4.0, 4, 0.0), (1.0, 3, 1.0), (1 / (-0.05 + 1.05 / 4), 4, -0.05)]
@@ -169,7 +167,7 @@ _WRONG_FRACTIONS = [
     Mistake(lambda s, n: max(0, _solved(s, n)), "don't cut it off: below 0 it says that the measurement is wrong."),
 ]
 serial_fraction = Exercise(
-    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False, stuck=ENDLESS_HINT
+    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False
 )
 
 NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
@@ -231,6 +229,4 @@ _WRONG_BATCHES = [
     _batch(_ONE_SAMPLE, whole=lambda samples: max(0, math.ceil(samples))),
     _batch("a batch of one sample is large enough here.", whole=lambda samples: max(2, math.ceil(samples))),
 ]
-smallest_batch = Exercise(
-    "smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False, stuck=ENDLESS_HINT
-)
+smallest_batch = Exercise("smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False)

@@ -144,8 +144,7 @@ my_part = Exercise(
     my_part_properties,
     [
         Mistake(
-            _floor_parts,
-            "`n // size` items per rank leave `n % size` over: give one of those to each of the first ranks.",
+            _floor_parts, "`n // size` items per rank leave `n % size` over: give the first ranks one of them each."
         ),
         Mistake(_moved(_fair_parts, after=-1), _STOP),
         Mistake(_moved(_floor_parts, after=-1), _STOP),
@@ -155,8 +154,7 @@ my_part = Exercise(
         Mistake(_ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
         Mistake(
             lambda n, rank, size: tuple(min(n, bound) for bound in _ceiling_parts(n, rank, size)),
-            "Rounding up leaves too little for the last ranks: the largest part may be only one larger than the "
-            "smallest.",
+            "Rounding up leaves too little for the last ranks: part sizes may differ by one only.",
         ),
         Mistake(
             lambda n, rank, size: (_floor_parts(n, rank, size)[0], n if rank == size - 1 else (rank + 1) * (n // size)),
@@ -164,7 +162,6 @@ my_part = Exercise(
         ),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
     unknown="Each rank should start where the one before it stops, the last one should stop at n, and no part may be "
     "more than one item larger than another.",
 )

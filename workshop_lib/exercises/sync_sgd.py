@@ -42,7 +42,7 @@ def observe_average(comm, function: Callable) -> Parameters:
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     model = torch_cnn.build(seed=1)
     cross_entropy(model(images), labels).backward()
-    whole = _gradients(model)
+    whole = _gradients_of(model)
     model.zero_grad()
     cross_entropy(model(images[mine]), labels[mine]).backward()
     function(model, comm)
@@ -53,7 +53,7 @@ def observe_average(comm, function: Callable) -> Parameters:
     function(other, comm)
     after = _weights(other)
     kept = all(np.array_equal(before[name], after[name]) for name in before)
-    return Parameters(_gradients(model), whole, kept)
+    return Parameters(_gradients_of(model), whole, kept)
 
 
 def average_properties(observations: list[Parameters]) -> Iterator[Property]:
@@ -98,14 +98,14 @@ def _averages(observations: list[Parameters]) -> Property:
     return Property(text, False, evidence=[seen.got for seen in observations], observed=observed)
 
 
-def _gradients_set_to(combined: Callable) -> Callable:
+def _gradients(combined: Callable, hint: str) -> Mistake:
     """A wrong `average_gradients`: each gradient becomes `combined(mine, comm)`."""
 
     def average_gradients(model, comm):
         for p in model.parameters():
             p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
 
-    return average_gradients
+    return Mistake(average_gradients, hint)
 
 
 average_gradients = Exercise(
@@ -113,33 +113,16 @@ average_gradients = Exercise(
     observe_average,
     average_properties,
     [
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.allreduce(mine)),
-            "That is the sum over ranks: divide by comm.size.",
+        _gradients(lambda mine, comm: comm.allreduce(mine), "That is the sum over ranks: divide by comm.size."),
+        _gradients(
+            lambda mine, comm: comm.allreduce(mine) / comm.size**2, "That is the mean, divided by comm.size once more."
         ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size / comm.size),
-            "That is the mean, divided by comm.size once more.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: mine),
-            "Each rank still has its own gradient: write the mean into it, with `p.grad.copy_(…)`.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: mine / comm.size),
-            "Each rank divided its own gradient: nothing was added up. Allreduce does that.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: 0 * mine),
-            "It is zero on every rank: write the mean into `p.grad`, with `p.grad.copy_(…)`.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.bcast(mine)),
-            "Every rank has the gradient of rank 0: they need the mean of all ranks' gradients.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
-            "Every rank has the gradient of the last rank: they need the mean of all ranks' gradients.",
+        _gradients(lambda mine, comm: mine, "Each rank still has its own gradient: write the mean into `p.grad`."),
+        _gradients(lambda mine, comm: mine / comm.size, "Each rank divided its own gradient: use Allreduce to add up."),
+        _gradients(lambda mine, comm: 0 * mine, "It is zero on every rank: write the mean into `p.grad`."),
+        _gradients(lambda mine, comm: comm.bcast(mine), "All have the gradient of rank 0: they need the mean."),
+        _gradients(
+            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All have the last rank's gradient: they need the mean."
         ),
     ],
     stuck=STUCK,
@@ -167,15 +150,14 @@ def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
     yield Property(text, not wrong, hint, [seen.got for seen in observations], observed)
 
 
-def _weights_set_to(combined: Callable) -> Callable:
+def _set_weights(combined: Callable, hint: str) -> Mistake:
     """A wrong `broadcast_weights`: each parameter becomes `combined(mine, comm)`."""
 
     def broadcast_weights(model, comm):
-        with torch.no_grad():
-            for p in model.parameters():
-                p.copy_(torch.from_numpy(combined(p.numpy().copy(), comm)))
+        for p in model.parameters():
+            p.data.copy_(torch.from_numpy(combined(p.detach().numpy().copy(), comm)))
 
-    return broadcast_weights
+    return Mistake(broadcast_weights, hint)
 
 
 broadcast_weights = Exercise(
@@ -183,25 +165,23 @@ broadcast_weights = Exercise(
     observe_broadcast,
     broadcast_properties,
     [
-        Mistake(
-            _weights_set_to(lambda mine, comm: mine),
-            "Each rank still has its own weights: send them from rank 0 with Bcast, and copy what arrives into the "
-            "parameter, `p.copy_(…)`.",
+        _set_weights(
+            lambda mine, comm: mine, "Each rank still has its own weights: copy what arrives into the parameter."
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
+        _set_weights(
+            lambda mine, comm: comm.bcast(mine, comm.size - 1),
             "Those are the weights of the last rank: the root is rank 0.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size),
+        _set_weights(
+            lambda mine, comm: comm.allreduce(mine) / comm.size,
             "That is the mean of the ranks' weights: all take those of rank 0 instead.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.allreduce(mine)),
+        _set_weights(
+            lambda mine, comm: comm.allreduce(mine),
             "That is the sum of the ranks' weights: all take those of rank 0 instead.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.bcast(mine.astype(np.float16), root=0).astype(np.float32)),
+        _set_weights(
+            lambda mine, comm: comm.bcast(mine.astype(np.float16)).astype(np.float32),
             "They were rounded to 16 bits on the way: send them as they are, in 32.",
         ),
     ],
@@ -312,6 +292,6 @@ def _weights(model) -> Arrays:
     return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
 
 
-def _gradients(model) -> dict:
+def _gradients_of(model) -> dict:
     """Each parameter's gradient; None where there is none."""
     return {name: None if p.grad is None else p.grad.clone().numpy() for name, p in model.named_parameters()}

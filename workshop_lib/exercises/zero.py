@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 from workshop_lib.scaling.zero_memory import RECIPES, state_bytes
 from workshop_lib.training import KINDS
 
@@ -314,6 +314,4 @@ for _kind, _stage in SHARED_FROM.items():
     if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
         _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
         _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
-bytes_per_rank = Exercise(
-    "bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False, stuck=ENDLESS_HINT
-)
+bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)
