@@ -44,14 +44,8 @@ def tables_properties(observations: list) -> Iterator[Property]:
 
 def _right(text: str, values: list, right: list) -> Property:
     """That the values are right. If they aren't, they tell which of the known mistakes made them."""
-    holds = close(values, right, 1e-4)
-    if not holds:
-        text += f": {_listed(right)}, not {_listed(values)}"
-    return Property(text, holds, evidence=values)
-
-
-def _listed(values: list) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)
+    expected, got = (", ".join(f"{value:.4g}" for value in them) for them in (right, values))
+    return Property(text, close(values, right, 1e-4), evidence=values, observed=f"right is {expected}, not {got}:")
 
 
 def _is_pair(value) -> bool:
@@ -133,17 +127,9 @@ def fractions_properties(observations: list) -> Iterator[Property]:
     fractions = observations[0]
     hint = f"it returned {shown(fractions[0])}: `return` the fraction."
     yield Property("it returns a number", all(map(is_number, fractions)), hint)
-    texts = [
-        "is right",
-        "is 0 if perfect",
-        "is 1 when more ranks bring nothing",
-        "is negative above the number of ranks",
-    ]
+    texts = "is right", "is 0 if perfect", "is 1 when more ranks bring nothing", "is negative above the number of ranks"
     for text, (speedup, n, right), fraction in zip(texts, MEASURED, fractions, strict=True):
-        holds = abs(fraction - right) < 1e-4
-        text = f"for a speed-up of {speedup:.3g} on {n} ranks it {text}"
-        otherwise = "" if holds else f": {right:g}, not {fraction:.3g}"
-        yield Property(text + otherwise, holds, evidence=fraction)
+        yield _right(f"for a speed-up of {speedup:.3g} on {n} ranks it {text}", [fraction], [right])
 
 
 def _solved(s: float, n: int) -> float:
@@ -189,11 +175,8 @@ def batches_properties(observations: list) -> Iterator[Property]:
     hint = f"it returned {shown(batches[0])}: `return` the number of samples."
     yield Property("it returns a number", all(map(is_number, batches)), hint)
     for (text, numbers, right), batch in zip(BATCHES, batches, strict=True):
-        holds = batch == right
-        if not holds:
-            given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
-            text += f": for {given} it is {right}, not {batch:g}"
-        yield Property(text, holds, evidence=batch)
+        given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
+        yield Property(text, batch == right, evidence=batch, observed=f"for {given} it is {right}, not {batch:g}:")
 
 
 def _batch(

@@ -7,9 +7,7 @@ from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
 
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
-GIVEN_COMM = (
-    "Take both numbers from the `comm` that your function is called with, not from COMM_WORLD and not by heart."
-)
+GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD and not by heart."
 
 
 class Called(NamedTuple):
@@ -116,8 +114,7 @@ def _floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def _ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    each = -(-n // size)
-    return rank * each, (rank + 1) * each
+    return _floor_parts(n + size - 1, rank, size)
 
 
 def _fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
@@ -162,6 +159,5 @@ my_part = Exercise(
         ),
     ],
     communicates=False,
-    unknown="Each rank should start where the one before it stops, the last one should stop at n, and no part may be "
-    "more than one item larger than another.",
+    unknown="Each rank should start where the one before it stops, the last should stop at n, and sizes differ by one.",
 )

@@ -13,10 +13,7 @@ from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
 from workshop_lib.models import torch_cnn
 
 SAMPLES = 16  # per rank
-STUCK = (
-    "every rank has to make the same collective calls in the same order: is one of them inside an `if`, or after a "
-    "`return`?"
-)
+STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
 ALL_PARAMETERS = "go through all of model.parameters()."
 Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
 _close = partial(close, rounding=1e-4)  # float32, added up in another order
@@ -58,9 +55,7 @@ def observe_average(comm, function: Callable) -> Parameters:
 
 def average_properties(observations: list[Parameters]) -> Iterator[Property]:
     kept = all(seen.weights_kept for seen in observations)
-    yield Property(
-        "the weights are left alone", kept, "the weights themselves were changed: average `p.grad`, not `p`."
-    )
+    yield Property("the weights are left alone", kept, "the weights themselves changed: average `p.grad`, not `p`.")
     gone = [name for seen in observations for name, got in seen.got.items() if got is None]
     hint = f"{gone[0]} has none: write into `p.grad`, as with `p.grad.copy_(…)`." if gone else ""
     yield Property("every parameter has its gradient", not gone, hint)
@@ -238,41 +233,28 @@ def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterat
     yield Property("`gradient` is as it was", kept, "make a new array: `gradient * …`, not `gradient *= …`.")
 
 
+_WEIGH = "Weigh each gradient by its number of samples."
+
 weighted_mean = Exercise(
     "weighted_mean",
     observe_weighted,
     weighted_properties,
     [
+        Mistake(lambda g, n, comm: comm.allreduce(g) / comm.size, f"That is the plain mean over ranks. {_WEIGH}"),
+        Mistake(lambda g, n, comm: comm.allreduce(g), f"That is the plain sum over ranks. {_WEIGH}"),
+        Mistake(lambda g, n, comm: comm.allreduce(g * n), "That is the sum over all samples: divide by their number."),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient) / comm.size,
-            "That is the plain mean over ranks, but each gradient should count by its number of samples.",
+            lambda g, n, comm: comm.allreduce(g * n) / comm.size, "Divide by the samples of all ranks, not the ranks."
         ),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient),
-            "That is the plain sum over ranks, but each gradient should count by its number of samples.",
+            lambda g, n, comm: comm.allreduce(g * n) / max(1, n), "You divided by this rank's count: add up counts."
         ),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n),
-            "That is the sum over all samples: divide by how many there are on all ranks.",
+            lambda g, n, comm: g * n / comm.allreduce(n), "That is this rank's part of the mean: add up all parts."
         ),
+        Mistake(lambda g, n, comm: g.copy(), "Each rank returned its own gradient: add up those of all ranks."),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.size,
-            "You divided the sum over samples by the number of ranks: divide by the number of samples.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / max(1, n),
-            "You divided the sum over samples by this rank's own count: add up the counts as well.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: gradient * n / comm.allreduce(n),
-            "That is this rank's part of the mean: add up the parts of all ranks.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: gradient.copy(),
-            "Each rank returned its own gradient: the ranks' gradients have to be added up.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.allreduce(n) / comm.size,
+            lambda g, n, comm: comm.allreduce(g * n) / comm.allreduce(n) / comm.size,
             "You divided the mean over samples once more, by the number of ranks.",
         ),
     ],
