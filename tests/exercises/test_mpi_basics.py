@@ -205,10 +205,9 @@ class TestMpiBasics(Verdicts):
             lambda: ring(
                 (
                     SENDRECV,
-                    "first, then = (comm.Send, comm.Recv) if comm.rank % 2 == 0 else (comm.Recv, comm.Send)\n"
-                    "        ends = {comm.Send: (outgoing, right), comm.Recv: (incoming, left)}\n"
-                    "        first(*ends[first])\n"
-                    "        then(*ends[then])",
+                    "if comm.rank % 2: comm.Recv(incoming, left)\n"
+                    "        comm.Send(outgoing, right)\n"
+                    "        if comm.rank % 2 == 0: comm.Recv(incoming, left)",
                 )
             ),
             "Sendrecv lets a rank send and receive in the same round",

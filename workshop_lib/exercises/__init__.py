@@ -54,7 +54,7 @@ class Property:
 
 @dataclass
 class Verdict:
-    """What a check found. `passed` is None while the exercise is unsolved; `hint` is for the failure."""
+    """What a check says. `passed` is None while the exercise is unsolved; `hint` is for the failure."""
 
     name: str
     passed: bool | None = None
@@ -91,8 +91,8 @@ class Exercise:
     communicates: whether observing its function needs the ranks. Other functions run there all the same, so that an
     endless loop ends, but their known mistakes run in the notebook, with None for `comm`.
     ready: called on every rank before the clock starts, for what takes long once. on: the number of ranks it needs.
-    stuck, truncated: hints for a function that never ends, and for a message that meets a receive of another size.
-    unknown: the hint for a failure that none of the known mistakes leaves.
+    stuck, truncated, unknown: hints for a function that never ends (by default, an endless loop if it does not
+    communicate), for a message that meets a receive of another size, for what none of the known mistakes does.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Exercise:
     ready: Callable[[], None] | None = None
     on: int | None = None
     timeout_s: float = 5.0
-    stuck: str = STUCK_HINT
+    stuck: str = ""
     truncated: str = TRUNCATED_HINT
     unknown: str = UNKNOWN_HINT
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -124,7 +124,7 @@ class Exercise:
         return self.verdict(observations)
 
     def verdict(self, observations: list) -> Verdict:
-        """What is to be said of a function, from every rank's observation of it."""
+        """The verdict on a function, from every rank's observation of it."""
         verdict = Verdict(self.name)
         if any(isinstance(seen, str) and seen == UNSOLVED for seen in observations):
             return verdict
@@ -144,8 +144,7 @@ class Exercise:
         """The first property that does not hold, with the observations as its evidence if it names none."""
         for prop in self.properties(observations):
             if not prop.holds:
-                evidence = observations if prop.evidence is None else prop.evidence
-                return replace(prop, evidence=evidence)
+                return replace(prop, evidence=observations if prop.evidence is None else prop.evidence)
             held.append(prop.text)
         return None
 
@@ -178,19 +177,17 @@ class Exercise:
         return failures
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
-        """It raised, or never ended: say so, and bring fresh ranks where these were lost."""
+        """The verdict on what raised or never ended, and fresh ranks where these were lost."""
         verdict = Verdict(self.name, False, failed=f"it did not run to its end on every rank.\n{error}")
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
-            verdict.hint = self.stuck
+            verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
         elif "truncate" in str(error).lower():  # MPI's word, used by Open MPI and MPICH alike
             verdict.hint = self.truncated
         try:
             team = ranks.current()
             if not team.healthy:
                 team.restart()
-                verdict.failed += (
-                    "\nFresh ranks were started; cells that define something on the ranks have to run again."
-                )
+                verdict.failed += "\nFresh ranks were started: run the cells again that define something on the ranks."
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
@@ -203,11 +200,8 @@ def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | 
 
 
 def _observe_on_rank(observe: Callable, function: Callable):
-    """Called on every rank: its observation of the learner's function, or UNSOLVED for the stub."""
-    try:
-        return observe(_own_communicator(), function)
-    except NotImplementedError:
-        return UNSOLVED
+    """Called on every rank: its observation of the learner's function. What that raises is the ranks' to report."""
+    return _unless_stub(observe, _own_communicator(), function)
 
 
 def observe_each_on_rank(observe: Callable, functions: Sequence[Callable]) -> list:
@@ -225,11 +219,16 @@ def _own_communicator():
 def observe_one(comm, observe: Callable, function: Callable):
     """The observation of one function, UNSOLVED for a stub, or the exception that it raises."""
     try:
+        return _unless_stub(observe, comm, function)
+    except Exception as error:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _unless_stub(observe: Callable, comm, function: Callable):
+    try:
         return observe(comm, function)
     except NotImplementedError:
         return UNSOLVED
-    except Exception as error:
-        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def alike(a, b, rounding: float = 1e-5) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
 
 GIVEN = ("nodes", "cores", "threads_per_core", "ranks_per_node")
 KEYS = ("n", "N", "d", "j")
@@ -44,14 +44,9 @@ def _described(job: tuple) -> str:
     return "{} nodes of {} cores, {} threads per core, {} ranks per node".format(*job)
 
 
-def _option(key: str, value: Callable) -> Callable:
-    """A wrong `aprun_options`: right but for one option, which is `value` of what is given."""
-
-    def aprun_options(nodes: int, cores: int, threads_per_core: int, ranks_per_node: int) -> dict:
-        given = (nodes, cores, threads_per_core, ranks_per_node)
-        return _right_options(*given) | {key: value(*given)}
-
-    return aprun_options
+def _option(key: str, value: Callable, hint: str) -> Mistake:
+    """A wrong `aprun_options`: right but for one option, which is `value` of nodes, cores, threads and ranks."""
+    return Mistake(lambda **job: _right_options(**job) | {key: value(*job.values())}, hint)
 
 
 _IDLE = "Where the CPUs cannot be shared out evenly, some stay idle: round down, with `//`."
@@ -61,71 +56,31 @@ aprun_options = Exercise(
     observe_options,
     options_properties,
     [
-        Mistake(
-            _option("n", lambda nodes, cores, threads, ranks: ranks),
-            "`-n` counts the ranks of the whole job, not those of a node.",
+        _option("n", lambda n, c, t, r: r, "`-n` counts the ranks of the whole job, not those of a node."),
+        _option("n", lambda n, c, t, r: n, "`-n` counts the ranks of the whole job, not its nodes."),
+        _option("n", lambda n, c, t, r: n * c * t, "`-n` counts ranks, not CPUs: how many CPUs a rank gets is `-d`."),
+        _option(
+            "n", lambda n, c, t, r: n * r * t, "`-n` counts ranks, and more threads per core make no more of them."
         ),
-        Mistake(
-            _option("n", lambda nodes, cores, threads, ranks: nodes),
-            "`-n` counts the ranks of the whole job, not its nodes.",
+        _option(
+            "N", lambda n, c, t, r: n * r, "`-N` counts the ranks of one node; those of the whole job are in `-n`."
         ),
-        Mistake(
-            _option("n", lambda nodes, cores, threads, ranks: nodes * cores * threads),
-            "`-n` counts ranks, not CPUs: how many CPUs a rank gets is `-d`.",
+        _option("N", lambda n, c, t, r: 1, "`-N` counts the ranks of one node, which you are given."),
+        _option("d", lambda n, c, t, r: c // r, "Each core counts as `threads_per_core` CPUs: share out all of them."),
+        _option("d", lambda n, c, t, r: c * t // (n * r), "A node's CPUs are shared by that node's ranks alone."),
+        _option("d", lambda n, c, t, r: c * t, "Those are the CPUs of the whole node: its ranks share them."),
+        _option("d", lambda n, c, t, r: c, "Those are the cores of the whole node: its ranks share its CPUs."),
+        _option("d", lambda n, c, t, r: t, "`-d` is how many CPUs a rank gets; the threads of each core are `-j`."),
+        _option("d", lambda n, c, t, r: r, "`-d` is how many CPUs a rank gets, not how many ranks there are."),
+        _option("d", lambda n, c, t, r: -(-c * t // r), _IDLE),
+        _option("d", lambda n, c, t, r: c * t / r, _IDLE),
+        _option("j", lambda n, c, t, r: 1, "`-j` is how many threads of each core are used, which you are given."),
+        _option(
+            "j", lambda n, c, t, r: 2, "`-j` isn't always 2: it is the number of threads per core that you are given."
         ),
-        Mistake(
-            _option("n", lambda nodes, cores, threads, ranks: nodes * ranks * threads),
-            "`-n` counts ranks; using several threads per core does not make more of them.",
-        ),
-        Mistake(
-            _option("N", lambda nodes, cores, threads, ranks: nodes * ranks),
-            "`-N` counts the ranks of one node; those of the whole job are in `-n`.",
-        ),
-        Mistake(
-            _option("N", lambda nodes, cores, threads, ranks: 1),
-            "`-N` counts the ranks of one node, which you are given.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: cores // ranks),
-            "Each core counts as `threads_per_core` CPUs, so a rank has more CPUs than cores.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: cores * threads // (nodes * ranks)),
-            "A node's CPUs are shared by the ranks of that node, not by those of the whole job.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: cores * threads),
-            "Those are the CPUs of the whole node: its ranks share them.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: cores),
-            "Those are the cores of the whole node: its ranks share its CPUs.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: threads),
-            "`-d` is how many CPUs a rank gets; how many threads of each core are used is `-j`.",
-        ),
-        Mistake(
-            _option("d", lambda nodes, cores, threads, ranks: ranks),
-            "`-d` is how many CPUs a rank gets, not how many ranks there are.",
-        ),
-        Mistake(_option("d", lambda nodes, cores, threads, ranks: -(-cores * threads // ranks)), _IDLE),
-        Mistake(_option("d", lambda nodes, cores, threads, ranks: cores * threads / ranks), _IDLE),
-        Mistake(
-            _option("j", lambda nodes, cores, threads, ranks: 1),
-            "`-j` is how many threads of each core are used, which you are given.",
-        ),
-        Mistake(
-            _option("j", lambda nodes, cores, threads, ranks: 2),
-            "`-j` isn't always 2: it is how many threads of each core are used, which you are given.",
-        ),
-        Mistake(
-            _option("j", lambda nodes, cores, threads, ranks: cores * threads // ranks),
-            "`-j` is how many threads of each core are used; how many CPUs a rank gets is `-d`.",
-        ),
+        _option("j", lambda n, c, t, r: c * t // r, "`-j` is the threads used of each core; a rank's CPUs are `-d`."),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
     unknown="`-n` is for the whole job, `-N` for a node, `-d` for a rank, `-j` for a core.",
 )
 
@@ -152,51 +107,42 @@ def device_properties(observations: list[dict]) -> Iterator[Property]:
         yield Property(text, devices[hosts] == right, evidence=devices[hosts], observed=observed)
 
 
-_NODE = "That is the number of the node: its ranks would share one GPU."
-_IN_TURN = (
-    "A remainder is right only if nodes are filled one after the other. Here ranks are dealt out in turn, and half of "
-    "the GPUs get two ranks: look at `hosts`."
-)
+_IN_TURN = "A remainder is right only if nodes are filled one after the other, not in turn: look at `hosts`."
+
+
+def _before(rank: int, hosts: list) -> int:
+    """Right: the ranks of the same host before this one."""
+    return hosts[:rank].count(hosts[rank])
+
 
 device_of = Exercise(
     "device_of",
     observe_device,
     device_properties,
     [
-        Mistake(
-            lambda rank, hosts: rank,
-            "That is the rank in the whole job, but the second node has no GPU 4: count the ranks of the same host "
-            "only.",
-        ),
+        Mistake(lambda rank, hosts: rank, "That is the rank in the whole job: count only the ranks of the same host."),
         Mistake(lambda rank, hosts: 0, "Every rank takes GPU 0, and the other GPUs stay idle."),
-        Mistake(lambda rank, hosts: sorted(set(hosts)).index(hosts[rank]), _NODE),
         Mistake(
-            lambda rank, hosts: hosts[: rank + 1].count(hosts[rank]),
-            "GPUs are numbered from 0: count the ranks *before* this one.",
+            lambda rank, hosts: sorted(set(hosts)).index(hosts[rank]),
+            "That is the number of the node: its ranks would share one GPU.",
         ),
+        Mistake(lambda r, hosts: _before(r, hosts) + 1, "GPUs are numbered from 0: count the ranks *before* this one."),
         Mistake(
             lambda rank, hosts: hosts[rank + 1 :].count(hosts[rank]),
             "You count the ranks after this one; count those before it.",
         ),
-        Mistake(
-            lambda rank, hosts: hosts.count(hosts[rank]),
-            "That is how many ranks the host has, but which of them is this one?",
-        ),
+        Mistake(lambda r, hosts: hosts.count(hosts[r]), "That is how many ranks the host has, but which is this one?"),
         Mistake(lambda rank, hosts: rank % hosts.count(hosts[rank]), _IN_TURN),
         Mistake(lambda rank, hosts: rank % hosts.count(hosts[0]), _IN_TURN),
         Mistake(
             lambda rank, hosts: rank - hosts.index(hosts[rank]),
-            "The distance to the host's first rank is right only if nodes are filled one after the other: count the "
-            "ranks of the same host before this one.",
+            "The distance to the host's first rank is right only if nodes are filled one after the other.",
         ),
         Mistake(
-            lambda rank, hosts: (
-                hosts[:rank].count(hosts[rank]) % 2 if len(set(hosts)) > 2 else hosts[:rank].count(hosts[rank])
-            ),
+            lambda rank, hosts: _before(rank, hosts) % (2 if len(set(hosts)) > 2 else len(hosts)),
             "Nodes can have different numbers of ranks: how many ranks of the same host come before this one?",
         ),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
     unknown="How many ranks of the same host come before this one?",
 )

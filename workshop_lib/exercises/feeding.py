@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, shown
 
 
 class File(NamedTuple):
@@ -58,9 +58,8 @@ def parts_properties(observations: list) -> Iterator[Property]:
         ("no rank reads two rows more than another", _balance),
     ):
         problems = [(file, problem_of(file, parts)) for file, parts in zip(FILES, by_file, strict=True)]
-        problems = [(file, problem) for file, problem in problems if problem]
-        text += "".join(f": {file}: {problem}" for file, problem in problems[:1])
-        yield Property(text, not problems, evidence=problems[:1])
+        first = next((f"{file}: {problem}:" for file, problem in problems if problem), "")
+        yield Property(text, not first, evidence=first, observed=first)
 
 
 def _is_pair(part) -> bool:
@@ -141,10 +140,7 @@ def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: i
 
 
 _COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
-_BALANCE = (
-    "all ranks wait for the one with the most rows. Give one of the rows left over to each of as many ranks, as "
-    "`rows * rank // size` does."
-)
+_BALANCE = "all wait for the rank with the most rows. Spread the rows left over, as `rows * rank // size` does."
 _WRONG_PARTS = [
     _part("the header is there, and rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
     _part("the header is counted twice in the offset.", offset=lambda header, first, row: 2 * header + first * row),
@@ -166,7 +162,7 @@ _WRONG_PARTS = [
     ),
     _part(_BALANCE, lambda rows, rank, size: tuple(min(rows, row) for row in _up(rows, rank, size))),
 ]
-my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False, stuck=ENDLESS_HINT)
+my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False)
 
 
 class Reader:

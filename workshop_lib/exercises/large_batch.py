@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 from workshop_lib.training import optimizers, schedules
 
 STEPS = 60
@@ -50,11 +50,8 @@ def rates_properties(observations: list) -> Iterator[Property]:
 
 def _all_right(text: str, wrong: list[tuple]) -> Property:
     """That no rate is wrong. Two wrong ones tell mistakes apart."""
-    if wrong:
-        step, base_lr, workers, warmup_steps, rate, right = wrong[0]
-        text += f": base rate {base_lr:g}, {workers} workers, {warmup_steps} warm-up steps, step {step}: "
-        text += f"it should be {right:.4g}, not {rate:.4g}"
-    return Property(text, not wrong, evidence=wrong[:2])
+    case = "base rate {1:g}, {2} workers, {3} warm-up steps, step {0}: it should be {5:.4g}, not {4:.4g}:"
+    return Property(text, not wrong, evidence=wrong[:2], observed=case.format(*wrong[0]) if wrong else "")
 
 
 def _climb(step: int, warmup: int) -> float:
@@ -94,9 +91,7 @@ _WRONG_RATES = [
     _from_base(_BASE, _climb),
     _from_base(_BASE, lambda step, warmup: _climb(step - 1, warmup)),
 ]
-learning_rate = Exercise(
-    "learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False, stuck=ENDLESS_HINT
-)
+learning_rate = Exercise("learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False)
 
 
 class Layer(NamedTuple):
@@ -150,14 +145,12 @@ def layers_properties(observations: list) -> Iterator[Property]:
     group = {"trust": TRUST, "weight_decay": 0.0, "clip": False}
     for (name, weights, gradient), rate in zip(_layers(), rates, strict=True):
         right = float(optimizers.layer_rate(weights, gradient, group))
-        holds = close(rate.returned, right, ROUNDING)
         zero = not (weights.any() and gradient.any())
-        text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / ‖∇w‖'}"
-        if not holds:
-            text += f". With ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}, "
-            text += f"it is {right:.4g}, not {rate.returned:.4g}"
         hint = "where one of the norms is zero, return 1: the layer then moves as in plain SGD." if zero else ""
-        yield Property(text, holds, hint, evidence=rate.returned)
+        observed = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}, "
+        observed += f"it is {right:.4g}, not {rate.returned:.4g}:"
+        text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / ‖∇w‖'}"
+        yield Property(text, close(rate.returned, right, ROUNDING), hint, rate.returned, observed)
 
 
 def _layer(
@@ -181,6 +174,4 @@ _WRONG_LAYERS = [
     _layer(_NORM, norm=lambda tensor: tensor.abs().max()),
     _layer(_NORM, norm=lambda tensor: tensor.abs().sum()),
 ]
-layer_rate = Exercise(
-    "layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False, stuck=ENDLESS_HINT
-)
+layer_rate = Exercise("layer_rate", observe_layers, layers_properties, _WRONG_LAYERS, communicates=False)

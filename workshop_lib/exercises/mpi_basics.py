@@ -130,20 +130,12 @@ global_mean = Exercise(
     [
         Mistake(
             lambda comm, values: comm.allreduce(values.mean()) / comm.size,
-            "That is the mean of the ranks' means, in which a rank with few values counts as much as one with many: "
-            "add up the values, add up their counts, divide once.",
+            "That is the mean of the ranks' means. A rank with few values must count less: add up values and counts.",
         ),
+        Mistake(lambda c, v: c.allreduce(v.mean()), "That is the sum of the ranks' means: add up values and counts."),
+        Mistake(lambda c, v: c.allreduce(v.sum()), "That is the sum of all values: divide by how many there are."),
         Mistake(
-            lambda comm, values: comm.allreduce(values.mean()),
-            "That is the sum of the ranks' means: add up the values and their counts instead.",
-        ),
-        Mistake(
-            lambda comm, values: comm.allreduce(values.sum()),
-            "That is the sum of all values: divide by how many there are on all ranks.",
-        ),
-        Mistake(
-            lambda comm, values: comm.allreduce(values.sum()) / comm.size,
-            "That is the sum divided by the number of ranks: divide by the number of values.",
+            lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the ranks: divide by the number of values."
         ),
         Mistake(
             lambda comm, values: comm.allreduce(values.sum()) / max(1, len(values)),

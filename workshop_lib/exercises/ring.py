@@ -188,13 +188,8 @@ def _ring(
 
 
 _REPLACES = "A chunk that goes round finished, in the second phase, replaces what is there: do not add it."
-_SENT_TOO_EARLY = (
-    "Is a chunk sent on before what arrived was added to it? The first phase adds in all of its p-1 steps."
-)
-_SAME_CHUNK = (
-    "A rank sends on the chunk that it has just received: both numbers, of the chunk it sends and of the one it "
-    "receives, go down by one in each step, and the second is one behind the first."
-)
+_SENT_TOO_EARLY = "Is a chunk sent on before what arrived was added? The first phase adds in all of its p-1 steps."
+_SAME_CHUNK = "In each step a rank sends the chunk that it has just received, and receives the one before that."
 
 ring_allreduce = Exercise(
     "ring_allreduce",
@@ -207,8 +202,7 @@ ring_allreduce = Exercise(
         Mistake(_ring(adds=lambda step, p: step < p - 2), _SENT_TOO_EARLY),
         Mistake(
             _ring(steps=lambda p: p - 1),
-            "Each rank has one finished chunk, and the others hold parts of the sum: that is the first phase. Pass the "
-            "finished chunks round in p-1 more steps, each rank keeping what arrives.",
+            "The first phase leaves one finished chunk per rank. Pass the finished chunks round in p-1 more steps.",
         ),
         Mistake(_ring(steps=lambda p: 2 * (p - 1) - 1), "There is a step missing: each phase has p-1 of them."),
         Mistake(_ring(sends=lambda rank, step: rank, receives=lambda rank, step: rank - 1), _SAME_CHUNK),
@@ -217,9 +211,7 @@ ring_allreduce = Exercise(
             _ring(returns=lambda total, p: total / p),
             "Those are the means of the ranks' values: an allreduce gives the sum, without dividing.",
         ),
-        Mistake(
-            lambda comm, values: values.copy(), "It returned its own values: nothing was added to what it returns."
-        ),
+        Mistake(lambda comm, values: values.copy(), "It returned its own values: nothing was added to them."),
     ],
     on=4,
     stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let ranks of even "

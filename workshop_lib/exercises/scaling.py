@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from statistics import mean, median
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 
 # Seconds per epoch, {ranks: [run, …]}. Those of the first table tell how the epochs of all runs were put together.
 SECONDS = {
@@ -44,14 +44,8 @@ def tables_properties(observations: list) -> Iterator[Property]:
 
 def _right(text: str, values: list, right: list) -> Property:
     """That the values are right. If they aren't, they tell which of the known mistakes made them."""
-    holds = close(values, right, 1e-4)
-    if not holds:
-        text += f": {_listed(right)}, not {_listed(values)}"
-    return Property(text, holds, evidence=values)
-
-
-def _listed(values: list) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)
+    expected, got = (", ".join(f"{value:.4g}" for value in them) for them in (right, values))
+    return Property(text, close(values, right, 1e-4), evidence=values, observed=f"right is {expected}, not {got}:")
 
 
 def _is_pair(value) -> bool:
@@ -118,9 +112,7 @@ _WRONG_TABLES = [
     _table("divide each by its own number of ranks, not by the largest.", efficiency=lambda speedup, n: speedup / 4),
     _table("on 2 ranks it isn't divided by 2.", efficiency=lambda speedup, n: speedup / (n if n > 2 else 1)),
 ]
-scaling_table = Exercise(
-    "scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False, stuck=ENDLESS_HINT
-)
+scaling_table = Exercise("scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False)
 
 # (speed-up, ranks, the share of the work that was not shared out)
 MEASURED = [(1 / (0.1 + 0.9 / 8), 8, 0.1), (4.0, 4, 0.0), (1.0, 3, 1.0), (1 / (-0.05 + 1.05 / 4), 4, -0.05)]
@@ -135,17 +127,9 @@ def fractions_properties(observations: list) -> Iterator[Property]:
     fractions = observations[0]
     hint = f"it returned {shown(fractions[0])}: `return` the fraction."
     yield Property("it returns a number", all(map(is_number, fractions)), hint)
-    texts = [
-        "is right",
-        "is 0 if perfect",
-        "is 1 when more ranks bring nothing",
-        "is negative above the number of ranks",
-    ]
+    texts = "is right", "is 0 if perfect", "is 1 when more ranks bring nothing", "is negative above the number of ranks"
     for text, (speedup, n, right), fraction in zip(texts, MEASURED, fractions, strict=True):
-        holds = abs(fraction - right) < 1e-4
-        text = f"for a speed-up of {speedup:.3g} on {n} ranks it {text}"
-        otherwise = "" if holds else f": {right:g}, not {fraction:.3g}"
-        yield Property(text + otherwise, holds, evidence=fraction)
+        yield _right(f"for a speed-up of {speedup:.3g} on {n} ranks it {text}", [fraction], [right])
 
 
 def _solved(s: float, n: int) -> float:
@@ -169,7 +153,7 @@ _WRONG_FRACTIONS = [
     Mistake(lambda s, n: max(0, _solved(s, n)), "don't cut it off: below 0 it says that the measurement is wrong."),
 ]
 serial_fraction = Exercise(
-    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False, stuck=ENDLESS_HINT
+    "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False
 )
 
 NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
@@ -191,11 +175,8 @@ def batches_properties(observations: list) -> Iterator[Property]:
     hint = f"it returned {shown(batches[0])}: `return` the number of samples."
     yield Property("it returns a number", all(map(is_number, batches)), hint)
     for (text, numbers, right), batch in zip(BATCHES, batches, strict=True):
-        holds = batch == right
-        if not holds:
-            given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
-            text += f": for {given} it is {right}, not {batch:g}"
-        yield Property(text, holds, evidence=batch)
+        given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
+        yield Property(text, batch == right, evidence=batch, observed=f"for {given} it is {right}, not {batch:g}:")
 
 
 def _batch(
@@ -231,6 +212,4 @@ _WRONG_BATCHES = [
     _batch(_ONE_SAMPLE, whole=lambda samples: max(0, math.ceil(samples))),
     _batch("a batch of one sample is large enough here.", whole=lambda samples: max(2, math.ceil(samples))),
 ]
-smallest_batch = Exercise(
-    "smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False, stuck=ENDLESS_HINT
-)
+smallest_batch = Exercise("smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False)

@@ -7,9 +7,7 @@ from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
 
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
-GIVEN_COMM = (
-    "Take both numbers from the `comm` that your function is called with, not from COMM_WORLD and not by heart."
-)
+GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD and not by heart."
 
 
 class Called(NamedTuple):
@@ -116,8 +114,7 @@ def _floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def _ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    each = -(-n // size)
-    return rank * each, (rank + 1) * each
+    return _floor_parts(n + size - 1, rank, size)
 
 
 def _fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
@@ -144,8 +141,7 @@ my_part = Exercise(
     my_part_properties,
     [
         Mistake(
-            _floor_parts,
-            "`n // size` items per rank leave `n % size` over: give one of those to each of the first ranks.",
+            _floor_parts, "`n // size` items per rank leave `n % size` over: give the first ranks one of them each."
         ),
         Mistake(_moved(_fair_parts, after=-1), _STOP),
         Mistake(_moved(_floor_parts, after=-1), _STOP),
@@ -155,8 +151,7 @@ my_part = Exercise(
         Mistake(_ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
         Mistake(
             lambda n, rank, size: tuple(min(n, bound) for bound in _ceiling_parts(n, rank, size)),
-            "Rounding up leaves too little for the last ranks: the largest part may be only one larger than the "
-            "smallest.",
+            "Rounding up leaves too little for the last ranks: part sizes may differ by one only.",
         ),
         Mistake(
             lambda n, rank, size: (_floor_parts(n, rank, size)[0], n if rank == size - 1 else (rank + 1) * (n // size)),
@@ -164,7 +159,5 @@ my_part = Exercise(
         ),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
-    unknown="Each rank should start where the one before it stops, the last one should stop at n, and no part may be "
-    "more than one item larger than another.",
+    unknown="Each rank should start where the one before it stops, the last should stop at n, and sizes differ by one.",
 )

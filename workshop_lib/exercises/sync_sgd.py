@@ -13,10 +13,7 @@ from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
 from workshop_lib.models import torch_cnn
 
 SAMPLES = 16  # per rank
-STUCK = (
-    "every rank has to make the same collective calls in the same order: is one of them inside an `if`, or after a "
-    "`return`?"
-)
+STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
 ALL_PARAMETERS = "go through all of model.parameters()."
 Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
 _close = partial(close, rounding=1e-4)  # float32, added up in another order
@@ -42,7 +39,7 @@ def observe_average(comm, function: Callable) -> Parameters:
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     model = torch_cnn.build(seed=1)
     cross_entropy(model(images), labels).backward()
-    whole = _gradients(model)
+    whole = _gradients_of(model)
     model.zero_grad()
     cross_entropy(model(images[mine]), labels[mine]).backward()
     function(model, comm)
@@ -53,14 +50,12 @@ def observe_average(comm, function: Callable) -> Parameters:
     function(other, comm)
     after = _weights(other)
     kept = all(np.array_equal(before[name], after[name]) for name in before)
-    return Parameters(_gradients(model), whole, kept)
+    return Parameters(_gradients_of(model), whole, kept)
 
 
 def average_properties(observations: list[Parameters]) -> Iterator[Property]:
     kept = all(seen.weights_kept for seen in observations)
-    yield Property(
-        "the weights are left alone", kept, "the weights themselves were changed: average `p.grad`, not `p`."
-    )
+    yield Property("the weights are left alone", kept, "the weights themselves changed: average `p.grad`, not `p`.")
     gone = [name for seen in observations for name, got in seen.got.items() if got is None]
     hint = f"{gone[0]} has none: write into `p.grad`, as with `p.grad.copy_(…)`." if gone else ""
     yield Property("every parameter has its gradient", not gone, hint)
@@ -98,14 +93,14 @@ def _averages(observations: list[Parameters]) -> Property:
     return Property(text, False, evidence=[seen.got for seen in observations], observed=observed)
 
 
-def _gradients_set_to(combined: Callable) -> Callable:
+def _gradients(combined: Callable, hint: str) -> Mistake:
     """A wrong `average_gradients`: each gradient becomes `combined(mine, comm)`."""
 
     def average_gradients(model, comm):
         for p in model.parameters():
             p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
 
-    return average_gradients
+    return Mistake(average_gradients, hint)
 
 
 average_gradients = Exercise(
@@ -113,33 +108,16 @@ average_gradients = Exercise(
     observe_average,
     average_properties,
     [
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.allreduce(mine)),
-            "That is the sum over ranks: divide by comm.size.",
+        _gradients(lambda mine, comm: comm.allreduce(mine), "That is the sum over ranks: divide by comm.size."),
+        _gradients(
+            lambda mine, comm: comm.allreduce(mine) / comm.size**2, "That is the mean, divided by comm.size once more."
         ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size / comm.size),
-            "That is the mean, divided by comm.size once more.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: mine),
-            "Each rank still has its own gradient: write the mean into it, with `p.grad.copy_(…)`.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: mine / comm.size),
-            "Each rank divided its own gradient: nothing was added up. Allreduce does that.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: 0 * mine),
-            "It is zero on every rank: write the mean into `p.grad`, with `p.grad.copy_(…)`.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.bcast(mine)),
-            "Every rank has the gradient of rank 0: they need the mean of all ranks' gradients.",
-        ),
-        Mistake(
-            _gradients_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
-            "Every rank has the gradient of the last rank: they need the mean of all ranks' gradients.",
+        _gradients(lambda mine, comm: mine, "Each rank still has its own gradient: write the mean into `p.grad`."),
+        _gradients(lambda mine, comm: mine / comm.size, "Each rank divided its own gradient: use Allreduce to add up."),
+        _gradients(lambda mine, comm: 0 * mine, "It is zero on every rank: write the mean into `p.grad`."),
+        _gradients(lambda mine, comm: comm.bcast(mine), "All have the gradient of rank 0: they need the mean."),
+        _gradients(
+            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All have the last rank's gradient: they need the mean."
         ),
     ],
     stuck=STUCK,
@@ -167,15 +145,14 @@ def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
     yield Property(text, not wrong, hint, [seen.got for seen in observations], observed)
 
 
-def _weights_set_to(combined: Callable) -> Callable:
+def _set_weights(combined: Callable, hint: str) -> Mistake:
     """A wrong `broadcast_weights`: each parameter becomes `combined(mine, comm)`."""
 
     def broadcast_weights(model, comm):
-        with torch.no_grad():
-            for p in model.parameters():
-                p.copy_(torch.from_numpy(combined(p.numpy().copy(), comm)))
+        for p in model.parameters():
+            p.data.copy_(torch.from_numpy(combined(p.detach().numpy().copy(), comm)))
 
-    return broadcast_weights
+    return Mistake(broadcast_weights, hint)
 
 
 broadcast_weights = Exercise(
@@ -183,25 +160,23 @@ broadcast_weights = Exercise(
     observe_broadcast,
     broadcast_properties,
     [
-        Mistake(
-            _weights_set_to(lambda mine, comm: mine),
-            "Each rank still has its own weights: send them from rank 0 with Bcast, and copy what arrives into the "
-            "parameter, `p.copy_(…)`.",
+        _set_weights(
+            lambda mine, comm: mine, "Each rank still has its own weights: copy what arrives into the parameter."
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.bcast(mine, root=comm.size - 1)),
+        _set_weights(
+            lambda mine, comm: comm.bcast(mine, comm.size - 1),
             "Those are the weights of the last rank: the root is rank 0.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.allreduce(mine) / comm.size),
+        _set_weights(
+            lambda mine, comm: comm.allreduce(mine) / comm.size,
             "That is the mean of the ranks' weights: all take those of rank 0 instead.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.allreduce(mine)),
+        _set_weights(
+            lambda mine, comm: comm.allreduce(mine),
             "That is the sum of the ranks' weights: all take those of rank 0 instead.",
         ),
-        Mistake(
-            _weights_set_to(lambda mine, comm: comm.bcast(mine.astype(np.float16), root=0).astype(np.float32)),
+        _set_weights(
+            lambda mine, comm: comm.bcast(mine.astype(np.float16)).astype(np.float32),
             "They were rounded to 16 bits on the way: send them as they are, in 32.",
         ),
     ],
@@ -258,41 +233,28 @@ def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterat
     yield Property("`gradient` is as it was", kept, "make a new array: `gradient * …`, not `gradient *= …`.")
 
 
+_WEIGH = "Weigh each gradient by its number of samples."
+
 weighted_mean = Exercise(
     "weighted_mean",
     observe_weighted,
     weighted_properties,
     [
+        Mistake(lambda g, n, comm: comm.allreduce(g) / comm.size, f"That is the plain mean over ranks. {_WEIGH}"),
+        Mistake(lambda g, n, comm: comm.allreduce(g), f"That is the plain sum over ranks. {_WEIGH}"),
+        Mistake(lambda g, n, comm: comm.allreduce(g * n), "That is the sum over all samples: divide by their number."),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient) / comm.size,
-            "That is the plain mean over ranks, but each gradient should count by its number of samples.",
+            lambda g, n, comm: comm.allreduce(g * n) / comm.size, "Divide by the samples of all ranks, not the ranks."
         ),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient),
-            "That is the plain sum over ranks, but each gradient should count by its number of samples.",
+            lambda g, n, comm: comm.allreduce(g * n) / max(1, n), "You divided by this rank's count: add up counts."
         ),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n),
-            "That is the sum over all samples: divide by how many there are on all ranks.",
+            lambda g, n, comm: g * n / comm.allreduce(n), "That is this rank's part of the mean: add up all parts."
         ),
+        Mistake(lambda g, n, comm: g.copy(), "Each rank returned its own gradient: add up those of all ranks."),
         Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.size,
-            "You divided the sum over samples by the number of ranks: divide by the number of samples.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / max(1, n),
-            "You divided the sum over samples by this rank's own count: add up the counts as well.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: gradient * n / comm.allreduce(n),
-            "That is this rank's part of the mean: add up the parts of all ranks.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: gradient.copy(),
-            "Each rank returned its own gradient: the ranks' gradients have to be added up.",
-        ),
-        Mistake(
-            lambda gradient, n, comm: comm.allreduce(gradient * n) / comm.allreduce(n) / comm.size,
+            lambda g, n, comm: comm.allreduce(g * n) / comm.allreduce(n) / comm.size,
             "You divided the mean over samples once more, by the number of ranks.",
         ),
     ],
@@ -312,6 +274,6 @@ def _weights(model) -> Arrays:
     return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
 
 
-def _gradients(model) -> dict:
+def _gradients_of(model) -> dict:
     """Each parameter's gradient; None where there is none."""
     return {name: None if p.grad is None else p.grad.clone().numpy() for name, p in model.named_parameters()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
 
 KINDS = ("computing", "waiting", "communicating")
 # Made-up shares of the ranks' time, one row per rank, and the rank that the others wait for.
@@ -58,7 +58,6 @@ straggler = Exercise(
         Mistake(lambda shares: len(shares) - 1, "it isn't always the last rank."),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
 )
 
 
@@ -77,18 +76,18 @@ def speedups_properties(observations: list) -> Iterator[Property]:
     yield Property("against 1 rank with as many threads, where each thread has a core", right, evidence=found[2, 2])
 
 
-def _speedups(is_used: Callable, speedup: Callable) -> Callable:
-    """A wrong `fair_speedups`: which runs it uses, and what it makes of a run's speed and the baselines by threads."""
+def _speedups(hint: str, speedup: Callable, is_used: Callable = lambda run: run["cores"] >= run["threads"]) -> Mistake:
+    """A wrong `fair_speedups`: what it makes of (ranks, threads), given all speeds, and which runs it uses."""
 
     def fair_speedups(runs: list[dict]) -> dict:
         speeds = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if is_used(run)}
-        return {(n, threads): speedup(speed, speeds, n, threads) for (n, threads), speed in speeds.items()}
+        return {(n, threads): speedup(speeds, n, threads) for n, threads in speeds}
 
-    return fair_speedups
+    return Mistake(fair_speedups, hint)
 
 
-def _has_cores(run: dict) -> bool:
-    return run["cores"] >= run["threads"]
+def _fair(speeds: dict, n: int, threads: int) -> float:
+    return speeds[n, threads] / speeds[1, threads]
 
 
 fair_speedups = Exercise(
@@ -96,33 +95,16 @@ fair_speedups = Exercise(
     observe_speedups,
     speedups_properties,
     [
-        Mistake(
-            _speedups(lambda run: True, lambda speed, speeds, n, threads: speed / speeds[1, threads]),
-            "the run with two threads on one core is in it: leave it out.",
-        ),
-        Mistake(
-            _speedups(
-                lambda run: _has_cores(run) or run["ranks"] == 1,
-                lambda speed, speeds, n, threads: speed / speeds[1, threads],
-            ),
+        _speedups("the run with two threads on one core is in it: leave it out.", _fair, lambda run: True),
+        _speedups(
             "the baseline has two threads on one core: leave that run out.",
+            _fair,
+            lambda run: run["cores"] >= run["threads"] or run["ranks"] == 1,
         ),
-        Mistake(
-            _speedups(_has_cores, lambda speed, speeds, n, threads: speed / speeds[1, 1]),
-            "the baseline has a different number of threads.",
-        ),
-        Mistake(
-            _speedups(_has_cores, lambda speed, speeds, n, threads: speeds[1, threads] / speed), "it is upside down."
-        ),
-        Mistake(
-            _speedups(_has_cores, lambda speed, speeds, n, threads: speed / speeds[1, threads] / n),
-            "that is the efficiency: don't divide by the number of ranks.",
-        ),
-        Mistake(
-            _speedups(_has_cores, lambda speed, speeds, n, threads: speed),
-            "those are samples per second: divide by those of the baseline.",
-        ),
+        _speedups("the baseline has a different number of threads.", lambda s, n, threads: s[n, threads] / s[1, 1]),
+        _speedups("it is upside down.", lambda speeds, n, threads: 1 / _fair(speeds, n, threads)),
+        _speedups("that is the efficiency: don't divide by the ranks.", lambda s, n, t: _fair(s, n, t) / n),
+        _speedups("those are samples per second: divide by the baseline's.", lambda s, n, t: s[n, t]),
     ],
     communicates=False,
-    stuck=ENDLESS_HINT,
 )

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 from workshop_lib.scaling.zero_memory import RECIPES, state_bytes
 from workshop_lib.training import KINDS
 
@@ -124,32 +124,20 @@ def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
 def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
     start, *right = _alone(len(ranks))
     moved = [rank.weights[0] != start for rank in ranks]
-    hint = (
-        "the step moves nothing. `self.optimizer` updates a share from its `.grad`: does the share have one before "
-        "`self.optimizer.step()`?"
-    )
+    hint = "the step moves nothing. Does the share have a `.grad` before `self.optimizer.step()`?"
     yield Property("the step changes the weights", all(map(np.any, moved)), hint)
     first = ranks[0].weights
     same = all(np.array_equal(rank.weights, first) for rank in ranks)
     if not any(rank.sent_bytes for rank in ranks):
         hint = "no rank sent anything, so each trained alone. Reduce-scatter the gradients first."
     elif not np.any(np.all(moved, axis=0)):
-        hint = (
-            "each rank has updated its own part, but has old weights in the parts of the other ranks. End the step "
-            "with an allgather of the weights, after the optimizer's step."
-        )
+        hint = "each rank has new weights only in its own part. End the step with an allgather of the weights."
     else:
-        hint = (
-            "a rank must send the weights that its optimizer has updated: call `self.optimizer.step()` first, then "
-            "`ring.allgather` on all weights."
-        )
+        hint = "call `self.optimizer.step()` first, then `ring.allgather` on the weights that it has updated."
     yield Property("after each step the ranks hold the same weights, to the last bit", same, hint)
     text = "the first step is that of one process with the global batch"
     yield Property(text, close(first[0], right[0]), evidence=start - first[0])
-    hint = (
-        "the first step is right, but later ones are not. Is the gradient of the step before still in a share's "
-        "`.grad`, or is the optimizer's state lost?"
-    )
+    hint = "is the gradient of the step before still in a share's `.grad`, or is the optimizer's state lost?"
     yield Property(f"so are {STEPS} steps with momentum", close(first[-1], right[-1]), hint)
 
 
@@ -166,8 +154,7 @@ def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
     hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many. "
     if close(most, 1.5 * ring_bytes):
         hint += (
-            "That is as much as an allreduce of the gradients and an allgather of the weights. The allreduce ends with "
-            "an allgather of its own, of gradients that nobody needs."
+            "That is an allreduce of the gradients, which gathers what nobody needs, and an allgather of the weights."
         )
     else:
         hint += "One reduce-scatter of the gradients and one allgather of the weights are enough."
@@ -186,10 +173,7 @@ def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Itera
     text = f"after backward a rank holds 1/{len(ranks)} of the gradients"
     yield Property(text, rank.held_bytes == share, hint)
     most, allowed = max(rank.held_most_bytes for rank in ranks), share + 8 * largest
-    hint = (
-        f"it held {most} bytes, but its share and the largest gradient are {allowed}. Drop each gradient as soon as "
-        "it is reduced, before the next one comes."
-    )
+    hint = f"it held {most} bytes instead of {allowed} at most. Drop each gradient as soon as it is reduced."
     yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
 
@@ -204,19 +188,13 @@ def _of_rank_0(comm, flat: np.ndarray) -> np.ndarray:
     return flat[ring.part(len(flat), 0, comm.size)].copy()
 
 
-_OWN = (
-    "each part is updated with the gradient of the one rank that owns it, so the other ranks' samples don't count. "
-    "`ring.reduce_scatter` adds up all ranks' gradients."
-)
+_OWN = "a part is updated from its own rank's samples alone. `ring.reduce_scatter` adds up all ranks' gradients."
 _WRONG_GRADIENTS: list[tuple[Callable, str]] = [
     (_own, _OWN),
     (lambda comm, flat: _own(comm, flat) / comm.size, _OWN),
     (ring.reduce_scatter, "the gradient is the sum over ranks, not the mean: divide by `self.comm.size`."),
     (lambda comm, flat: ring.reduce_scatter(comm, flat) / comm.size**2, "the number of ranks is divided by twice."),
-    (
-        _of_rank_0,
-        "only the part of rank 0 is right: its gradients update every part. Each rank needs those of its own part.",
-    ),
+    (_of_rank_0, "rank 0's part of the gradients updates every part. Each rank needs those of its own part."),
 ]
 
 
@@ -244,10 +222,7 @@ def _wrong_zero(together: bool, mean: Callable) -> Callable:
     return Zero
 
 
-_SAME_CALLS = (
-    "a rank waits in `reduce_scatter` or `allgather` for a rank that never calls it, or that makes another call. "
-    "Every rank must make the same calls in the same order, in backward once for every parameter."
-)
+_SAME_CALLS = "every rank must make the same calls in the same order, in backward once for every parameter."
 Zero1, Zero2 = (
     Exercise(
         name,
@@ -278,12 +253,12 @@ def bytes_properties(observations: list) -> Iterator[Property]:
     yield Property(f"it returns a dictionary with {', '.join(KINDS)}", not other, hint)
     for stage, answers in enumerate(by_stage):
         wrong = [
-            f": {parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}"
+            f"{parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}:"
             for (parameters, ranks), answer in zip(MODELS, answers, strict=True)
             for kind, right in state_bytes(parameters, ranks, stage, **RECIPES["fp32, Adam"]).items()
             if not close(answer[kind], right)
         ]
-        yield Property("".join([f"stage {stage}", *wrong[:1]]), not wrong, evidence=wrong[:1])
+        yield Property(f"stage {stage}", not wrong, evidence=wrong[:1], observed="".join(wrong[:1]))
 
 
 def _is_bytes(value) -> bool:
@@ -314,6 +289,4 @@ for _kind, _stage in SHARED_FROM.items():
     if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
         _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
         _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
-bytes_per_rank = Exercise(
-    "bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False, stuck=ENDLESS_HINT
-)
+bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)
