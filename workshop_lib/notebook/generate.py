@@ -163,23 +163,17 @@ def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
     parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
     options = parser.parse_args(arguments)
     try:
-        if options.check:
-            return _check(folder)
-        for path in write(folder):
-            print(f"wrote {os.path.relpath(path)}")
-        return 0
+        if not options.check:
+            for path in write(folder):
+                print(f"wrote {os.path.relpath(path)}")
+        elif differing := drifted(folder):
+            for path in differing:
+                print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
+            raise SourceError("Edit the source in notebooks/source/, then run `make notebooks`.")
     except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1
-
-
-def _check(folder: Path) -> int:
-    differing = drifted(folder)
-    for path in differing:
-        print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
-    if differing:
-        print("Edit the source in notebooks/source/, then run `make notebooks`.", file=sys.stderr)
-    return 1 if differing else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,13 +13,6 @@ class _Parser(argparse.ArgumentParser):
         raise ranks.RankError(f"%%ranks: {message}. Usage: %%ranks [--timeout SECONDS] [--catch]")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="%%ranks", add_help=False)
-    parser.add_argument("--timeout", type=float, default=60.0)
-    parser.add_argument("--catch", action="store_true")
-    return parser
-
-
 @magics_class
 class RanksMagics(Magics):
     @cell_magic("ranks")
@@ -33,13 +26,15 @@ class RanksMagics(Magics):
         --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
         --catch: print a failure instead of ending "Run all"; for cells that fail on purpose.
         """
-        options = _parser().parse_args(shlex.split(line))
-        # The line of the magic counts, so that messages name the line the learner sees.
-        source = "\n" + cell
+        parser = _Parser(add_help=False)
+        parser.add_argument("--timeout", type=float, default=60.0)
+        parser.add_argument("--catch", action="store_true")
+        options = parser.parse_args(shlex.split(line))
+        # The number beside the cell: execution_count is that of the next one already.
+        name = f"In[{self.shell.displayhook.prompt_count}]"
         try:
-            # The number beside the cell: execution_count is that of the next one already.
-            name = f"In[{self.shell.displayhook.prompt_count}]"
-            ranks.current().run_cell(source, name, options.timeout)
+            # The line of the magic counts, so that messages name the line the learner sees.
+            ranks.current().run_cell("\n" + cell, name, options.timeout)
         except ranks.RankError as error:
             if not options.catch:
                 raise

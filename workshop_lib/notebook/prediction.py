@@ -67,10 +67,15 @@ class Prediction:
         middle = self.low + round((self.high - self.low) / 2 / step) * step
         digits, committed = max(0, -math.floor(math.log10(step))), self.value is not None
         slider = widgets.FloatSlider(
-            middle if self.value is None else self.value, min=self.low, max=self.high, step=step
+            self.value if committed else middle,
+            min=self.low,
+            max=self.high,
+            step=step,
+            description=self.unit,
+            readout_format=f".{digits}f",
+            disabled=committed,
+            layout={"width": "420px"},
         )
-        slider.description, slider.readout_format, slider.disabled = self.unit, f".{digits}f", committed
-        slider.layout.width = "420px"
         button = widgets.Button(description="Commit", icon="lock", disabled=committed)
         button.add_class("workshop-commit")
 
