@@ -148,8 +148,8 @@ def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
             axes.text(left + shown / 2, at.stage, _number(at.gpu_bytes[kind]), ha="center", **number)
         left += shown
     text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
-    look = {"textcoords": "offset points", "weight": "bold" if at.fits else "normal", **number}
-    axes.annotate(text, (min(total, cut), at.stage), (7, 0), **look)
+    number |= {"textcoords": "offset points", "weight": "bold" if at.fits else "normal"}
+    axes.annotate(text, (min(total, cut), at.stage), (7, 0), **number)
 
 
 def size(number_of_bytes: float) -> str:
