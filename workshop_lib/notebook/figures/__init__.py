@@ -11,7 +11,7 @@ vision can tell apart; every curve also has its own marker or line style, for a 
 import io
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -223,7 +223,8 @@ def stacked(
     return figure
 
 
-def name_ranks(axes: Axes, ranks: int) -> None:
-    """A row for each rank, rank 0 on top."""
-    axes.set_ylim(ranks - 0.5, -0.5)
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+def name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """A row of bars for each name, the first on top."""
+    labels = list(names)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)

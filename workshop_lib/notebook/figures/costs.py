@@ -145,8 +145,8 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
             bars = figures.spread(np.median(ms), [ms.min()], [ms.max()])
             figures.draw_points(time, np.median(ms), at, bars, figures.Style.number(number), hollow, across=True)
     _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
-    time.set(xscale="log", xlabel="time (ms)", ylim=(len(names) - 0.5, -0.5))
-    time.set_yticks(range(len(names)), names)
+    time.set(xscale="log", xlabel="time (ms)")
+    figures.name_rows(time, names)
     every_s = [seconds for row in rows for seconds in row["seconds"]]
     figures.log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
     size.set(xlabel="data (MB)")
@@ -194,8 +194,8 @@ def feeding_shares(runs: dict[str, np.ndarray], caption: str) -> figures.RecordF
         beside = {"textcoords": "offset points", "va": "center", "fontsize": figures.FONT_SIZE}
         axes.annotate(f"{left:.2f} s", (totals.max(), at), (8, 0), **beside)
     longest = max(seconds.sum(axis=1).max() for seconds in runs.values())
-    axes.set(xlabel="time (s)", xlim=(0, 1.12 * longest), ylim=(len(runs) - 0.5, -0.5))
-    axes.set_yticks(range(len(runs)), list(runs))
+    axes.set(xlabel="time (s)", xlim=(0, 1.12 * longest))
+    figures.name_rows(axes, runs)
     figures.draw_legend(figure, *[[patch] for patch in figures.patches(SPENT)])
     figure.subplots_adjust(left=0.2)
     return figure

@@ -128,8 +128,8 @@ def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
     usable = axes.axvline(plan.usable_bytes / GIB, color="black", linewidth=1.5, linestyle="--")
     reserve = 1 - plan.usable_bytes / plan.gpu_bytes
     usable.set_label(f"less {reserve:.0%} reserve: {_number(plan.usable_bytes)} GiB")
-    axes.set(xlim=(0, end), ylim=(len(STAGES) - 0.5, -0.5))
-    axes.set_yticks(range(len(STAGES)), STAGES)
+    axes.set_xlim(0, end)
+    figures.name_rows(axes, STAGES)
     axes.set_xlabel("memory of one GPU (GiB)", fontsize=figures.FONT_SIZE)
     figures.bare(axes)
     counted = {kind: look for kind, look in MEMORY_LOOKS.items() if any(at.gpu_bytes[kind] for at in plan.stages)}

@@ -178,8 +178,8 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     else:
         left.set_xlim(left=0)
         left.xaxis.set_major_formatter("{x:,g}")
-    left.set(xlabel=measure.label, ylim=(len(curves) - 0.5, -0.5))
-    left.set_yticks(range(len(curves)), [curve.name for curve in curves])
+    left.set_xlabel(measure.label)
+    figures.name_rows(left, (curve.name for curve in curves))
     efficiency.set(xlabel="parallel efficiency (%)", xlim=(0, max(110, 1.08 * points["efficiency_max"].max())))
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
     tick = Line2D([], [], **PERFECT_TICK, label=f"perfect scaling of the row: {own}")

@@ -51,7 +51,7 @@ def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> 
                     *place, f"{width:.1f}", ha="center", va="center", fontsize=figures.FONT_SIZE, bbox=figures.ON_WHITE
                 )
             left += width
-    figures.name_ranks(axes, len(ranks))
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.02 * longest)
 
 
@@ -120,5 +120,5 @@ def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
         axes.text(end_ms, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
     for _, start_s in timeline.steps:
         axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
-    figures.name_ranks(axes, len(timeline.pieces))
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
     axes.set_xlim(0, right_ms)
