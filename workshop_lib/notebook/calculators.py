@@ -1,5 +1,7 @@
 """Calculators with controls: does a model fit the GPUs, and what would more devices bring?"""
 
+from collections.abc import Iterable
+
 import ipywidgets as widgets
 
 from workshop_lib.errors import InputError
@@ -8,7 +10,7 @@ from workshop_lib.notebook.figures.forecasts import draw_forecast, draw_memory, 
 from workshop_lib.notebook.widgets import Answers
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
-from workshop_lib.scaling.forecast import BACKENDS, Point, Settings, answer, conditions, forecast
+from workshop_lib.scaling.forecast import BACKENDS, Settings, answer, conditions, forecast
 from workshop_lib.scaling.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
 from workshop_lib.scaling.zero_memory import plan as make_plan
 
@@ -28,15 +30,19 @@ MODELS = {
 }
 
 
+def _choice(description: str, options: Iterable, value: object) -> widgets.Dropdown:
+    return widgets.Dropdown(options=list(options), value=value, description=description, **WIDE)
+
+
 class Calculator(Answers):
     """Whether the chosen model fits the chosen GPUs."""
 
     def __init__(self):
-        self.model = widgets.Dropdown(options=list(MODELS), value="Llama 7B", description="model", **WIDE)
+        self.model = _choice("model", MODELS, "Llama 7B")
         self.parameters = widgets.Text(value="7.5B", description="parameters", **TYPED)
-        self.recipe = widgets.Dropdown(options=list(RECIPES), value="bf16, Adam", description="recipe", **WIDE)
+        self.recipe = _choice("recipe", RECIPES, "bf16, Adam")
         self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **TYPED)
-        self.gpu = widgets.Dropdown(options=list(GPUS), value="A100, 80 GB", description="kind of GPU", **WIDE)
+        self.gpu = _choice("kind of GPU", GPUS, "A100, 80 GB")
         self.sequence = widgets.IntText(value=2048, description="sequence (tokens)", **TYPED)
         self.batch = widgets.IntText(value=1, description="batch per GPU", **TYPED)
         self.checkpointing = widgets.Checkbox(description="activation checkpointing", indent=False)
@@ -63,17 +69,15 @@ class Calculator(Answers):
         words.append(f"{self.ranks.value:,} × {self.gpu.value}")
         activations = 0
         if shape:
-            bytes_per_value, again = recipe["parameter_bytes"], self.checkpointing.value
-            tokens, batch = self.sequence.value, self.batch.value
-            activations = activation_bytes(shape, tokens, batch, value_bytes=bytes_per_value, checkpointing=again)
+            kept = {"value_bytes": recipe["parameter_bytes"], "checkpointing": self.checkpointing.value}
+            activations = activation_bytes(shape, self.sequence.value, self.batch.value, **kept)
             words.append(f"{self.batch.value:,} × {self.sequence.value:,} tokens per GPU, FlashAttention")
             words += ["activation checkpointing"] * self.checkpointing.value
         else:
             words.append("activations not counted")
         words += ["offload to host memory"] * self.offload.value
-        options = {"activations": activations, "offload": self.offload.value}
-        plan = make_plan(parameters, self.ranks.value, GPUS[self.gpu.value], recipe, **options)
-        return plan, "; ".join(words)
+        size = (parameters, self.ranks.value, GPUS[self.gpu.value], recipe)
+        return make_plan(*size, activations=activations, offload=self.offload.value), "; ".join(words)
 
 
 def calculator() -> Calculator:
@@ -101,20 +105,14 @@ class Forecaster(Answers):
         self.machines, self.models = machines, catalogue.models()
         first = next(iter(machines))
         known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
-        self.model = widgets.Dropdown(options=list(self.models), value=known, description="model", **WIDE)
-        self.machine = widgets.Dropdown(options=list(machines), value=first, description="machine", **WIDE)
-        self.backend = widgets.Dropdown(options=list(BACKENDS), value="ddp", description="backend", **WIDE)
+        self.model = _choice("model", self.models, known)
+        self.machine = _choice("machine", machines, first)
+        self.backend = _choice("backend", BACKENDS, "ddp")
         self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
         self.speed = widgets.FloatText(value=0, description="samples/s of one", **TYPED)
-        self.compression = widgets.Dropdown(
-            options=[("none", 1), ("16 bits", 2), ("100 times", 100)], description="compression", **WIDE
-        )
-        self.network = widgets.Dropdown(
-            options=[("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], description="network speed", **WIDE
-        )
-        self.overlap = widgets.Dropdown(
-            options=[("as the backend", None), ("no", False), ("yes", True)], description="overlap", **WIDE
-        )
+        self.compression = _choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
+        self.network = _choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
+        self.overlap = _choice("overlap", [("as the backend", None), ("no", False), ("yes", True)], None)
         columns = [
             [self.model, self.machine, self.speed],
             [self.backend, self.batch, self.overlap],
@@ -123,16 +121,13 @@ class Forecaster(Answers):
         super().__init__(columns, "workshop-forecast")
 
     def answer(self) -> tuple[str, RecordFigure]:
-        points, conditions_text = self._forecast()
-        return answer(points), draw_forecast(points, conditions_text)
-
-    def _forecast(self) -> tuple[list[Point], str]:
         model, machine = self.models[self.model.value], self.machines[self.machine.value]
         if self.speed.value:
             machine = machine.with_speed(model, self.speed.value)
         changes = {name: getattr(self, name).value for name in ("compression", "network", "overlap")}
         settings = Settings(self.backend.value, self.batch.value, **changes)
-        return forecast(model, machine, settings), conditions(model, machine, settings)
+        points = forecast(model, machine, settings)
+        return answer(points), draw_forecast(points, conditions(model, machine, settings))
 
 
 def forecaster(measured: Machine | None = None) -> Forecaster:

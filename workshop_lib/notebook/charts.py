@@ -42,7 +42,8 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     low = min([*recent, 99.0])
     ends = range(steps_per_epoch, steps + 1, steps_per_epoch * (1 + steps // steps_per_epoch // 10))
 
-    axes = Axes(48, 268, "Training loss (cross-entropy)", steps, _span(loss), log=True)
+    losses = [y for line in loss for _, y in line] or [0.1, 1.0]
+    axes = Axes(48, 268, "Training loss (cross-entropy)", steps, (min(losses), max(losses)), log=True)
     parts = [axes.frame(ends), _rank_lines(axes, loss)]
     axes = Axes(372, 268, "Accuracy in %", steps, (low, 100.0))
     parts += [axes.frame(ends), _rank_lines(axes, [[p for p in line if p[1] >= low] for line in accuracy])]
@@ -133,7 +134,8 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
     ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
     bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
-    parts = [_patterns(name), _text(STRIP_LEFT, 13, _count(len(shown.steps)), weight="bold")]
+    steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
+    parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on each rank", weight="bold")]
     for rank, shares in enumerate(recent.shares()[:ranks]):
         y = top + rank * ROW_HEIGHT
         parts.append(f'<g data-strip="{rank}">' + _text(STRIP_LEFT - 6, y + 12, f"rank {rank}", "end"))
@@ -149,13 +151,15 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
             x = SHARES_LEFT + SHARE_WIDTH * (column + 1) - 12
             parts.append(_text(x, y + 12, f"{shares[kind]:.0%}", "end"))
         parts.append("</g>")
-    parts += [_step_marks(shown, top, bottom), _time_axis(seconds, bottom)]
+    parts.append(_step_marks(shown, top, bottom))
+    for ms in ticks(0, 1000 * seconds, 8):
+        if ms <= 1000 * seconds:
+            at = STRIP_LEFT + STRIP_WIDTH * ms / (1000 * seconds)
+            parts.append(f'<path d="M{at:.1f} {bottom}v4" stroke="currentColor"/>')
+            parts.append(_text(at, bottom + 17, f"{ms:g}", "middle"))
+    parts.append(_text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle"))
     parts += [_strips_key(fills, recent.seconds, mixed), _text(STRIP_LEFT, bottom + 50, note)]
     return _svg(bottom + (58 if note else 38), "".join(parts))
-
-
-def _count(steps: int) -> str:
-    return f"The last {steps} steps on each rank" if steps > 1 else "The last step on each rank"
 
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
@@ -168,16 +172,6 @@ def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
             parts.append(_text(x + 3, top - 5, f"step {step}"))
             free_from = x + 70
     return "".join(parts)
-
-
-def _time_axis(seconds: float, bottom: float) -> str:
-    parts = []
-    for ms in ticks(0, 1000 * seconds, 8):
-        if ms <= 1000 * seconds:
-            x = STRIP_LEFT + STRIP_WIDTH * ms / (1000 * seconds)
-            parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="currentColor"/>')
-            parts.append(_text(x, bottom + 17, f"{ms:g}", "middle"))
-    return "".join(parts) + _text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle")
 
 
 def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
@@ -205,7 +199,7 @@ def _patterns(name: str) -> str:
             f'<rect width="1.5" height="{size}" fill="{stripe}"/></pattern>'
         )
 
-    waiting, communicating = (pattern(WAITING, YELLOW, 6, 45, "#000"), pattern(COMMUNICATING, GREEN, 4, 90, "#fff"))
+    waiting, communicating = pattern(WAITING, YELLOW, 6, 45, "#000"), pattern(COMMUNICATING, GREEN, 4, 90, "#fff")
     return f"<defs>{waiting}{communicating}</defs>"
 
 
@@ -220,12 +214,6 @@ def _svg(height: float, content: str) -> str:
     look = f'style="width:100%;max-width:{LARGEST_WIDTH_PX}px;height:auto" font-size="12" fill="currentColor"'
     box = f'viewBox="0 0 {WIDTH} {height:g}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'
-
-
-def _span(lines: list[list[tuple]]) -> tuple[float, float]:
-    """The range of y; any, when there is nothing to draw."""
-    values = [y for line in lines for _, y in line] or [0.1, 1.0]
-    return min(values), max(values)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:

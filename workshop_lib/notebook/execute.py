@@ -64,9 +64,7 @@ def run_notebook(
     seconds = time.perf_counter() - started
     with paths.replacing(output) as temporary:
         nbformat.write(notebook, temporary)
-    if not error:
-        return Outcome(path, seconds)
-    if not begun:
+    if not error or not begun:
         return Outcome(path, seconds, error=error)
     return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
 

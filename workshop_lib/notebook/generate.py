@@ -54,52 +54,41 @@ def split(text: str, name: str) -> tuple[str, str]:
     # The learner's text in pieces: a plain line, or the stub of a solution with its indentation.
     learner: list[tuple[str, list[str]]] = []
     solution: list[str] = []
-    open_tags: list[tuple[str, int]] = []  # (tag, line)
+    open_tags: dict[str, int] = {}  # the line of each
     a_stub_may_follow = False
-    for number, line in enumerate([*text.splitlines(), None], 1):
-        marker = MARKER.match(line) if line is not None else None
+    for number, line in enumerate(text.splitlines(), 1):
+        marker, inner = MARKER.match(line), next(reversed(open_tags), None)
         if marker is None:
-            if open_tags and (line is None or CELL.match(line)):
-                raise _not_closed(name, *open_tags[-1])
-            if line is None:
+            if inner and CELL.match(line):
                 break
-            if not open_tags:
-                learner.append((line, [line]))
-            if not open_tags or open_tags[-1][0] == "solution":
-                solution.append(line)
-            else:
+            if inner == "stub":
                 learner[-1][1].append(_uncomment(line, name, number))
-            a_stub_may_follow = a_stub_may_follow and bool(open_tags)
+            else:
+                solution.append(line)
+            if not inner:
+                learner.append((line, [line]))
+                a_stub_may_follow = False
             continue
         indent, closes, tag = marker.groups()
-        if closes:
-            _check_closing(name, number, tag, open_tags)
-            open_tags.pop()
+        if closes and inner == tag:
+            del open_tags[tag]
             a_stub_may_follow = tag == "solution"
-            continue
-        in_solution = len(open_tags) == 1 and open_tags[0][0] == "solution"
-        if open_tags and not (tag == "stub" and in_solution):
-            raise _not_closed(name, *open_tags[-1])
-        if tag == "stub" and not (in_solution or a_stub_may_follow):
-            raise SourceError(f"{name}:{number}: '# <stub>' without '# <solution>' before it.")
-        if tag == "solution":
-            learner.append((indent, []))
-        open_tags.append((tag, number))
+        elif inner and (tag == "solution" or (inner == "stub" and not closes)):
+            break
+        elif closes and inner:
+            raise SourceError(f"{name}:{number}: '# </{tag}>' closes nothing.")
+        elif closes or (tag == "stub" and not (inner or a_stub_may_follow)):
+            raise SourceError(
+                f"{name}:{number}: '# <{closes}{tag}>' without '# <{tag if closes else 'solution'}>' before it."
+            )
+        else:
+            if tag == "solution":
+                learner.append((indent, []))
+            open_tags[tag] = number
+    for tag, number in reversed(open_tags.items()):
+        raise SourceError(f"{name}:{number}: '# <{tag}>' is not closed by '# </{tag}>' in its cell.")
     shown = [line for indent, lines in learner for line in lines or [f"{indent}...  # your code here"]]
     return "\n".join(shown) + "\n", "\n".join(solution) + "\n"
-
-
-def _not_closed(name: str, tag: str, number: int) -> SourceError:
-    return SourceError(f"{name}:{number}: '# <{tag}>' is not closed by '# </{tag}>' in its cell.")
-
-
-def _check_closing(name: str, number: int, tag: str, open_tags: list[tuple[str, int]]) -> None:
-    if not open_tags:
-        raise SourceError(f"{name}:{number}: '# </{tag}>' without '# <{tag}>' before it.")
-    if open_tags[-1][0] != tag:
-        if tag == "solution":
-            raise _not_closed(name, *open_tags[-1])
-        raise SourceError(f"{name}:{number}: '# </{tag}>' closes nothing.")
 
 
 def _uncomment(line: str, name: str, number: int) -> str:
@@ -163,23 +152,17 @@ def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
     parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
     options = parser.parse_args(arguments)
     try:
-        if options.check:
-            return _check(folder)
-        for path in write(folder):
-            print(f"wrote {os.path.relpath(path)}")
-        return 0
+        if not options.check:
+            for path in write(folder):
+                print(f"wrote {os.path.relpath(path)}")
+        elif differing := drifted(folder):
+            for path in differing:
+                print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
+            raise SourceError("Edit the source in notebooks/source/, then run `make notebooks`.")
     except WorkshopError as error:
         print(error, file=sys.stderr)
         return 1
-
-
-def _check(folder: Path) -> int:
-    differing = drifted(folder)
-    for path in differing:
-        print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
-    if differing:
-        print("Edit the source in notebooks/source/, then run `make notebooks`.", file=sys.stderr)
-    return 1 if differing else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Live progress of a run in a notebook: curves, each rank's use of its time, and a button that stops it."""
+"""Ranks in a notebook: `%%ranks` runs a cell on each, and a live view shows their progress and can stop it."""
 
+import argparse
+import shlex
 import time
 
 import ipywidgets as widgets
+from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.display import display
 
 from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy
+from workshop_lib.ranks import RankError, current
 from workshop_lib.ranks.messages import Published
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
@@ -94,3 +98,36 @@ class LiveView(TextView):
                 self.bar.value = self.bar.max  # the last step's message may not have come
         for row in self.progress.epochs:
             print(epoch_line(row))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise RankError(f"%%ranks: {message}. Usage: %%ranks [--timeout SECONDS] [--catch]")
+
+
+@magics_class
+class RanksMagics(Magics):
+    @cell_magic("ranks")
+    def run_on_ranks(self, line: str, cell: str) -> None:
+        """Run this cell on every rank, in the ranks' own namespace.
+
+            %%ranks [--timeout SECONDS] [--catch]
+
+        The cell is one program run by all ranks (SPMD): `MPI.COMM_WORLD.rank` tells them apart.
+        Variables stay on the ranks; `current().pull("name")` brings one to the notebook.
+        --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
+        --catch: print a failure instead of ending "Run all"; for cells that fail on purpose.
+        """
+        parser = _Parser(add_help=False)
+        parser.add_argument("--timeout", type=float, default=60.0)
+        parser.add_argument("--catch", action="store_true")
+        options = parser.parse_args(shlex.split(line))
+        # The number beside the cell: execution_count is that of the next one already.
+        name = f"In[{self.shell.displayhook.prompt_count}]"
+        try:
+            # The line of the magic counts, so that messages name the line the learner sees.
+            current().run_cell("\n" + cell, name, options.timeout)
+        except RankError as error:
+            if not options.catch:
+                raise
+            print(error)

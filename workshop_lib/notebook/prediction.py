@@ -66,11 +66,9 @@ class Prediction:
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         middle = self.low + round((self.high - self.low) / 2 / step) * step
         digits, committed = max(0, -math.floor(math.log10(step))), self.value is not None
-        slider = widgets.FloatSlider(
-            middle if self.value is None else self.value, min=self.low, max=self.high, step=step
-        )
-        slider.description, slider.readout_format, slider.disabled = self.unit, f".{digits}f", committed
-        slider.layout.width = "420px"
+        shape = {"min": self.low, "max": self.high, "step": step, "description": self.unit}
+        slider = widgets.FloatSlider(self.value if committed else middle, **shape)
+        slider.readout_format, slider.disabled, slider.layout.width = f".{digits}f", committed, "420px"
         button = widgets.Button(description="Commit", icon="lock", disabled=committed)
         button.add_class("workshop-commit")
 

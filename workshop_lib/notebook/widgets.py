@@ -38,9 +38,10 @@ class Answers(ipywidgets.VBox):
         self.shown_sentence = ipywidgets.HTML()
         self.image = ipywidgets.Image(layout=ipywidgets.Layout(max_width="100%"))
         self.sentence = ""
-        for control in _with_a_value(sum(columns, [])):
-            control.observe(self._update, "value")
-            answers_while_busy(control)
+        for part in sum(columns, []):
+            for control in getattr(part, "children", [part]):  # a box has no value, but what is in it has
+                control.observe(self._update, "value")
+                answers_while_busy(control)
         controls = ipywidgets.HBox([ipywidgets.VBox(column) for column in columns])
         controls.layout.flex_flow = "row wrap"
         super().__init__([controls, self.shown_sentence, self.image])
@@ -66,9 +67,3 @@ class Answers(ipywidgets.VBox):
         if self.image.value:  # for readers of the saved notebook, who have no kernel
             shown["image/png"] = base64.b64encode(self.image.value).decode()
         return shown
-
-
-def _with_a_value(controls: list[ipywidgets.Widget]) -> list[ipywidgets.Widget]:
-    """These controls, and in place of a box what is in it."""
-    parts = [getattr(control, "children", [control]) for control in controls]
-    return [control for part in parts for control in part]

@@ -11,11 +11,12 @@ vision can tell apart; every curve also has its own marker or line style, for a 
 import io
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -84,9 +85,8 @@ def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) 
     """An empty figure with its title, and under it, small, where and how the numbers were measured."""
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
     figure.text(0.06, 1 - 0.35 / height_inches, title, fontsize=FONT_SIZE + 4, weight="bold")
-    lines = textwrap.fill(caption, 118)
-    top = 1 - 0.45 / height_inches
-    figure.text(0.06, top, lines, fontsize=FONT_SIZE - 2, color=GREY, verticalalignment="top")
+    place = (0.06, 1 - 0.45 / height_inches)
+    figure.text(*place, textwrap.fill(caption, 118), fontsize=FONT_SIZE - 2, color=GREY, va="top")
     return figure
 
 
@@ -102,9 +102,9 @@ def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHE
     return figure, 1 - (below + 0.1 + 0.22 * len(small)) / height_inches
 
 
-def spread(middle, low, high) -> list:
-    """The lengths of the bars from `middle` down to `low` and up to `high`."""
-    return [middle - low, high - middle]
+def spread(middle, low, high) -> np.ndarray:
+    """The lengths of the bars from `middle` down to `low` and up to `high`; none where `low` is NaN."""
+    return np.where(np.isnan(low), np.nan, [middle - low, high - middle])
 
 
 def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool = False) -> None:
@@ -115,10 +115,10 @@ def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool
     axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
 
 
-def draw_curve(axes: Axes, x, y, bars, style: Style, hollow: bool = False) -> None:
-    """A line through points with bars, which `draw_points` explains."""
-    axes.plot(x, y, color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
-    draw_points(axes, x, y, bars, style, hollow)
+def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
+    """A line through points with bars; `values` are (middle, low, high)."""
+    axes.plot(x, values[0], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+    draw_points(axes, x, values[0], spread(*values), style, hollow)
 
 
 def handle_of(name: str, style: Style, line: bool = True) -> Line2D:
@@ -151,19 +151,19 @@ def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
 def in_columns(handles: list[Artist]) -> list[list[Artist]]:
     """More than three in two columns, so that the legend leaves room for the axes."""
     half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
-    return [column for column in (handles[:half], handles[half:]) if column]
+    return [handles[:half], handles[half:]]
 
 
 def draw_legend(figure: Figure, *columns: list[Artist]) -> None:
-    """Legend of these columns under the axes; the axes give way to its rows."""
-    rows = max(map(len, columns))
+    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows."""
+    columns, rows = tuple(filter(None, columns)), max(map(len, columns))
     blank = Line2D([], [], linestyle="", label=" ")
     handles = [handle for column in columns for handle in column + [blank] * (rows - len(column))]
     look = {"frameon": False, "fontsize": FONT_SIZE - 1, "handlelength": 3.2, "columnspacing": 1.6}
     figure.legend(handles=handles, loc="lower center", ncols=len(columns), bbox_to_anchor=(0.5, 0.0), **look)
     tall = figure.get_figheight()
-    bottom = (0.77 + 0.29 * rows) / tall
-    figure.subplots_adjust(left=0.095, right=0.98, top=1 - 1 / tall, bottom=bottom, wspace=0.23)
+    place = {"left": 0.095, "right": 0.98, "top": 1 - 1 / tall, "bottom": (0.77 + 0.29 * rows) / tall}
+    figure.subplots_adjust(**place, wspace=0.23)
     for axes in figure.axes:
         axes.tick_params(labelsize=FONT_SIZE - 1)
         axes.xaxis.label.set_size(FONT_SIZE)
@@ -223,7 +223,8 @@ def stacked(
     return figure
 
 
-def name_ranks(axes: Axes, ranks: int) -> None:
-    """A row for each rank, rank 0 on top."""
-    axes.set_ylim(ranks - 0.5, -0.5)
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+def name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """A row of bars for each name, the first on top."""
+    labels = list(names)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)

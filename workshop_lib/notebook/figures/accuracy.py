@@ -6,7 +6,6 @@ the number of ranks.
 
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,27 +13,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import (
-    FONT_SIZE,
-    GREY,
-    GRID,
-    LEVEL,
-    Style,
-    draw_curve,
-    draw_legend,
-    handle_of,
-    hollow_note,
-    in_columns,
-    new_figure,
-    spread,
-    ticks_at,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
 from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, require_same, to_frame
 from workshop_lib.scaling.records import RecordError, name_of
 
 PANELS_IN_A_ROW = 5
-WORKER_PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": "test accuracy (%)"}
+X_LABELS = {"seconds": "training time without evaluation (s)", "epochs": "epoch"}
+Y_LABEL = "test accuracy (%)"
+WORKER_PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "test_accuracy": Y_LABEL}
 
 
 def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
@@ -48,7 +35,7 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     Raises RecordError if runs are mixed that differ in data, samples, epochs, optimizer or learning rate,
     or, against seconds, in the machine.
     """
-    if x not in ("seconds", "epochs"):
+    if x not in X_LABELS:
         raise InputError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
     records = [record for record in records if record.get("kind") == "train"]
     frame, rows = to_frame(records), _accuracy_rows(records)
@@ -61,48 +48,51 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
 
 
 def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
-    figure, order, settings = new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
+    figure, order, settings = figures.new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
     axes = figure.subplots()
     for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
-        look, line = Style.number(order[backend]), Style.number(list(settings).index(tuple(setting))).line
-        _draw_accuracy(axes, curve, x, Style(look.colour, look.marker, line))
-    axes.set_ylabel("test accuracy (%)")
-    axes.set_xlabel(_x_label(x))
+        look, line = (
+            figures.Style.number(order[backend]),
+            figures.Style.number(list(settings).index(tuple(setting))).line,
+        )
+        _draw_accuracy(axes, curve, x, figures.Style(look.colour, look.marker, line))
+    axes.set(xlabel=X_LABELS[x], ylabel=Y_LABEL)
     level = _accuracy_axes(axes, rows, x)
-    backends = [handle_of(name, Style.number(number), line=False) for name, number in order.items()]
-    lines = []
-    for index, name in enumerate(settings.values()):
-        lines.append(Line2D([], [], color=GREY, linewidth=2, linestyle=Style.number(index).line, label=name))
-    draw_legend(figure, *in_columns(backends), lines, [level, *hollow_note(rows["oversubscribed"].any())])
+    backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
+    lines = [
+        Line2D([], [], color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line, label=name)
+        for index, name in enumerate(settings.values())
+    ]
+    figures.draw_legend(
+        figure, *figures.in_columns(backends), lines, [level, *figures.hollow_note(rows["oversubscribed"].any())]
+    )
     return figure
 
 
 def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
     names, settings = list(in_order(rows["backend"].unique())), _settings(rows)
     down = -(-len(names) // PANELS_IN_A_ROW)
-    figure = new_figure(title, text, height_inches=2.6 + 2.1 * down)
+    figure = figures.new_figure(title, text, height_inches=2.6 + 2.1 * down)
     grid = figure.subplots(down, PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False)
     curves = list(rows.groupby(["backend", "world_size", "batch_size"]))
     for name, axes in zip(names, grid.flat, strict=False):
         for (backend, *setting), curve in curves:
             if backend == name:
-                _draw_accuracy(axes, curve, x, Style.number(list(settings).index(tuple(setting))))
+                _draw_accuracy(axes, curve, x, figures.Style.number(list(settings).index(tuple(setting))))
             else:
-                axes.plot(*_accuracy_medians(curve, x), color=GRID, linewidth=1.5, zorder=1)
+                axes.plot(*_accuracy_medians(curve, x), color=figures.GRID, linewidth=1.5, zorder=1)
         level = _accuracy_axes(axes, rows, x)
-        axes.set_title(name, fontsize=FONT_SIZE, weight="bold", loc="left")
+        axes.set_title(name, fontsize=figures.FONT_SIZE, weight="bold", loc="left")
         axes.tick_params(labelbottom=name in names[-PANELS_IN_A_ROW:])
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
-    handles = [handle_of(name, Style.number(index)) for index, name in enumerate(settings.values())]
-    others = Line2D([], [], color=GRID, linewidth=2, label="the other backends")
-    draw_legend(figure, handles, [level, others], *filter(None, [hollow_note(rows["oversubscribed"].any())]))
+    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(settings.values())]
+    others = Line2D([], [], color=figures.GRID, linewidth=2, label="the other backends")
+    figures.draw_legend(figure, handles, [level, others], figures.hollow_note(rows["oversubscribed"].any()))
     figure.subplots_adjust(hspace=0.32, wspace=0.1)
-    labels = {"fontsize": FONT_SIZE, "va": "center", "ha": "center"}
-    figure.text(0.54, figure.subplotpars.bottom - 0.5 / figure.get_figheight(), _x_label(x), **labels)
-    figure.text(
-        0.02, (figure.subplotpars.bottom + figure.subplotpars.top) / 2, "test accuracy (%)", rotation=90, **labels
-    )
+    labels, place = {"fontsize": figures.FONT_SIZE, "va": "center", "ha": "center"}, figure.subplotpars
+    figure.text(0.54, place.bottom - 0.5 / figure.get_figheight(), X_LABELS[x], **labels)
+    figure.text(0.02, (place.bottom + place.top) / 2, Y_LABEL, rotation=90, **labels)
     return figure
 
 
@@ -132,15 +122,11 @@ def _accuracy_medians(curve: pd.DataFrame, x: str) -> tuple:
     return (medians.index if x == "epochs" else medians["seconds"]), medians["accuracy"]
 
 
-def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: Style) -> None:
+def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: figures.Style) -> None:
     at, middle = _accuracy_medians(curve, x)
     repeats = curve.groupby("epochs")["accuracy"]
-    bars = [bar.where(repeats.count() > 1) for bar in spread(middle, repeats.min(), repeats.max())]
-    draw_curve(axes, at, middle, bars, style, bool(curve["oversubscribed"].any()))
-
-
-def _x_label(x: str) -> str:
-    return "training time without evaluation (s)" if x == "seconds" else "epoch"
+    values = (middle, repeats.min().where(repeats.count() > 1), repeats.max())
+    figures.draw_curve(axes, at, values, style, bool(curve["oversubscribed"].any()))
 
 
 def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
@@ -151,8 +137,8 @@ def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
     axes.set_xlim(left=0)
     if x == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.axhline(99, **LEVEL)
-    return Line2D([], [], **LEVEL, label="99 %")
+    axes.axhline(99, **figures.LEVEL)
+    return Line2D([], [], **figures.LEVEL, label="99 %")
 
 
 def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
@@ -172,27 +158,24 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
         f"seeds: {seeds}, bars from the worst to the best. Workers are emulated on "
         f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
     )
-    figure, names = new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
+    figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
     workers = sorted({*rows["workers"], *(PUBLISHED if published else [])})
     crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
-    notes = [Line2D([], [], **LEVEL, label="10 %: guessing")]
+    notes = [Line2D([], [], **figures.LEVEL, label="10 %: guessing")]
     for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
-            _draw_recipe(axes, rows[rows["recipe"] == name].groupby("workers")[column], shift, Style.number(index))
+            by_workers = rows[rows["recipe"] == name].groupby("workers")[column]
+            mean = by_workers.mean()
+            values = (mean, by_workers.min().where(by_workers.count() > 1), by_workers.max())
+            figures.draw_curve(axes, mean.index * shift, values, figures.Style.number(index))
         if published and column == "train_accuracy":
             axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
             notes.append(Line2D([], [], **crosses, label="published, 128 nodes (read off the figure)"))
         axes.set_xscale("log", base=2)
-        ticks_at(axes.xaxis, workers)
+        figures.ticks_at(axes.xaxis, workers)
         axes.set(xlabel=f"workers (global batch = {what['batch_size']} × workers)", ylabel=label, ylim=(0, 103))
-        axes.axhline(10, **LEVEL)
-    handles = [handle_of(name, Style.number(index)) for index, name in enumerate(names)]
-    draw_legend(figure, *in_columns(handles), notes)
+        axes.axhline(10, **figures.LEVEL)
+    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(names)]
+    figures.draw_legend(figure, *figures.in_columns(handles), notes)
     return figure
-
-
-def _draw_recipe(axes: Axes, by_workers, shift: float, style: Style) -> None:
-    mean = by_workers.mean()
-    bars = [bar.where(by_workers.count() > 1) for bar in spread(mean, by_workers.min(), by_workers.max())]
-    draw_curve(axes, np.asarray(mean.index) * shift, mean, bars, style)

@@ -11,44 +11,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import (
-    FONT_SIZE,
-    GREEN,
-    GREY,
-    LIGHT_BLUE,
-    PERFECT,
-    PURPLE,
-    STEP_LOOKS,
-    Look,
-    RecordFigure,
-    Style,
-    draw_bar,
-    draw_curve,
-    draw_legend,
-    draw_points,
-    handle_of,
-    hollow_note,
-    in_columns,
-    log_ticks,
-    new_figure,
-    patches,
-    spread,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.training.cores import usable_cores
 
 BESIDE = 0.12  # of a doubling of the size, from one curve to the next in `allreduce_times`
 WITHIN = 0.1  # of the measured time: the band in `predicted_beside_measured`
 MB = 1e6
 BYTES = {
-    "asked for by the busiest rank": Look(GREEN, ""),
-    "asked for by all ranks": Look(PURPLE, "//"),
-    "from the storage, when cold": Look(LIGHT_BLUE, ".."),
+    "asked for by the busiest rank": figures.Look(figures.GREEN, ""),
+    "asked for by all ranks": figures.Look(figures.PURPLE, "//"),
+    "from the storage, when cold": figures.Look(figures.LIGHT_BLUE, ".."),
 }
-ONCE = {"color": GREY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+ONCE = {"color": figures.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
 SPENT = {
-    "preloading": STEP_LOOKS["Allreduce"],
-    "waiting for input": STEP_LOOKS["waiting"],
-    "computing": STEP_LOOKS["computing"],
+    "preloading": figures.STEP_LOOKS["Allreduce"],
+    "waiting for input": figures.STEP_LOOKS["waiting"],
+    "computing": figures.STEP_LOOKS["computing"],
 }
 
 
@@ -68,29 +46,23 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
         raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
     hollow, repeats = bool(counts[0] > (cores or usable_cores())), frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
-    figure = new_figure(f"An allreduce on {counts[0]}{'*' * hollow} ranks", caption)
+    figure, handles = figures.new_figure(f"An allreduce on {counts[0]}{'*' * hollow} ranks", caption), []
     time, bandwidth = figure.subplots(1, 2)
-    handles, curves = [], list(frame.groupby("way", sort=False))
+    curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):
-        style = Style.number(number)
+        style = figures.Style.number(number)
         # Beside each other, so that the bars of one curve do not hide those of the next.
         sizes = curve["message_bytes"] * 2 ** (BESIDE * (number - (len(curves) - 1) / 2))
-        times = [1e6 * curve[f"{name}_s"] for name in ("median", "min", "max")]
-        draw_curve(time, sizes, times[0], spread(*times), style, hollow)
-        # A slow round is a low bandwidth.
-        per_s = curve["bus_bytes_per_s"] * curve["median_s"] / 1e9
-        speeds = [per_s / curve[f"{name}_s"] for name in ("median", "max", "min")]
-        draw_curve(bandwidth, sizes, speeds[0], spread(*speeds), style, hollow)
-        handles.append(handle_of(way, style))
-    for axes in (time, bandwidth):
+        median_s, min_s, max_s = (curve[f"{name}_s"] for name in ("median", "min", "max"))
+        bus_gb = curve["bus_bytes_per_s"] * median_s / 1e9
+        figures.draw_curve(time, sizes, (1e6 * median_s, 1e6 * min_s, 1e6 * max_s), style, hollow)
+        figures.draw_curve(bandwidth, sizes, (bus_gb / median_s, bus_gb / max_s, bus_gb / min_s), style, hollow)
+        handles.append(figures.handle_of(way, style))
+    for axes, label in ((time, "time (µs)"), (bandwidth, "bus bandwidth (GB/s)")):
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xlabel("message (bytes)")
+        axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
         axes.xaxis.set_major_formatter(_size)
-    time.set_ylabel("time (µs)")
-    bandwidth.set_ylabel("bus bandwidth (GB/s)")
-    notes = hollow_note(hollow)
-    draw_legend(figure, *in_columns(handles), *([notes] if notes else []))
+    figures.draw_legend(figure, *figures.in_columns(handles), figures.hollow_note(hollow))
     return figure
 
 
@@ -114,22 +86,22 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     repeats, hollow = int(both["repeats"].min()), bool(both["ranks"].max() > (cores or usable_cores()))
     ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + "*" * hollow
     caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
-    figure = new_figure("Step times, predicted and measured", caption)
+    figure = figures.new_figure("Step times, predicted and measured", caption)
     axes, handles = figure.subplots(), []
     for number, (name, table) in enumerate((("used in the fit", fitted), ("held out", others))):
-        style = Style.number(number)
+        style = figures.Style.number(number)
         times = [1e3 * table[f"measured{end}_s"] for end in ("", "_min", "_max")]
-        draw_points(axes, 1e3 * table["predicted_s"], times[0], spread(*times), style, hollow)
-        handles.append(handle_of(name, style, line=False))
+        figures.draw_points(axes, 1e3 * table["predicted_s"], times[0], figures.spread(*times), style, hollow)
+        handles.append(figures.handle_of(name, style, line=False))
     ends = [0.8e3 * both["predicted_s"].min(), 1.25e3 * both["predicted_s"].max()]
-    axes.loglog(ends, ends, **PERFECT)
+    axes.loglog(ends, ends, **figures.PERFECT)
     low, high = ([end / (1 + sign * WITHIN) for end in ends] for sign in (1, -1))
-    axes.fill_between(ends, low, high, color=GREY, alpha=0.15, linewidth=0)
+    axes.fill_between(ends, low, high, color=figures.GREY, alpha=0.15, linewidth=0)
     axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
     for axis in (axes.xaxis, axes.yaxis):
-        log_ticks(axis, "{x:g}")
-    same = Line2D([], [], **PERFECT, label=f"the same; shaded: within {WITHIN:.0%}")
-    draw_legend(figure, handles, [same, *hollow_note(hollow)])
+        figures.log_ticks(axis, "{x:g}")
+    same = Line2D([], [], **figures.PERFECT, label=f"the same; shaded: within {WITHIN:.0%}")
+    figures.draw_legend(figure, handles, [same, *figures.hollow_note(hollow)])
     return figure
 
 
@@ -149,7 +121,7 @@ def feeding_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(lines).T
 
 
-def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> RecordFigure:
+def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
     """Seconds (left) and bytes (right) of the ways in rows of `comm.feeding.measure`, on one number of ranks.
 
     Points are medians, bars go from the fastest to the slowest round; hollow points ran more ranks than
@@ -165,22 +137,21 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
         "slowest; the slowest rank counts" + "; hollow: more ranks than cores" * hollow
     )
-    figure = new_figure(f"Getting the rows to {count} rank{'s' * (count > 1)}", caption)
+    figure = figures.new_figure(f"Getting the rows to {count} rank{'s' * (count > 1)}", caption)
     time, size = figure.subplots(1, 2, sharey=True)
     for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
         for row in (row for row in rows if row["cold"] == cold):
             ms, at = 1e3 * np.array(row["seconds"]), names.index(row["way"]) + beside
-            bars = spread(np.median([ms], axis=1), ms.min(), ms.max())
-            draw_points(time, np.median([ms], axis=1), [at], bars, Style.number(number), hollow, across=True)
+            bars = figures.spread(np.median(ms), [ms.min()], [ms.max()])
+            figures.draw_points(time, np.median(ms), at, bars, figures.Style.number(number), hollow, across=True)
     _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
-    time.set(xscale="log", xlabel="time (ms)", yticks=range(len(names)))
-    time.set_ylim(len(names) - 0.5, -0.5)
-    time.set_yticklabels(names)
+    time.set(xscale="log", xlabel="time (ms)")
+    figures.name_rows(time, names)
     every_s = [seconds for row in rows for seconds in row["seconds"]]
-    log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
+    figures.log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
     size.set(xlabel="data (MB)")
-    handles = [handle_of(name, Style.number(i), line=False) for i, name in enumerate(("cold", "warm"))]
-    draw_legend(figure, [*handles, Line2D([], [], **ONCE, label="the file, once")], patches(BYTES))
+    handles = [figures.handle_of(name, figures.Style.number(i), line=False) for i, name in enumerate(("cold", "warm"))]
+    figures.draw_legend(figure, [*handles, Line2D([], [], **ONCE, label="the file, once")], figures.patches(BYTES))
     figure.subplots_adjust(left=0.15, wspace=0.08)
     return figure
 
@@ -188,11 +159,10 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
 def _draw_bytes(axes: Axes, rows: list[Mapping[str, Any]], names: list[str], file_bytes: int) -> None:
     for row in rows:
         asked = _asked(row)
-        for number, (value, look) in enumerate(
-            zip((max(asked), sum(asked), _stored(row)), BYTES.values(), strict=True)
-        ):
+        amounts = (max(asked), sum(asked), _stored(row))
+        for number, (value, look) in enumerate(zip(amounts, BYTES.values(), strict=True)):
             if value is not None:
-                draw_bar(axes, names.index(row["way"]) + 0.26 * (number - 1), 0, value / MB, look, 0.24)
+                figures.draw_bar(axes, names.index(row["way"]) + 0.26 * (number - 1), 0, value / MB, look, 0.24)
     axes.axvline(file_bytes / MB, **ONCE, zorder=3)
 
 
@@ -206,26 +176,26 @@ def _stored(row: Mapping[str, Any]) -> float | None:
     return median(known) if known else None
 
 
-def feeding_shares(runs: dict[str, np.ndarray], caption: str) -> RecordFigure:
+def feeding_shares(runs: dict[str, np.ndarray], caption: str) -> figures.RecordFigure:
     """What a training is spent on, a bar per way of feeding it: {way: seconds [repeats, 3], in SPENT's order}.
 
     The bar is the run whose total is the median, its error bar goes from the shortest total to the longest.
     """
-    figure = new_figure("A training, and its input", caption)
+    figure = figures.new_figure("A training, and its input", caption)
     axes = figure.subplots()
     for at, seconds in enumerate(runs.values()):
         totals = seconds.sum(axis=1)
         middle, left = np.argsort(totals)[(len(totals) - 1) // 2], 0.0
         for part, look in zip(seconds[middle], SPENT.values(), strict=True):
-            draw_bar(axes, at, left, part, look, 0.6)
+            figures.draw_bar(axes, at, left, part, look, 0.6)
             left += part
         bars = [[left - totals.min()], [totals.max() - left]]
         axes.errorbar(left, at, xerr=bars, fmt="none", ecolor="black", capsize=7, linewidth=1.8)
-        beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
+        beside = {"textcoords": "offset points", "va": "center", "fontsize": figures.FONT_SIZE}
         axes.annotate(f"{left:.2f} s", (totals.max(), at), (8, 0), **beside)
-    axes.set(xlabel="time (s)", yticks=range(len(runs)), ylim=(len(runs) - 0.5, -0.5))
-    axes.set_yticklabels(list(runs))
-    axes.set_xlim(0, 1.12 * max(seconds.sum(axis=1).max() for seconds in runs.values()))
-    draw_legend(figure, *[[patch] for patch in patches(SPENT)])
+    longest = max(seconds.sum(axis=1).max() for seconds in runs.values())
+    axes.set(xlabel="time (s)", xlim=(0, 1.12 * longest))
+    figures.name_rows(axes, runs)
+    figures.draw_legend(figure, *[[patch] for patch in figures.patches(SPENT)])
     figure.subplots_adjust(left=0.2)
     return figure

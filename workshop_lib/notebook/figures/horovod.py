@@ -13,29 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import (
-    BLUE,
-    FONT_SIZE,
-    PURPLE,
-    YELLOW,
-    Look,
-    Panel,
-    RecordFigure,
-    draw_bar,
-    patches,
-    stacked,
-)
+from workshop_lib.notebook import figures
 
 NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
-LOOKS = {
-    NEGOTIATION: Look(YELLOW, "//"),
-    QUEUE: Look("#BBBBBB", ""),
-    COPY: Look(PURPLE, ".."),
-    TRANSFER: Look(BLUE, ""),
+LOOKS = {  # from a tensor's first phase to its last
+    NEGOTIATION: figures.Look(figures.YELLOW, "//"),
+    QUEUE: figures.Look("#BBBBBB", ""),
+    COPY: figures.Look(figures.PURPLE, ".."),
+    TRANSFER: figures.Look(figures.BLUE, ""),
 }
 LEGEND = {
     NEGOTIATION: "negotiation: not all ranks have it",
@@ -43,7 +33,6 @@ LEGEND = {
     COPY: "copy into or out of the fusion buffer",
     TRANSFER: "allreduce",
 }
-SURE_ORDER = (TRANSFER, COPY, QUEUE, NEGOTIATION)  # what a moment counts as, if tensors differ
 
 
 class Span(NamedTuple):
@@ -90,8 +79,7 @@ class Timeline:
     def typical(self) -> "Timeline":
         """The step of median length, alone."""
         steps = [self.of_step(step) for step in range(self.steps)]
-        by_length = sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))
-        return by_length[len(by_length) // 2]
+        return sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))[len(steps) // 2]
 
     def allreduces(self) -> list[tuple[float, float]]:
         """(start, end) of each allreduce; tensors that travelled together count once."""
@@ -109,19 +97,13 @@ class Timeline:
         At a moment when tensors are in different phases, the one nearest to the end counts: an allreduce
         before a copy, a copy before the queue, and all of them before negotiation.
         """
-        edges = sorted({edge for s in self.spans for edge in (s.start_ms, s.end_ms)})
-        spent = dict.fromkeys(LOOKS, 0.0)
-        by_start, at, current = sorted(self.spans, key=lambda s: s.start_ms), 0, list[Span]()
-        for left, right in zip(edges, edges[1:], strict=False):
-            while at < len(by_start) and by_start[at].start_ms <= left:
-                current.append(by_start[at])
-                at += 1
-            current = [s for s in current if s.end_ms > left]
-            phases = {s.phase for s in current}
-            if phases:
-                spent[next(phase for phase in SURE_ORDER if phase in phases)] += right - left
-        total = sum(spent.values())
-        return {phase: ms / total if total else 0.0 for phase, ms in spent.items()}
+        edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
+        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # from each edge to the next
+        for span in self.spans:
+            first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
+            nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
+        spent = np.bincount(nearest[:-1], np.diff(edges), len(phases))[1:]
+        return dict(zip(LOOKS, (spent / (spent.sum() or 1.0)).tolist(), strict=True))
 
 
 def read(path: str | os.PathLike) -> Timeline:
@@ -178,7 +160,7 @@ class _Tensor:
         return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
 
 
-def draw(panels: Mapping[str, Timeline]) -> RecordFigure:
+def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     """Draw one step of each panel, by title, on a common axis; a row for each tensor, first sent on top.
 
     A number in a negotiation is a rank, drawn when rank 0 learned that it has the tensor; a tick at the top is
@@ -190,23 +172,25 @@ def draw(panels: Mapping[str, Timeline]) -> RecordFigure:
         by_start = sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms))
         tensors = list(dict.fromkeys(span.tensor for span in by_start))
         draw_tensors = partial(_tensors, timeline=timeline, tensors=tensors, right_ms=right_ms)
-        parts[title] = Panel(len(tensors) + 1.1 if tensors else 0, draw_tensors)
+        parts[title] = figures.Panel(len(tensors) + 1.1 if tensors else 0, draw_tensors)
     look = {"linestyle": "", "color": "black", "markersize": 9}
-    handles = patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
+    handles = figures.patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
     handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
     if any(timeline.ready for timeline in panels.values()):
         handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
     x_label = "milliseconds since the first tensor was announced"
-    return stacked(parts, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
+    return figures.stacked(parts, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
 
 
 def _tensors(axes: Axes, timeline: Timeline, tensors: list[str], right_ms: float) -> None:
     for span in timeline.spans:
-        draw_bar(axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8)
+        figures.draw_bar(
+            axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8
+        )
     number = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold"}
     for ready in timeline.ready:
         axes.text(ready.at_ms, tensors.index(ready.tensor), str(ready.rank), **number)
     axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
     axes.set(xlim=(-0.01 * right_ms, 1.02 * right_ms), ylim=(len(tensors) - 0.4, -1.5))
     axes.set_yticks(range(len(tensors)), tensors)
-    axes.tick_params(axis="y", labelsize=FONT_SIZE - 3)
+    axes.tick_params(axis="y", labelsize=figures.FONT_SIZE - 3)

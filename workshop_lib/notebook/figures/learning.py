@@ -22,16 +22,14 @@ def noise(steps, scales, errors, caption: str) -> RecordFigure:
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
     figure, style = new_figure("The simple noise scale over training", caption), Style.number(0)
     axes = figure.subplots()
-    axes.plot(steps, scales, color=style.colour, linewidth=2)
+    [line] = axes.plot(steps, scales, color=style.colour, linewidth=2, label="measured here")
     low, high = np.maximum(scales - 2 * errors, scales / 10), scales + 2 * errors
-    band = axes.fill_between(steps, low, high, color=style.colour, alpha=0.2)
-    band.set_label("two standard errors")
+    band = axes.fill_between(steps, low, high, color=style.colour, alpha=0.2, label="two standard errors")
     for name, level in PUBLISHED.items():
         axes.axhline(level, **LEVEL)
         above = {"textcoords": "offset points", "ha": "right", "color": GREY, "fontsize": 11}
         axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), **above)
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
-    line = Line2D([], [], color=style.colour, linewidth=2, label="measured here")
     draw_legend(figure, [line], [band])
     return figure
 

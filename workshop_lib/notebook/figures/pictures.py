@@ -12,6 +12,7 @@ from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHI
 
 # Light enough for black text; Okabe and Ito's hues. A cell's text tells the rank as well, in a grey print.
 TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]
+CENTRED = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
 GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
 ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
@@ -27,7 +28,7 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
     if len(before) != len(after):
         raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
     columns = [[_cells(held) for held in side] for side in (before, after)]
-    paint = _Paint(columns[0])
+    ranks_of = _givers(columns[0])
     n, height = len(before), max(len(cells) for side in columns for cells in side)
     width = n * (1 + GAP) - GAP
     figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
@@ -36,15 +37,16 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
     axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
     axes.axis("off")
     for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
-        axes.text(left + width / 2, -1.25, title, ha="center", va="center", fontsize=FONT_SIZE, color=GREY)
+        axes.text(left + width / 2, -1.25, title, color=GREY, **CENTRED)
         for rank, cells in enumerate(side):
             x = left + rank * (1 + GAP)
-            axes.text(x + 0.5, -0.4, f"rank {rank}", ha="center", va="center", fontsize=FONT_SIZE, weight="bold")
-            for y in range(height):
-                if y < len(cells):
-                    paint.cell(axes, x, y, cells[y])
-                elif not cells and y == 0:
-                    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ls=":", ec=GREY, lw=1))
+            axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTRED)
+            for y, value in enumerate(cells):
+                _stripes(axes, x, y, ranks_of.get(value, []))
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
+                axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTRED)
+            if not cells:
+                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GREY, lw=1))
     start, end = (width + 0.2, height / 2), (width + middle - 0.2, height / 2)
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
     axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
@@ -59,30 +61,18 @@ def _cells(held) -> list:
     return list(held) if isinstance(held, list | tuple) else [held]
 
 
-class _Paint:
-    """The colour of a value, from who held it at first."""
-
-    def __init__(self, before: list[list]):
-        self.holders: dict[Any, set[int]] = {}
-        for rank, cells in enumerate(before):
-            for value in cells:
-                self.holders.setdefault(value, set()).add(rank)
-        self.sums: dict[Any, list[int]] = {}
-        givers = [(rank, cells) for rank, cells in enumerate(before) if cells]
-        for row in zip(*(cells for _, cells in givers), strict=False):
-            if len(givers) > 1 and all(isinstance(value, int | float) for value in row):
-                self.sums[sum(row)] = [rank for rank, _ in givers]
-
-    def ranks_of(self, value) -> list[int]:
-        """The ranks whose colours a cell with this value gets."""
-        holders = self.holders.get(value, set())
-        return sorted(holders) if len(holders) == 1 else self.sums.get(value, [])
-
-    def cell(self, axes: Axes, x: float, y: float, value) -> None:
-        _stripes(axes, x, y, self.ranks_of(value))
-        axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=FONT_SIZE)
+def _givers(before: list[list]) -> dict[Any, list[int]]:
+    """The ranks whose colours a value gets: the only one that held it, or all whose values add up to it."""
+    givers: dict[Any, list[int]] = {}
+    holders = [rank for rank, cells in enumerate(before) if cells]
+    for row in zip(*filter(None, before), strict=False):
+        if len(holders) > 1 and all(isinstance(value, int | float) for value in row):
+            givers[sum(row)] = holders
+    held_by: dict[Any, set[int]] = {}
+    for rank, cells in enumerate(before):
+        for value in cells:
+            held_by.setdefault(value, set()).add(rank)
+    return givers | {value: list(ranks) for value, ranks in held_by.items() if len(ranks) == 1}
 
 
 def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
@@ -128,35 +118,27 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
     axes.set_title(title, fontsize=FONT_SIZE, weight="bold", pad=22)
     axes.axis("off")
     arrived = {(chunk, dest) for chunk, _, dest in moves}
-    for rank in range(p):
-        axes.text(rank + 0.5, -0.12, f"rank {rank}", ha="center", va="bottom", fontsize=FONT_SIZE - 4)
     for chunk in range(p):
+        axes.text(chunk + 0.5, -0.12, f"rank {chunk}", ha="center", va="bottom", fontsize=FONT_SIZE - 4)
         if title == "start":
             axes.text(-0.1, chunk + 0.5, f"chunk {chunk}", ha="right", va="center", fontsize=FONT_SIZE - 4)
         for rank in range(p):
             givers = sorted(held[chunk][rank])
             text = "all" if len(givers) == p else "+".join(map(str, givers))
-            _ring_cell(axes, rank, chunk, givers, text, (chunk, rank) in arrived)
+            _stripes(axes, rank, chunk, givers)
+            frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
+            axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec="black", **frame))
+            axes.text(rank + 0.5, chunk + 0.6, text, **CENTRED | {"fontsize": FONT_SIZE - 3})
     for chunk, _, dest in moves:  # into rank 0 the arrow comes from outside: the last rank is its neighbour
         ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
         axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
 
 
-def _ring_cell(axes: Axes, rank: int, chunk: int, givers: list[int], text: str, arrived: bool) -> None:
-    _stripes(axes, rank, chunk, givers)
-    width = 2.6 if arrived else 0.8
-    frame = Rectangle((rank, chunk), 1, 1, fill=False, ec="black", lw=width, zorder=3 if arrived else 2)
-    axes.add_patch(frame)
-    axes.text(rank + 0.5, chunk + 0.6, text, ha="center", va="center", fontsize=FONT_SIZE - 3)
-
-
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:
     """Where running ranks are: a panel for each host, a row for each rank, a square for each core.
 
-    Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads.
-
-    Columns are the cores that any of a host's ranks may use. Raises InputError when there are no ranks, or
-    more than fit.
+    Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads. Columns are the
+    cores that any of a host's ranks may use. Raises InputError when there are no ranks, or more than fit.
     """
     if not 0 < len(abouts) <= MOST_ROWS:
         raise InputError(f"there are {len(abouts)} ranks to draw; give 1 to {MOST_ROWS} of them.")
@@ -184,7 +166,7 @@ def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
             axes.add_patch(Rectangle((column, row + 0.1), 0.95, 0.8, **look))
             if allowed and len(columns) <= ROOM_FOR_NUMBERS:
                 place = (column + 0.475, row + 0.5)
-                axes.text(*place, str(core), ha="center", va="center", fontsize=FONT_SIZE - 2, bbox=ON_WHITE)
+                axes.text(*place, str(core), bbox=ON_WHITE, **CENTRED | {"fontsize": FONT_SIZE - 2})
     axes.set(xlim=(0, max(8, len(columns))), ylim=(len(ranks), 0))
     axes.set_yticks([row + 0.5 for row in range(len(ranks))], [_label(about) for about in ranks])
     axes.set_xticks([])

@@ -6,35 +6,23 @@ tell the number of ranks.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from workshop_lib.notebook.figures import (
-    GREY,
-    GRID,
-    PERFECT,
-    Style,
-    draw_legend,
-    draw_points,
-    handle_of,
-    hollow_note,
-    in_columns,
-    log_ticks,
-    new_figure,
-    spread,
-    ticks_at,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.scaling import records as record_files
 from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
 from workshop_lib.training.backends import REGISTRY
 
 MOST_CURVES = 5
+EFFICIENCY = ["efficiency", "efficiency_min", "efficiency_max"]
 PERFECT_TICK = {"color": "black", "marker": "|", "linestyle": "", "markersize": 18, "markeredgewidth": 2, "zorder": 4}
-CROSS = {"color": GREY, "marker": "x", "linestyle": "", "markersize": 7}
+CROSS = {"color": figures.GREY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
 class Measure(NamedTuple):
@@ -54,7 +42,7 @@ class Curve(NamedTuple):
     """One backend with one batch, on several numbers of ranks."""
 
     name: str
-    style: Style
+    style: figures.Style
     points: pd.DataFrame  # by world_size
 
 
@@ -113,45 +101,49 @@ def _curves(points: pd.DataFrame, same: str) -> list[Curve]:
     """In the order of the backends; batches are named only if a backend ran with several."""
     order = in_order(points["backend"].unique())
     groups = sorted(points.groupby(["backend", same]), key=lambda pair: (order[pair[0][0]], pair[0][1]))
-    if len(groups) == len(order):
-        return [Curve(backend, Style.number(order[backend]), group) for (backend, _), group in groups]
-    word = {"batch_size": "batch {} per rank", "global_batch": "global batch {}"}[same]
+    several = len(groups) > len(order)
+    word = {"batch_size": ", batch {} per rank", "global_batch": ", global batch {}"}[same] * several
     return [
-        Curve(f"{backend}, {word.format(batch)}", Style.number(index), group)
+        Curve(backend + word.format(batch), figures.Style.number(index if several else order[backend]), group)
         for index, ((backend, batch), group) in enumerate(groups)
     ]
 
 
 def _against_ranks(title: str, frame: pd.DataFrame, points: pd.DataFrame, same: str, measure: Measure) -> Figure:
+    points[EFFICIENCY] *= 100
     curves = _curves(points, same)
     draw = _as_curves if len(curves) <= MOST_CURVES else _as_rows
     return draw(title, caption(frame), points, curves, measure)
 
 
 def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve], measure: Measure) -> Figure:
-    figure = new_figure(title, text)
+    figure = figures.new_figure(title, text)
     left, efficiency = figure.subplots(1, 2)
-    _rank_axes(left, efficiency, points)
+    counts, names = zip(*rank_counts(points), strict=True)
+    for axes in (left, efficiency):
+        if _wide(points):
+            axes.set_xscale("log", base=2)
+        figures.ticks_at(axes.xaxis, counts, list(names))
+        axes.set_xlabel("ranks")
     for index, (_, style, curve) in enumerate(curves):
         at = _beside(curve["world_size"], index - (len(curves) - 1) / 2, points)
-        for axes, column, scale in ((left, measure.column, 1), (efficiency, "efficiency", 100)):
-            axes.plot(at, scale * curve[column], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+        for axes, column in ((left, measure.column), (efficiency, "efficiency")):
+            axes.plot(at, curve[column], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
             for hollow, chosen in curve.groupby("oversubscribed"):
-                draw_points(axes, at[chosen.index], *_with_bars(chosen, column, scale), style, bool(hollow))
+                figures.draw_points(axes, at[chosen.index], *_with_bars(chosen, column), style, bool(hollow))
         if not curve["first_epoch_only"].any():
             left.plot(at, curve[measure.first_epoch], **CROSS | {"color": style.colour})
     notes = [_draw_perfect(left, efficiency, points, measure), *_notes(points)]
-    left.set_ylabel(measure.label)
     if measure.more_is_better and _wide(points):
         left.set_yscale("log")
-        log_ticks(left.yaxis, "{x:,.0f}")
+        figures.log_ticks(left.yaxis, "{x:,.0f}")
     else:
         left.set_ylim(bottom=0)
         left.yaxis.set_major_formatter("{x:,g}")
-    efficiency.set_ylabel("parallel efficiency (%)")
-    efficiency.set_ylim(0, max(110, 108 * points["efficiency_max"].max()))
-    columns = in_columns([handle_of(curve.name, curve.style) for curve in curves])
-    draw_legend(figure, *columns, notes)
+    left.set_ylabel(measure.label)
+    efficiency.set(ylabel="parallel efficiency (%)", ylim=(0, max(110, 1.08 * points["efficiency_max"].max())))
+    columns = figures.in_columns([figures.handle_of(curve.name, curve.style) for curve in curves])
+    figures.draw_legend(figure, *columns, notes)
     return figure
 
 
@@ -159,47 +151,43 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     """A row per curve, the best on top: a point per number of ranks, and a tick where its own 1-rank run would
     be with perfect scaling."""
     curves = sorted(curves, key=lambda curve: curve.points[measure.column].iloc[-1], reverse=measure.more_is_better)
-    figure = new_figure(title, text, height_inches=2.8 + 0.42 * len(curves))
+    figure = figures.new_figure(title, text, height_inches=2.8 + 0.42 * len(curves))
     left, efficiency = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     counts = sorted(points["world_size"].unique())
-    styles = {count: Style.number(index) for index, count in enumerate(counts)}
+    styles = {count: figures.Style.number(index) for index, count in enumerate(counts)}
     step = 0.3 / max(len(counts) - 1, 1)  # of a row, so that bars do not hide each other
     beside = {count: (index - (len(counts) - 1) / 2) * step for index, count in enumerate(counts)}
     for row, (_, _, curve) in enumerate(curves):
         single = curve.loc[curve["world_size"] == 1, measure.column].iloc[0]
         for axes in (left, efficiency):
-            axes.axhline(row, color=GRID, linewidth=1, zorder=0)
+            axes.axhline(row, color=figures.GRID, linewidth=1, zorder=0)
         for count, point in curve.groupby("world_size"):
-            look: dict[str, Any] = {
-                "style": styles[count],
-                "hollow": bool(point["oversubscribed"].any()),
-                "across": True,
-            }
-            middle, bars = _with_bars(point, measure.column, 1)
-            draw_points(left, middle, [row + beside[count]], bars, **look)
+            y, style, hollow = [row + beside[count]], styles[count], bool(point["oversubscribed"].any())
+            for axes, column in ((left, measure.column), (efficiency, "efficiency")):
+                if axes is left or count > 1:  # a single rank is 100 % by definition
+                    middle, bars = _with_bars(point, column)
+                    figures.draw_points(axes, middle, y, bars, style, hollow, across=True)
             if not point["first_epoch_only"].any():
-                left.plot(point[measure.first_epoch], [row + beside[count]], **CROSS | {"color": styles[count].colour})
-            if count > 1:  # a single rank is 100 % by definition
-                middle, bars = _with_bars(point, "efficiency", 100)
-                draw_points(efficiency, middle, [row + beside[count]], bars, **look)
-                perfect = single * (count if measure.more_is_better else 1)
-                left.plot(perfect, row + beside[count], **PERFECT_TICK)
-    efficiency.axvline(100, **PERFECT | {"color": "black", "linewidth": 2})
+                left.plot(point[measure.first_epoch], y, **CROSS | {"color": style.colour})
+            if count > 1:
+                left.plot(single * (count if measure.more_is_better else 1), y, **PERFECT_TICK)
+    efficiency.axvline(100, **figures.PERFECT | {"color": "black", "linewidth": 2})
     if measure.more_is_better and _wide(points):
         left.set_xscale("log")
-        log_ticks(left.xaxis)
+        figures.log_ticks(left.xaxis)
     else:
         left.set_xlim(left=0)
         left.xaxis.set_major_formatter("{x:,g}")
-    left.set(xlabel=measure.label, ylim=(len(curves) - 0.5, -0.5))
-    left.set_yticks(range(len(curves)), [curve.name for curve in curves])
-    efficiency.set(xlabel="parallel efficiency (%)", xlim=(0, max(110, 108 * points["efficiency_max"].max())))
+    left.set_xlabel(measure.label)
+    figures.name_rows(left, (curve.name for curve in curves))
+    efficiency.set(xlabel="parallel efficiency (%)", xlim=(0, max(110, 1.08 * points["efficiency_max"].max())))
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
     tick = Line2D([], [], **PERFECT_TICK, label=f"perfect scaling of the row: {own}")
     handles = [
-        handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False) for count, name in rank_counts(points)
+        figures.handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False)
+        for count, name in rank_counts(points)
     ]
-    draw_legend(figure, *in_columns(handles), [tick, *_notes(points)])
+    figures.draw_legend(figure, *figures.in_columns(handles), [tick, *_notes(points)])
     figure.subplots_adjust(left=0.155, wspace=0.06)
     for axes in (left, efficiency):
         axes.grid(visible=False, axis="y")
@@ -207,10 +195,10 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     return figure
 
 
-def _with_bars(points: pd.DataFrame, column: str, scale: float) -> tuple[pd.Series, list[pd.Series]]:
+def _with_bars(points: pd.DataFrame, column: str) -> tuple[pd.Series, np.ndarray]:
     """The medians, and the bars from the lowest to the highest repeat; one repeat has no spread to show."""
-    middle, low, high = (scale * points[f"{column}{end}"] for end in ("", "_min", "_max"))
-    return middle, [bar.where(points["repeats"] > 1) for bar in spread(middle, low, high)]
+    middle, low, high = (points[f"{column}{end}"] for end in ("", "_min", "_max"))
+    return middle, figures.spread(middle, low.where(points["repeats"] > 1), high)
 
 
 def _wide(points: pd.DataFrame) -> bool:
@@ -220,9 +208,7 @@ def _wide(points: pd.DataFrame) -> bool:
 
 def _beside(ranks: pd.Series, place: float, points: pd.DataFrame) -> pd.Series:
     """Ranks shifted a little, so that the bars of one curve do not hide those of the next."""
-    if _wide(points):
-        return ranks * 2 ** (0.08 * place)
-    return ranks + 0.022 * place * points["world_size"].max()
+    return ranks * 2 ** (0.08 * place) if _wide(points) else ranks + 0.022 * place * points["world_size"].max()
 
 
 def rank_counts(points: pd.DataFrame) -> list[tuple[int, str]]:
@@ -231,24 +217,15 @@ def rank_counts(points: pd.DataFrame) -> list[tuple[int, str]]:
     return [(int(count), f"{count}{'*' * (count in above)}") for count in sorted(points["world_size"].unique())]
 
 
-def _rank_axes(left: Axes, efficiency: Axes, points: pd.DataFrame) -> None:
-    counts, names = zip(*rank_counts(points), strict=True)
-    for axes in (left, efficiency):
-        if _wide(points):
-            axes.set_xscale("log", base=2)
-        ticks_at(axes.xaxis, counts, list(names))
-        axes.set_xlabel("ranks")
-
-
 def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: Measure) -> Line2D:
     """The line of perfect scaling, from the fastest 1-rank run."""
     single = points[points["world_size"] == 1]
     best = single.loc[single["samples_per_s"].idxmax()]
     ends, grows = [1, points["world_size"].max()], measure.more_is_better
-    left.plot(ends, [best[measure.column] * (end if grows else 1) for end in ends], **PERFECT)
-    efficiency.axhline(100, **PERFECT)
+    left.plot(ends, [best[measure.column] * (end if grows else 1) for end in ends], **figures.PERFECT)
+    efficiency.axhline(100, **figures.PERFECT)
     run = f"the fastest 1-rank run ({best['backend']})"
-    return Line2D([], [], **PERFECT, label=f"perfect scaling: {'ranks ×' if grows else 'as long as'} {run}")
+    return Line2D([], [], **figures.PERFECT, label=f"perfect scaling: {'ranks ×' if grows else 'as long as'} {run}")
 
 
 def _notes(points: pd.DataFrame) -> list[Line2D]:
@@ -257,4 +234,4 @@ def _notes(points: pd.DataFrame) -> list[Line2D]:
         notes.append(Line2D([], [], **CROSS, label="first epoch (start-up included)"))
     if points["first_epoch_only"].any():
         notes.append(Line2D([], [], linestyle="", label="one epoch only: includes start-up"))
-    return notes + hollow_note(points["oversubscribed"].any())
+    return notes + figures.hollow_note(points["oversubscribed"].any())

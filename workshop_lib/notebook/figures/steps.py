@@ -8,25 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from workshop_lib.notebook.figures import (
-    BLUE,
-    FONT_SIZE,
-    ON_WHITE,
-    ROOM,
-    STEP_LOOKS,
-    YELLOW,
-    Look,
-    Panel,
-    RecordFigure,
-    draw_bar,
-    name_ranks,
-    patches,
-    stacked,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.ranks.timeline import KINDS, Timeline
 
-BACKWARD, MESSAGE = Look(BLUE, ""), Look(YELLOW, "//")
-TIMELINE_LOOKS = dict(zip(KINDS, STEP_LOOKS.values(), strict=True))
+BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
+TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 
@@ -39,32 +25,37 @@ class BackwardTimes(TypedDict):
     end: float  # when all gradients were averaged
 
 
-def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> RecordFigure:
+def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.RecordFigure:
     """Draw one step of each panel, by title, on a common axis: a bar per rank, one part after the other.
 
     A panel has one entry per rank, the milliseconds of each of STEP_LOOKS. Raises InputError when there is
     nothing to draw.
     """
     longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
-    parts = {title: Panel(len(ranks), partial(_parts, ranks=ranks, longest=longest)) for title, ranks in panels.items()}
-    return stacked(parts, "milliseconds per step", patches(STEP_LOOKS))
+    parts = {
+        title: figures.Panel(len(ranks), partial(_parts, ranks=ranks, longest=longest))
+        for title, ranks in panels.items()
+    }
+    return figures.stacked(parts, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
 
 
 def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> None:
     for rank, parts in enumerate(ranks):
         left = 0.0
-        for kind, look in STEP_LOOKS.items():
+        for kind, look in figures.STEP_LOOKS.items():
             width = parts[kind]
-            draw_bar(axes, rank, left, width, look)
-            if width > ROOM * longest:
+            figures.draw_bar(axes, rank, left, width, look)
+            if width > figures.ROOM * longest:
                 place = (left + width / 2, rank)
-                axes.text(*place, f"{width:.1f}", ha="center", va="center", fontsize=FONT_SIZE, bbox=ON_WHITE)
+                axes.text(
+                    *place, f"{width:.1f}", ha="center", va="center", fontsize=figures.FONT_SIZE, bbox=figures.ON_WHITE
+                )
             left += width
-    name_ranks(axes, len(ranks))
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.02 * longest)
 
 
-def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> RecordFigure:
+def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigure:
     """Draw backward and its allreduces in one step of each panel, by title, on a common axis.
 
     A panel has one entry per rank. Raises InputError when there is nothing to draw.
@@ -74,25 +65,25 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> RecordFigure:
     for title, ranks in panels.items():
         rows = 1 + max((len(times["messages"]) for times in ranks), default=0)
         draw = partial(_backwards, ranks=ranks, rows=rows, right=right)
-        parts[title] = Panel(len(ranks) * (rows + 1.1), draw)
+        parts[title] = figures.Panel(len(ranks) * (rows + 1.1), draw)
     handles = [
         Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
-        *patches({"allreduce, from sent to arrived": MESSAGE}),
+        *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
         Line2D([], [], **BORDER, linewidth=2, label="all gradients averaged"),
     ]
-    return stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
+    return figures.stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
 
 
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: float) -> None:
     labels, places = [], []
     for rank, times in enumerate(ranks):
         top, end, messages = rank * (rows + 1.1), times["end"], times["messages"]
-        draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8)
+        figures.draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8)
         axes.vlines(times["ready"], top - 0.4, top + 0.4, color="white", lw=1.4)
         for number, (sent, arrived) in enumerate(messages):
-            draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
+            figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
         axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
-        axes.text(end, top - 0.1, f"  {end:.0f} ms", va="center", fontsize=FONT_SIZE, weight="bold")
+        axes.text(end, top - 0.1, f"  {end:.0f} ms", va="center", fontsize=figures.FONT_SIZE, weight="bold")
         buckets = [f"bucket {number}" for number in range(len(messages))]
         labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
@@ -101,7 +92,7 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: flo
     axes.set_yticks(places, labels)
 
 
-def steps(panels: Mapping[str, Timeline]) -> RecordFigure:
+def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     """Draw what each rank did in the steps of each panel, by title, on a common axis.
 
     The number at the end of a band is the share of its time for which this rank waited. Raises InputError
@@ -109,23 +100,25 @@ def steps(panels: Mapping[str, Timeline]) -> RecordFigure:
     """
     right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
     parts = {
-        title: Panel(
+        title: figures.Panel(
             len(timeline.pieces) if timeline.steps else 0, partial(_bands, timeline=timeline, right_ms=right_ms)
         )
         for title, timeline in panels.items()
     }
     begins = Line2D([], [], **BORDER, linewidth=1.2, label="a step begins")
-    return stacked(parts, "milliseconds since the first of these steps began", [*patches(TIMELINE_LOOKS), begins])
+    return figures.stacked(
+        parts, "milliseconds since the first of these steps began", [*figures.patches(TIMELINE_LOOKS), begins]
+    )
 
 
 def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
     zero_s = timeline.steps[0][1]
     for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
         for kind, start_s, end_s in pieces:
-            draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
+            figures.draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
         text, end_ms = f"  waits {shares['waiting']:.0%}", 1e3 * (pieces[-1].end_s - zero_s)
-        axes.text(end_ms, rank, text, va="center", fontsize=FONT_SIZE, weight="bold")
+        axes.text(end_ms, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
     for _, start_s in timeline.steps:
         axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
-    name_ranks(axes, len(timeline.pieces))
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
     axes.set_xlim(0, right_ms)
