@@ -240,7 +240,7 @@ def test_what_would_help():
         (lambda: forecast(RESNET, HOROVOD, Settings(batch_size=None, global_batch=8), [16]), "among 16 devices"),
         (lambda: HOROVOD.compute_of(catalogue.model("gpt2")), "no speed of gpt2 on horovod-p100 is known"),
         (lambda: HOROVOD.with_speed(RESNET, 0), "samples_per_s is 0"),
-        (lambda: catalogue.laptop(1e-6, 0, {}), "s_per_byte 0"),
+        (lambda: catalogue.laptop(1e-6, 0, {}), "s_per_byte is 0"),
     ],
 )
 def test_what_makes_no_sense_is_named(call, message):

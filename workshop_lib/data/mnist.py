@@ -34,7 +34,6 @@ SHIPPED_SHA256 = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 UNSIGNED_BYTE = 8
-READ_CHUNK_BYTES = 1 << 20
 
 
 class DataError(InputError):
@@ -75,128 +74,76 @@ def _load(split: str, folder: Path, shipped: bool, rank: int, world_size: int) -
     image_file = _IdxFile(folder, image_name, IMAGE_SHAPE, shipped)
     label_file = _IdxFile(folder, label_name, (), shipped)
     if image_file.rows != label_file.rows:
-        raise DataError(
-            f"{label_file.path}: expected {image_file.rows} labels, one for each image in "
-            f"{image_file.path.name}, found {label_file.rows}. {label_file.remedy}"
-        )
+        expected = f"{image_file.rows} labels, one for each image in {image_file.path.name}"
+        raise label_file.wrong(expected, label_file.rows)
     start, stop = shard_bounds(image_file.rows, rank, world_size)
-    images = image_file.read(start, stop)
-    labels = label_file.read(start, stop)
+    images, labels = image_file.read(start, stop), label_file.read(start, stop)
     if len(labels) and labels.max() >= CLASSES:
         row = int(np.argmax(labels >= CLASSES))
-        raise DataError(
-            f"{label_file.path}: expected labels 0 to {CLASSES - 1}, found {labels[row]} at "
-            f"row {start + row}. {label_file.remedy}"
-        )
+        raise label_file.wrong(f"labels 0 to {CLASSES - 1}", f"{labels[row]} at row {start + row}")
     return Split(images, labels, start, image_file.rows)
 
 
 class _IdxFile:
-    """One IDX file: its header is checked when it is opened, its rows are read on demand."""
+    """One IDX file: its header is checked when it is opened, its rows are copied on demand.
+
+    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, and of a
+    compressed file, everything is.
+    """
 
     def __init__(self, folder: Path, name: str, row_shape: tuple[int, ...], shipped: bool):
-        self.name, self.row_shape, self.shipped = name, row_shape, shipped
-        self.remedy = (
-            "Restore it with: git checkout -- assets/mnist"
-            if shipped
-            else "Copy the file again, or choose another folder with --data-dir."
-        )
-        self.path = self._find(folder)
-        self.rows = self._read_header()
-
-    def _find(self, folder: Path) -> Path:
-        for path in (folder / self.name, folder / f"{self.name}.gz"):
+        self.path, self.row_shape = folder / name, row_shape
+        self.sha256 = SHIPPED_SHA256[name] if shipped else None
+        for path in (folder / f"{name}.gz", self.path):
             if path.is_file():
-                return path
-        content = "no such folder"
-        if folder.is_dir():
-            content = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
-        raise DataError(f"{folder / self.name}: expected this file, plain or with .gz, found {content}. {self.remedy}")
+                self.path = path
+        self.content = self._open()
+        self.header_bytes = 4 * (2 + len(row_shape))
+        self.rows = self._check_header()
 
-    def _open(self):
-        return gzip.open(self.path) if self.path.suffix == ".gz" else open(self.path, "rb")
+    def wrong(self, expected: str, found: object) -> DataError:
+        remedy = "Copy the file again, or choose another folder with --data-dir."
+        if self.sha256:
+            remedy = "Restore it with: git checkout -- assets/mnist"
+        return DataError(f"{self.path}: expected {expected}, found {found}. {remedy}")
 
-    @property
-    def header_bytes(self) -> int:
-        return 4 + 4 * (1 + len(self.row_shape))
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.row_shape)
-
-    def _read_header(self) -> int:
-        """Number of rows, after checking type and dimensions."""
+    def _open(self) -> np.ndarray:
+        folder, compressed = self.path.parent, self.path.suffix == ".gz"
+        if not self.path.is_file():
+            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["no such folder"]
+            raise self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
         try:
-            with self._open() as file:
-                header = file.read(self.header_bytes)
-        except (OSError, EOFError, zlib.error) as error:
-            raise self._damaged(error) from error
+            if compressed:
+                content = np.frombuffer(gzip.decompress(self.path.read_bytes()), np.uint8)
+            else:
+                content = np.memmap(self.path, np.uint8, "r")
+        except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: an empty file cannot be mapped
+            content_is = f" whose content has SHA-256 {self.sha256}" if self.sha256 else ""
+            raise self.wrong(f"a readable {'gzip ' * compressed}file{content_is}", error) from error
+        if self.sha256 and (digest := hashlib.sha256(content).hexdigest()) != self.sha256:
+            raise self.wrong(f"content with SHA-256 {self.sha256}", digest)
+        return content
+
+    def _check_header(self) -> int:
+        """Number of rows, by the header."""
+        header = self.content[: self.header_bytes].tobytes()
         magic = bytes([0, 0, UNSIGNED_BYTE, 1 + len(self.row_shape)])
         if len(header) < self.header_bytes or header[:4] != magic:
-            raise DataError(
-                f"{self.path}: expected an IDX file that starts with bytes {magic.hex(' ')} in a "
-                f"header of {self.header_bytes} bytes, found {header[:4].hex(' ') or 'nothing'} "
-                f"in {len(header)} bytes. {self.remedy}"
+            raise self.wrong(
+                f"an IDX file that starts with bytes {magic.hex(' ')} in a header of {self.header_bytes} bytes",
+                f"{header[:4].hex(' ') or 'nothing'} in {len(header)} bytes",
             )
-        rows, *shape = (int(n) for n in np.frombuffer(header, ">u4", offset=4))
+        rows, *shape = np.frombuffer(header, ">u4", offset=4).tolist()
         if tuple(shape) != self.row_shape or rows == 0:
-            raise DataError(
-                f"{self.path}: expected at least one row of shape {self.row_shape}, found {rows} "
-                f"rows of shape {tuple(shape)}. {self.remedy}"
-            )
+            raise self.wrong(f"at least one row of shape {self.row_shape}", f"{rows} rows of shape {tuple(shape)}")
         return rows
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop), uint8 [stop - start, *row_shape], read-only.
-
-        The rows of a plain file are read by position. A gzip file, or one whose checksum is
-        known, is streamed whole, and only these rows are kept.
-        """
-        try:
-            if self.path.suffix == ".gz" or self.shipped:
-                rows = self._stream(start * self.row_bytes, stop * self.row_bytes)
-            else:
-                rows = self._seek(start * self.row_bytes, stop * self.row_bytes)
-        except (OSError, EOFError, zlib.error) as error:
-            raise self._damaged(error) from error
-        rows = rows.reshape(stop - start, *self.row_shape)
+        """Rows [start, stop), uint8 [stop - start, *row_shape], read-only."""
+        values, row_bytes = self.content[self.header_bytes :], math.prod(self.row_shape)
+        expected = self.rows * row_bytes
+        if len(values) != expected:
+            raise self.wrong(f"{expected} bytes of data after the header ({self.rows} rows)", len(values))
+        rows = np.array(values[start * row_bytes : stop * row_bytes]).reshape(stop - start, *self.row_shape)
         rows.setflags(write=False)
         return rows
-
-    def _seek(self, first_byte: int, end_byte: int) -> np.ndarray:
-        self._check_length(self.path.stat().st_size - self.header_bytes)
-        offset = self.header_bytes + first_byte
-        return np.fromfile(self.path, np.uint8, end_byte - first_byte, offset=offset)
-
-    def _stream(self, first_byte: int, end_byte: int) -> np.ndarray:
-        kept = bytearray()
-        position = 0
-        with self._open() as file:
-            digest = hashlib.sha256(file.read(self.header_bytes))
-            while chunk := file.read(READ_CHUNK_BYTES):
-                if self.shipped:
-                    digest.update(chunk)
-                low, high = max(first_byte - position, 0), max(end_byte - position, 0)
-                kept += chunk[low:high]
-                position += len(chunk)
-        if self.shipped and digest.hexdigest() != SHIPPED_SHA256[self.name]:
-            raise DataError(
-                f"{self.path}: expected content with SHA-256 {SHIPPED_SHA256[self.name]}, "
-                f"found {digest.hexdigest()}. {self.remedy}"
-            )
-        self._check_length(position)
-        return np.frombuffer(kept, np.uint8)
-
-    def _check_length(self, actual_bytes: int) -> None:
-        expected = self.rows * self.row_bytes
-        if actual_bytes != expected:
-            raise DataError(
-                f"{self.path}: expected {expected} bytes of data after the header ({self.rows} "
-                f"rows), found {actual_bytes}. {self.remedy}"
-            )
-
-    def _damaged(self, error: Exception) -> DataError:
-        expected = "a readable gzip file" if self.path.suffix == ".gz" else "a readable file"
-        if self.shipped:
-            expected += f" whose content has SHA-256 {SHIPPED_SHA256[self.name]}"
-        return DataError(f"{self.path}: expected {expected}, found: {error}. {self.remedy}")

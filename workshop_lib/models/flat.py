@@ -18,12 +18,9 @@ class FlatNetwork:
         parameters = list(self.network.parameters())
         self._weights = nn.utils.parameters_to_vector(parameters).detach()
         self._gradient = torch.zeros_like(self._weights)
-        offset = 0
-        for parameter in parameters:
-            end = offset + parameter.numel()
-            parameter.data = self._weights[offset:end].view_as(parameter)
-            parameter.grad = self._gradient[offset:end].view_as(parameter)
-            offset = end
+        nn.utils.vector_to_parameters(self._weights, parameters)
+        for parameter, part in zip(parameters, self._gradient.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
 
     def weights(self) -> np.ndarray:
         """A copy of the weights, float32 [n]."""

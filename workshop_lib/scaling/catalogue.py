@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import cost_model
-from workshop_lib.scaling.cost_model import Link, positive
+from workshop_lib.scaling.cost_model import Link, not_negative, positive
 
 PRESETS = Path(__file__).parent / "presets"
 LAPTOP = "laptop"
@@ -57,6 +59,9 @@ class Compute:
     s_per_sample: float
     source: str
     backward_share: float = 2 / 3
+
+    def step_s(self, batch: float) -> float:
+        return self.fixed_s + batch * self.s_per_sample
 
 
 @dataclass(frozen=True)
@@ -128,10 +133,8 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
 
     It is forecast as if each rank had such a machine, and all links were as those between its ranks.
     """
-    if latency_s < 0 or not s_per_byte > 0:
-        raise InputError(
-            f"latency_s is {latency_s!r} and s_per_byte {s_per_byte!r}: they must be from 0 on, and above 0"
-        )
+    not_negative(latency_s=latency_s)
+    positive(s_per_byte=s_per_byte)
     link = Link(latency_s, s_per_byte)
     what = "a machine as measured, one rank each"
     return Machine(LAPTOP, what, "its processor", 1, "cheapest", link, link, "measured", dict(compute))
@@ -156,12 +159,11 @@ def _known(what: str, name: str, all_of_them: Mapping):
 @functools.cache
 def models() -> dict[str, Model]:
     """All networks, by name."""
-    return {name: _model(name, entry) for name, entry in read(PRESETS / "models.toml").items()}
-
-
-def _model(name: str, entry: dict) -> Model:
-    target = entry.pop("target", None)
-    return Model(name, **entry, target=target and Target(**target))
+    known = {}
+    for name, entry in read(PRESETS / "models.toml").items():
+        target = entry.pop("target", None)
+        known[name] = Model(name, **entry, target=target and Target(**target))
+    return known
 
 
 @functools.cache
@@ -172,24 +174,15 @@ def machines() -> dict[str, Machine]:
 
 def _machine(path: Path) -> Machine:
     entry = read(path)
-    between = _link(entry["between"])
-    return Machine(
-        path.stem,
-        entry["what"],
-        entry["device"],
-        entry["devices_a_node"],
-        entry["collectives"],
-        inside=_link(entry["inside"]) if "inside" in entry else between,
-        between=between,
-        source=entry["source"],
-        compute={measured["model"]: _compute(measured) for measured in entry.get("measured", [])},
-        peak_flops_per_s=_numbers(entry, "peak_flops_per_s"),
-        utilisation=_numbers(entry, "utilisation"),
-    )
-
-
-def _numbers(entry: dict, table: str) -> dict[str, float]:
-    return {name: value for name, value in entry.get(table, {}).items() if name != "source"}
+    del entry["looked_up"]
+    between = entry.pop("between")
+    links = {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
+    compute = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
+    by_key = {
+        name: {key: value for key, value in entry.pop(name, {}).items() if key != "source"}
+        for name in ("peak_flops_per_s", "utilisation")
+    }
+    return Machine(path.stem, **entry, **links, **by_key, compute=compute)
 
 
 def _link(entry: dict) -> Link:
@@ -198,16 +191,14 @@ def _link(entry: dict) -> Link:
 
 def _compute(entry: dict) -> Compute:
     """Through one measurement in proportion to the batch, through two a straight line."""
-    steps = [batch / speed for batch, speed in zip(entry["batch_size"], entry["samples_per_s"], strict=True)]
+    batches, speeds = entry["batch_size"], entry["samples_per_s"]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
-    if len(steps) == 1:
-        return Compute(0.0, 1 / entry["samples_per_s"][0], entry["source"], **share)
-    (small, large), (short_s, long_s) = entry["batch_size"], steps
-    s_per_sample = (long_s - short_s) / (large - small)
-    return Compute(short_s - small * s_per_sample, s_per_sample, entry["source"], **share)
+    if len(batches) == 1:
+        return Compute(0.0, 1 / speeds[0], entry["source"], **share)
+    s_per_sample, fixed_s = np.polyfit(batches, np.divide(batches, speeds), 1).tolist()
+    return Compute(fixed_s, s_per_sample, entry["source"], **share)
 
 
 def read(path: Path) -> dict:
     """The content of a TOML file."""
-    with path.open("rb") as file:
-        return tomllib.load(file)
+    return tomllib.loads(path.read_text(encoding="utf-8"))

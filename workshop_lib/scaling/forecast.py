@@ -16,7 +16,7 @@ from rich.table import Table
 
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import cost_model
-from workshop_lib.scaling.catalogue import Compute, Machine, Model
+from workshop_lib.scaling.catalogue import Machine, Model
 from workshop_lib.scaling.cost_model import positive, whole
 
 DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
@@ -142,7 +142,7 @@ def forecast(
 def _point(model: Model, machine: Machine, settings: Settings, devices: int) -> Point:
     batch = settings.batch_per_device(devices)
     compute = machine.compute_of(model)
-    compute_s = _compute_s(compute, batch)
+    compute_s = compute.step_s(batch)
     messages = _messages(model, settings)
     size = model.gradient_bytes / settings.compression / messages
     message_s = machine.allreduce_s(devices, size, settings.network)
@@ -168,31 +168,25 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int) -> 
         step_s=step_s,
         most_s=most_s,
         samples_per_s=samples_per_s,
-        efficiency=samples_per_s / devices / _alone_samples_per_s(compute, settings),
+        efficiency=samples_per_s / devices / _alone_samples_per_s(model, machine, settings),
         learning=learning,
         time_to_target_s=to_target_s,
     )
 
 
-def _compute_s(compute: Compute, batch: float) -> float:
-    return compute.fixed_s + batch * compute.s_per_sample
-
-
-def _alone_samples_per_s(compute: Compute, settings: Settings) -> float:
+def _alone_samples_per_s(model: Model, machine: Machine, settings: Settings) -> float:
     """Of one device with the same batch per device, or the same global batch."""
     batch = settings.batch_per_device(1)
-    return batch / _compute_s(compute, batch)
+    return batch / machine.compute_of(model).step_s(batch)
 
 
 def _messages(model: Model, settings: Settings) -> int:
     """As many as fill the buffers, but not more than there are tensors; in reality they differ in size."""
     size = settings.how.message_bytes
-    if size is None:
-        return 1
-    if size == 0:
-        return model.tensors
+    if not size:
+        return 1 if size is None else model.tensors
     buffers = math.ceil(model.gradient_bytes / settings.compression / size)
-    return max(1, min(model.tensors, buffers))
+    return min(model.tensors, buffers)
 
 
 def takes_over(points: Iterable[Point]) -> int | None:
@@ -241,7 +235,7 @@ def answer(points: Sequence[Point]) -> str:
 
 def conditions(model: Model, machine: Machine, settings: Settings) -> str:
     """What the forecast is for, and where the speed of one device is from."""
-    how, speed = settings.how, _alone_samples_per_s(machine.compute_of(model), settings)
+    how, speed = settings.how, _alone_samples_per_s(model, machine, settings)
     batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
     words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
     words.append("communication during backward" if how.overlap else "communication after backward")
@@ -251,46 +245,45 @@ def conditions(model: Model, machine: Machine, settings: Settings) -> str:
     return "; ".join(words)
 
 
+def rich_table(*headings: str, caption: str | None = None) -> Table:
+    """An empty table with a left column, and right ones."""
+    empty = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    for number, heading in enumerate(headings):
+        empty.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return empty
+
+
+STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
+
+
 def table(points: Sequence[Point]) -> Table:
     """One row per number of devices; the columns on learning only where the model has a target."""
-    learns = points[0].learning is not None
-    shown = _empty("devices", "global\nbatch", "step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
-    if learns:
-        for heading in ("useful\nsamples", "time to\ntarget", "device-\nhours"):
-            shown.add_column(heading, justify="right")
-    caption = "range: nothing overlaps, to all that can"
-    shown.caption = f"{caption}\nuseful: what a small batch would need too" if learns else caption
-    shown.caption_justify = "left"
+    headings, caption = ["devices", "global\nbatch", *STEP_HEADINGS], "range: nothing overlaps, to all that can"
+    if points[0].learning is not None:
+        headings += ["useful\nsamples", "time to\ntarget", "device-\nhours"]
+        caption += "\nuseful: what a small batch would need too"
+    filled = rich_table(*headings, caption=caption)
     for point in points:
-        shown.add_row(*_cells(point), *_learning(point))
-    return shown
+        filled.add_row(f"{point.devices:,}", f"{point.global_batch:,}", *_step_cells(point), *_learning_cells(point))
+    return filled
 
 
 def what_if_table(model: Model, machine: Machine, settings: Settings, devices: int) -> Table:
     """The step on this number of devices with one thing changed at a time."""
-    shown = _empty("", "messages", "step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
-    shown.columns[0].justify = "left"
+    filled = rich_table("", "messages", *STEP_HEADINGS)
     for name, point in what_if(model, machine, settings, devices).items():
-        shown.add_row(name, str(point.messages), *_cells(point)[2:])
-    return shown
+        filled.add_row(name, str(point.messages), *_step_cells(point))
+    return filled
 
 
-def _empty(*headings: str) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        shown.add_column(heading, justify="right", no_wrap=True)
-    return shown
-
-
-def _cells(point: Point) -> list[str]:
+def _step_cells(point: Point) -> list[str]:
     low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
     efficiency = f"{point.efficiency:.0%} ({100 * low:.0f} to {100 * high:.0f})"
-    counts = [f"{point.devices:,}", f"{point.global_batch:,}"]
-    return [*counts, duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
+    return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
 
 
-def _learning(point: Point) -> list[str]:
+def _learning_cells(point: Point) -> list[str]:
     """Empty where the model has no target."""
     if point.learning is None or point.time_to_target_s is None or point.device_hours is None:
         return []
