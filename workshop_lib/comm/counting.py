@@ -64,7 +64,9 @@ class CountingComm:
 
     def __getattr__(self, name: str):
         if name in CALLS:
-            return functools.partial(self._call, name)
+            call = functools.partial(self._call, name)
+            setattr(self, name, call)  # so that `comm.Send` is the same object each time
+            return call
         calls = ", ".join([*ARRAYS, *OBJECTS])
         raise AttributeError(f"this communicator has no {name}: build it from {calls}, rank and size")
 
