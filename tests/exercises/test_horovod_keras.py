@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from exercises.answers import solution, variant, written
-from exercises.verdicts import Verdicts
+from exercises.verdicts import Verdicts, planted
 
 from workshop_lib.exercises import horovod_keras
 
@@ -25,6 +25,76 @@ COUNTS = 'hvd.allreduce(counts, op=hvd.Sum, name="counts").numpy()'
 SAVE = "if rank == 0:\n        model.save(path)"
 STOCK = "__import__('horovod.tensorflow.keras').tensorflow.keras"
 BEFORE_FIT = "callbacks = []\n    hvd.broadcast_variables([v.value for v in model.variables], root_rank=0)"
+MADE = "Averaging.from_config(optimizer.get_config())"
+STEP = "return super().apply(mean, variables)"
+IMPORT = "import horovod.tensorflow as hvd"
+AVERAGED_WEIGHTS = """super().apply(gradients, variables)
+            means = hvd.grouped_allreduce([v.value for v in variables], op=hvd.Average)
+            for v, mean in zip(variables, means, strict=True): v.assign(mean)"""
+LATE = """class Late(keras3.BroadcastVariables):
+        def on_train_begin(self, logs=None):
+            pass
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 0:
+                super().on_train_begin()
+    callbacks = [Late()]"""
+RESULT = "return right / seen"
+KNOWN = {
+    "averaging": {
+        "nothing": ([(f"return {MADE}", MADE)], horovod_keras.NO_OPTIMIZER_HINT),
+        "the class": ([(MADE, "Averaging")], horovod_keras.NO_OPTIMIZER_HINT),
+        "always SGD": (
+            [
+                (IMPORT, f"{IMPORT}, keras"),
+                ("type(optimizer)", "keras.optimizers.SGD"),
+                (MADE, "Averaging(float(optimizer.learning_rate), momentum=0.9)"),
+            ],
+            horovod_keras.KIND_HINT,
+        ),
+        "the settings of the class": ([(MADE, "Averaging()")], horovod_keras.SETTINGS_HINT),
+        "not averaged": ([(MEAN, "gradients")], horovod_keras.OWN_STEP_HINT),
+        "two steps": ([(STEP, f"super().apply(gradients, variables); {STEP}")], horovod_keras.TWO_STEPS_HINT),
+        "a sum": ([("hvd.Average", "hvd.Sum")], horovod_keras.SUM_HINT),
+        "divided twice": ([(MEAN, f"[g / hvd.size() for g in {MEAN}]")], horovod_keras.TWICE_HINT),
+        "clipped first": (
+            [
+                (IMPORT, f"{IMPORT}, tensorflow as tf"),
+                (MEAN, MEAN.replace("list(gradients)", "[clipped(g) for g in gradients]")),
+                ("mean =", "clipped = lambda g: tf.clip_by_norm(g, self.clipnorm) if self.clipnorm else g; mean ="),
+            ],
+            horovod_keras.MEAN_HINTS["SGD with clipped gradients"],
+        ),
+        "weights averaged": ([(STEP, AVERAGED_WEIGHTS), (MEAN, "0")], horovod_keras.MEAN_HINTS["Adam"]),
+    },
+    "train": {
+        "shared out by local rank": (
+            [(SHARD, SHARD.replace("rank::", "hvd.local_rank()::"))],
+            horovod_keras.LOCAL_HINT,
+        ),
+        "not shared out": ([(SHARD, "images, labels")], horovod_keras.UNSHARED_HINT),
+        "one part": ([(SHARD, SHARD.replace("rank::", "::"))], horovod_keras.MISSING_HINT),
+        "the batch divided": ([("=batch_size", "=batch_size // size")], "is that of one rank"),
+        "another root": ([("BroadcastVariables()", "BroadcastVariables(root=size - 1)")], horovod_keras.ROOT_RANK_HINT),
+        "a late broadcast": ([(CALLBACKS, LATE)], horovod_keras.LATE_HINT),
+        "no broadcast": ([(CALLBACKS, "callbacks = []")], horovod_keras.NO_BROADCAST_HINT),
+        "a plain optimizer": ([("keras3.DistributedOptimizer(", "(")], horovod_keras.UNAVERAGED_HINT),
+        **{
+            f"the rate times size to the {power}": ([("lr * size", f"lr * size**{power}")], hint)
+            for power, hint in horovod_keras.RATE_HINTS.items()
+        },
+        "nobody saves": ([(SAVE, "pass")], horovod_keras.UNSAVED_HINT),
+        "all save": ([(SAVE, "model.save(path)")], horovod_keras.ALL_SAVE_HINT),
+        "saved early": ([(SAVE, "pass"), (CALLBACKS, f"{CALLBACKS}\n    {SAVE}")], horovod_keras.EARLY_SAVE_HINT),
+        "no result": ([(RESULT, "return None")], horovod_keras.NO_NUMBER_HINT),
+        "its own part's": ([(RESULT, "return counts[0] / counts[1]")], horovod_keras.OWN_PART_HINT),
+        "the mean of parts": (
+            [(RESULT, "return hvd.allreduce(counts[0] / counts[1], op=hvd.Average, name='mean')")],
+            horovod_keras.MEAN_HINT,
+        ),
+        "a result on rank 0": ([(RESULT, f"{RESULT} * (rank == 0)")], horovod_keras.DISAGREE_HINT),
+        "a count": ([(RESULT, "return right")], horovod_keras.COUNT_HINT),
+    },
+}
 
 
 def averaging(*lines: str):
@@ -92,7 +162,7 @@ class TestHorovodKeras(Verdicts):
             )
         ),
     }
-    wrong = {
+    wrong = planted(NOTEBOOK, KNOWN) | {
         "Horovod's own class": (
             lambda: written(
                 "import functools",
@@ -100,13 +170,13 @@ class TestHorovodKeras(Verdicts):
                 "import horovod.tensorflow.keras as hvd",
                 "return hvd.DistributedOptimizer(optimizer)",
             ),
-            "is the method that you replaced the one that is called",
+            "Is your method the one that is called",
         ),
         "averaged after the step": (
             lambda: averaging(
                 APPLY, "    super().apply(gradients, variables)", "    hvd.grouped_allreduce(list(gradients))"
             ),
-            "average first, then `super().apply`",
+            "Average first, then call `super().apply`",
         ),
         "shards by local rank and size": (
             train((SHARD, SHARD.replace("rank::size", "hvd.local_rank()::hvd.local_size()"))),
@@ -129,7 +199,7 @@ class TestHorovodKeras(Verdicts):
                 f"    mean = {MEAN} if hvd.rank() == 0 else gradients",
                 "    return super().apply(mean, variables)",
             ),
-            "all ranks must average",
+            "not rank 0 alone",
         ),
     }
 
