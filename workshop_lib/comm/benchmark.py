@@ -47,14 +47,9 @@ class MessageRow(TypedDict):
     bus_bytes_per_s: float
 
 
-def mpi_library(comm) -> Way:
-    """The MPI library's own."""
-    return lambda array: (lambda: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM), lambda: array)
-
-
-def by_hand(comm, algorithm: str) -> Way:
-    """One of those in comm/allreduce.py."""
-    return lambda array: (lambda: ALGORITHMS[algorithm](comm, array), lambda: array)
+def in_place(allreduce: Callable[[np.ndarray], None]) -> Way:
+    """That of a function that replaces an array by its sum."""
+    return lambda array: (lambda: allreduce(array), lambda: array)
 
 
 def process_group(device) -> Way:
@@ -76,13 +71,14 @@ def process_group(device) -> Way:
 
 
 def ways(comm, device=None) -> dict[str, Way]:
-    """All there are, by name: with a torch `device` also that of this rank's process group (gloo, nccl)."""
-    every = {"MPI": mpi_library(comm)}
+    """All there are, by name: the MPI library's own, those in comm/allreduce.py, and with a torch `device` that of
+    this rank's process group (gloo, nccl)."""
+    every = {"MPI": in_place(lambda array: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM))}
     if device is not None:
         import torch.distributed as dist
 
         every[dist.get_backend()] = process_group(device)
-    return every | {name: by_hand(comm, name) for name in ALGORITHMS}
+    return every | {name: in_place(partial(algorithm, comm)) for name, algorithm in ALGORITHMS.items()}
 
 
 def allreduces(
@@ -156,12 +152,7 @@ def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) ->
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            for _ in range(times[name]):
-                call()
-            took_s = comm.allreduce(time.perf_counter() - start, MPI.MAX)
-            seconds[name].append(took_s / times[name])
+            seconds[name].append(_call_s(comm, call, times[name]))
             # A rank that has to wait for a core makes calls far slower than the warm-up promised.
             times[name] = min(times[name], _fitting(10 * ROUND_S, seconds[name][-1]))
     return seconds
@@ -170,11 +161,17 @@ def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) ->
 def _warmed_up(comm, call: Callable[[], None]) -> int:
     """Call it a few times; how often it fits into ROUND_S, by the last of them, the same on every rank."""
     for _ in range(WARM_UP):
-        comm.Barrier()
-        start = time.perf_counter()
-        call()
-        took_s = comm.allreduce(time.perf_counter() - start, MPI.MAX)
+        took_s = _call_s(comm, call)
     return min(_fitting(ROUND_S, took_s), MOST_CALLS)
+
+
+def _call_s(comm, call: Callable[[], None], times: int = 1) -> float:
+    """Seconds of one of these calls, on the slowest rank."""
+    comm.Barrier()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return comm.allreduce(time.perf_counter() - start, MPI.MAX) / times
 
 
 def _fitting(limit_s: float, call_s: float) -> int:

@@ -96,19 +96,15 @@ def counted() -> Iterator[dict]:
     (p - 1) n. DDP's averaging without a hook does not come by here: register default_hooks.allreduce_hook.
     """
     sent = {"bytes": 0, "messages": 0}
-    originals = dist.all_reduce, dist.all_gather
 
-    def note(tensor: torch.Tensor) -> None:
-        sent["bytes"] += tensor.nbytes
-        sent["messages"] += 1
+    def counting(collective: Callable, sent_argument: int) -> Callable:
+        def call(*args, **kwargs):
+            sent["bytes"] += args[sent_argument].nbytes
+            sent["messages"] += 1
+            return collective(*args, **kwargs)
 
-    def all_reduce(tensor: torch.Tensor, *args, **kwargs):
-        note(tensor)
-        return originals[0](tensor, *args, **kwargs)
+        return call
 
-    def all_gather(tensors: list[torch.Tensor], tensor: torch.Tensor, *args, **kwargs):
-        note(tensor)
-        return originals[1](tensors, tensor, *args, **kwargs)
-
-    with mock.patch.multiple(dist, all_reduce=all_reduce, all_gather=all_gather):
+    counted_calls = {"all_reduce": counting(dist.all_reduce, 0), "all_gather": counting(dist.all_gather, 1)}
+    with mock.patch.dict(vars(dist), counted_calls):
         yield sent

@@ -155,10 +155,10 @@ def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: 
 
     One allreduce of n numbers in `period` steps. Between two of them a rank lacks all updates of the others:
     its staleness is its own steps since the last. All ranks call it, and it blocks, at most limit_s seconds
-    at an averaging (WaitTimeout). Raises ValueError for a period below 1.
+    at an averaging (WaitTimeout). Raises InputError for a period below 1.
     """
     if period < 1:
-        raise ValueError(f"period {period}: average the weights every 1 or more steps")
+        raise InputError(f"period {period}: average the weights every 1 or more steps")
     run, start = Run(weights.copy()), _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step - step % period)

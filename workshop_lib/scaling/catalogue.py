@@ -176,13 +176,11 @@ def _machine(path: Path) -> Machine:
     entry = read(path)
     del entry["looked_up"]
     between = entry.pop("between")
-    links = {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
-    compute = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
-    by_key = {
-        name: {key: value for key, value in entry.pop(name, {}).items() if key != "source"}
-        for name in ("peak_flops_per_s", "utilisation")
-    }
-    return Machine(path.stem, **entry, **links, **by_key, compute=compute)
+    entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
+    entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
+    for table in ("peak_flops_per_s", "utilisation"):
+        entry.get(table, {}).pop("source", None)
+    return Machine(path.stem, **entry)
 
 
 def _link(entry: dict) -> Link:

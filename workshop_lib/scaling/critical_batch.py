@@ -63,10 +63,8 @@ def fit(batches, steps, seed: int = 0) -> Fit:
     refits = np.maximum(_least_squares(batches, fitted * np.maximum(1 + chosen, 0.01)), 0)
     with np.errstate(divide="ignore"):
         drawn = {"s_min": refits[0], "e_min": refits[1], "b_crit": refits[1] / refits[0]}
-    intervals = {}
-    for name, values in drawn.items():
-        low, high = np.percentile(values, CONFIDENCE, method="nearest")
-        intervals[name] = float(low), float(high)
+    ends = {name: np.percentile(values, CONFIDENCE, method="nearest").tolist() for name, values in drawn.items()}
+    intervals = {name: (low, high) for name, (low, high) in ends.items()}
     return Fit(float(s_min), float(e_min), float(e_min / s_min), intervals)
 
 

@@ -1,12 +1,13 @@
 """From run records to curves: throughput, speed-up and efficiency with their spread, and accuracy against workers."""
 
+import math
 from collections.abc import Iterable
 
 import pandas as pd
-from rich import box
 from rich.table import Table
 
 from workshop_lib.scaling import records
+from workshop_lib.scaling.forecast import rich_table
 from workshop_lib.scaling.records import RecordError
 from workshop_lib.training import KINDS, equivalence
 
@@ -28,7 +29,7 @@ SAME_RECIPE = ["lr", "momentum", "nesterov", "decay"]  # what the name of a reci
 # learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
 PUBLISHED = {8: 96, 16: 96, 32: 96, 64: 93, 128: 11, 256: 11}
 
-NOTHING = "no finished training run among these records"
+NOTHING = "no finished training run among these records: nothing to draw or compare."
 
 
 def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
@@ -45,7 +46,7 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
     """
     rows = [_row(record, number) for number, record in enumerate(runs, 1) if record.get("kind") == "train"]
     if not rows:
-        raise RecordError(f"{NOTHING}: nothing to draw or compare.")
+        raise RecordError(NOTHING)
     frame = pd.DataFrame(rows)
     frame["repeat"] = frame.groupby(["backend", "world_size", "batch_size"]).cumcount()
     return frame.astype(dict.fromkeys(SPEEDS + OUTCOMES, float))
@@ -89,7 +90,7 @@ def _state_bytes(memory: dict | None) -> int | None:
 
 def _steady(epochs: list[dict]) -> dict:
     if not epochs:
-        return {"steady_s": None, "samples_per_s": None, "communication_share": None}
+        return dict.fromkeys(["steady_s", "samples_per_s", "communication_share"])
     seconds = sum(epoch["seconds"] for epoch in epochs)
     samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
     waited_s = [epoch["communication_s"] for epoch in epochs if epoch.get("communication_s") is not None]
@@ -108,7 +109,7 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
     """
     runs = _finished(frame)
     if runs.empty:
-        raise RecordError(f"{NOTHING}: nothing to draw or compare.")
+        raise RecordError(NOTHING)
     require_same(runs, [*SAME_MACHINE, *SAME_TRAINING, work])
     groups = runs.groupby(["backend", same, "world_size"], sort=True)
     return groups.agg(
@@ -162,11 +163,9 @@ def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
         raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
     points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
     samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
-    points["epoch_s"] = samples / points["samples_per_s"]
-    points["epoch_s_min"] = samples / points["samples_per_s_max"]
-    points["epoch_s_max"] = samples / points["samples_per_s_min"]
-    points["first_epoch_s"] = samples / points["first_epoch_samples_per_s"]
-    return points
+    speeds = {"": "samples_per_s", "_min": "samples_per_s_max", "_max": "samples_per_s_min"}
+    seconds = {f"epoch_s{end}": samples / points[speed] for end, speed in speeds.items()}
+    return points.assign(**seconds, first_epoch_s=samples / points["first_epoch_samples_per_s"])
 
 
 def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
@@ -203,7 +202,7 @@ def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
     """
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
-        raise RecordError(f"{NOTHING}: nothing to draw.")
+        raise RecordError(NOTHING)
     options = pd.DataFrame([record["what"] for record in ended])
     require_same(options, SAME_ACCURACIES)
     for _, of_recipe in options.groupby([recipe(record["what"]) for record in ended]):
@@ -230,33 +229,30 @@ def summary(runs: Iterable[dict]) -> Table:
     """
     frame = to_frame(runs)
     points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
-    single = {key[:2]: row["samples_per_s"] for key, row in points.iterrows() if key[2] == 1}
-    several = frame["batch_size"].nunique() > 1
+    single = points[points.index.get_level_values("world_size") == 1]["samples_per_s"].droplevel("world_size")
     more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
-    table = _empty_table(points, several, more)
+    several = frame["batch_size"].nunique() > 1
+    headings = [
+        "backend",
+        "ranks",
+        *["batch\na rank"] * several,
+        "samples/s\n(spread)",
+        "effi-\nciency",
+        "test\naccuracy",
+    ]
+    headings += ["s to\n99 %", "ranks\nequal", *more.values()]
+    table = rich_table(*headings, caption=_caption(points, more))
     for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
+        backend, batch, ranks = key
         point = points.loc[key]
-        share = point["samples_per_s"] / single[key[:2]] / key[2] if key[:2] in single else None
-        ranks = f"{key[2]}{'*' if point['oversubscribed'] else ''}"
-        batch = [str(key[1])] if several else []
-        cells = [key[0], ranks, *batch, _spread(point), _percent(share), *_outcome(group)]
+        efficiency = point["samples_per_s"] / single.get((backend, batch), math.nan) / ranks
+        mark = "*" if point["oversubscribed"] else ""
+        cells = [backend, f"{ranks}{mark}", *[str(batch)] * several, _spread(point)]
         extra = {
             "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
             "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
         }
-        table.add_row(*cells, *(extra[name] for name in more))
-    return table
-
-
-def _empty_table(points: pd.DataFrame, several: bool, more: dict[str, str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    table.caption, table.caption_justify = _caption(points, more), "left"
-    table.add_column("backend", no_wrap=True)
-    batch = ["batch\na rank"] if several else []
-    headings = ["ranks", *batch, "samples/s\n(spread)", "effi-\nciency", "test\naccuracy"]
-    headings += ["s to\n99 %", "ranks\nequal", *more.values()]
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_row(*cells, _number(100 * efficiency, "{:.0f} %"), *_outcome(group), *(extra[name] for name in more))
     return table
 
 
@@ -266,7 +262,7 @@ def _outcome(runs: pd.DataFrame) -> list[str]:
     seconds = _number(runs["seconds_to_99"].median(), "{:.1f}")
     if 0 < reached < len(runs):
         seconds += f" ({reached}/{len(runs)})"
-    accuracy = _percent(runs["test_accuracy"].median(), digits=2)
+    accuracy = _number(100 * runs["test_accuracy"].median(), "{:.2f} %")
     return [accuracy, seconds, "yes" if runs["ranks_identical"].all() else "NO"]
 
 
@@ -278,20 +274,18 @@ def _spread(point: pd.Series) -> str:
     return f"{middle:,.0f} ({100 * (high - low) / middle:.0f} %){mark}"
 
 
-def _percent(share: float | None, digits: int = 0) -> str:
-    return "–" if share is None or pd.isna(share) else f"{100 * share:.{digits}f} %"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None or pd.isna(value) else form.format(value)
+def _number(value: float, form: str) -> str:
+    return "–" if pd.isna(value) else form.format(value)
 
 
 def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
-    notes = ["samples/s: median of the repeats, first epochs left out"]
     batches = points.index.get_level_values("batch_size").unique()
     only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
-    notes.append("spread: slowest to fastest repeat, of the median")
-    notes.append(f"efficiency: against 1 rank of the same backend and batch{only}")
+    notes = [
+        "samples/s: median of the repeats, first epochs left out",
+        "spread: slowest to fastest repeat, of the median",
+        f"efficiency: against 1 rank of the same backend and batch{only}",
+    ]
     if "state_bytes" in more:
         notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
     if "ladder_difference" in more:

@@ -101,20 +101,17 @@ def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
     ping-pong tells alpha and beta, and what the allreduces take beyond them is gamma: summing, and also what
     it costs that both ranks send and receive at once. Raises InputError as `relative_least_squares`.
     """
-    units = {"latency_s": (1, 0, 0), "s_per_byte": (0, 1, 0), "reduce_s_per_byte": (0, 0, 1)}
-    terms: dict[str, list[float]] = {name: [] for name in units}
-    seconds = []
-    for row in rows:
-        if row["way"] != "ping-pong" and row["way"] not in ways:
-            continue
-        seconds.append(row["median_s"])
-        for name, unit in units.items():
-            if row["way"] == "ping-pong":
-                terms[name].append(unit[0] + unit[1] * row["message_bytes"])
-            else:
-                # Linear in the three, so its value at a unit is the factor of that constant.
-                terms[name].append(allreduce_s(row["way"], row["ranks"], row["message_bytes"], *unit))
-    return relative_least_squares(terms, seconds)
+    chosen = [row for row in rows if row["way"] in ("ping-pong", *ways)]
+    # The cost is linear in the three constants, so its value at a unit is what that constant is multiplied with.
+    units = zip(("latency_s", "s_per_byte", "reduce_s_per_byte"), np.eye(3).tolist(), strict=True)
+    terms = {name: [_message_s(row, *unit) for row in chosen] for name, unit in units}
+    return relative_least_squares(terms, [row["median_s"] for row in chosen])
+
+
+def _message_s(row: "MessageRow", latency_s: float, s_per_byte: float, reduce_s_per_byte: float) -> float:
+    if row["way"] == "ping-pong":
+        return latency_s + s_per_byte * row["message_bytes"]
+    return allreduce_s(row["way"], row["ranks"], row["message_bytes"], latency_s, s_per_byte, reduce_s_per_byte)
 
 
 def compute_time(rows: Iterable[StepRow]) -> Fit:

@@ -126,8 +126,7 @@ def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
         reached = {lr: of_seeds for lr, of_seeds in steps[batch].items() if None not in of_seeds}
         if reached:
             lr = min(reached, key=lambda lr: statistics.median(reached[lr]))
-            at_edge = lr in (min(rates[batch]), max(rates[batch]))
-            chosen[batch] = BestRate(lr, reached[lr], at_edge)
+            chosen[batch] = BestRate(lr, reached[lr], at_edge=lr in (min(rates[batch]), max(rates[batch])))
     return chosen
 
 
