@@ -178,7 +178,7 @@ guess
 def train(workers, warmup_epochs=0, lr=0.01, lr_scaling="linear", **more):
     """Train `classic` as so many workers; returns the record."""
     options = network | {"lr": lr, "lr_scaling": lr_scaling, "epochs": epochs, "warmup_epochs": warmup_epochs}
-    options |= {"emulate_workers": workers, **more}
+    options |= {"emulate_workers": workers, "train_samples": sizes.train_samples, **more}
     return team.train(TrainOptions(**options), timeout=10 * sizes.timeout_s, show=False)
 
 
@@ -258,6 +258,9 @@ figure
 # four.)
 
 # %%
+team.push(steps=15 if sizes.name == "quick" else 60)
+
+# %%
 # %%ranks --timeout 300
 import torch
 from mpi4py import MPI
@@ -298,7 +301,7 @@ def loss_and_sharpness(model, rounds=10):
     return loss.item(), curvature.item(), torch.sqrt(sum((s**2).sum() for s in slopes)).item()
 
 
-def followed(peak, warmup_steps, steps=60, batch=1024):
+def followed(peak, warmup_steps, batch=1024):
     """Loss, curvature and gradient norm after every fifth step, and the rate of that step."""
     model = torch_cnn.build(1, "classic")
     draws = WorkerDraws(model, 1, 1, 0, 1, torch.device("cpu"))

@@ -291,7 +291,7 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 # wider one. Here two batch sizes train on few images, which makes a gap easy to see, for the same number of *epochs*.
 
 # %%
-gap_samples, gap_epochs = 2000, 8 if quick else 20
+gap_samples, gap_epochs = 2000, 3 if quick else 20
 rows = []
 for batch, lr in ((16, 0.02), (500, 0.02), (500, 0.04)):
     options = TrainOptions(

@@ -1,6 +1,5 @@
-"""The exercises of 04_horovod_tensorflow.
-
-TensorFlow is imported on the ranks alone. To run known mistakes takes seconds: what the ranks did tells which it is.
+"""The exercises of 04_horovod_tensorflow. TensorFlow is imported on the ranks alone. To run known mistakes would take
+seconds, so what the ranks did tells which mistake it is.
 """
 
 import contextlib
@@ -31,13 +30,15 @@ def join() -> None:
 @contextlib.contextmanager
 def _horovod(comm):
     """All ranks leave it together: one that still waits for a collective is seen to wait."""
-    import horovod.tensorflow as hvd
+    from workshop_lib.training.backends.horovod_tf import hvd, tf
 
     hvd.init()
+    tf.config.run_functions_eagerly(True)  # to trace a graph takes longer than these few steps
     try:
         yield
         comm.Barrier()
     finally:
+        tf.config.run_functions_eagerly(False)
         hvd.shutdown()
 
 
@@ -104,8 +105,7 @@ def _fitted(comm, function: Callable) -> Stepped:
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(function(keras.optimizers.SGD(0.5)), "mse", jit_compile=False)
-    one = np.ones((1, 1), "float32")
-    model.fit(one, comm.rank * one, verbose=0)
+    model.fit(np.ones((1, 1)), np.full((1, 1), comm.rank), verbose=0)
     return Stepped(True, [], _flat(model.get_weights()), np.array([(comm.size - 1) / 2]), np.array([comm.rank]))
 
 
