@@ -11,7 +11,7 @@ pytest.importorskip("horovod", reason="Horovod is not installed")
 SCRIPT = Path(__file__).with_name("horovod_operations.py")
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_every_operation(framework, n, tmp_path):
     file = tmp_path / "wrong.json"

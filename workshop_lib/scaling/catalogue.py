@@ -2,12 +2,11 @@
 source."""
 
 import functools
+import statistics
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import cost_model
@@ -193,7 +192,8 @@ def _compute(entry: dict) -> Compute:
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(batches) == 1:
         return Compute(0.0, 1 / speeds[0], entry["source"], **share)
-    s_per_sample, fixed_s = np.polyfit(batches, np.divide(batches, speeds), 1).tolist()
+    steps_s = [batch / speed for batch, speed in zip(batches, speeds, strict=True)]
+    s_per_sample, fixed_s = statistics.linear_regression(batches, steps_s)
     return Compute(fixed_s, s_per_sample, entry["source"], **share)
 
 
