@@ -85,7 +85,7 @@ WRONG = {
     "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
     "the size alone": (answer(BYTES_HEAD, "return rows // size * row_bytes"), "a pair, (offset, bytes)"),
     "something unknown": (bytes_((ROWS, "rows - 1 - rank, rows - rank")), "none of the known mistakes"),
-    "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "Let another one read"),
+    "in turn": (answer(PREFETCH_HEAD, "for i in range(n): yield read(i)"), "Let a second thread read"),
     "waited for at once": (
         answer(
             PREFETCH_HEAD,

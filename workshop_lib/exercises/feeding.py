@@ -263,7 +263,7 @@ def loops_properties(observations: list) -> Iterator[Property]:
     )
     yield Property("it reads only a little ahead", most <= MOST_AHEAD, hint)
     hint = (
-        "the thread that reads also computes, and it can't do both at a time. Let another one read: "
+        "the thread that reads also computes, and it can't do both at a time. Let a second thread read: "
         "`helper.submit(read, i)`."
         if several.same_thread
         else "the next read begins only when the next batch is asked for. A generator stands still at `yield` while "
