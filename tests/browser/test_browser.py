@@ -174,5 +174,7 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
         for size, (width, height) in SIZES.items():
             where = SCREENSHOTS / f"exercise-{verdict[:4].lower()}-{size}.png"
             lab.screenshot(where, width, height, ".workshop-check")
+        breaks = lab.page.eval_on_selector(".workshop-check", "check => getComputedStyle(check).wordBreak")
+        assert breaks == "normal", "hints break between words"
     lab.edit_and_run("guess = predict", "print('committed:', guess.value); ranks.stop()")
     assert "committed: 4.5" in says("committed")

@@ -80,7 +80,8 @@ class Verdict:
         colour = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
         head, *rows = (html.escape(line) for line in repr(self).splitlines())
         body = "\n".join([f"<b>{head}</b>", *rows])
-        style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap"
+        # JupyterLab breaks lines of output anywhere; a hint breaks between words.
+        style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap; word-break: normal"
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
 
 
