@@ -28,7 +28,6 @@ test: setup ## run the tests: every promise once
 	@$(BIN)/python -m pytest -m "not exhaustive"
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
-test-all: export WORKSHOP_TEST_ALL = 1
 test-all: setup ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
 	@$(BIN)/python -m pytest
 

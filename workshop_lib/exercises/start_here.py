@@ -123,7 +123,7 @@ def _fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def _moved(parts: Callable, before: int = 0, after: int = 0) -> Callable:
-    """A wrong `my_part` that moves the start and the stop of such parts by so many items."""
+    """A wrong `my_part` that moves the start and the stop of such parts by this many items."""
 
     def my_part(n: int, rank: int, size: int) -> tuple[int, int]:
         start, stop = parts(n, rank, size)

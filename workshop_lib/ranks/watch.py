@@ -121,7 +121,7 @@ class Call:
         deadline = time.monotonic() + 1.0
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        time.sleep(OTHERS_LIMIT_S)  # the first record may be that of a rank which another one took along
+        time.sleep(OTHERS_LIMIT_S)  # the first record may be that of a rank that a different rank took along
         return folders.exit_records(self.team.folder) or records
 
     def _died(self, records: list[ExitRecord]) -> RankError:
