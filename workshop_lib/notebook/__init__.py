@@ -15,12 +15,12 @@ def _setup() -> None:
     # Only a notebook needs these; a command that draws a figure starts without them.
     import mpi4py
 
-    from workshop_lib.notebook import live, widgets
+    from workshop_lib.notebook import live, magics, widgets
     from workshop_lib.ranks import Ranks
 
     # This kernel is not a rank: some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
-    shell.register_magics(live.RanksMagics)
+    shell.register_magics(magics.RanksMagics)
     if widgets.has_widgets():
         Ranks.view = live.LiveView
 

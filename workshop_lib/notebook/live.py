@@ -1,17 +1,16 @@
-"""Ranks in a notebook: `%%ranks` runs a cell on each, and a live view shows their progress and can stop it."""
+"""Ranks in a notebook: a live view shows their progress and what they display, and can stop them."""
 
-import argparse
-import shlex
+import html
 import time
+from collections.abc import Sequence
 
 import ipywidgets as widgets
-from IPython.core.magic import Magics, cell_magic, magics_class
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
-from workshop_lib.notebook import charts
+from workshop_lib.notebook import charts, outputs
 from workshop_lib.notebook.widgets import answers_while_busy
-from workshop_lib.ranks import RankError, current
 from workshop_lib.ranks.messages import Published
+from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
 
@@ -29,10 +28,21 @@ class LiveView(TextView):
         super().__init__(n)
         self.box: widgets.VBox | None = None
         self.news, self.next_redraw_s = False, 0.0
+        self.handles: dict[Row, DisplayHandle] = {}
 
-    def output(self, lines: list[str]) -> None:
-        for line in lines:
-            print(line, flush=True)
+    def output(self, items: Sequence[str | Row]) -> None:
+        for item in items:
+            if isinstance(item, str):
+                print(item, flush=True)
+            elif item in self.handles:
+                self.handles[item].update(outputs.bundle(item), raw=True)
+            else:
+                self.handles[item] = display(outputs.bundle(item), raw=True, display_id=True)
+
+    def unfinished(self, lines: list[str]) -> None:
+        text = html.escape("\n".join(lines))
+        if self.box is not None and self.lines.value != text:
+            self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
@@ -53,10 +63,10 @@ class LiveView(TextView):
         self.button.add_class("workshop-stop")
         self.button.on_click(self._stop)
         answers_while_busy(self.button)
-        self.status = widgets.HTML()
+        self.status, self.lines = widgets.HTML(), widgets.HTML()
         wide = widgets.Layout(width="100%")
         self.curves, self.strips = widgets.HTML(layout=wide), widgets.HTML(layout=wide)
-        rows = [widgets.HBox([self.bar, self.button]), self.status, self.curves, self.strips]
+        rows = [widgets.HBox([self.bar, self.button]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
         self.box.add_class("workshop-dashboard")
         display(self.box)
@@ -98,36 +108,3 @@ class LiveView(TextView):
                 self.bar.value = self.bar.max  # the last step's message may not have come
         for row in self.progress.epochs:
             print(epoch_line(row))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise RankError(f"%%ranks: {message}. Usage: %%ranks [--timeout SECONDS] [--catch]")
-
-
-@magics_class
-class RanksMagics(Magics):
-    @cell_magic("ranks")
-    def run_on_ranks(self, line: str, cell: str) -> None:
-        """Run this cell on every rank, in the ranks' own namespace.
-
-            %%ranks [--timeout SECONDS] [--catch]
-
-        The cell is one program run by all ranks (SPMD): `MPI.COMM_WORLD.rank` tells them apart.
-        Variables stay on the ranks; `current().pull("name")` brings one to the notebook.
-        --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
-        --catch: print a failure instead of ending "Run all"; for cells that fail on purpose.
-        """
-        parser = _Parser(add_help=False)
-        parser.add_argument("--timeout", type=float, default=60.0)
-        parser.add_argument("--catch", action="store_true")
-        options = parser.parse_args(shlex.split(line))
-        # The number beside the cell: execution_count is that of the next one already.
-        name = f"In[{self.shell.displayhook.prompt_count}]"
-        try:
-            # The line of the magic counts, so that messages name the line the learner sees.
-            current().run_cell("\n" + cell, name, options.timeout)
-        except RankError as error:
-            if not options.catch:
-                raise
-            print(error)

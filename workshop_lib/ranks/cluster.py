@@ -15,7 +15,7 @@ import cloudpickle
 
 from workshop_lib.errors import InputError
 
-from . import allocation, engine, folders, launchers, mpi, processes
+from . import allocation, cells, engine, folders, launchers, mpi, processes
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
@@ -97,21 +97,29 @@ class Ranks:
         within 3 s of a rank failing, with a RankError that says which rank failed and on which line
         every other rank was. Afterwards the ranks may need `restart()`; the error says so.
         """
+        return self._run((function, args, kwargs), timeout, show)
+
+    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0, on: list[int] | None = None) -> None:
+        """Run a cell's source on every rank, or on those of `on`, in the ranks' own namespace.
+
+        A collective or a message that waits for a rank without the cell is reported, as every wait is.
+        """
+        if missing := [rank for rank in on or () if rank not in range(self.n)]:
+            raise InputError(f"There is no rank {missing[0]}: the ranks are 0 to {self.n - 1}.")
+        remember_source(source, name)
+        self._run((cells.run_cell, (source, name), {}), timeout, show=True, on=on)
+
+    def _run(self, call: tuple, timeout: float, show: bool, on: list[int] | None = None) -> list:
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
         if not timeout > 0:
             raise InputError(f"timeout is {timeout!r}; it must be a number of seconds above 0.")
         try:
-            payload = cloudpickle.dumps((function, args, kwargs))
+            payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view = self.view(self.n) if show else None
-        return watch(self, payload, timeout, view)
-
-    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0) -> None:
-        """Run a cell's source on every rank, in the ranks' own namespace."""
-        remember_source(source, name)
-        self.run(engine.run_cell, source, name, timeout=timeout)
+        view = self.view(self.n if on is None else len(on)) if show else None
+        return watch(self, payload, timeout, view, on)
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""

@@ -4,7 +4,6 @@ Nothing here knows about notebooks. A call comes in as bytes and its outcome lea
 on a rank is data for the notebook to show, never an exception in the transport.
 """
 
-import ast
 import faulthandler
 import json
 import math
@@ -23,7 +22,6 @@ import cloudpickle
 
 from workshop_lib.paths import replacing
 
-from .errors import remember_source
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
@@ -102,20 +100,6 @@ def describe(error: BaseException) -> ErrorReport:
     ]
     text = "".join(traceback.format_exception_only(error)).strip()
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
-
-
-def run_cell(source: str, name: str) -> None:
-    """Run a cell's source in this rank's namespace; print the value of a last expression."""
-    remember_source(source, name)
-    tree = ast.parse(source, name)
-    last = tree.body[-1] if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    if last is not None:
-        tree.body.pop()
-    exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
-    if last is not None:
-        value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
-        if value is not None:
-            print(repr(value))
 
 
 def pull(name: str):

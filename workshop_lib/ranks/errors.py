@@ -11,7 +11,7 @@ from .messages import ErrorReport, ExitRecord, Frame
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # What carries the learner's code, and what it calls: never the line to look at.
-IN_BETWEEN = ("ranks/engine.py", "exercises/", "comm/")
+IN_BETWEEN = ("ranks/engine.py", "ranks/cells.py", "exercises/", "comm/")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 

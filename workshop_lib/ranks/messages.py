@@ -61,6 +61,26 @@ class AboutRank(TypedDict):
     mpi: str
 
 
+class Displayed(TypedDict):
+    """What a rank displayed: a MIME bundle, and its place in what the rank printed.
+
+    lines: how many lines it had printed before, to stdout and to stderr. name: of a display that can be
+    updated. clears: this takes the place of all that the rank displayed before.
+    """
+
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    lines: tuple[int, int]
+    name: str | None
+    updates: bool
+    clears: bool
+
+
+def displayed_key(number: int) -> str:
+    """Under which a rank publishes what it displayed; whoever listens sees all keys, whenever it looks."""
+    return f"displayed.{number}"
+
+
 class PublishedPoint(TypedDict):
     """A rank's state after a step; done counts the steps of the run, sums begin again with each epoch."""
 

@@ -2,11 +2,13 @@
 
 import io
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from .messages import Point, Published, PublishedPoint
+from .output import Row
 from .timeline import timeline
 
 MAX_POINTS = 100
@@ -103,10 +105,14 @@ class TextView:
         self.progress = Progress()
         self.stop_requested = False
 
-    def output(self, lines: list[str]) -> None:
-        """Show lines that ranks printed."""
-        for line in lines:
-            tqdm.write(line, file=sys.stdout) if self.bar else print(line, flush=True)
+    def output(self, items: Sequence[str | Row]) -> None:
+        """Show lines that ranks printed, and what they displayed."""
+        for item in items:
+            for line in [item] if isinstance(item, str) else item.new_lines():
+                tqdm.write(line, file=sys.stdout) if self.bar else print(line, flush=True)
+
+    def unfinished(self, lines: list[str]) -> None:
+        """Show the lines that ranks are writing; a log has only those that are ended."""
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         """Called about ten times a second: what each rank published last, and who still runs."""

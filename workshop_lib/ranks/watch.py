@@ -14,6 +14,7 @@ from . import engine, folders
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
 from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published
+from .output import Output
 
 POLL_S = 0.002
 VIEW_EVERY_S = 0.1
@@ -28,18 +29,18 @@ USELESS = "These ranks cannot be used any more."
 
 
 class Call:
-    """One call under way on every rank of a team."""
+    """One call under way on every rank of a team, or on some."""
 
-    def __init__(self, team, payload: bytes):
-        self.team = team
-        self.results = [team.client[rank].apply_async(engine.call, payload) for rank in range(team.n)]
+    def __init__(self, team, payload: bytes, ranks: list[int] | None = None):
+        self.team, self.ranks = team, list(range(team.n)) if ranks is None else ranks
+        self.results = {rank: team.client[rank].apply_async(engine.call, payload) for rank in self.ranks}
+        self.output = Output(self.results)
         self.outcomes: dict[int, Outcome] = {}
         self._started = time.monotonic()
-        self._shown = [[0, 0] for _ in self.results]
 
     @property
     def running(self) -> list[int]:
-        return [rank for rank in range(self.team.n) if rank not in self.outcomes]
+        return [rank for rank in self.ranks if rank not in self.outcomes]
 
     @property
     def failed(self) -> list[int]:
@@ -51,7 +52,7 @@ class Call:
 
     def published(self) -> list[Published]:
         """What each rank published last about its progress."""
-        return [cast(Published, result.data or {}) for result in self.results]
+        return [cast(Published, result.data or {}) for result in self.results.values()]
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
@@ -70,18 +71,6 @@ class Call:
             except Exception as error:
                 what = "gave a result that cannot be used in the notebook"
                 self.outcomes[rank] = Outcome(error=_without_frames(what, type(error).__name__, error))
-
-    def new_lines(self, whole: bool = False) -> list[str]:
-        """What the ranks printed since the last time, each line with its rank, rank 0 first."""
-        lines = []
-        for rank, result in enumerate(self.results):
-            for stream, text in enumerate((result.stdout, result.stderr)):
-                start = self._shown[rank][stream]
-                end = len(text) if whole else text.rfind("\n") + 1
-                if end > start:
-                    lines += [f"[{rank}] {line}" for line in text[start:end].splitlines()]
-                    self._shown[rank][stream] = end
-        return lines
 
     def wait(self, limit_s: float) -> bool:
         """Whether all ranks came to an end within the limit."""
@@ -151,7 +140,8 @@ class _Screen:
 
     def show(self, call: Call, whole: bool = False) -> None:
         if self.view is not None:
-            self.view.output(call.new_lines(whole))
+            self.view.output(call.output.news(whole))
+            self._draw(self.view.unfinished, call.output.unfinished())
             self._draw(self.view.update, call.published(), call.elapsed_s, call.running)
 
     def close(self, call: Call) -> None:
@@ -159,7 +149,7 @@ class _Screen:
             return
         # Output travels on a channel of its own and may arrive after the result.
         deadline = time.monotonic() + OUTPUT_LIMIT_S
-        for result in call.results:
+        for result in call.results.values():
             if result.ready() and call.team.client is not None:
                 result.wait_for_output(max(0.0, deadline - time.monotonic()))
         self.show(call, whole=True)
@@ -175,10 +165,10 @@ class _Screen:
             self.failed = True
 
 
-def watch(team, payload: bytes, timeout_s: float, view) -> list:
-    """Run a call to its end; returns the values in rank order or raises one RankError."""
+def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
+    """Run a call on these ranks, or all, to its end; returns the values in rank order or raises one RankError."""
     try:
-        return _watch(Call(team, payload), timeout_s, _Screen(view))
+        return _watch(Call(team, payload, ranks), timeout_s, _Screen(view))
     except RankError:
         raise
     except BaseException:
@@ -196,7 +186,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
         screen.close(call)
     if call.failed:
         _raise_failed(call)
-    return [call.outcomes[rank]["value"] for rank in range(call.team.n)]
+    return [call.outcomes[rank]["value"] for rank in call.ranks]
 
 
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
@@ -249,7 +239,7 @@ def _raise_stuck(call: Call) -> None:
 
 
 def _raise_timeout(call: Call, timeout_s: float) -> None:
-    done = [rank for rank in range(call.team.n) if rank not in call.running]
+    done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
     waiting = waiting_text(call.stacks())
     call.team._give_up(f"a call did not end within {timeout_s:g} s")

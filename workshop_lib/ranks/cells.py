@@ -1,0 +1,228 @@
+"""Cells on a rank: run as a notebook runs its own, with magics, rich output and the last expression's value.
+
+The only part of a rank that knows IPython: an engine is an IPython kernel, so its shell is there to be used.
+It does not run the cell itself, because an error has to leave as data.
+"""
+
+import ast
+import builtins
+import html
+import os
+import re
+import sys
+import types
+from functools import cache
+from importlib import import_module
+
+import comm
+from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
+from ipyparallel.engine.datapub import publish_data
+from IPython.display import display
+
+from workshop_lib.errors import InputError
+
+from .engine import NAMESPACE
+from .errors import remember_source
+from .messages import Displayed, displayed_key
+
+MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # that a cell prints on a rank
+MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # that stand in a cell at a time
+WIDGET = "application/vnd.jupyter.widget-view+json"
+NO_KEYBOARD = (
+    "A rank has no keyboard, so {} cannot ask you anything. Ask in a cell without %%ranks, and send the "
+    "answer with `team.push(name=answer)`."
+)
+NO_DEBUGGER = (
+    "A rank has no keyboard, so a debugger cannot stop it here. Print what you want to see, or run the code "
+    "in a cell without %%ranks."
+)
+STATIC = "A widget on a rank is shown as it was: it has no connection to this page."
+
+
+def run_cell(source: str, name: str) -> None:
+    """Run a cell's source in this rank's namespace, and show the value of a last expression."""
+    shell = _shell()
+    remember_source(source, name)
+    with _Output(shell):
+        try:
+            _run(shell, source, name)
+        finally:
+            shell.events.trigger("post_execute")  # matplotlib draws its open figures
+
+
+def complete(code: str, cursor: int) -> dict:
+    """What may stand at the cursor, from this rank's variables, as a kernel replies."""
+    return _shell().kernel.do_complete(code, cursor)
+
+
+def inspect(code: str, cursor: int, detail_level: int) -> dict:
+    """What is known of the name at the cursor, from this rank's variables, as a kernel replies."""
+    return _shell().kernel.do_inspect(code, cursor, detail_level)
+
+
+def _run(shell, source: str, name: str) -> None:
+    # IPython drops blank lines at the top, and messages must name the line that the learner sees.
+    blank, body = re.fullmatch(r"((?:[ \t]*\n)*)(.*)", source, re.DOTALL).groups()
+    tree = ast.parse(blank + shell.transform_cell(body), name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
+        if value is not None and not body.rstrip().endswith(";"):
+            _show(shell, value)
+
+
+def _show(shell, value) -> None:
+    NAMESPACE.__dict__["_"] = value
+    data, metadata = shell.display_formatter.format(value)
+    if set(data) == {"text/plain"}:
+        print(data["text/plain"])
+    elif data:
+        shell.display_pub.publish(data, metadata)
+
+
+@cache
+def _shell() -> ZMQInteractiveShell:
+    """The engine's shell, working in the ranks' namespace."""
+    shell = ZMQInteractiveShell.instance()
+    shell.user_module, shell.user_ns = NAMESPACE, NAMESPACE.__dict__
+    shell.set_completer_frame()
+    shell.Completer.use_jedi = False  # what is there is asked, within milliseconds; jedi would guess
+    builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_refuse(NO_KEYBOARD, "`input()`"))
+    sys.breakpointhook = _refuse(NO_DEBUGGER)
+    comm.create_comm = comm.DummyComm  # nobody listens to a rank's widgets
+    _keep_progress_bars_as_text()
+    return shell
+
+
+def _refuse(message: str, *what: str):
+    def refuse(*_, **__):
+        raise InputError(message.format(*what))
+
+    return refuse
+
+
+def _keep_progress_bars_as_text() -> None:
+    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up."""
+    names = {"tqdm_notebook": "tqdm", "tnrange": "trange"}
+    for name in ("tqdm.autonotebook", "tqdm.notebook"):
+        module = types.ModuleType(name)
+        module.__dict__["__getattr__"] = lambda name: getattr(import_module("tqdm.std"), names.get(name, name))
+        sys.modules[name] = module
+    os.environ.setdefault("TQDM_POSITION", "0")
+
+
+class _Output:
+    """While a cell runs: what it prints is counted and bounded, what it displays goes to the notebook."""
+
+    def __init__(self, shell):
+        self.shell = shell
+        self.printed = [_Printed(sys.stdout), _Printed(sys.stderr)]
+
+    def __enter__(self) -> None:
+        self.before = self.shell.display_pub, self.shell._showtraceback
+        self.shell.display_pub = _Displays(self.printed)
+        self.shell._showtraceback = self._print_traceback
+        for printed in self.printed:
+            printed.stream.write = printed.write
+
+    def __exit__(self, *_) -> None:
+        self.shell.display_pub, self.shell._showtraceback = self.before
+        for printed in self.printed:
+            del printed.stream.write
+
+    @staticmethod
+    def _print_traceback(kind, error, lines) -> None:
+        """What IPython says of an error that it keeps for itself, such as one in an object's __repr__."""
+        print("\n".join(lines), file=sys.stderr)
+
+
+class _Printed:
+    """What a cell writes to a stream: counts its lines, and cuts off what is too much."""
+
+    def __init__(self, stream):
+        self.stream, self.lines, self.characters, self.is_cut = stream, 0, 0, False
+        self._write = stream.write
+
+    def write(self, text: str) -> int:
+        redraws = text.startswith("\r") and "\n" not in text  # a progress bar: it stays one line
+        if not redraws and not self.is_cut:
+            self.characters += len(text)
+            self.is_cut = self.lines + text.count("\n") > MAX_LINES or self.characters > MAX_CHARACTERS
+            if self.is_cut:
+                text = text[: MAX_CHARACTERS - self.characters + len(text)]
+                text = "".join(text.splitlines(keepends=True)[: MAX_LINES - self.lines])
+                text += (
+                    f"\n(cut off here: a cell shows {MAX_LINES:,} lines or {MAX_CHARACTERS:,} characters per rank)\n"
+                )
+        elif self.is_cut:
+            return len(text)
+        self.lines += text.count("\n")
+        return self._write(text)
+
+
+class _Displays(ZMQDisplayPublisher):
+    """Sends what a cell displays to the notebook, with its place in what the cell prints."""
+
+    def __init__(self, printed: list[_Printed]):
+        super().__init__()
+        self.printed, self.sent = printed, 0
+        self.sizes: list[int] = []  # of what stands in the cell, in bytes
+        self.clears = self.is_cut = False
+
+    def publish(self, data, metadata=None, *, transient=None, update=False, **_) -> None:
+        data, name = _bounded(_static(data)), (transient or {}).get("display_id")
+        if set(data) == {"text/plain"} and not (name or self.clears):
+            print(data["text/plain"])
+            return
+        if self.clears:
+            self.sizes, self.is_cut = [], False
+        if not update and not self.is_cut:
+            self.sizes.append(sum(map(_size, data.values())))
+            self.is_cut = len(self.sizes) > MAX_DISPLAYS or sum(self.sizes) > MAX_BYTES
+            if self.is_cut:
+                limits = f"{MAX_DISPLAYS} displays or {MAX_BYTES / 1e6:.0f} MB"
+                data = {"text/plain": f"(cut off here: a cell shows at most {limits} per rank)"}
+        elif not update:
+            return
+        self._send(data, metadata or {}, name, update)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.clears = True
+        if not wait:
+            self._send({}, {}, None, False)
+
+    def _send(self, data: dict, metadata: dict, name: str | None, updates: bool) -> None:
+        self._flush_streams()
+        stdout, stderr = (printed.lines for printed in self.printed)
+        shown = Displayed(
+            data=data, metadata=metadata, lines=(stdout, stderr), name=name, updates=updates, clears=self.clears
+        )
+        publish_data({displayed_key(self.sent): shown})
+        self.sent += 1
+        self.clears = False
+
+
+def _static(data: dict) -> dict:
+    """A bundle without a widget's live view: what else it has, or the widget in words."""
+    if WIDGET not in data:
+        return data
+    data = {mime: value for mime, value in data.items() if mime != WIDGET}
+    if set(data) <= {"text/plain"}:
+        words = html.escape(data.get("text/plain", "a widget"))
+        data["text/html"] = f"<pre>{words}</pre><small>{STATIC}</small>"
+    return data
+
+
+def _bounded(data: dict) -> dict:
+    """A bundle without what is too large to travel, which its text then names."""
+    small = {mime: value for mime, value in data.items() if _size(value) <= MAX_ITEM_BYTES}
+    if len(small) < len(data):
+        large = ", ".join(f"{mime}, {_size(value) / 1e6:.1f} MB" for mime, value in data.items() if mime not in small)
+        limit = f"at most {MAX_ITEM_BYTES / 1e6:.0f} MB"
+        small["text/plain"] = f"{small.get('text/plain', '')}\n(not shown: {large}; {limit} each)".strip()
+    return small
+
+
+def _size(value) -> int:
+    return len(value) if isinstance(value, str | bytes) else len(repr(value))

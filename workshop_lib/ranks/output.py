@@ -1,0 +1,130 @@
+"""What the ranks of a call print and display, put in the order in which each rank did."""
+
+import time
+from dataclasses import dataclass, field
+
+from .messages import Displayed, displayed_key
+
+OTHERS_LIMIT_S = 0.5  # for other ranks to display what one has displayed, so that it is shown at its place
+
+
+@dataclass(eq=False)
+class Row:
+    """What ranks displayed as their first thing, their second, and so on: to be shown side by side."""
+
+    ranks: list[int]  # that run the call
+    parts: dict[int, Displayed] = field(default_factory=dict)
+    changed: set[int] = field(default_factory=set)  # ranks whose part is new since it was last shown
+
+    def new_lines(self) -> list[str]:
+        """What changed as text, each line with its rank; from then on it is not new."""
+        changed, self.changed = sorted(self.changed), set()
+        texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed if rank in self.parts}
+        return [f"[{rank}] {line}" for rank, text in texts.items() for line in text.splitlines()]
+
+    @property
+    def is_the_same(self) -> bool:
+        """Whether all ranks displayed the same; texts may differ by an object's address."""
+        bundles = [_without_text(self.parts[rank]["data"]) for rank in self.parts]
+        return len(self.parts) == len(self.ranks) and all(bundle == bundles[0] for bundle in bundles)
+
+
+class RankOutput:
+    """What one rank has printed and displayed, as far as it has arrived, and what of it is taken."""
+
+    def __init__(self, result):
+        self.result = result  # an AsyncResult
+        self.displays_taken, self.rows = 0, 0
+        self._taken, self._lines_taken = [0, 0], [0, 0]  # of stdout and stderr: characters, lines
+
+    def take_lines(self, whole: bool) -> list[str]:
+        """New lines up to the next display; whole: with a last line that is not ended."""
+        upcoming = self.next_display()
+        lines = []
+        for stream, text in enumerate((self.result.stdout, self.result.stderr)):
+            start = self._taken[stream]
+            end = len(text) if whole and upcoming is None else text.rfind("\n") + 1
+            new = text[start:end].split("\n")
+            if upcoming is not None:
+                new = [*new[:-1][: max(0, upcoming["lines"][stream] - self._lines_taken[stream])], ""]
+            self._lines_taken[stream] += len(new) - 1
+            self._taken[stream] += len("\n".join(new))
+            lines += new if new[-1] else new[:-1]
+        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+
+    def next_display(self) -> Displayed | None:
+        return (self.result.data or {}).get(displayed_key(self.displays_taken))
+
+    def unfinished(self) -> str:
+        """The line that is being written, such as a progress bar."""
+        texts = (text[text.rfind("\n") + 1 :].rstrip("\r ") for text in (self.result.stdout, self.result.stderr))
+        return next((text.rpartition("\r")[2] for text in texts if text), "")
+
+
+class Output:
+    """The output of a call on some ranks, taken as it arrives."""
+
+    def __init__(self, results: dict):
+        self.ranks = {rank: RankOutput(result) for rank, result in results.items()}
+        self.rows: list[Row] = []
+        self._waits_since_s: float | None = None
+
+    def news(self, whole: bool = False) -> list[str | Row]:
+        """Lines, each with its rank in front, and rows that are new or have changed; rank 0 first.
+
+        whole: the call is over, and lines that are not ended count too.
+        """
+        items: list[str | Row] = []
+        while True:
+            for rank, output in self.ranks.items():
+                items += [f"[{rank}] {line}" for line in output.take_lines(whole)]
+            if not whole and self._waits_for_others():
+                return items
+            changed = [row for rank in self.ranks for row in self._take_display(rank)]
+            if not changed:
+                return items
+            items += [row for row in dict.fromkeys(changed) if row not in items]
+
+    def unfinished(self) -> list[str]:
+        """The lines that ranks are writing."""
+        lines = {rank: output.unfinished() for rank, output in self.ranks.items()}
+        return [f"[{rank}] {line}" for rank, line in lines.items() if line]
+
+    def _waits_for_others(self) -> bool:
+        """Whether a rank's next display waits a moment for those of ranks that may have the same."""
+        running = [output for output in self.ranks.values() if not output.result.ready()]
+        new = [output for output in self.ranks.values() if output.next_display()]
+        ahead = [output for output in new if any(other.displays_taken < output.displays_taken for other in running)]
+        if not new or ahead or all(output in new for output in running):
+            self._waits_since_s = None
+            return False
+        self._waits_since_s = self._waits_since_s or time.monotonic()
+        return time.monotonic() - self._waits_since_s < OTHERS_LIMIT_S
+
+    def _take_display(self, rank: int) -> list[Row]:
+        """The rows that a rank's next display changes; none when there is no next one."""
+        output = self.ranks[rank]
+        new = output.next_display()
+        if new is None:
+            return []
+        output.displays_taken += 1
+        cleared = [row for row in self.rows if rank in row.parts] if new["clears"] else []
+        for row in cleared:
+            del row.parts[rank]
+        old = [row for row in self.rows if rank in row.parts and new["name"] is not None]
+        old = [row for row in old if row.parts[rank]["name"] == new["name"]] if new["updates"] else []
+        here = old if new["updates"] else [self._next_row(rank)] if new["data"] else []
+        for row in here:
+            row.parts[rank] = new
+            row.changed.add(rank)
+        return cleared + here
+
+    def _next_row(self, rank: int) -> Row:
+        row = next((row for row in self.rows if rank not in row.parts), None)
+        if row is None:
+            self.rows.append(row := Row(list(self.ranks)))
+        return row
+
+
+def _without_text(data: dict) -> dict:
+    return {mime: value for mime, value in data.items() if mime != "text/plain"} or data
