@@ -20,6 +20,7 @@ from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
 
+UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
@@ -71,7 +72,13 @@ class Ranks:
     @property
     def remedy(self) -> str:
         """How to get ranks in place of these, as the end of a message."""
-        return "Fresh ones: `restart()`."
+        return f"`team.restart()` brings fresh ones. {self.empty_memory}"
+
+    @property
+    def empty_memory(self) -> str:
+        """What is gone with these ranks, as a sentence about those that take their place."""
+        cells = [name for name in self._cells.values() if name != UNNAMED]
+        return f"Their memory is empty: run {', '.join(cells)} again." if cells else "Their memory is empty."
 
     @property
     def n(self) -> int:
@@ -93,9 +100,10 @@ class Ranks:
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds, or
-        within 3 s of a rank failing, with a RankError that says which rank failed and on which line
-        every other rank was. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds with a RankError
+        that says which rank failed and on which line every other rank was: at once when a rank has ended,
+        within 3 s of a rank failing while the others wait for it in a collective, and within 15 s while they
+        do something else. Afterwards the ranks may need `restart()`; the error says so.
         """
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
@@ -108,10 +116,12 @@ class Ranks:
         view = self.view(self.n) if show else None
         return watch(self, payload, timeout, view)
 
-    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0) -> None:
+    def run_cell(self, source: str, name: str = UNNAMED, timeout: float = 120.0) -> None:
         """Run a cell's source on every rank, in the ranks' own namespace."""
         remember_source(source, name)
         self.run(engine.run_cell, source, name, timeout=timeout)
+        self._cells.pop(source, None)
+        self._cells[source] = name
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
@@ -165,6 +175,7 @@ class Ranks:
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
+        self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]

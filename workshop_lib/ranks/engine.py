@@ -54,6 +54,8 @@ def prepare(folder: str) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
+    # A handler of Python's would run once MPI returns: never, in a collective that others do not join.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
