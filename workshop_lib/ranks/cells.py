@@ -29,12 +29,8 @@ MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # that a cell prints on a rank
 MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # that stand in a cell at a time
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NO_KEYBOARD = (
-    "A rank has no keyboard, so {} cannot ask you anything. Ask in a cell without %%ranks, and send the "
-    "answer with `team.push(name=answer)`."
-)
-NO_DEBUGGER = (
-    "A rank has no keyboard, so a debugger cannot stop it here. Print what you want to see, or run the code "
-    "in a cell without %%ranks."
+    "A rank has no keyboard, so neither `input()` nor a debugger can ask you anything here. Print what you "
+    "want to see, or ask in a cell without %%ranks and send the answer with `team.push(name=answer)`."
 )
 STATIC = "A widget on a rank is shown as it was: it has no connection to this page."
 
@@ -62,8 +58,9 @@ def inspect(code: str, cursor: int, detail_level: int) -> dict:
 
 def _run(shell, source: str, name: str) -> None:
     # IPython drops blank lines at the top, and messages must name the line that the learner sees.
-    blank, body = re.fullmatch(r"((?:[ \t]*\n)*)(.*)", source, re.DOTALL).groups()
-    tree = ast.parse(blank + shell.transform_cell(body), name)
+    body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
+    blank = source[: len(source) - len(body)]
+    tree: ast.Module = compile(blank + shell.transform_cell(body), name, "exec", flags=ast.PyCF_ONLY_AST)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
     if last is not None:
@@ -88,27 +85,29 @@ def _shell() -> ZMQInteractiveShell:
     shell.user_module, shell.user_ns = NAMESPACE, NAMESPACE.__dict__
     shell.set_completer_frame()
     shell.Completer.use_jedi = False  # what is there is asked, within milliseconds; jedi would guess
-    builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_refuse(NO_KEYBOARD, "`input()`"))
-    sys.breakpointhook = _refuse(NO_DEBUGGER)
+    builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_no_keyboard)
+    sys.breakpointhook = _no_keyboard
     comm.create_comm = comm.DummyComm  # nobody listens to a rank's widgets
     _keep_progress_bars_as_text()
     return shell
 
 
-def _refuse(message: str, *what: str):
-    def refuse(*_, **__):
-        raise InputError(message.format(*what))
-
-    return refuse
+def _no_keyboard(*_, **__):
+    raise InputError(NO_KEYBOARD)
 
 
 def _keep_progress_bars_as_text() -> None:
     """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up."""
-    names = {"tqdm_notebook": "tqdm", "tnrange": "trange"}
-    for name in ("tqdm.autonotebook", "tqdm.notebook"):
-        module = types.ModuleType(name)
-        module.__dict__["__getattr__"] = lambda name: getattr(import_module("tqdm.std"), names.get(name, name))
-        sys.modules[name] = module
+    names = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
+
+    def from_text(name: str):
+        if name not in names:
+            raise AttributeError(name)
+        return getattr(import_module("tqdm.std"), names[name])
+
+    for module in ("tqdm.autonotebook", "tqdm.notebook"):
+        sys.modules[module] = types.ModuleType(module)
+        sys.modules[module].__dict__["__getattr__"] = from_text
     os.environ.setdefault("TQDM_POSITION", "0")
 
 

@@ -20,6 +20,7 @@ from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
 
+UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
@@ -71,7 +72,13 @@ class Ranks:
     @property
     def remedy(self) -> str:
         """How to get ranks in place of these, as the end of a message."""
-        return "Fresh ones: `restart()`."
+        return f"`team.restart()` brings fresh ones. {self.empty_memory}"
+
+    @property
+    def empty_memory(self) -> str:
+        """What is gone with these ranks, as a sentence about those that take their place."""
+        cells = [name for name in self._cells.values() if name != UNNAMED]
+        return f"Their memory is empty: run {', '.join(cells)} again." if cells else "Their memory is empty."
 
     @property
     def n(self) -> int:
@@ -93,13 +100,14 @@ class Ranks:
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds, or
-        within 3 s of a rank failing, with a RankError that says which rank failed and on which line
-        every other rank was. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds with a RankError
+        that says which rank failed and on which line every other rank was: at once when a rank has ended,
+        within 3 s of a rank failing while the others wait for it in a collective, and within 15 s while they
+        do something else. Afterwards the ranks may need `restart()`; the error says so.
         """
         return self._run((function, args, kwargs), timeout, show)
 
-    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0, on: list[int] | None = None) -> None:
+    def run_cell(self, source: str, name: str = UNNAMED, timeout: float = 120.0, on: list[int] | None = None) -> None:
         """Run a cell's source on every rank, or on those of `on`, in the ranks' own namespace.
 
         A collective or a message that waits for a rank without the cell is reported, as every wait is.
@@ -108,6 +116,8 @@ class Ranks:
             raise InputError(f"There is no rank {missing[0]}: the ranks are 0 to {self.n - 1}.")
         remember_source(source, name)
         self._run((cells.run_cell, (source, name), {}), timeout, show=True, on=on)
+        self._cells.pop(source, None)
+        self._cells[source] = name
 
     def _run(self, call: tuple, timeout: float, show: bool, on: list[int] | None = None) -> list:
         if not self.healthy:
@@ -173,6 +183,7 @@ class Ranks:
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
+        self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]

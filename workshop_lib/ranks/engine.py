@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
+from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import replacing
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
@@ -33,6 +34,7 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
 
+HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/")  # what runs the learner's code
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
 
@@ -52,6 +54,8 @@ def prepare(folder: str) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
+    # A handler of Python's would run once MPI returns: never, in a collective that others do not join.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -92,13 +96,14 @@ def call(payload: bytes) -> bytes:
 
 
 def describe(error: BaseException) -> ErrorReport:
-    """An exception as plain data: what happened, its text and the frames below this file."""
+    """An exception as plain data: what happened, its text and the frames below what runs the code."""
     frames = [
         Frame(file=frame.filename, line=frame.lineno or 0, name=frame.name, code=frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__
+        if not any(part in frame.filename for part in HIDDEN)
     ]
-    text = "".join(traceback.format_exception_only(error)).strip()
+    said = isinstance(error, WorkshopError)
+    text = str(error) if said else "".join(traceback.format_exception_only(error)).strip()
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 
 
@@ -130,12 +135,13 @@ def about() -> AboutRank:
     }
 
 
-def in_step(token: int) -> bool:
+def in_step(token: int, mail_may_wait: bool = False) -> bool:
     """Whether the ranks still match each other, after some calls failed. Called on every rank.
 
     A message sent but never received would be taken by the next collective as its own. Three
     collectives with known results find such leftovers; a mailbox probe finds unreceived sends; gloo
-    counts its collectives, and the counts must agree. Blocks if they do not match at all: the caller
+    counts its collectives, and the counts must agree. mail_may_wait: sends that are not received yet are no
+    mismatch, as after a cell on the sender alone. Blocks if they do not match at all: the caller
     bounds the wait.
     """
     from mpi4py import MPI
@@ -145,7 +151,8 @@ def in_step(token: int) -> bool:
         return False
     if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
         return False
-    return comm.allgather((_gloo_sequence(), comm.Iprobe())) == [(_gloo_sequence(), False)] * comm.size
+    waits = comm.Iprobe() and not mail_may_wait
+    return comm.allgather((_gloo_sequence(), waits)) == [(_gloo_sequence(), False)] * comm.size
 
 
 def _gloo_sequence() -> int:

@@ -40,6 +40,15 @@ def start_of(pid: int) -> str | None:
         return None
 
 
+def cpu_s(pid: int) -> float | None:
+    """CPU seconds that a process on this host has used; None when it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return times.user + times.system
+
+
 def owner_is_gone(value: str) -> bool:
     """Whether the owner that a mark names lived on this host and is gone; of other hosts nothing is known."""
     name, pid, started = value.rsplit("/", 2)
