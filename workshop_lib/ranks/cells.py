@@ -13,6 +13,7 @@ import sys
 import types
 from functools import cache
 from importlib import import_module
+from typing import cast
 
 import comm
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
@@ -60,10 +61,12 @@ def _run(shell, source: str, name: str) -> None:
     # IPython drops blank lines at the top, and messages must name the line that the learner sees.
     body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
     blank = source[: len(source) - len(body)]
-    tree: ast.Module = compile(blank + shell.transform_cell(body), name, "exec", flags=ast.PyCF_ONLY_AST)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    tree = cast(ast.Module, compile(blank + shell.transform_cell(body), name, "exec", ast.PyCF_ONLY_AST))
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
         if value is not None and not body.rstrip().endswith(";"):
             _show(shell, value)

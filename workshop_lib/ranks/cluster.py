@@ -60,6 +60,8 @@ class Ranks:
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
     attached_only = False  # whether another process holds them
+    busy = False  # whether a call is under way
+    asked: Any = None  # the answer to come of the last question to rank 0
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
@@ -129,7 +131,21 @@ class Ranks:
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
         view = self.view(self.n if on is None else len(on)) if show else None
-        return watch(self, payload, timeout, view, on)
+        self.busy = True
+        try:
+            return watch(self, payload, timeout, view, on)
+        finally:
+            self.busy = False
+
+    def ask(self, function, *args, limit_s: float):
+        """What `function(*args)` gives on rank 0; None when the ranks are busy, gone, or slower than the limit."""
+        if self.busy or self.trouble is not None or not (self.asked is None or self.asked.ready()):
+            return None
+        self.asked = self.client[0].apply_async(function, *args)
+        try:
+            return self.asked.get(limit_s)
+        except Exception:  # what a question brings to light is no reason to disturb whoever types
+            return None
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
