@@ -21,10 +21,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _ranks(text: str) -> list[int]:
-    return sorted({int(number) for number in text.split(",")})
+    try:
+        return sorted({int(number) for number in text.split(",")})
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is neither a rank nor several, as 0,2 is") from None
 
-
-_ranks.__name__ = "rank, or several with commas between them"  # argparse calls it so in its message
 
 PARSER = _Parser(add_help=False)
 PARSER.add_argument("--on", type=_ranks)

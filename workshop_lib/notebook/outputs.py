@@ -25,8 +25,8 @@ def bundle(row: Row) -> dict[str, str]:
 def _html(row: Row) -> str:
     parts = [(f"rank {rank}", part_html(part)) for rank, part in sorted(row.parts.items())]
     if len(parts) > 1 and row.is_the_same:
-        parts = [(f"the same on ranks {', '.join(map(str, row.ranks))}", parts[0][1])]
-    if len(row.parts) > SIDE_BY_SIDE:
+        parts = [(f"the same on all {len(parts)} ranks", parts[0][1])]
+    if len(parts) > SIDE_BY_SIDE:
         return "".join(
             f"<details{' open' * (number == 0)}><summary>{name}</summary>{shown}</details>"
             for number, (name, shown) in enumerate(parts)

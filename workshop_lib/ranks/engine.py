@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 import types
+from array import array
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -138,21 +139,36 @@ def about() -> AboutRank:
 def in_step(token: int, mail_may_wait: bool = False) -> bool:
     """Whether the ranks still match each other, after some calls failed. Called on every rank.
 
-    A message sent but never received would be taken by the next collective as its own. Three
-    collectives with known results find such leftovers; a mailbox probe finds unreceived sends; gloo
+    A message sent but never received would be taken by the next collective as its own. Collectives with
+    known results find such leftovers, for each rank as the root; a mailbox probe finds unreceived sends; gloo
     counts its collectives, and the counts must agree. mail_may_wait: sends that are not received yet are no
-    mismatch, as after a cell on the sender alone. Blocks if they do not match at all: the caller
-    bounds the wait.
+    mismatch, as after a cell on the sender alone. Blocks if the ranks do not match at all: the caller bounds
+    the wait.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    if comm.bcast(token if comm.rank == 0 else None) != token:
-        return False
+    for root in range(comm.size):
+        if not _matches(comm, token, root):
+            return False
     if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
         return False
     waits = comm.Iprobe() and not mail_may_wait
     return comm.allgather((_gloo_sequence(), waits)) == [(_gloo_sequence(), False)] * comm.size
+
+
+def _matches(comm, token: int, root: int) -> bool:
+    """Whether what has a root gives what it must; a rank can leave each of these before the others join."""
+    here, of_all = comm.rank == root, [token] * comm.size
+    if comm.bcast(token if here else None, root) != token:
+        return False
+    if comm.scatter(of_all if here else None, root) != token:
+        return False
+    if comm.gather(token, root) != (of_all if here else None):
+        return False
+    total = array("q", [0])
+    comm.Reduce(array("q", [token]), total, root=root)
+    return total[0] == (sum(of_all) if here else 0)
 
 
 def _gloo_sequence() -> int:
