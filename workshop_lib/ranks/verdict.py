@@ -3,14 +3,11 @@
 import time
 from collections.abc import Callable
 from signal import SIGINT
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from . import engine
 from .errors import RankError, is_communicating, is_in_framework, positions_text, traceback_text
-from .messages import Frame
-
-if TYPE_CHECKING:
-    from .watch import Call
+from .messages import Frame, Outcome, StopNote
 
 GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -25,6 +22,22 @@ OUT_OF_STEP = "some ranks had sent messages that others never received"
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
 
 
+class Call(Protocol):
+    """What is asked here of a call under way (watch.Call)."""
+
+    team: Any
+    outcomes: dict[int, Outcome]
+
+    @property
+    def running(self) -> list[int]: ...
+    def wait(self, limit_s: float) -> bool: ...
+    def signal(self, number: int) -> None: ...
+    def stacks(self) -> dict[int, list[Frame]]: ...
+    def stopped(self) -> dict[int, StopNote]: ...
+    def cpu_s(self) -> dict[int, float]: ...
+    def follow_up(self, function: Callable, *args) -> "Call": ...
+
+
 class Others:
     """The ranks that still run after one has failed: do they wait for it, or can they come to their end?
 
@@ -32,7 +45,7 @@ class Others:
     or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: Call):
         self.call = call
         self.since = time.monotonic()
         self.next_look = self.since + GRACE_S
@@ -71,14 +84,14 @@ class Others:
                 self.call.outcomes[rank]["error"]["what"] = what
 
 
-def raise_stuck(call: "Call", stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
     positions = positions_text(stacks, call.stopped(), still="still ")
     text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n{USELESS} {call.team.remedy}"
     call.team._give_up("a rank failed while others waited for it")
     raise RankError(text)
 
 
-def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
+def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     done = [rank for rank in range(call.team.n) if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
     stopped = call.stopped()
@@ -91,7 +104,7 @@ def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
     raise RankError(f"not finished after {timeout_s:g} s{ended}:\n{positions}\n{USELESS} {remedy} {longer}")
 
 
-def raise_failed(call: "Call") -> NoReturn:
+def raise_failed(call: Call) -> NoReturn:
     """All ranks came to an end, some with an error: are they still usable?"""
     errors = _errors_text(call)
     try:
@@ -106,7 +119,7 @@ def raise_failed(call: "Call") -> NoReturn:
     raise RankError(f"{errors}\n{why[0].upper()}{why[1:]}. {USELESS} {remedy}")
 
 
-def still_in_step(call_again: Callable[..., "Call"]) -> bool | None:
+def still_in_step(call_again: Callable[..., Call]) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not take part in finding out.
 
     That nobody answers for a while proves nothing: a machine, or a thread that holds the interpreter, may be
@@ -132,7 +145,7 @@ def _inside_check(frames: list[Frame]) -> bool:
     return any(frame["name"] == engine.in_step.__name__ for frame in frames)
 
 
-def raise_interrupted(call: "Call") -> NoReturn:
+def raise_interrupted(call: Call) -> NoReturn:
     """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
     call.signal(SIGINT)
     try:
@@ -155,11 +168,11 @@ def raise_interrupted(call: "Call") -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
 
 
-def _waits_for_others(call: "Call") -> bool:
+def _waits_for_others(call: Call) -> bool:
     return any(is_communicating(frames) for frames in call.stacks().values())
 
 
-def _errors_text(call: "Call") -> str:
+def _errors_text(call: Call) -> str:
     """The errors as they came, each told once with the ranks that share it."""
     ranks_by_error: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():
