@@ -35,6 +35,7 @@ class Call:
 
     def __init__(self, stacks, outcomes=(), looks=99, cpu_s=(), check=None, stopped=None):
         self.team, self.at, self.outcomes = Team(), stacks, dict(outcomes)
+        self.ranks = list(stacks)
         self.looks, self.used, self.check = looks, iter(cpu_s), check
         self.is_stopped = stopped or {}
         self.signals = []
@@ -73,9 +74,9 @@ def soon(monkeypatch):
     monkeypatch.setattr(verdict, "CHECK_LIMIT_S", 0.5)
 
 
-def looked(call, looks):
+def looked(call, looks, watcher=verdict.Others):
     """Look at the others of a rank that failed this often; the message, if they were given up."""
-    others = verdict.Others(call)
+    others = watcher(call)
     try:
         for _ in range(looks):
             time.sleep(0.02)
@@ -203,3 +204,32 @@ def test_of_several_stacks_the_last_one_counts():
     )
     frames = errors.parse_stack(dump.format("old") + dump.format("new"), 0xBB)
     assert [(each["file"], each["line"]) for each in frames] == [("new.py", 7), ("c.py", 2)]
+
+
+def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look():
+    call = Call({1: RECEIVING})
+    assert looked(call, 2, verdict.Alone) is None
+    message = looked(call, 3, verdict.Alone)
+    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1 was at In[1]")
+    assert "Name every rank that takes part, or leave out --on." in message
+    assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
+
+
+def test_ranks_that_run_a_cell_together_may_use_a_communicator_of_their_own_in_a_loop():
+    assert looked(Call({0: RECEIVING, 1: RECEIVING}), verdict.TOGETHER_LOOKS, verdict.Alone) is None
+    message = looked(Call({0: RECEIVING, 1: RECEIVING}), verdict.TOGETHER_LOOKS + 1, verdict.Alone)
+    assert message.startswith("ranks 0, 1 cannot go on")
+
+
+def test_a_rank_that_computes_alone_is_left_in_peace():
+    assert looked(Call({1: COMPUTING}), 9, verdict.Alone) is None
+
+
+@pytest.mark.parametrize(("in_step", "said"), [(True, None), (False, "took part in a collective"), (None, "busy")])
+def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step, said):
+    monkeypatch.setattr(verdict, "still_in_step", lambda call_again, mail_may_wait: in_step)
+    call = Call({0: []})
+    if said is None:
+        return verdict.check_alone(call)
+    with pytest.raises(RankError, match=f"rank 0 .*{said}.*\nName every rank"):
+        verdict.check_alone(call)

@@ -79,7 +79,7 @@ class Ranks:
     @property
     def empty_memory(self) -> str:
         """What is gone with these ranks, as a sentence about those that take their place."""
-        cells = [name for name in self._cells.values() if name != UNNAMED]
+        cells = [name for name in dict.fromkeys(self._cells.values()) if name != UNNAMED]
         return f"Their memory is empty: run {', '.join(cells)} again." if cells else "Their memory is empty."
 
     @property

@@ -76,6 +76,8 @@ def where(frames: list[Frame]) -> str:
     if not frames:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
+    if own is None and frames[0]["name"] == "select":
+        return "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
     inside = "" if own is frames[0] else f"   (inside {_short(frames[0]['file'])}, {frames[0]['name']})"

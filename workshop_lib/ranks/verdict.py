@@ -3,14 +3,11 @@
 import time
 from collections.abc import Callable
 from signal import SIGINT
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from . import engine
 from .errors import RankError, is_communicating, is_in_framework, positions_text, traceback_text
-from .messages import Frame
-
-if TYPE_CHECKING:
-    from .watch import Call
+from .messages import Frame, Outcome, StopNote
 
 GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -26,6 +23,23 @@ OUT_OF_STEP = "some ranks had sent messages that others never received"
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
 
 
+class Call(Protocol):
+    """What is asked here of a call under way (watch.Call)."""
+
+    team: Any
+    ranks: list[int]  # that run the call
+    outcomes: dict[int, Outcome]
+
+    @property
+    def running(self) -> list[int]: ...
+    def wait(self, limit_s: float) -> bool: ...
+    def signal(self, number: int) -> None: ...
+    def stacks(self) -> dict[int, list[Frame]]: ...
+    def stopped(self) -> dict[int, StopNote]: ...
+    def cpu_s(self) -> dict[int, float]: ...
+    def follow_up(self, function: Callable, *args) -> "Call": ...
+
+
 class Others:
     """The ranks that still run after one has failed: do they wait for it, or can they come to their end?
 
@@ -33,7 +47,7 @@ class Others:
     or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: Call):
         self.call = call
         self.since = time.monotonic()
         self.next_look = self.since + GRACE_S
@@ -79,7 +93,7 @@ class Alone(Others):
     own and use it in a loop, so they are watched for longer.
     """
 
-    def __init__(self, call: "Call"):
+    def __init__(self, call: Call):
         super().__init__(call)
         self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
         self.looks = self.looks_left
@@ -89,37 +103,36 @@ class Alone(Others):
         if not self.call.running or time.monotonic() < self.next_look:
             return
         stacks = self.call.stacks()
-        wait = all(
-            is_communicating(stack) and self.stacks.get(rank, [])[:1] == stack[:1] for rank, stack in stacks.items()
-        )
+        still = {rank for rank, frames in stacks.items() if self.stacks.get(rank, [])[:1] == frames[:1]}
+        wait = stacks and all(rank in still and is_communicating(frames) for rank, frames in stacks.items())
         self.looks_left = self.looks_left - 1 if wait else self.looks
         if not self.looks_left:
             _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{positions_text(stacks, {})}")
         self.stacks, self.next_look = stacks, time.monotonic() + LOOK_AGAIN_S
 
 
-def check_alone(call: "Call") -> None:
+def check_alone(call: Call) -> None:
     """After a cell on some ranks: none of them may have begun a collective, which a broadcast's root can leave."""
     if not (in_step := still_in_step(call.follow_up, mail_may_wait=True)):
-        why = NO_ANSWER if in_step is None else "took part in a collective that the others never joined."
-        _raise_alone(call, why)
+        joined = "took part in a collective that the others never joined."
+        _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: "Call", what: str) -> NoReturn:
+def _raise_alone(call: Call, what: str) -> NoReturn:
     who = f"rank {call.ranks[0]}" if len(call.ranks) == 1 else f"ranks {', '.join(map(str, call.ranks))}"
     remedy = call.team.remedy
     call.team._give_up(f"{who} alone took part in a collective or waited for a message")
     raise RankError(f"{who} {what}\nName every rank that takes part, or leave out --on. {USELESS} {remedy}")
 
 
-def raise_stuck(call: "Call", stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
     positions = positions_text(stacks, call.stopped(), still="still ")
     text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n{USELESS} {call.team.remedy}"
     call.team._give_up("a rank failed while others waited for it")
     raise RankError(text)
 
 
-def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
+def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
     stopped = call.stopped()
@@ -132,7 +145,7 @@ def raise_timeout(call: "Call", timeout_s: float) -> NoReturn:
     raise RankError(f"not finished after {timeout_s:g} s{ended}:\n{positions}\n{USELESS} {remedy} {longer}")
 
 
-def raise_failed(call: "Call") -> NoReturn:
+def raise_failed(call: Call) -> NoReturn:
     """All ranks came to an end, some with an error: are they still usable?"""
     errors = _errors_text(call)
     try:
@@ -147,7 +160,7 @@ def raise_failed(call: "Call") -> NoReturn:
     raise RankError(f"{errors}\n{why[0].upper()}{why[1:]}. {USELESS} {remedy}")
 
 
-def still_in_step(call_again: Callable[..., "Call"], mail_may_wait: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., Call], mail_may_wait: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not take part in finding out.
 
     mail_may_wait: messages from one rank to another that are not received yet are no mismatch.
@@ -175,7 +188,7 @@ def _inside_check(frames: list[Frame]) -> bool:
     return any(frame["name"] == engine.in_step.__name__ for frame in frames)
 
 
-def raise_interrupted(call: "Call") -> NoReturn:
+def raise_interrupted(call: Call) -> NoReturn:
     """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
     call.signal(SIGINT)
     try:
@@ -198,11 +211,11 @@ def raise_interrupted(call: "Call") -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
 
 
-def _waits_for_others(call: "Call") -> bool:
+def _waits_for_others(call: Call) -> bool:
     return any(is_communicating(frames) for frames in call.stacks().values())
 
 
-def _errors_text(call: "Call") -> str:
+def _errors_text(call: Call) -> str:
     """The errors as they came, each told once with the ranks that share it."""
     ranks_by_error: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():
