@@ -210,7 +210,7 @@ def test_a_rank_that_runs_a_cell_alone_and_waits_is_reported_at_the_third_look()
     call = Call({1: RECEIVING})
     assert looked(call, 2, verdict.Alone) is None
     message = looked(call, 3, verdict.Alone)
-    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1 was at In[1]")
+    assert message.startswith("rank 1 cannot go on: the others do not run this cell.\n  rank 1 was at In[3]")
     assert "Name every rank that takes part, or leave out --on." in message
     assert call.team.trouble == "rank 1 alone took part in a collective or waited for a message"
 
