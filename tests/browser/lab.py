@@ -88,7 +88,7 @@ class Lab:
             path = self.private / "settings" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))
-        env = {key: value for key, value in os.environ.items() if key != "WORKSHOP_WIDGETS"}
+        env = {key: value for key, value in os.environ.items() if key not in ("WORKSHOP_WIDGETS", "MPLBACKEND")}
         env |= {"WORKSHOP_PROFILE": profile, "JUPYTER_TOKEN": self.token}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= {

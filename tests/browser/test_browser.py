@@ -178,3 +178,73 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
         assert breaks == "normal", "hints break between words"
     lab.edit_and_run("guess = predict", "print('committed:', guess.value); ranks.stop()")
     assert "committed: 4.5" in says("committed")
+
+
+RANK_CELL = """\
+# %%
+from workshop_lib import notebook, ranks
+team = ranks.start(2)
+
+# %%
+# %%ranks
+import time
+import ipywidgets as widgets
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from mpi4py import MPI
+from tqdm.auto import tqdm
+
+rank = MPI.COMM_WORLD.rank
+for step in tqdm(range(30), desc="walking"):
+    time.sleep(0.1)
+plt.figure(figsize=(5, 2.5))
+plt.plot(np.cumsum(np.random.default_rng(rank).normal(size=200)))
+plt.title(f"a walk on rank {rank}")
+plt.show()
+display(widgets.IntSlider(value=rank, description="a widget"))
+pd.DataFrame({"rank": [rank] * 3, "squares": [rank + k * k for k in range(3)]})
+
+# %%
+# %%ranks
+pass
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_a_rank_cell_shows_what_ranks_display_completes_and_is_whole_when_reopened(open_in):
+    lab = open_in("cell.ipynb", generate.notebook_json(RANK_CELL))
+    lab.run_all(120)
+    assert lab.errors() == []
+    for reopened in (False, True):
+        rows = [output for output in lab.outputs() if output.mime == "text/html"]
+        assert len(rows) == 3, lab.outputs()
+        plot, widget, table = rows
+        assert plot.width >= 300
+        assert "IntSlider(value=0" in widget.text and "IntSlider(value=1" in widget.text
+        assert table.text.count("squares") == 2
+        assert "[1] walking: 100%" in "".join(output.text for output in lab.outputs())
+        name = "rank-cell-reopened" if reopened else "rank-cell"
+        lab.screenshot(SCREENSHOTS / f"{name}-laptop.png", 1366, 1100)
+        if not reopened:
+            complete_and_inspect(lab)
+            lab.page.keyboard.press("Control+S")
+            lab.page.wait_for_timeout(1000)
+            lab.end_kernels()
+            lab.open("cell.ipynb")
+
+
+def complete_and_inspect(lab) -> None:
+    cell = lab.page.locator(".jp-Notebook .jp-CodeCell").last.locator(".cm-content")
+    cell.click()
+    lab.page.keyboard.press("Control+End")
+    lab.page.keyboard.insert_text("\nMPI.COMM_WORLD.allr")
+    lab.page.keyboard.press("Tab")
+    lab.page.locator(".jp-Completer-item", has_text=".allreduce").wait_for(timeout=10_000)
+    lab.page.keyboard.press("Enter")
+    assert "MPI.COMM_WORLD.allreduce" in cell.inner_text()
+    lab.page.keyboard.press("Shift+Tab")
+    lab.page.wait_for_selector(".jp-Tooltip", timeout=10_000)
+    assert "Reduce to All" in lab.page.locator(".jp-Tooltip").inner_text()
+    lab.page.keyboard.press("Escape")

@@ -10,6 +10,7 @@ from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
+from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import Progress, TextView, merged
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
@@ -275,3 +276,31 @@ def test_a_log_gets_lines_of_progress_now_and_then_and_no_bar(capsys):
     text = capsys.readouterr().out
     assert "\r" not in text
     assert [line.split(":")[0] for line in text.splitlines()] == ["step 100 of 200", "step 200 of 200"]
+
+
+@pytest.mark.parametrize("kind", [live.NotebookView, live.LiveView])
+def test_a_row_of_what_ranks_display_is_updated_in_its_place(monkeypatch, capsys, kind):
+    shown = []
+
+    class Handle:
+        def update(self, bundle, raw):
+            shown.append(("updated", bundle["text/plain"]))
+
+    monkeypatch.setattr(live, "display", lambda bundle, **_: shown.append(bundle["text/plain"]) or Handle())
+    part = {"data": {"text/plain": "x"}, "metadata": {}}
+    row, view = Row([0, 1], {0: part}), kind(2)
+    view.output(["[0] before", row])
+    row.parts[1] = part
+    view.output([row, "[1] after"])
+    assert shown == ["[0] x", ("updated", "[0] x\n[1] x")]
+    assert capsys.readouterr().out == "[0] before\n[1] after\n"
+
+
+def test_the_lines_that_ranks_are_writing_are_in_the_live_view_and_gone_when_they_are_ended(monkeypatch):
+    view = view_of([{}, {}], monkeypatch)
+    view.unfinished(["[0] 10% |#  |", "[1] <b>"])
+    view.update([{}, {}], 60.0, [0, 1])
+    assert "[0] 10% |#  |\n[1] &lt;b&gt;" in view.lines.value
+    view.unfinished([])
+    view.update([{}, {}], 60.1, [])
+    assert view.lines.value == ""

@@ -23,8 +23,7 @@ def _setup() -> None:
     shell.register_magics(magics.RanksMagics)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
-    if widgets.has_widgets():
-        Ranks.view = live.LiveView
+        Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView
 
 
 _setup()

@@ -21,28 +21,45 @@ STEPS_SHOWN = 4
 OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes waiting for a core."
 
 
-class LiveView(TextView):
-    """Appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
+class NotebookView(TextView):
+    """Progress as text; what ranks display is shown side by side, and stays in the saved notebook."""
 
     def __init__(self, n: int):
         super().__init__(n)
-        self.box: widgets.VBox | None = None
-        self.news, self.next_redraw_s = False, 0.0
         self.handles: dict[Row, DisplayHandle] = {}
 
     def output(self, items: Sequence[str | Row]) -> None:
         for item in items:
             if isinstance(item, str):
-                print(item, flush=True)
-            elif item in self.handles:
-                self.handles[item].update(outputs.bundle(item), raw=True)
+                super().output([item])
             else:
-                self.handles[item] = display(outputs.bundle(item), raw=True, display_id=True)
+                self.show(item)
+
+    def show(self, row: Row) -> None:
+        """Show a row, at the place where it was shown before if it has changed."""
+        if row in self.handles:
+            self.handles[row].update(outputs.bundle(row), raw=True)
+        else:
+            self.handles[row] = display(outputs.bundle(row), raw=True, display_id=True)
+
+
+class LiveView(NotebookView):
+    """Appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
+
+    def __init__(self, n: int):
+        super().__init__(n)
+        self.box: widgets.VBox | None = None
+        self.news, self.next_redraw_s, self.being_written = False, 0.0, ""
+
+    def output(self, items: Sequence[str | Row]) -> None:
+        for item in items:
+            if isinstance(item, str):
+                print(item, flush=True)
+            else:
+                self.show(item)
 
     def unfinished(self, lines: list[str]) -> None:
-        text = html.escape("\n".join(lines))
-        if self.box is not None and self.lines.value != text:
-            self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
+        self.being_written = html.escape("\n".join(lines))
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
@@ -76,7 +93,8 @@ class LiveView(TextView):
         button.disabled, button.description = True, "Stopping"
 
     def _redraw(self, elapsed_s: float, running: list[int]) -> None:
-        progress = self.progress
+        progress, text = self.progress, self.being_written
+        self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
         self.status.value = " &middot; ".join(self._status(elapsed_s, running))
         if progress.info:
             self.bar.layout.display, self.bar.max, self.bar.value = None, progress.total, progress.done

@@ -21,7 +21,7 @@ VIEW_EVERY_S = 0.1
 STACK_LIMIT_S = 1.5
 RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # for the record of the rank that was lost, and of those it took along
 STOP_LIMIT_S = 4.0
-OUTPUT_LIMIT_S = 1.0
+OUTPUT_LIMIT_S = 5.0  # for what a rank printed to arrive after its result, on a busy machine
 
 
 class Call:
