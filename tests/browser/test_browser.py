@@ -226,7 +226,7 @@ def test_a_rank_cell_shows_what_ranks_display_completes_and_is_whole_when_reopen
         assert table.text.count("squares") == 2
         assert "[1] walking: 100%" in "".join(output.text for output in lab.outputs())
         name = "rank-cell-reopened" if reopened else "rank-cell"
-        lab.screenshot(SCREENSHOTS / f"{name}-laptop.png", 1366, 1100)
+        lab.screenshot(SCREENSHOTS / f"{name}-laptop.png", 1366, 1250)
         if not reopened:
             complete_and_inspect(lab)
             lab.page.keyboard.press("Control+S")

@@ -33,7 +33,7 @@ NO_KEYBOARD = (
     "A rank has no keyboard, so neither `input()` nor a debugger can ask you anything here. Print what you "
     "want to see, or ask in a cell without %%ranks and send the answer with `team.push(name=answer)`."
 )
-STATIC = "A widget on a rank is shown as it was: it has no connection to this page."
+STATIC = "A widget cannot be live on a rank: this is how it was when the cell showed it."
 
 
 def run_cell(source: str, name: str) -> None:
