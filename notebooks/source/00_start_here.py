@@ -148,7 +148,7 @@ comm.Barrier()
 # Within seconds the message says which rank failed, why, and on which line each of the others was waiting. Read such a
 # message from its first line: the error comes first, those who waited for it come last.
 #
-# The waiting ranks had to be ended. `restart()` brings fresh ones; their memory is empty.
+# The waiting ranks had to be ended. `team.restart()` brings fresh ones; their memory is empty.
 
 # %%
 team.restart()

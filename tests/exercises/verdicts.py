@@ -140,7 +140,7 @@ class Verdicts:
         exercise = getattr(self.check, answer.__name__)
         verdict = soon(exercise)(answer)
         assert verdict.passed is False, verdict
-        assert "is at" in verdict.failed, "it says on which line the ranks wait"
+        assert "was at" in verdict.failed, "it says on which line the ranks wait"
         assert all(verdict.failed.count(line) == team.n for line in lines), verdict.failed
         assert hint in verdict.hint, verdict
         assert team.healthy, "fresh ranks are there for the next cell"

@@ -9,7 +9,7 @@ import pytest
 from our_ranks import our_ranks
 
 from workshop_lib import ranks
-from workshop_lib.ranks import watch
+from workshop_lib.ranks import verdict, watch
 from workshop_lib.ranks.progress import TextView
 
 
@@ -49,18 +49,15 @@ def test_a_second_press_of_the_stop_button(team):
 
 @pytest.mark.parametrize(
     "where",
-    [
-        "_follow",
-        *(pytest.param(moment, marks=pytest.mark.exhaustive) for moment in ("_raise_failed", "_still_in_step")),
-    ],
+    ["_follow", *(pytest.param(moment, marks=pytest.mark.exhaustive) for moment in ("raise_failed", "still_in_step"))],
 )
 def test_an_interrupt_at_any_other_moment(team, where, monkeypatch):
     def pressed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch, where, pressed)
+    monkeypatch.setattr(watch if where == "_follow" else verdict, where, pressed)
     if where == "_follow":
-        monkeypatch.setattr(watch, "_interrupt", pressed)
+        monkeypatch.setattr(verdict, "raise_interrupted", pressed)
     with pytest.raises(KeyboardInterrupt):
         team.run_cell("import time\ntime.sleep(0.1)\n1 / 0")
     monkeypatch.undo()
@@ -142,5 +139,5 @@ def test_a_cell_without_a_name_is_quoted_too(team):
     cell = "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1:\n    1 / 0\nMPI.COMM_WORLD.Barrier()"
     with pytest.raises(ranks.RankError) as caught:
         team.run_cell(cell)
-    assert "rank 0 is at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
+    assert "rank 0 was still at cell, line 4, in <module>:  MPI.COMM_WORLD.Barrier()" in str(caught.value)
     team.restart()

@@ -1,5 +1,6 @@
 import io
 import math
+from types import SimpleNamespace
 
 import pytest
 from record_fixtures import run, sweep
@@ -168,6 +169,8 @@ def test_strong_and_weak_runs_are_not_mixed():
 class Team:
     """Stands in for ranks: a run's record says what it was asked for."""
 
+    attached_only = False
+
     def __init__(self, n):
         self.n = n
 
@@ -181,6 +184,14 @@ def test_a_sweep_goes_round_the_options_in_each_repeat_and_with_restarts_round_t
     order = [(record["what"]["world_size"], record["what"]["backend"]) for record in records]
     assert order == [(n, backend) for n in ([1, 2, 1, 2] if restart else [1, 1, 2, 2]) for backend in ("mpi", "ddp")]
     assert "ddp, 2 ranks: 8,200 samples/s" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_sweep_says_beside_a_result_that_other_programs_had_the_cores(capsys, monkeypatch):
+    monkeypatch.setattr(sweeping, "Meter", lambda: SimpleNamespace(warning="others had {} cores".format))
+    list(sweeping.sweep(Team, [1, 2], ["mpi"]))
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(":")[0] for row in rows[::2]] == ["mpi, 1 rank", "mpi, 2 ranks"]
+    assert rows[1::2] == ["  others had 1 cores", "  others had 2 cores"]
 
 
 def test_a_sweep_can_choose_its_options_by_the_number_of_ranks():

@@ -17,6 +17,7 @@ from rich.table import Table
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training.cores import cgroup_folders, usable_cores
+from workshop_lib.training.load import Meter, are_left
 
 COMMAND_LIMIT_S = 10.0
 # What to do when a package is missing, and how bad that is.
@@ -46,8 +47,10 @@ def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "war
 
 def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
+    others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
-    return [_python(), *several, _cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
+    rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
+    return [_python(), *several, *rest, _others(others)]
 
 
 def main(as_json: bool = False) -> int:
@@ -149,6 +152,14 @@ def _cores() -> Finding:
     cores = usable_cores()
     found = f"{cores} usable of {os.cpu_count()} (affinity and cgroup)"
     return judged("cores", found, cores >= 2, "two ranks will share one core: no speed-up can be seen")
+
+
+def _others(meter: Meter) -> Finding:
+    """What other programs took while the doctor looked at the rest."""
+    others = meter.others()
+    enough = are_left(others, meter.usable, meter.usable, meter.total)
+    remedy = "times measured now say little about scaling: close what computes; everything else works"
+    return judged("other programs", f"using {others:.1f} of {meter.total} cores", enough, remedy)
 
 
 def cgroup_available_bytes() -> float:

@@ -25,6 +25,7 @@ class AttachedRanks(Ranks):
         folders.require_answer(folder)
         self.folder, self._holder = folder, folders.owner(folder)
         self._held = (folder / folders.HELD).exists()
+        self._cells = {}
         self._probes_failed, self._next_probe = 0, 0.0
         self.client = folders.connect(folder, time.monotonic() + CONNECT_LIMIT_S)
         self.trouble = None

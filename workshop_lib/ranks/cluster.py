@@ -2,12 +2,15 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,18 @@ from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
 
+UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
-ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
-# A fifth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
+# A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
+ENGINE_MAIN = "import sys; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+ENGINE = [sys.executable, "-c", ENGINE_MAIN, "--mpi"]
+# A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
+WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
+# A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
-HEARTBEAT = ["--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=150"]
+HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
 
 
 class Current:
@@ -36,8 +44,8 @@ class Current:
         self.team: Ranks | None = None
 
     def replace(self, team: "Ranks | None") -> None:
-        """From now on these are the notebook's ranks; those before are stopped."""
-        if self.team is not None:
+        """From now on these are the notebook's ranks; different ones before are stopped."""
+        if self.team is not None and self.team is not team:
             self.team.stop()
         self.team = team
 
@@ -48,6 +56,19 @@ CURRENT = Current()
 def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+
+
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
+    # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
+    for process in supervised[1:]:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(4)
+    processes.end(set_id)
+    for process in supervised:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(4)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Ranks:
@@ -71,7 +92,13 @@ class Ranks:
     @property
     def remedy(self) -> str:
         """How to get ranks in place of these, as the end of a message."""
-        return "Fresh ones: `restart()`."
+        return f"`team.restart()` brings fresh ones. {self.empty_memory}"
+
+    @property
+    def empty_memory(self) -> str:
+        """What is gone with these ranks, as a sentence about those that take their place."""
+        cells = [name for name in dict.fromkeys(self._cells.values()) if name != UNNAMED]
+        return f"Their memory is empty: run {', '.join(cells)} again." if cells else "Their memory is empty."
 
     @property
     def n(self) -> int:
@@ -93,9 +120,10 @@ class Ranks:
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds, or
-        within 3 s of a rank failing, with a RankError that says which rank failed and on which line
-        every other rank was. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds with a RankError
+        that says which rank failed and on which line every other rank was: at once when a rank has ended,
+        within 3 s of a rank failing while the others wait for it in a collective, and within 15 s while they
+        do something else. Afterwards the ranks may need `restart()`; the error says so.
         """
         if not self.healthy:
             raise RankError(f"These ranks cannot run anything: {self.trouble}. {self.remedy}")
@@ -108,10 +136,12 @@ class Ranks:
         view = self.view(self.n) if show else None
         return watch(self, payload, timeout, view)
 
-    def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0) -> None:
+    def run_cell(self, source: str, name: str = UNNAMED, timeout: float = 120.0) -> None:
         """Run a cell's source on every rank, in the ranks' own namespace."""
         remember_source(source, name)
         self.run(engine.run_cell, source, name, timeout=timeout)
+        self._cells.pop(source, None)
+        self._cells[source] = name
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
@@ -137,34 +167,34 @@ class Ranks:
         if n is not None:
             check_number(n)
             self.shape = (n, *self.shape[1:])
-        CURRENT.replace(self)
-        self.stop()  # those that were started in their place are stopped too: only the current ones ever run
-        self._start()
+        CURRENT.replace(self)  # those that were started in their place are stopped: only the current ones ever run
+        end_old = threading.Thread(target=self._let_go())
+        end_old.start()  # they are gone before the fresh ones have loaded Python
+        try:
+            self._start()
+        finally:
+            end_old.join()
         return self
 
     def stop(self) -> None:
         """End the ranks and everything started for them; does nothing when they are stopped already."""
+        self._let_go()()
+
+    def _let_go(self) -> Callable[[], None]:
+        """From now on these cannot be used; returns what ends them."""
         if self.client is None and not self._supervised:
-            return
+            return lambda: None
         self.trouble = "they were stopped"
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
-        for process in self._supervised[1:]:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(4)
-        processes.end(self._set_id)
-        for process in self._supervised:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(4)
-        self._supervised = []
-        shutil.rmtree(self.folder, ignore_errors=True)
+        supervised, self._supervised = self._supervised, []
+        return functools.partial(_end, supervised, self._set_id, self.folder)
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
+        self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]
@@ -182,7 +212,8 @@ class Ranks:
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
-        ranks = [*record, *ENGINE, *places, *connection, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
+        options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
+        ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s

@@ -54,9 +54,13 @@ def prepare(folder: str) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
+    # A handler of Python's would run once MPI returns: never, in a collective that others do not join.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if sys.modules.get("debugpy", ...) is None:  # it was kept out while the engine started (cluster.ENGINE_MAIN)
+        del sys.modules["debugpy"]
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:

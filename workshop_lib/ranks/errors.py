@@ -4,14 +4,22 @@ import linecache
 import re
 import signal
 import sys
+from collections.abc import Mapping
 
 from workshop_lib.errors import WorkshopError
 
-from .messages import ErrorReport, ExitRecord, Frame
+from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # What carries the learner's code, and what it calls: never the line to look at.
 IN_BETWEEN = ("ranks/engine.py", "exercises/", "comm/")
+# What waits for other ranks: calls of mpi4py, by their name in the line, and files of the frameworks.
+_MPI_CALL = re.compile(
+    r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"
+    r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|Wait(any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
+)
+COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
+FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
@@ -25,14 +33,13 @@ def remember_source(source: str, name: str) -> None:
 
 
 def parse_stack(text: str, main_thread: int) -> list[Frame]:
-    """The frames of the main thread, innermost first, from what faulthandler wrote."""
+    """The frames of the main thread, innermost first, from what faulthandler wrote last."""
     frames: list[Frame] = []
     ours = False
     for row in text.splitlines():
         if thread := _THREAD.match(row):
-            if frames:
-                break
             ours = int(thread["ident"], 16) == main_thread
+            frames = [] if ours else frames
         elif ours and (frame := _FRAME.match(row)):
             frames.append({"file": frame["file"], "line": int(frame["line"]), "name": frame["name"]})
     return frames
@@ -67,12 +74,14 @@ def _code(frame: Frame) -> str:
 def where(frames: list[Frame]) -> str:
     """One rank's position: the learner's line, and the library call it is inside, if any."""
     if not frames:
-        return "busy in compiled code; its line could not be read"
+        return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
+    if own is None and frames[0]["name"] == "select":
+        return "done with its part"
     if own is None:
         return f"idle or in library code ({_place(frames[0])})"
     inside = "" if own is frames[0] else f"   (inside {_short(frames[0]['file'])}, {frames[0]['name']})"
-    return f"{_place(own)}:  {_code(own)}{inside}"
+    return f"at {_place(own)}:  {_code(own)}{inside}"
 
 
 def traceback_text(error: ErrorReport) -> str:
@@ -85,17 +94,43 @@ def traceback_text(error: ErrorReport) -> str:
     return "\n".join([*rows, f"    {error['text']}"])
 
 
+def is_communicating(frames: list[Frame]) -> bool:
+    """Whether the innermost call is one that waits for other ranks, by its name."""
+    if not frames:
+        return False
+    file = frames[0]["file"]
+    if "site-packages/" in file:
+        return any(part in file for part in COMMUNICATION)
+    return bool(_MPI_CALL.search(_code(frames[0])))
+
+
+def is_in_framework(frames: list[Frame]) -> bool:
+    """Whether the innermost call is a framework's, which may communicate without its name saying so."""
+    return bool(frames) and any(f"site-packages/{name}/" in frames[0]["file"] for name in FRAMEWORKS)
+
+
 def how_it_ended(record: ExitRecord) -> str:
     """What an exit record says, in words."""
     code = record["returncode"]
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"was killed by {name}"
-    return f"ended with exit code {code}"
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
 
 
-def waiting_text(stacks: dict[int, list[Frame]]) -> str:
-    return "\n".join(f"  rank {rank} is at {where(frames)}" for rank, frames in sorted(stacks.items()))
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def stopped_text(note: StopNote) -> str:
+    """That a rank is stopped, and its process."""
+    return f"stopped by {_signal_name(note['signal'])} (process {note['pid']} on {note['host']})"
+
+
+def positions_text(stacks: dict[int, list[Frame]], stopped: Mapping[int, StopNote], still: str = "") -> str:
+    """Where each of these ranks was, a line per rank."""
+    rows = []
+    for rank, frames in sorted(stacks.items()):
+        position = stopped_text(stopped[rank]) if rank in stopped and not frames else where(frames)
+        rows.append(f"  rank {rank} was {still}{position}")
+    return "\n".join(rows)

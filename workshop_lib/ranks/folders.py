@@ -18,7 +18,7 @@ from workshop_lib.paths import BUILD, replacing
 from . import processes
 from .allocation import is_here
 from .errors import RankError
-from .messages import ExitRecord
+from .messages import ExitRecord, RankNote, StopNote
 
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
@@ -78,11 +78,16 @@ def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
     return found[0] if len(found) == 1 else next(filter(answers, found), found[0])
 
 
+def mark(folder: Path) -> str:
+    """The mark of all processes of these ranks; empty when the folder is gone."""
+    with contextlib.suppress(OSError):
+        return (folder / "owner").read_text()
+    return ""
+
+
 def owner(folder: Path) -> str:
     """The process that holds these ranks: its host, id and start."""
-    with contextlib.suppress(OSError):
-        return (folder / "owner").read_text().partition("@")[2]
-    return ""
+    return mark(folder).partition("@")[2]
 
 
 def of_holder(holder: str) -> list[Path]:
@@ -142,11 +147,26 @@ def exit_records(folder: Path) -> list[ExitRecord]:
     That one nobody asked to end. A rank that was killed comes before one that only exited: MPI ends a rank
     whose connection to a lost one breaks, perhaps before the loss itself is written down.
     """
-    records: list[ExitRecord] = []
-    for path in folder.glob("exit.*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            records.append(json.loads(path.read_text()))
+    records: list[ExitRecord] = _notes(folder, "exit")
     return sorted(records, key=lambda record: (record["asked"], record["returncode"] >= 0, record["time"]))
+
+
+def stopped_ranks(folder: Path) -> dict[int, StopNote]:
+    """The ranks that are stopped now, by a SIGSTOP or a debugger: nothing of them runs until they go on."""
+    return {note["rank"]: note for note in _notes(folder, "stopped")}
+
+
+def rank_notes(folder: Path) -> dict[int, RankNote]:
+    """What the ranks that are ready wrote about themselves."""
+    return {note["rank"]: note for note in _notes(folder, "rank")}
+
+
+def _notes(folder: Path, kind: str) -> list:
+    notes = []
+    for path in folder.glob(f"{kind}.*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            notes.append(json.loads(path.read_text()))
+    return notes
 
 
 def log_tail(folder: Path, lines: int = 12) -> str:

@@ -41,6 +41,15 @@ class ExitRecord(TypedDict):
     time: float
 
 
+class StopNote(TypedDict):
+    """stopped.N.json, which is there while a rank is stopped by this signal, such as SIGSTOP."""
+
+    rank: int
+    host: str
+    pid: int
+    signal: int
+
+
 class RankNote(TypedDict):
     """rank.N.json, which a rank writes once it is ready; main_thread finds its stack among those written."""
 

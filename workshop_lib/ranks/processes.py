@@ -40,6 +40,15 @@ def start_of(pid: int) -> str | None:
         return None
 
 
+def with_mark(pid: int, mark: str) -> psutil.Process | None:
+    """The process of this number, if it has this mark: the number may belong to a different one by now."""
+    try:
+        process = psutil.Process(pid)
+        return process if process.environ().get(VARIABLE) == mark else None
+    except (psutil.Error, OSError):
+        return None
+
+
 def owner_is_gone(value: str) -> bool:
     """Whether the owner that a mark names lived on this host and is gone; of other hosts nothing is known."""
     name, pid, started = value.rsplit("/", 2)

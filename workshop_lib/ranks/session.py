@@ -1,7 +1,10 @@
 """The notebook's ranks: starting them, attaching to them, finding and stopping them."""
 
 import os
+import sys
 from pathlib import Path
+
+from workshop_lib.training.load import Meter
 
 from . import allocation, folders, processes
 from .attached import AttachedRanks
@@ -18,7 +21,7 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     node; else one a GPU; else the job's tasks), or 2 on a machine of one's own. Without `threads_per_rank`
     they have the cores that the job gives a task, or 1. Healthy ranks of the same shape are kept, so that
     a cell with `start` can be run again; others are replaced. What killed notebooks left behind on this
-    machine is ended first.
+    machine is ended first. Says so when other programs leave the ranks too few cores.
     With WORKSHOP_ATTACH=1 they are those that `workshop engines start` holds, in a job for instance, brought
     to the number `n`: so a notebook runs as it is on a login node.
     Raises InputError for a bad argument, RankError when the ranks do not come up within a minute (three
@@ -40,7 +43,10 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     CURRENT.replace(None)
     processes.reap()
     folders.remove_dead()
+    others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
+    if warning := others.warning(n * threads_per_rank, "so times measured now would say little about scaling"):
+        print(warning, file=sys.stderr)
     return team
 
 

@@ -4,12 +4,15 @@ Started by path with `python -S`, before anything else is imported, so it uses t
 alone. Two uses: around `mpiexec` and the controller, so that a killed notebook kernel leaves no process
 behind; around each rank, with `--record FOLDER`, because only the parent of a process learns whether it
 was killed, and by which signal, whatever the MPI. A rank also ends when that folder has gone, with which
-whoever holds the ranks ends them on hosts that it cannot signal.
+whoever holds the ranks ends them on hosts that it cannot signal. While a rank is stopped (SIGSTOP), a file
+beside its record says so; and a rank that ends because a different one was lost first writes down where it is.
 
     python supervisor.py [--record FOLDER] -- COMMAND ...
 """
 
+import contextlib
 import ctypes
+import glob
 import json
 import os
 import select
@@ -23,6 +26,8 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # whether the owner is still there; a signal, such as the child's end, wakes at once
+TIDY_LIMIT_S = 2.0
+LAST_WORDS_LIMIT_S = 0.2  # for a rank to write its line; launchers insist after a second
 
 
 def rank():
@@ -47,24 +52,51 @@ def gone(folder):
     return False
 
 
-def write_record(folder, pid, returncode, asked):
-    record = {"rank": rank(), "host": socket.gethostname(), "pid": pid, "returncode": returncode}
-    record |= {"asked": asked, "time": time.time()}
-    path = os.path.join(folder, f"exit.{record['rank']}.json")
+def write(folder, name, contents):
+    path = os.path.join(folder, f"{name}.{rank()}.json")
     with open(path + ".tmp", "w") as file:
-        json.dump(record, file)
+        json.dump({"rank": rank(), "host": socket.gethostname(), **contents}, file)
     os.replace(path + ".tmp", path)
 
 
-def end(child, grace_s):
+def note_stops(folder, child):
+    """Keep a file there for as long as the child is stopped. Only Linux tells its parent."""
+    if not hasattr(os, "waitid"):
+        return
+    # Which of the two it was last; how the child ended is left to Popen.
+    change = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+    if change and change.si_code == os.CLD_STOPPED:
+        write(folder, "stopped", {"pid": child.pid, "signal": change.si_status})
+    elif change:
+        os.unlink(os.path.join(folder, f"stopped.{rank()}.json"))
+
+
+def last_words(folder, child):
+    """If a rank was lost and took this one along, have it write down its line (engine.prepare) while it can."""
+    path = os.path.join(folder, f"stack.{rank()}.txt")
+    if not glob.glob(os.path.join(folder, "exit.*.json")) or not os.path.exists(path):
+        return
+    before = os.path.getsize(path)
+    child.send_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + LAST_WORDS_LIMIT_S
+    while os.path.getsize(path) == before and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.005)  # for the lines after the first
+
+
+def end(child, record_folder):
     """Ask the child to end, then insist. A rank has nothing to tidy up, so it gets no grace."""
-    if grace_s:
+    if record_folder is None:
         child.terminate()
-    try:
-        child.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        try:
+            child.wait(TIDY_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pass
+    elif not gone(record_folder):
+        with contextlib.suppress(OSError):
+            last_words(record_folder, child)
+    child.kill()
+    child.wait()
 
 
 def main():
@@ -81,7 +113,9 @@ def main():
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec)
+    # Launchers signal groups; a rank in a group of its own is still there to say where it is.
+    group = 0 if record_folder else None
+    child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec, process_group=group)
     next_look = time.monotonic() + LOOK_AT_FOLDER_EVERY_S
     while child.poll() is None:
         if record_folder and time.monotonic() > next_look:
@@ -89,12 +123,16 @@ def main():
             if gone(record_folder):
                 asked_to_end.append(True)
         if asked_to_end or os.getppid() != owner:
-            end(child, grace_s=0 if record_folder else 2)
+            end(child, record_folder)
             break
         if select.select([woken], [], [], LOOK_EVERY_S)[0]:
             os.read(woken, 4096)
+            if record_folder:
+                with contextlib.suppress(OSError):  # the folder may be going
+                    note_stops(record_folder, child)
     if record_folder and not gone(record_folder):
-        write_record(record_folder, child.pid, child.returncode, bool(asked_to_end))
+        how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}
+        write(record_folder, "exit", how)
     sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
 
 

@@ -1,4 +1,4 @@
-"""Follow one call on all ranks to its end, and say what went wrong when it does not end well."""
+"""Follow one call on all ranks to its end."""
 
 import contextlib
 import json
@@ -8,23 +8,20 @@ import warnings
 from typing import cast
 
 import cloudpickle
+import psutil
 from ipyparallel.error import KernelError
 
-from . import engine, folders
+from . import engine, folders, processes, verdict
 from .allocation import is_here
-from .errors import RankError, how_it_ended, parse_stack, traceback_text, waiting_text, where
-from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published
+from .errors import RankError, how_it_ended, parse_stack, positions_text, stopped_text, where
+from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published, StopNote
 
 POLL_S = 0.002
 VIEW_EVERY_S = 0.1
-GRACE_S = 0.7  # after one rank failed, for the others to end by themselves
 STACK_LIMIT_S = 1.5
-OTHERS_LIMIT_S = 0.2  # for the records of ranks that end together
-INTERRUPT_LIMIT_S = 2.0
+RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # for the record of the rank that was lost, and of those it took along
 STOP_LIMIT_S = 4.0
-IN_STEP_LIMIT_S = 1.5
 OUTPUT_LIMIT_S = 1.0
-USELESS = "These ranks cannot be used any more."
 
 
 class Call:
@@ -36,6 +33,10 @@ class Call:
         self.outcomes: dict[int, Outcome] = {}
         self._started = time.monotonic()
         self._shown = [[0, 0] for _ in self.results]
+
+    def follow_up(self, function, *args) -> "Call":
+        """One more call on the same ranks."""
+        return Call(self.team, cloudpickle.dumps((function, args, {})))
 
     @property
     def running(self) -> list[int]:
@@ -92,22 +93,43 @@ class Call:
         return not self.running
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(Exception):  # a rank that is gone is reported by collect()
-            self.team.client.send_signal(int(number), targets=self.running, block=False)
+        """Send the running ranks a signal: to those elsewhere through the controller."""
+        here = self._processes_here()
+        for process in here.values():
+            with contextlib.suppress(psutil.Error):  # a rank that is gone is reported by collect()
+                process.send_signal(number)
+        if elsewhere := [rank for rank in self.running if rank not in here]:
+            with contextlib.suppress(Exception):
+                self.team.client.send_signal(int(number), targets=elsewhere, block=False)
+
+    def _processes_here(self) -> dict[int, psutil.Process]:
+        """The processes of those running ranks that are on this host."""
+        notes, mark = folders.rank_notes(self.team.folder), folders.mark(self.team.folder)
+        pids = {rank: notes[rank]["pid"] for rank in self.running if rank in notes and is_here(notes[rank]["host"])}
+        return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
+
+    def stopped(self) -> dict[int, StopNote]:
+        """Those of the running ranks that are stopped, by SIGSTOP for instance."""
+        return {rank: note for rank, note in folders.stopped_ranks(self.team.folder).items() if rank in self.running}
 
     def stacks(self) -> dict[int, list[Frame]]:
-        """Where each running rank is, even while blocked inside MPI."""
-        asked = self.running
-        for rank in asked:
-            with contextlib.suppress(OSError):  # the folder goes with whoever held the ranks
-                (self.team.folder / f"stack.{rank}.txt").write_text("")
+        """Where each running rank is, even while blocked inside MPI; no frames of one that does not say."""
+        stopped = self.stopped()
+        asked = [rank for rank in self.running if rank not in stopped]
+        self._clear_stacks()
         self.signal(signal.SIGUSR1)
         deadline = time.monotonic() + STACK_LIMIT_S
-        stacks: dict[int, list[Frame]] = dict.fromkeys(asked, [])
-        while time.monotonic() < deadline and not all(stacks.values()):
+        stacks: dict[int, list[Frame]] = {}
+        while len(stacks) < len(asked) and time.monotonic() < deadline:
             time.sleep(0.05)
-            stacks = {rank: self._written_stack(rank) for rank in asked}
-        return stacks
+            stacks = {rank: frames for rank in asked if (frames := self._written_stack(rank))}
+        self._clear_stacks()  # what is in them later are a rank's last words
+        return dict.fromkeys(self.running, []) | stacks
+
+    def _clear_stacks(self) -> None:
+        for rank in self.running:
+            with contextlib.suppress(OSError):  # the folder goes with whoever held the ranks
+                (self.team.folder / f"stack.{rank}.txt").write_text("")
 
     def _written_stack(self, rank: int) -> list[Frame]:
         folder = self.team.folder
@@ -117,26 +139,42 @@ class Call:
         except OSError:
             return []
 
+    def cpu_s(self) -> dict[int, float]:
+        """CPU seconds of those running ranks that are on this host."""
+        used_s = {}
+        for rank, process in self._processes_here().items():
+            with contextlib.suppress(psutil.Error):
+                used_s[rank] = sum(process.cpu_times()[:2])
+        return used_s
+
     def _wait_for_exit_records(self) -> list[ExitRecord]:
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + RECORD_LIMIT_S
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        time.sleep(OTHERS_LIMIT_S)  # the first record may be that of a rank that a different rank took along
-        return folders.exit_records(self.team.folder) or records
+        # The first may be that of a rank that a different one took along; and each says where it was as it ends.
+        deadline = time.monotonic() + OTHERS_LIMIT_S
+        while len(records) < self.team.n and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            records = folders.exit_records(self.team.folder) or records
+        return records
 
     def _died(self, records: list[ExitRecord]) -> RankError:
         where_text = ""
         if records:
             first = records[0]
             what = f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
-            if frames := self._written_stack(first["rank"]):
-                where_text = f"\n  It was at {where(frames)}"
+            last_words = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
+            if frames := last_words.pop(first["rank"], []):
+                where_text = f"\n  It was {where(frames)}"
+            if last_words:
+                where_text += f"\nMeanwhile:\n{positions_text(last_words, {})}"
         elif self.team.attached_only and not is_here(host := folders.owner_host(self.team.folder)):
             what = f"the ranks are gone: the process that held them on {host}, or its job, has ended"
         else:
             what = "the ranks are gone: their mpiexec or controller ended"
+        remedy = self.team.remedy
         self.team._give_up(what)
-        return RankError(f"{what}.{where_text}\nMPI ends all ranks when one is lost. {self.team.remedy}")
+        return RankError(f"{what}.{where_text}\nMPI ends all ranks when one is lost. {remedy}")
 
 
 class _Screen:
@@ -144,6 +182,7 @@ class _Screen:
 
     def __init__(self, view):
         self.view, self.failed = view, False
+        self.stopped: set[int] = set()  # those already told of
 
     @property
     def stop_requested(self) -> bool:
@@ -151,8 +190,16 @@ class _Screen:
 
     def show(self, call: Call, whole: bool = False) -> None:
         if self.view is not None:
-            self.view.output(call.new_lines(whole))
+            self.view.output([*call.new_lines(whole), *self._newly_stopped(call)])
             self._draw(self.view.update, call.published(), call.elapsed_s, call.running)
+
+    def _newly_stopped(self, call: Call) -> list[str]:
+        """What to do about ranks that have been stopped, by SIGSTOP or a debugger: each is told once."""
+        stopped = call.stopped()
+        new = [note for rank, note in sorted(stopped.items()) if rank not in self.stopped]
+        self.stopped = set(stopped)
+        remedy = "`kill -CONT {pid}` there lets it go on; or stop this call, and `team.restart()` brings fresh ranks."
+        return [f"rank {note['rank']} is {stopped_text(note)}: {remedy.format(**note)}" for note in new]
 
     def close(self, call: Call) -> None:
         if self.view is None:
@@ -191,16 +238,17 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
     try:
         _follow(call, timeout_s, screen)
     except KeyboardInterrupt:
-        _interrupt(call)
+        verdict.raise_interrupted(call)
     finally:
         screen.close(call)
     if call.failed:
-        _raise_failed(call)
+        verdict.raise_failed(call)
     return [call.outcomes[rank]["value"] for rank in range(call.team.n)]
 
 
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
-    failed_at = stop_at = None
+    others: verdict.Others | None = None
+    stop_at = None
     next_view = 0.0
     while call.running:
         call.collect()
@@ -211,14 +259,13 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             if screen.stop_requested and stop_at is None:
                 stop_at = now
                 call.signal(signal.SIGUSR2)
-        if call.failed and failed_at is None:
-            failed_at = now
-        if failed_at is not None and call.running and now - failed_at > GRACE_S:
-            _raise_stuck(call)
+        if call.failed:
+            others = others or verdict.Others(call)
+            others.look()
         if stop_at is not None and now - stop_at > STOP_LIMIT_S:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
-            _raise_timeout(call, timeout_s)
+            verdict.raise_timeout(call, timeout_s)
         # A short call is over at once; a long one is looked at less often, since the ranks need the cores.
         time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
 
@@ -226,68 +273,3 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
 def _without_frames(what: str, kind: str, error: Exception) -> ErrorReport:
     """An error of the transport in the shape of a rank's own (engine.describe)."""
     return ErrorReport(what=what, text=f"{kind}: {getattr(error, 'evalue', error)}", frames=[])
-
-
-def _errors_text(call: Call) -> str:
-    """The errors, each told once with the ranks that share it."""
-    ranks_by_error: dict[str, list[int]] = {}
-    for rank in call.failed:
-        ranks_by_error.setdefault(traceback_text(call.outcomes[rank]["error"]), []).append(rank)
-    parts = []
-    for text, ranks in ranks_by_error.items():
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        parts.append(f"{who} {call.outcomes[ranks[0]]['error']['what']}:\n{text}")
-    return "\n".join(parts)
-
-
-def _raise_stuck(call: Call) -> None:
-    errors, waiting = _errors_text(call), waiting_text(call.stacks())
-    call.team._give_up("a rank failed while others waited for it")
-    raise RankError(
-        f"{errors}\nMeanwhile the others wait for what will not come:\n{waiting}\n{USELESS} {call.team.remedy}"
-    )
-
-
-def _raise_timeout(call: Call, timeout_s: float) -> None:
-    done = [rank for rank in range(call.team.n) if rank not in call.running]
-    ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
-    waiting = waiting_text(call.stacks())
-    call.team._give_up(f"a call did not end within {timeout_s:g} s")
-    raise RankError(
-        f"not finished after {timeout_s:g} s{ended}:\n{waiting}\n{USELESS} {call.team.remedy} "
-        "If the work only needs longer, give `timeout=` more seconds."
-    )
-
-
-def _raise_failed(call: Call) -> None:
-    """All ranks came to an end, some with an error: are they still usable?"""
-    errors = _errors_text(call)
-    if _still_in_step(call.team):
-        raise RankError(f"{errors}\nThe ranks are still in step and ready for the next cell.")
-    call.team._give_up("after an error the ranks were out of step")
-    raise RankError(f"{errors}\nSome ranks had sent messages that others never received. {USELESS} {call.team.remedy}")
-
-
-def _still_in_step(team) -> bool:
-    call = Call(team, cloudpickle.dumps((engine.in_step, (int(time.time()),), {})))
-    try:
-        return call.wait(IN_STEP_LIMIT_S) and all(out.get("value") for out in call.outcomes.values())
-    except RankError:
-        return False
-
-
-def _interrupt(call: Call) -> None:
-    """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
-    call.signal(signal.SIGINT)
-    try:
-        ended = call.wait(INTERRUPT_LIMIT_S)
-    except RankError:
-        ended = False
-    if ended and _still_in_step(call.team):
-        raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
-    waiting = "" if ended else f"\n{waiting_text(call.stacks())}"
-    if call.team.attached_only:
-        call.team._give_up("they were interrupted inside a collective")
-        raise RankError(f"interrupted{waiting}\n{USELESS} {call.team.remedy}")
-    call.team.restart()
-    raise RankError(f"interrupted; the ranks were inside a collective, so fresh ones were started.{waiting}")

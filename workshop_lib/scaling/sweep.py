@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import records
 from workshop_lib.training import equivalence
+from workshop_lib.training.load import Meter
 
 
 def sweep(
@@ -25,7 +26,8 @@ def sweep(
     a slow minute of the machine touches all of them; with `restart` round the numbers of ranks too, which
     costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
     never overlap, since they would share the cores they are measured on.
-    Each run prints a line with the time that the rest will take; `show` adds the run's own progress. `compare`
+    Each run prints a line with the time that the rest will take, and one that says so if other programs had the
+    cores meanwhile; `show` adds the run's own progress. `compare`
     adds to the records how far each of the options is from one process (training/equivalence.py).
     """
     if repeats < 1:
@@ -42,7 +44,9 @@ def sweep(
         began = time.monotonic()
         team = start(n)
         for option in plan[n]:
+            others = Meter()
             record = team.train(option, timeout=timeout_s, show=show)
+            warning = others.warning(n)
             if compare:
                 if (n, option) not in comparisons:
                     comparisons[n, option] = team.run(equivalence.compare, option, timeout=timeout_s, show=False)[0]
@@ -51,6 +55,8 @@ def sweep(
             seconds[option], began = time.monotonic() - began, time.monotonic()
             number = total - len(pending)
             print(f"{result_line(record)}; run {number} of {total}{_time_left(pending, seconds)}", flush=True)
+            if warning and not team.attached_only:  # ranks that another process started count as others
+                print(f"  {warning}", flush=True)
             yield record
 
 

@@ -1,0 +1,69 @@
+"""The supervisor of a rank writes down when it is stopped, and where it was when a different rank took it along."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from workshop_lib.ranks import folders
+from workshop_lib.ranks.cluster import SUPERVISOR
+
+RANK = """\
+import faulthandler, signal, sys, time
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "a"))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """A supervisor and the process id of its rank, number 1."""
+    program = [sys.executable, "-S", "-c", RANK, str(tmp_path / "stack.1.txt")]
+    process = subprocess.Popen(
+        [*SUPERVISOR, "--record", str(tmp_path), "--", *program],
+        env=os.environ | {"OMPI_COMM_WORLD_RANK": "1"},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout.readline() == b"ready\n"
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    with open(children) as file:
+        yield process, int(file.read())
+    process.terminate()
+    process.wait(10)
+    process.stdout.close()
+
+
+def until(condition):
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a parent that its child is stopped")
+def test_a_stopped_rank_is_noted_until_it_goes_on(rank, tmp_path):
+    _, pid = rank
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: folders.stopped_ranks(tmp_path))
+    note = folders.stopped_ranks(tmp_path)[1]
+    assert (note["pid"], note["signal"]) == (pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not folders.stopped_ranks(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost):
+    process, pid = rank
+    if lost:
+        (tmp_path / "exit.0.json").write_text(json.dumps({"rank": 0, "asked": False, "returncode": -9, "time": 0}))
+    process.terminate()
+    process.wait(10)
+    record = folders.exit_records(tmp_path)[-1]
+    assert (record["rank"], record["pid"], record["asked"], record["returncode"]) == (1, pid, True, -signal.SIGKILL)
+    assert ("line 4 in <module>" in (tmp_path / "stack.1.txt").read_text()) == lost

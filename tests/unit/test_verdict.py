@@ -1,0 +1,205 @@
+"""What is said of ranks whose call does not end well, and whether they can go on: each from made-up ranks."""
+
+import time
+
+import pytest
+
+from workshop_lib.ranks import RankError, errors, verdict
+
+ERROR = {"what": "raised ValueError", "text": "ValueError: boom", "frames": []}
+STOPPED = {"rank": 1, "host": "node7", "pid": 4242, "signal": 19}
+
+
+def frame(code, file="In[3]", line=4, name="<module>"):
+    return {"file": file, "line": line, "name": name, "code": code}
+
+
+COMPUTING = [frame("for _ in range(n):")]
+RECEIVING = [frame("comm.recv(source=1)")]
+BACKWARD = [frame("Variable._execution_engine.run_backward(", "/v/site-packages/torch/autograd/graph.py")]
+
+
+class Team:
+    n, remedy, attached_only, trouble = 2, "`team.restart()` brings fresh ones.", False, None
+    empty_memory = "Their memory is empty: run In[1] again."
+
+    def _give_up(self, trouble):
+        self.trouble = trouble
+
+    def restart(self):
+        self.trouble = "restarted"
+
+
+class Call:
+    """A call whose ranks are at these places, and come to an end after so many looks at them."""
+
+    def __init__(self, stacks, outcomes=(), looks=99, cpu_s=(), check=None, stopped=None):
+        self.team, self.at, self.outcomes = Team(), stacks, dict(outcomes)
+        self.looks, self.used, self.check = looks, iter(cpu_s), check
+        self.is_stopped = stopped or {}
+        self.signals = []
+
+    @property
+    def running(self):
+        return [rank for rank in self.at if rank not in self.outcomes]
+
+    def wait(self, limit_s):
+        time.sleep(0.01)
+        return not self.running
+
+    def stacks(self):
+        self.looks -= 1
+        if self.looks == 0:
+            self.outcomes |= {rank: {"value": True} for rank in self.running}
+        return {rank: self.at[rank] for rank in self.running}
+
+    def cpu_s(self):
+        return next(self.used, {})
+
+    def stopped(self):
+        return self.is_stopped
+
+    def signal(self, number):
+        self.signals.append(number)
+
+    def follow_up(self, *_):
+        return self.check
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    for name in ("GRACE_S", "LOOK_AGAIN_S", "CHECK_LOOK_EVERY_S"):
+        monkeypatch.setattr(verdict, name, 0.01)
+    monkeypatch.setattr(verdict, "CHECK_LIMIT_S", 0.5)
+
+
+def looked(call, looks):
+    """Look at the others of a rank that failed this often; the message, if they were given up."""
+    others = verdict.Others(call)
+    try:
+        for _ in range(looks):
+            time.sleep(0.02)
+            others.look()
+    except RankError as error:
+        return str(error)
+    return None
+
+
+def failed_with(at_0, **more):
+    return Call({0: at_0, 1: []}, {1: {"error": ERROR}}, **more)
+
+
+@pytest.mark.parametrize(
+    ("at_0", "cpu_s", "given_up"),
+    [
+        (RECEIVING, [], True),
+        ([frame("work.wait()", "/v/site-packages/torch/distributed/distributed_c10d.py")], [], True),
+        (BACKWARD, [{0: 5.0}, {0: 5.0}], True),
+        (BACKWARD, [{0: 5.0}, {0: 5.7}], False),
+        (BACKWARD, [], False),  # on another host nobody knows whether it computes
+        (COMPUTING, [{0: 5.0}, {0: 5.0}], False),
+        ([frame("time.sleep(3)")], [{0: 5.0}, {0: 5.0}], False),
+        ([frame("return self.send(msg)", "/v/lib/python3.11/site-packages/zmq/socket.py")], [], False),
+        ([], [], False),
+    ],
+)
+def test_only_ranks_that_wait_for_the_failed_one_are_given_up(at_0, cpu_s, given_up):
+    call = failed_with(at_0, cpu_s=cpu_s)
+    message = looked(call, 2)
+    assert (message is not None) == given_up == (call.team.trouble is not None)
+    if given_up:
+        assert message.startswith("rank 1 raised ValueError:\n    ValueError: boom\nMeanwhile:\n  rank 0 was still at ")
+        assert "team.restart()" in message
+
+
+def test_a_rank_is_not_given_up_at_the_first_look():
+    assert looked(failed_with(RECEIVING), 1) is None
+
+
+def test_a_rank_that_goes_on_for_long_is_interrupted_and_not_blamed(monkeypatch):
+    monkeypatch.setattr(verdict, "STILL_LIMIT_S", 0.03)
+    call = failed_with(COMPUTING)
+    call.wait = lambda _: call.outcomes.update({0: {"error": ERROR | {"what": "raised KeyboardInterrupt"}}}) or True
+    assert looked(call, 3) is None and len(call.signals) == 1
+    text = verdict._errors_text(call)
+    assert text.startswith("rank 1 raised ValueError") and "rank 0 was still running 0 s later and was interr" in text
+
+
+IN_CHECK = [frame("comm.bcast(token)", "workshop_lib/ranks/engine.py", name="in_step")]
+
+
+@pytest.mark.parametrize(
+    ("check", "in_step", "said"),
+    [
+        (Call({0: [], 1: []}, {0: {"value": True}, 1: {"value": True}}), True, "still in step and ready"),
+        (Call({0: COMPUTING, 1: IN_CHECK}, looks=5), True, "still in step and ready"),
+        (Call({0: IN_CHECK, 1: IN_CHECK}), False, "Some ranks had sent messages that others never received"),
+        (Call({0: IN_CHECK, 1: []}, {1: {"value": False}}), False, "never received"),
+        (Call({0: IN_CHECK, 1: []}, {1: {"error": ERROR}}), False, "never received"),
+        (Call({0: COMPUTING, 1: IN_CHECK}), None, "still busy 30 s later, so whether they match is unknown"),
+    ],
+    ids=["yes", "yes, late", "stuck", "no", "error", "no answer"],
+)
+def test_a_time_out_of_the_check_is_no_mismatch(check, in_step, said):
+    call = failed_with([], check=check)
+    with pytest.raises(RankError, match=said):
+        verdict.raise_failed(call)
+    assert (call.team.trouble is None) == bool(in_step)
+
+
+def test_the_loss_of_a_rank_during_the_check_is_told_as_such():
+    def lost(*_):
+        raise RankError("rank 0 on vm was killed by SIGKILL.")
+
+    call = failed_with([])
+    call.follow_up = lost
+    with pytest.raises(RankError, match=r"boom\nAfter that, rank 0 on vm was killed by SIGKILL\."):
+        verdict.raise_failed(call)
+
+
+def test_after_an_interrupt_fresh_ranks_say_what_is_gone(monkeypatch):
+    monkeypatch.setattr(verdict, "INTERRUPT_LIMIT_S", 0.01)
+    call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
+    with pytest.raises(RankError) as caught:
+        verdict.raise_interrupted(call)
+    assert str(caught.value) == (
+        "interrupted, but not every rank could be:\n"
+        "  rank 0 was at In[3], line 4, in <module>:  comm.recv(source=1)\n"
+        "  rank 1 was stopped by SIGSTOP (process 4242 on node7)\n"
+        "Fresh ranks were started. Their memory is empty: run In[1] again."
+    )
+
+
+def test_a_time_out_says_that_a_rank_is_stopped_and_how_to_go_on():
+    call = Call({0: RECEIVING, 1: []}, stopped={1: STOPPED})
+    with pytest.raises(RankError) as caught:
+        verdict.raise_timeout(call, 60)
+    assert "rank 1 was stopped by SIGSTOP (process 4242 on node7)" in str(caught.value)
+    assert "Before the time-out, `kill -CONT 4242` lets a stopped rank go on." in str(caught.value)
+    assert "team.restart()" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "waits"),
+    [
+        ("comm.Allreduce(MPI.IN_PLACE, data)", True),
+        ("MPI.COMM_WORLD.bcast(x)", True),
+        ("MPI.Request.Waitall(requests)", True),
+        ("comm.Sendrecv_replace(a, dest=1)", True),
+        ("node = comm.Split_type(MPI.COMM_TYPE_SHARED)", True),
+        ("event.wait(3)", False),
+        ("loss.backward()", False),
+        ("functools.reduce(add, rows)", True),  # cannot be told from comm.reduce, and rarely takes long
+        ("total = allreduced + 1", False),
+    ],
+)
+def test_calls_that_wait_for_other_ranks_are_known_by_name(code, waits):
+    assert errors.is_communicating([frame(code)]) == waits
+
+
+def test_of_several_stacks_the_last_one_counts():
+    dump = 'Thread 0x00aa (most recent call first):\n  File "z.py", line 1 in other\n' + (
+        'Current thread 0x00bb (most recent call first):\n  File "{}.py", line 7 in f\n  File "c.py", line 2 in g\n'
+    )
+    frames = errors.parse_stack(dump.format("old") + dump.format("new"), 0xBB)
+    assert [(each["file"], each["line"]) for each in frames] == [("new.py", 7), ("c.py", 2)]

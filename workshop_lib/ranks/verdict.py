@@ -1,0 +1,185 @@
+"""What to say when a call does not end well, and whether its ranks can take the next one."""
+
+import time
+from collections.abc import Callable
+from signal import SIGINT
+from typing import Any, NoReturn, Protocol
+
+from . import engine
+from .errors import RankError, is_communicating, is_in_framework, positions_text, traceback_text
+from .messages import Frame, Outcome, StopNote
+
+GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
+LOOK_AGAIN_S = 0.7
+IDLE_SHARE = 0.1  # of a core, at most, in a process that waits without spinning
+STILL_LIMIT_S = 10.0  # for ranks that compute or sleep to come to their end after one has failed
+INTERRUPT_LIMIT_S, COMPILED_LIMIT_S = 2.0, 3.0  # compiled code must return first, if it can
+CHECK_LIMIT_S = 30.0  # for busy ranks to take part in the check of whether they are in step
+CHECK_LOOK_EVERY_S, CHECK_LOOKS = 1.5, 3
+USELESS = "These ranks cannot be used any more."
+READY = "The ranks are still in step and ready for the next cell."
+OUT_OF_STEP = "some ranks had sent messages that others never received"
+NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
+
+
+class Call(Protocol):
+    """What is asked here of a call under way (watch.Call)."""
+
+    team: Any
+    outcomes: dict[int, Outcome]
+
+    @property
+    def running(self) -> list[int]: ...
+    def wait(self, limit_s: float) -> bool: ...
+    def signal(self, number: int) -> None: ...
+    def stacks(self) -> dict[int, list[Frame]]: ...
+    def stopped(self) -> dict[int, StopNote]: ...
+    def cpu_s(self) -> dict[int, float]: ...
+    def follow_up(self, function: Callable, *args) -> "Call": ...
+
+
+class Others:
+    """The ranks that still run after one has failed: do they wait for it, or can they come to their end?
+
+    One that is inside the same collective at two looks waits for a rank that will not come. One that computes
+    or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
+    """
+
+    def __init__(self, call: Call):
+        self.call = call
+        self.since = time.monotonic()
+        self.next_look = self.since + GRACE_S
+        self.stacks: dict[int, list[Frame]] = {}
+        self.cpu_s: dict[int, float] = {}
+
+    def look(self) -> None:
+        """Raises RankError once the others cannot end by themselves, and gives the ranks up."""
+        if not self.call.running or time.monotonic() < self.next_look:
+            return
+        stacks, cpu_s = self.call.stacks(), self.call.cpu_s()
+        if all(self._waits(rank, stacks[rank], cpu_s) for rank in stacks):
+            raise_stuck(self.call, stacks)
+        self.stacks, self.cpu_s = stacks, cpu_s
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
+        if time.monotonic() - self.since > STILL_LIMIT_S:
+            self._interrupt()
+
+    def _waits(self, rank: int, frames: list[Frame], cpu_s: dict[int, float]) -> bool:
+        if not frames or self.stacks.get(rank, [])[:1] != frames[:1]:
+            return False
+        if is_communicating(frames):
+            return True
+        # Such as DDP in loss.backward(): without its name in Python, but nothing is computed either.
+        known = rank in cpu_s and rank in self.cpu_s
+        return is_in_framework(frames) and known and cpu_s[rank] - self.cpu_s[rank] < IDLE_SHARE * LOOK_AGAIN_S
+
+    def _interrupt(self) -> None:
+        late = self.call.running
+        self.call.signal(SIGINT)
+        if not self.call.wait(INTERRUPT_LIMIT_S):
+            raise_stuck(self.call, self.call.stacks())
+        for rank in late:
+            if "error" in self.call.outcomes[rank]:
+                what = f"was still running {STILL_LIMIT_S:.0f} s later and was interrupted"
+                self.call.outcomes[rank]["error"]["what"] = what
+
+
+def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
+    positions = positions_text(stacks, call.stopped(), still="still ")
+    text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n{USELESS} {call.team.remedy}"
+    call.team._give_up("a rank failed while others waited for it")
+    raise RankError(text)
+
+
+def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
+    done = [rank for rank in range(call.team.n) if rank not in call.running]
+    ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
+    stopped = call.stopped()
+    longer = "If the work only needs longer, give `timeout=` more seconds."
+    if stopped:
+        pids = " ".join(str(note["pid"]) for note in stopped.values())
+        longer = f"Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
+    positions, remedy = positions_text(call.stacks(), stopped), call.team.remedy
+    call.team._give_up(f"a call did not end within {timeout_s:g} s")
+    raise RankError(f"not finished after {timeout_s:g} s{ended}:\n{positions}\n{USELESS} {remedy} {longer}")
+
+
+def raise_failed(call: Call) -> NoReturn:
+    """All ranks came to an end, some with an error: are they still usable?"""
+    errors = _errors_text(call)
+    try:
+        in_step = still_in_step(call.follow_up)
+    except RankError as lost:
+        raise RankError(f"{errors}\nAfter that, {lost}") from None
+    if in_step:
+        raise RankError(f"{errors}\n{READY}")
+    why = NO_ANSWER if in_step is None else OUT_OF_STEP
+    remedy = call.team.remedy
+    call.team._give_up(f"after an error {why}")
+    raise RankError(f"{errors}\n{why[0].upper()}{why[1:]}. {USELESS} {remedy}")
+
+
+def still_in_step(call_again: Callable[..., Call]) -> bool | None:
+    """Whether the ranks still match each other; None if busy ranks do not take part in finding out.
+
+    That nobody answers for a while proves nothing: a machine, or a thread that holds the interpreter, may be
+    busy. What proves that the ranks do not match is one that says so, or all that are left being stuck inside
+    the check. Raises RankError when a rank has ended.
+    """
+    check = call_again(engine.in_step, int(time.time()))
+    looks, deadline = 0, time.monotonic() + CHECK_LIMIT_S
+    next_look = time.monotonic() + CHECK_LOOK_EVERY_S
+    while not check.wait(0.1) and time.monotonic() < deadline:
+        if not all(outcome.get("value") for outcome in check.outcomes.values()):
+            return False
+        if time.monotonic() > next_look:
+            inside = all(_inside_check(frames) for frames in check.stacks().values())
+            looks = looks + 1 if inside else 0
+            next_look = time.monotonic() + CHECK_LOOK_EVERY_S
+        if looks == CHECK_LOOKS:
+            return False
+    return None if check.running else all(outcome.get("value") for outcome in check.outcomes.values())
+
+
+def _inside_check(frames: list[Frame]) -> bool:
+    return any(frame["name"] == engine.in_step.__name__ for frame in frames)
+
+
+def raise_interrupted(call: Call) -> NoReturn:
+    """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
+    call.signal(SIGINT)
+    try:
+        ended = call.wait(INTERRUPT_LIMIT_S) or (not _waits_for_others(call) and call.wait(COMPILED_LIMIT_S))
+        in_step = still_in_step(call.follow_up) if ended else None
+    except RankError as lost:
+        raise RankError(f"interrupted, and {lost}") from None
+    if in_step:
+        raise RankError("interrupted. The ranks stopped what they did and are ready for the next cell.")
+    why = f"interrupted. But {NO_ANSWER if in_step is None else OUT_OF_STEP}."
+    if not ended:
+        why = f"interrupted, but not every rank could be:\n{positions_text(call.stacks(), call.stopped())}"
+    team = call.team
+    if team.attached_only:
+        remedy = team.remedy
+        team._give_up("they could not be interrupted")
+        raise RankError(f"{why}\n{USELESS} {remedy}")
+    empty = team.empty_memory
+    team.restart()
+    raise RankError(f"{why}\nFresh ranks were started. {empty}")
+
+
+def _waits_for_others(call: Call) -> bool:
+    return any(is_communicating(frames) for frames in call.stacks().values())
+
+
+def _errors_text(call: Call) -> str:
+    """The errors as they came, each told once with the ranks that share it."""
+    ranks_by_error: dict[str, list[int]] = {}
+    for rank, outcome in call.outcomes.items():
+        if error := outcome.get("error"):
+            ranks_by_error.setdefault(f"{error['what']}:\n{traceback_text(error)}", []).append(rank)
+    rows = []
+    for text, ranks in ranks_by_error.items():
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, sorted(ranks)))}"
+        rows.append(f"{who} {text}")
+    return "\n".join(rows)
