@@ -7,7 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-MNIST = ROOT / "assets" / "mnist"
+SHIPPED_MNIST = ROOT / "assets" / "mnist"
+# Another data set in the same format, for all notebooks at once: Fashion-MNIST, or a part of MNIST in the tests.
+MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
 
 
 @contextlib.contextmanager

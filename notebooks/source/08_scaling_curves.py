@@ -425,10 +425,9 @@ guess_gloo
 
 # %%
 team = ranks.start(sizes.ranks)
-rounds = max(5, sizes.repeats)
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest]
-messages = fit.measure_communication(team, message_sizes, rounds, timeout_s=10 * sizes.timeout_s)
+messages = fit.measure_communication(team, message_sizes, sizes.repeats, timeout_s=10 * sizes.timeout_s)
 
 
 def measured_s(way, nbytes):
@@ -500,8 +499,9 @@ guess_busy
 
 # %%
 some = [(64, 64), (256, 64), (1024, 64)]
-alone = fit.measure_steps(team, some, timeout_s=sizes.timeout_s, alone=True)
-steps = fit.measure_steps(team, timeout_s=5 * sizes.timeout_s)
+repeats, timeout_s = sizes.repeats, 5 * sizes.timeout_s
+alone = fit.measure_steps(team, some, repeats, timeout_s, alone=True)
+steps = fit.measure_steps(team, repeats=repeats, timeout_s=timeout_s)
 together = {(row["width"], row["batch"]): row for row in steps}
 slower = []
 for row in alone:

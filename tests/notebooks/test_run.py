@@ -6,13 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from ranks.ladder import write_small_mnist
 
 from workshop_lib.notebook import execute, generate
 from workshop_lib.ranks import processes
 
 STEMS = [source.stem for source in generate.sources()]
 # Two at a time, a long one with a short one: much of a notebook's time is waiting, for kernels and ranks to start and
-# to time out. In `make test` the learner's versions, quickly; in `make test-all` both, as on a learner's laptop.
+# to time out. In `make test` the learner's versions, quickly and on a part of MNIST, because every fresh rank would
+# unpack all of it and test on it after each epoch; in `make test-all` both, as on a learner's laptop.
 ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
 PAIRS = [tuple(dict.fromkeys(pair)) for pair in zip(ORDER[: (len(ORDER) + 1) // 2], reversed(ORDER), strict=False)]
 RUNS = [("quick", "", pair) for pair in PAIRS]
@@ -49,17 +51,25 @@ def left_after(mark: str, seconds: float) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("profile", "version", "stems"), RUNS)
-def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stems):
+def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stems, part_of_mnist):
     if any("horovod" in stem for stem in stems):
         pytest.importorskip("horovod", reason="Horovod is not installed")
+    env = {"WORKSHOP_PROFILE": profile} | ({"WORKSHOP_MNIST": str(part_of_mnist)} if profile == "quick" else {})
     with ThreadPoolExecutor(len(stems)) as pool:
-        for _ in pool.map(lambda stem: run(f"{version}{stem}.ipynb", profile), stems):
+        for _ in pool.map(lambda stem: run(f"{version}{stem}.ipynb", env), stems):
             pass
 
 
-def run(name: str, profile: str) -> None:
+@pytest.fixture(scope="session")
+def part_of_mnist(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mnist")
+    write_small_mnist(folder, train_samples=6_000, test_samples=1_000)
+    return folder
+
+
+def run(name: str, env: dict[str, str]) -> None:
     mark = uuid.uuid4().hex
-    env = {"WORKSHOP_PROFILE": profile, MARK: mark}
+    env = env | {MARK: mark}
     path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
     outcome = execute.run_notebook(path, output, cell_timeout_s=180, env=env)
     left = left_after(mark, 10)

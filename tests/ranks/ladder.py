@@ -23,11 +23,10 @@ def cases(every, quick):
 TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four
 
 
-def write_small_mnist(folder):
-    """The first rows of MNIST as plain IDX files, so that evaluation does not take most of
-    the time."""
+def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_SAMPLES):
+    """The first rows of MNIST as plain IDX files, so that loading and evaluation do not take most of the time."""
     folder.mkdir(parents=True, exist_ok=True)
-    for split, rows in (("train", max(SAMPLES.values())), ("test", TEST_SAMPLES)):
+    for split, rows in (("train", train_samples), ("test", test_samples)):
         whole = mnist.load(split)
         arrays = (whole.images[:rows], whole.labels[:rows])
         for name, array in zip(mnist.FILES[split], arrays, strict=True):

@@ -135,6 +135,15 @@ def recovers(team):
     team.restart()
     took_s = time.monotonic() - started
     assert took_s < RESTART_WITHIN_S, f"restart took {took_s:.1f} s"
+    works_again(team)
+
+
+def works_again(team):
+    """Fresh processes work, whatever the old ones communicated with: MPI is there without importing PyTorch.
+
+    The next row with gloo proves that for gloo.
+    """
+    team.communication = "mpi"
     prepare(team)
 
 
@@ -192,7 +201,7 @@ def test_mismatched_collectives_are_located(case, repeat):
     else:
         assert "still in step" in message
         team.restart()
-        prepare(team)
+        works_again(team)
 
 
 def interrupt_after(seconds):
@@ -226,7 +235,7 @@ def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     assert "rank 0 was at In[1]" in message
     assert "Their memory is empty: run In[1], " in message and "In[2] again." in message
     assert not set(pids) & {about["pid"] for about in team.about()}
-    prepare(team)
+    works_again(team)
 
 
 def test_a_stopped_rank_is_told_at_once_and_can_go_on(capsys):
@@ -242,10 +251,9 @@ def test_a_stopped_rank_is_told_at_once_and_can_go_on(capsys):
 
 def test_a_rank_that_is_busy_when_another_fails_is_let_finish():
     team = ranks.start(2)
-    message, took_s = fails(
-        team, "from mpi4py import MPI\nimport time\nMPI.COMM_WORLD.rank or 1 / 0\ntime.sleep(2.5)", 20
-    )
-    assert took_s > 2.5
+    cell = "from mpi4py import MPI\nimport time\nMPI.COMM_WORLD.rank or 1 / 0\ntime.sleep(2)"
+    message, took_s = fails(team, cell, timeout=20)
+    assert took_s > 2
     assert "still in step and ready" in message and "rank 1" not in message
 
 

@@ -29,6 +29,14 @@ time.sleep(999)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_ranks_afterwards():
+    """Some tests leave healthy ranks to the next one."""
+    yield
+    ranks.stop()
+    assert not our_ranks()
+
+
 def wait_until_gone(within_s=GONE_WITHIN_S):
     deadline = time.monotonic() + within_s
     while (left := our_ranks()) and time.monotonic() < deadline:
@@ -217,14 +225,6 @@ def test_a_wrong_number_of_ranks_is_refused(n):
         ranks.start(n)
 
 
-@pytest.mark.parametrize("n", [0, -1, "2"])
-def test_a_restart_with_a_wrong_number_leaves_the_ranks_as_they_are(n):
-    team = ranks.start(1)
-    with pytest.raises(ValueError, match="whole number, at least 1"):
-        team.restart(n)
-    assert team.run(max, 1, 2) == [2]
-
-
 def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
     monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(mpi.mpiexec()))
     ranks.stop()
@@ -237,6 +237,14 @@ def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
     ranks.stop()
 
 
+@pytest.mark.parametrize("n", [0, -1, "2"])
+def test_a_restart_with_a_wrong_number_leaves_the_ranks_as_they_are(n):
+    team = ranks.start(2)
+    with pytest.raises(ValueError, match="whole number, at least 1"):
+        team.restart(n)
+    assert team.run(max, 1, 2) == [2, 2]
+
+
 def test_what_cannot_be_sent_is_said_and_the_ranks_stay():
     team = ranks.start(2)
     with pytest.raises(ranks.RankError, match="cannot be sent"):
@@ -244,7 +252,6 @@ def test_what_cannot_be_sent_is_said_and_the_ranks_stay():
     with pytest.raises(ranks.RankError, match="TypeError"):
         team.run(threading.Lock)  # the result cannot be brought back
     assert team.run(max, 1, 2) == [2, 2]
-    ranks.stop()
 
 
 def test_output_comes_line_by_line_with_its_rank(capsys):
@@ -252,7 +259,6 @@ def test_output_comes_line_by_line_with_its_rank(capsys):
     team.run_cell("from mpi4py import MPI\nprint('one\\ntwo')\nMPI.COMM_WORLD.rank + 10")
     assert capsys.readouterr().out.splitlines() == ["[0] one", "[0] two", "[0] 10", "[1] one", "[1] two", "[1] 11"]
     assert team.pull("MPI") and team.pull("MPI")[0].__name__ == "mpi4py.MPI"
-    ranks.stop()
 
 
 def test_variables_go_to_the_ranks_and_come_back():
@@ -262,4 +268,3 @@ def test_variables_go_to_the_ranks_and_come_back():
     assert team.pull("y") == [0, 3]
     with pytest.raises(ranks.RankError, match="no variable 'nothing'"):
         team.pull("nothing")
-    ranks.stop()

@@ -20,15 +20,18 @@ PROGRAM = """
     from workshop_lib import ranks
     from workshop_lib.ranks import processes
 
+    def is_engine(process):
+        return "ipyparallel.engine" in " ".join(process.cmdline())
+
     def only_here(set_id):
         # The processes of another machine are out of reach: its ranks end with their launcher, or not at all.
-        local = [p for p, _ in processes.marked(set_id) if "ipyparallel.engine" not in p.cmdline()]
+        local = [p for p, _ in processes.marked(set_id) if not is_engine(p)]
         processes.kill(local)
 
     processes.end = only_here
 
     def engines(set_id):
-        return [p.pid for p, _ in processes.marked(set_id) if "ipyparallel.engine" in p.cmdline()]
+        return [p.pid for p, _ in processes.marked(set_id) if is_engine(p)]
 
     def meet():
         import socket

@@ -135,7 +135,8 @@ def shipped_copy(tmp_path, monkeypatch):
     """A copy of the shipped files, taken for the checkout's own."""
     for path in paths.MNIST.glob("*.gz"):
         shutil.copyfile(path, tmp_path / path.name)
-    monkeypatch.setattr(paths, "MNIST", tmp_path)
+    for name in ("MNIST", "SHIPPED_MNIST"):
+        monkeypatch.setattr(paths, name, tmp_path)
     return tmp_path
 
 

@@ -57,15 +57,15 @@ class Split:
 def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_size: int = 1):
     """The "train" or "test" Split, or the rows of it that belong to `rank`.
 
-    Without `data_dir` it is the MNIST of this checkout, and its content is compared with known
-    checksums. Any other folder in IDX format is checked for consistency. The result is kept for
-    the life of the process. Raises DataError naming the file, what was expected and what is there.
+    Without `data_dir` it is the folder that WORKSHOP_MNIST names, or the MNIST of this checkout. The latter's
+    content is compared with known checksums; any other folder in IDX format is checked for consistency. The result
+    is kept for the life of the process. Raises DataError naming the file, what was expected and what is there.
     """
     if split not in FILES:
         raise InputError(f"split {split!r}: use 'train' or 'test'")
-    folder = paths.MNIST if data_dir is None else Path(data_dir)
+    folder = Path(data_dir or paths.MNIST)
     # Absolute, so that a change of working directory cannot return another folder's data.
-    return _load(split, folder.expanduser().absolute(), data_dir is None, rank, world_size)
+    return _load(split, folder.expanduser().absolute(), folder == paths.SHIPPED_MNIST, rank, world_size)
 
 
 @functools.lru_cache(maxsize=8)

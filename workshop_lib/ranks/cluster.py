@@ -2,12 +2,15 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,14 @@ UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
-ENGINE = [sys.executable, "-m", "ipyparallel.engine", "--mpi"]
-# A fifth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
+# A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
+ENGINE_MAIN = "import sys; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+ENGINE = [sys.executable, "-c", ENGINE_MAIN, "--mpi"]
+# A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
+WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
+# A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
-HEARTBEAT = ["--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=150"]
+HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
 
 
 class Current:
@@ -37,8 +44,8 @@ class Current:
         self.team: Ranks | None = None
 
     def replace(self, team: "Ranks | None") -> None:
-        """From now on these are the notebook's ranks; those before are stopped."""
-        if self.team is not None:
+        """From now on these are the notebook's ranks; different ones before are stopped."""
+        if self.team is not None and self.team is not team:
             self.team.stop()
         self.team = team
 
@@ -49,6 +56,19 @@ CURRENT = Current()
 def check_number(n) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
+
+
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
+    # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
+    for process in supervised[1:]:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(4)
+    processes.end(set_id)
+    for process in supervised:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(4)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Ranks:
@@ -171,30 +191,29 @@ class Ranks:
         if n is not None:
             check_number(n)
             self.shape = (n, *self.shape[1:])
-        CURRENT.replace(self)
-        self.stop()  # those that were started in their place are stopped too: only the current ones ever run
-        self._start()
+        CURRENT.replace(self)  # those that were started in their place are stopped: only the current ones ever run
+        end_old = threading.Thread(target=self._let_go())
+        end_old.start()  # they are gone before the fresh ones have loaded Python
+        try:
+            self._start()
+        finally:
+            end_old.join()
         return self
 
     def stop(self) -> None:
         """End the ranks and everything started for them; does nothing when they are stopped already."""
+        self._let_go()()
+
+    def _let_go(self) -> Callable[[], None]:
+        """From now on these cannot be used; returns what ends them."""
         if self.client is None and not self._supervised:
-            return
+            return lambda: None
         self.trouble = "they were stopped"
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
-        for process in self._supervised[1:]:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(4)
-        processes.end(self._set_id)
-        for process in self._supervised:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(4)
-        self._supervised = []
-        shutil.rmtree(self.folder, ignore_errors=True)
+        supervised, self._supervised = self._supervised, []
+        return functools.partial(_end, supervised, self._set_id, self.folder)
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
@@ -217,7 +236,8 @@ class Ranks:
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
-        ranks = [*record, *ENGINE, *places, *connection, *plan.engine_options, f"--IPEngine.startup_command={prepare}"]
+        options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
+        ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
         controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s

@@ -60,6 +60,8 @@ def prepare(folder: str) -> None:
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if sys.modules.get("debugpy", ...) is None:  # it was kept out while the engine started (cluster.ENGINE_MAIN)
+        del sys.modules["debugpy"]
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
     with replacing(os.path.join(folder, f"rank.{rank}.json")) as temporary:

@@ -78,11 +78,16 @@ def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
     return found[0] if len(found) == 1 else next(filter(answers, found), found[0])
 
 
+def mark(folder: Path) -> str:
+    """The mark of all processes of these ranks; empty when the folder is gone."""
+    with contextlib.suppress(OSError):
+        return (folder / "owner").read_text()
+    return ""
+
+
 def owner(folder: Path) -> str:
     """The process that holds these ranks: its host, id and start."""
-    with contextlib.suppress(OSError):
-        return (folder / "owner").read_text().partition("@")[2]
-    return ""
+    return mark(folder).partition("@")[2]
 
 
 def of_holder(holder: str) -> list[Path]:

@@ -8,6 +8,7 @@ import warnings
 from typing import cast
 
 import cloudpickle
+import psutil
 from ipyparallel.error import KernelError
 
 from . import engine, folders, processes, verdict
@@ -81,8 +82,20 @@ class Call:
         return not self.running
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(Exception):  # a rank that is gone is reported by collect()
-            self.team.client.send_signal(int(number), targets=self.running, block=False)
+        """Send the running ranks a signal: to those elsewhere through the controller."""
+        here = self._processes_here()
+        for process in here.values():
+            with contextlib.suppress(psutil.Error):  # a rank that is gone is reported by collect()
+                process.send_signal(number)
+        if elsewhere := [rank for rank in self.running if rank not in here]:
+            with contextlib.suppress(Exception):
+                self.team.client.send_signal(int(number), targets=elsewhere, block=False)
+
+    def _processes_here(self) -> dict[int, psutil.Process]:
+        """The processes of those running ranks that are on this host."""
+        notes, mark = folders.rank_notes(self.team.folder), folders.mark(self.team.folder)
+        pids = {rank: notes[rank]["pid"] for rank in self.running if rank in notes and is_here(notes[rank]["host"])}
+        return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
 
     def stopped(self) -> dict[int, StopNote]:
         """Those of the running ranks that are stopped, by SIGSTOP for instance."""
@@ -117,12 +130,11 @@ class Call:
 
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of those running ranks that are on this host."""
-        notes = folders.rank_notes(self.team.folder)
-        return {
-            rank: used_s
-            for rank in self.running
-            if rank in notes and is_here(notes[rank]["host"]) and (used_s := processes.cpu_s(notes[rank]["pid"]))
-        }
+        used_s = {}
+        for rank, process in self._processes_here().items():
+            with contextlib.suppress(psutil.Error):
+                used_s[rank] = sum(process.cpu_times()[:2])
+        return used_s
 
     def _wait_for_exit_records(self) -> list[ExitRecord]:
         deadline = time.monotonic() + RECORD_LIMIT_S
