@@ -10,7 +10,7 @@ from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
-from workshop_lib.ranks.progress import Progress, TextView, merged
+from workshop_lib.ranks.progress import Progress, TextView
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 
@@ -71,15 +71,24 @@ def test_sums_begin_again_with_an_epoch():
     assert seen.curve[-1] == Point(110, 0.05, [[3.0, 95, 100]])
 
 
-def test_a_long_curve_is_thinned_without_losing_a_sample(monkeypatch):
-    monkeypatch.setattr(progress, "MAX_POINTS", 8)
+def curve_of(steps, every):
+    """The curve of a run of one rank that published every so many steps, and the last one."""
     seen = Progress()
-    for k in range(1, 60):
-        seen.take([message(0, [point(k, [float(k), k, 2 * k])])])
-    assert len(seen.curve) <= 8
-    assert sum(p.sums[0][2] for p in seen.curve) == 2 * 59
-    assert seen.curve[-1].done == 59
-    assert merged(seen.curve[0]) == seen.curve[0]
+    info = INFO | {"steps_per_epoch": steps}
+    for k in sorted({1, *range(every, steps + 1, every), steps}):
+        seen.take([message(0, [point(k, [float(k), k, 2 * k])]) | {"info": info}])
+    return seen.curve
+
+
+@pytest.mark.parametrize(("steps", "every"), [(59, 1), (1407, 13), (100_000, 16), (100_000, 900)])
+def test_a_long_curve_is_thinned_evenly_from_its_first_step_on(steps, every):
+    curve = curve_of(steps, every)
+    spans = [after.done - before.done for before, after in zip(curve, curve[1:], strict=False)][1:-1]
+    assert curve[0] == Point(1, 0.05, [[1.0, 1, 2]]), "the first step is still there"
+    assert curve[-1].done == steps
+    assert sum(p.sums[0][2] for p in curve) == 2 * steps, "no sample is lost"
+    assert min(steps // every, 100) / 2 <= len(curve) <= 100
+    assert max(spans) <= 2 * min(spans), "evenly spread"
 
 
 def test_the_text_line_has_the_same_facts(capsys):
