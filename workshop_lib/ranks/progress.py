@@ -62,7 +62,8 @@ class Progress:
         if len(self.curve) > MAX_POINTS:
             first, *later = self.curve
             self.curve = [first, *(merged(*later[i : i + 2]) for i in range(0, len(later), 2))]
-            self._span = (point.done - first.done) / (len(self.curve) - 1)  # else old points would merge again and again
+            # As wide as the others have become: with narrower ones, those would be merged again and again.
+            self._span = (point.done - first.done) / (len(self.curve) - 1)
 
     @property
     def done(self) -> int:
