@@ -8,6 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 MNIST = ROOT / "assets" / "mnist"
+# What learner.py keeps: beside the notebooks, where the learner sees it, and not under version control.
+LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "notebooks" / "progress.jsonl")
 
 
 @contextlib.contextmanager

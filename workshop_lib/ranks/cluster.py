@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from workshop_lib import learner
 from workshop_lib.errors import InputError
 
 from . import allocation, engine, folders, launchers, mpi, processes
@@ -105,7 +106,7 @@ class Ranks:
             payload = cloudpickle.dumps((function, args, kwargs))
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view = self.view(self.n) if show else None
+        view = self.view(self.n, trains=function is engine.train_here) if show else None
         return watch(self, payload, timeout, view)
 
     def run_cell(self, source: str, name: str = "cell", timeout: float = 120.0) -> None:
@@ -115,7 +116,9 @@ class Ranks:
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
-        return self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+        record = self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+        learner.keep(learner.Training.of(record))
+        return record
 
     def pull(self, name: str) -> list:
         """One variable of every rank, in rank order."""

@@ -106,8 +106,8 @@ def merged(first: Point, second: Point | None = None) -> Point:
 class TextView:
     """One progress line while training; the ranks' output above it. Also the shape of any other view."""
 
-    def __init__(self, n: int):
-        self.n, self.epochs_shown = n, 0
+    def __init__(self, n: int, trains: bool = False):
+        self.n, self.trains, self.epochs_shown = n, trains, 0
         self.bar: Any = None
         self.on_terminal, self.line_shown_s = sys.stdout.isatty(), 0.0
         self.progress = Progress()
