@@ -3,7 +3,6 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
-NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
@@ -12,6 +11,9 @@ export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
 export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
+# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; its kernel.json.
+export JUPYTER_CONFIG_PATH := $(CURDIR)/workshop_lib/notebook/jupyter
+export JUPYTER_PATH := $(JUPYTER_CONFIG_PATH)
 
 .PHONY: help setup lab test test-all demo sweep large-batch large-batch-search figures notebooks run-notebooks bench clean distclean
 
@@ -22,7 +24,8 @@ setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
 lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
 test: setup ## run the tests: every promise once
 	@$(BIN)/python -m pytest -m "not exhaustive"

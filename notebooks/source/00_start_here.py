@@ -175,9 +175,7 @@ guess
 # all ranks together.
 
 # %%
-record = team.train(
-    TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s
-)
+record = team.train(TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s)
 
 # %% [markdown]
 # `train` returns a *run record*: what ran, where, and what came out. Everything that the workshop draws or compares
@@ -187,9 +185,7 @@ record = team.train(
 for epoch in record["epochs"]:
     print(f"test accuracy {epoch['test_accuracy']:.2%}, at {epoch['samples_per_s']:,.0f} images per second")
 print("the ranks hold the same network in the end:", record["ranks_identical"])
-guess.compare(100 * record["epochs"][-1]["test_accuracy"]) if record["epochs"] else print(
-    "stopped before the end"
-)
+guess.compare(100 * record["epochs"][-1]["test_accuracy"]) if record["epochs"] else print("stopped before the end")
 
 # %% [markdown]
 # Guessing at random would give 10 %.

@@ -183,10 +183,7 @@ print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}"
 
 # %%
 guess = predict(
-    "How far apart are the ranks' weights after the training? (at its start: 100 %)",
-    low=0,
-    high=200,
-    unit="%",
+    "How far apart are the ranks' weights after the training? (at its start: 100 %)", low=0, high=200, unit="%"
 )
 guess
 
@@ -439,15 +436,12 @@ guess
 
 # %%
 by_hand = team.train(
-    TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples),
-    timeout=sizes.timeout_s,
+    TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples), timeout=sizes.timeout_s
 )
 
 # %%
 shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in by_hand["epochs"]]
-guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print(
-    "stopped before the end"
-)
+guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print("stopped before the end")
 
 # %% [markdown]
 # `train` returned a *run record*: what ran, where, and what came out, with a digest of the final weights of every rank.

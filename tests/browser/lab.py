@@ -21,11 +21,8 @@ BROWSER_ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-# No news or update pop-up, and every cell in the page, seen or not, so that all can be checked.
-SETTINGS = {
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
-}
+# Every cell in the page, seen or not, so that all can be checked.
+SETTINGS = {"@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 STDERR = "application/vnd.jupyter.stderr"
 
@@ -90,6 +87,8 @@ class Lab:
             path.write_text(json.dumps(values))
         env = {key: value for key, value in os.environ.items() if key != "WORKSHOP_WIDGETS"}
         env |= {"WORKSHOP_PROFILE": profile, "JUPYTER_TOKEN": self.token}
+        env["WORKSHOP_LEARNER_FILE"] = str(self.private / "progress.jsonl")
+        env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), str(ROOT / "workshop_lib/notebook/jupyter"))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= {
             variable: str(self.private / folder)
@@ -102,8 +101,6 @@ class Lab:
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1",
             f"--port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.folder}",
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         ]  # fmt: skip
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
