@@ -11,9 +11,6 @@ export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
 export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
-# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; its kernel.json.
-export JUPYTER_CONFIG_PATH := $(CURDIR)/workshop_lib/notebook/jupyter
-export JUPYTER_PATH := $(JUPYTER_CONFIG_PATH)
 
 .PHONY: help setup lab test test-all demo sweep large-batch large-batch-search figures notebooks run-notebooks bench clean distclean
 
@@ -23,6 +20,9 @@ help: ## this list
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
+# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
+lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
+lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))

@@ -63,7 +63,7 @@ def notebook() -> Path | None:
 
 def keep(event: Prediction | Check | Training) -> None:
     """Append `event` with the time and the notebook's name, in one write; outside a notebook, do nothing."""
-    if (name := notebook()) is None:
+    if (name := notebook()) is None or name.parent.name == "solutions":
         return
     about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name.stem}
     about["what"] = type(event).__name__.lower()

@@ -57,7 +57,7 @@ class Lab:
     """A JupyterLab server of its own on a folder, and a page of `browser` on it. A context manager."""
 
     def __init__(self, browser, folder: Path, private: Path, profile: str = "quick"):
-        self.folder, self.private = folder, private
+        self.folder, self.private, self.learner = folder, private, private / "progress.jsonl"
         self.port, self.token = _free_port(), secrets.token_hex(16)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = private / "jupyter.log"
@@ -87,7 +87,7 @@ class Lab:
             path.write_text(json.dumps(values))
         env = {key: value for key, value in os.environ.items() if key != "WORKSHOP_WIDGETS"}
         env |= {"WORKSHOP_PROFILE": profile, "JUPYTER_TOKEN": self.token}
-        env["WORKSHOP_LEARNER_FILE"] = str(self.private / "progress.jsonl")
+        env["WORKSHOP_LEARNER_FILE"] = str(self.learner)
         env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), str(ROOT / "workshop_lib/notebook/jupyter"))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= {
@@ -158,6 +158,14 @@ class Lab:
             return seen[-4:] == [True] * 4
 
         self._wait_for("an idle kernel", idle, timeout_s)
+
+    def is_changed(self) -> bool:
+        """Whether the page marks its notebook as changed since it was saved or opened."""
+        return self.page.locator(".lm-TabBar-tab.jp-mod-current.jp-mod-dirty").count() > 0
+
+    def save(self, timeout_s: float = 30) -> None:
+        self.page.keyboard.press("Control+s")
+        self._wait_for("saved notebook", lambda: not self.is_changed(), timeout_s)
 
     def end_kernels(self) -> None:
         """Shut every notebook's kernel down, and with it its ranks."""
@@ -253,6 +261,20 @@ class Lab:
         name = re.compile(button, re.IGNORECASE)
         buttons = self.page.locator(".jp-OutputArea-output button.jupyter-button:enabled", has_text=name)
         buttons.last.click(timeout=timeout_s * 1000)
+
+    def guess(self, steps: int) -> None:
+        """Move the last prediction's slider by so many steps, and commit."""
+        self.page.locator(".jp-OutputArea-output .noUi-handle").last.focus()
+        for _ in range(steps):
+            self.page.keyboard.press("ArrowRight")
+        self.press("Commit")
+
+    def too_wide(self) -> list[str]:
+        """The text of every output under which there is a horizontal scroll bar."""
+        return self.page.eval_on_selector_all(
+            ".jp-OutputArea-output",
+            "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)",
+        )
 
     def screenshot(self, path: Path, width: int, height: int, show: str = "") -> Path:
         """The window at this size, scrolled to the last element that matches `show`."""

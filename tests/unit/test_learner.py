@@ -43,7 +43,9 @@ def test_a_guess_and_its_outcome_a_verdict_and_a_training_are_kept(file):
     assert kept[4:] == [{"notebook": "01_mpi_basics", "what": "training"} | training | reached]
 
 
-def test_outside_a_notebook_nothing_is_kept(file, monkeypatch):
+def test_outside_a_learners_notebook_nothing_is_kept(file, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", str(file.parent / "solutions" / "01_mpi_basics.ipynb"))
+    learner.keep(Check("whoami", True))
     monkeypatch.delenv("JPY_SESSION_NAME")
     learner.keep(Check("whoami", True))
     assert not file.exists()
