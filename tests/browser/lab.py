@@ -262,11 +262,12 @@ class Lab:
         buttons = self.page.locator(".jp-OutputArea-output button.jupyter-button:enabled", has_text=name)
         buttons.last.click(timeout=timeout_s * 1000)
 
-    def guess(self, steps: int) -> None:
-        """Move the last prediction's slider by so many steps, and commit."""
-        self.page.locator(".jp-OutputArea-output .noUi-handle").last.focus()
-        for _ in range(steps):
-            self.page.keyboard.press("ArrowRight")
+    def guess(self, share: float) -> None:
+        """Move the last prediction's slider to this share of its length, and commit."""
+        track = self.page.locator(".jp-OutputArea-output .noUi-target").last
+        track.scroll_into_view_if_needed()
+        place = track.bounding_box()
+        self.page.mouse.click(place["x"] + share * place["width"], place["y"] + place["height"] / 2)
         self.press("Commit")
 
     def too_wide(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from browser.lab import Lab, NoBrowser, launch
@@ -37,6 +38,8 @@ def lab(browser, tmp_path_factory):
     private = tmp_path_factory.mktemp("lab")
     folder = private / "notebooks"
     (folder / "solutions").mkdir(parents=True)
+    for source in generate.sources():  # for their names
+        (folder / f"{source.stem}.ipynb").touch()
     with Lab(browser, folder, private) as lab:
         lab.start()
         yield lab
@@ -136,7 +139,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     lab.page.wait_for_timeout(1500)
     assert dashboard(lab)["words"] != early["words"], "the dashboard does not move"
     assert lab.too_wide() == []
-    lab.guess(steps=3)  # while the cell runs
+    lab.guess(0.3)  # while the cell runs
     lab.page.evaluate("document.body.style.setProperty('--jp-content-font-size1', '20px')")  # as Settings > Theme does
     size = lab.page.eval_on_selector(f"{DASHBOARD} button", "button => getComputedStyle(button).fontSize")
     assert size == "20px", "widgets are as large as the text"
@@ -153,7 +156,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     lab.open("stop.ipynb")
     lab.screenshot(SCREENSHOTS / "next-day-laptop.png", *SIZES["laptop"], "svg polyline")
     text = "\n".join(output.text for output in lab.outputs())
-    assert "Will it be stopped?3 % (committed)" in text
+    assert re.search(r"Will it be stopped\?(29|30|31) % \(committed\)", text)
     assert "of 50, step" in text and "· stopped" in text and "running" not in text
     lines = lab.page.eval_on_selector_all("svg polyline[data-rank]", "all => all.map(one => one.dataset.rank)")
     assert lines == ["0", "1", "2", "3", "all"] * 2, "the run's curves are still there"

@@ -53,9 +53,9 @@ def test_the_slider_suggests_nothing_and_commits_only_after_a_move(low, high, sh
     guess = predict("?", low, high, "x")
     guess._show_widget()
     slider, button = shown[-1].children[1].children
-    assert slider.value == low and not slider.readout and button.disabled
+    assert slider.value == low and "workshop-unset" in slider._dom_classes and button.disabled
     slider.value = moved = low + slider.step
-    assert slider.readout and not button.disabled
+    assert "workshop-unset" not in slider._dom_classes and not button.disabled
     button.click()
     assert guess.value == moved
 

@@ -47,7 +47,7 @@ class Prediction:
         question = textwrap.wrap(self.question, 80)
         head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # inches
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
-        axes = figure.add_axes((0.14, 0.62 / (head + height), 0.67, 0.5 * len(rows) / (head + height)))
+        axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
             bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
             axes.barh(at, value, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
@@ -71,14 +71,15 @@ class Prediction:
         print(f"Prediction: {self.question} ({span})")
 
     def _show_widget(self) -> None:
-        """A slider without a number, which has to be moved before it can be committed: no guess is suggested.
+        """A slider at its lowest end, which has to be moved before it can be committed: no guess is suggested.
 
         On commit the guess as plain HTML takes its place, to be there when the notebook is opened again.
         """
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         digits = max(0, -math.floor(math.log10(step)))
         shape = {"min": self.low, "max": self.high, "step": step, "description": self.unit}
-        slider = widgets.FloatSlider(self.low, **shape, readout=False, readout_format=f".{digits}f")
+        slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
+        slider.continuous_update = False  # the last of many messages could come after that of the button
         slider.layout.width = size(32)
         button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
         slider.add_class("workshop-unset")
@@ -87,12 +88,13 @@ class Prediction:
         box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, button])])
 
         def move(_):
-            slider.readout, button.disabled, button.tooltip = True, False, ""
+            button.disabled, button.tooltip = False, ""
             slider.remove_class("workshop-unset")
 
         def commit(_=None):
-            self.commit(slider.value)
-            guess = f"{self.value:,.{digits}f} {html.escape(self.unit)}".strip()
+            value = slider.value if self.value is None else self.value
+            self.commit(value)
+            guess = f"{_number(value)} {html.escape(self.unit)}".strip()
             leave(shown, box, f"{question}<br><b>{guess}</b> (committed)")
 
         slider.observe(move, "value")
