@@ -3,7 +3,6 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
-NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
@@ -21,8 +20,12 @@ help: ## this list
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
+# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
+lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
+lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
 test: setup ## run the tests: every promise once
 	@$(BIN)/python -m pytest -m "not exhaustive"

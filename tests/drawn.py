@@ -1,6 +1,17 @@
 """What the tests of figures look at: their words, and whether these are large enough and in their places."""
 
 
+class Shown(list):
+    """In place of a cell's output: what was shown in it, one after another."""
+
+    def display(self, widget, display_id=False):
+        self.append(widget)
+        return self
+
+    def update(self, static):
+        self.append(static.data)
+
+
 def legend(figure) -> list[str]:
     return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
 

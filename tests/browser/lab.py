@@ -21,11 +21,8 @@ BROWSER_ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-# No news or update pop-up, and every cell in the page, seen or not, so that all can be checked.
-SETTINGS = {
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
-}
+# Every cell in the page, seen or not, so that all can be checked.
+SETTINGS = {"@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 STDERR = "application/vnd.jupyter.stderr"
 
@@ -60,7 +57,7 @@ class Lab:
     """A JupyterLab server of its own on a folder, and a page of `browser` on it. A context manager."""
 
     def __init__(self, browser, folder: Path, private: Path, profile: str = "quick"):
-        self.folder, self.private = folder, private
+        self.folder, self.private, self.learner = folder, private, private / "progress.jsonl"
         self.port, self.token = _free_port(), secrets.token_hex(16)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = private / "jupyter.log"
@@ -90,6 +87,8 @@ class Lab:
             path.write_text(json.dumps(values))
         env = {key: value for key, value in os.environ.items() if key not in ("WORKSHOP_WIDGETS", "MPLBACKEND")}
         env |= {"WORKSHOP_PROFILE": profile, "JUPYTER_TOKEN": self.token}
+        env["WORKSHOP_LEARNER_FILE"] = str(self.learner)
+        env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), str(ROOT / "workshop_lib/notebook/jupyter"))
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
         env |= {
             variable: str(self.private / folder)
@@ -102,8 +101,6 @@ class Lab:
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1",
             f"--port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.folder}",
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         ]  # fmt: skip
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")
@@ -161,6 +158,14 @@ class Lab:
             return seen[-4:] == [True] * 4
 
         self._wait_for("an idle kernel", idle, timeout_s)
+
+    def is_changed(self) -> bool:
+        """Whether the page marks its notebook as changed since it was saved or opened."""
+        return self.page.locator(".lm-TabBar-tab.jp-mod-current.jp-mod-dirty").count() > 0
+
+    def save(self, timeout_s: float = 30) -> None:
+        self.page.keyboard.press("Control+s")
+        self._wait_for("saved notebook", lambda: not self.is_changed(), timeout_s)
 
     def end_kernels(self) -> None:
         """Shut every notebook's kernel down, and with it its ranks."""
@@ -256,6 +261,21 @@ class Lab:
         name = re.compile(button, re.IGNORECASE)
         buttons = self.page.locator(".jp-OutputArea-output button.jupyter-button:enabled", has_text=name)
         buttons.last.click(timeout=timeout_s * 1000)
+
+    def guess(self, share: float) -> None:
+        """Move the last prediction's slider to this share of its length, and commit."""
+        track = self.page.locator(".jp-OutputArea-output .noUi-target").last
+        track.scroll_into_view_if_needed()
+        place = track.bounding_box()
+        self.page.mouse.click(place["x"] + share * place["width"], place["y"] + place["height"] / 2)
+        self.press("Commit")
+
+    def too_wide(self) -> list[str]:
+        """The text of every output under which there is a horizontal scroll bar."""
+        return self.page.eval_on_selector_all(
+            ".jp-OutputArea-output",
+            "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)",
+        )
 
     def screenshot(self, path: Path, width: int, height: int, show: str = "") -> Path:
         """The window at this size, scrolled to the last element that matches `show`."""

@@ -1,6 +1,8 @@
 """A learner's way through a notebook: open it in JupyterLab, run all cells, see the plot."""
 
+import json
 import os
+import re
 
 import pytest
 from browser.lab import Lab, NoBrowser, launch
@@ -35,7 +37,9 @@ def lab(browser, tmp_path_factory):
     """One JupyterLab for all tests, on a folder of its own."""
     private = tmp_path_factory.mktemp("lab")
     folder = private / "notebooks"
-    folder.mkdir()
+    (folder / "solutions").mkdir(parents=True)
+    for source in generate.sources():  # for their names
+        (folder / f"{source.stem}.ipynb").touch()
     with Lab(browser, folder, private) as lab:
         lab.start()
         yield lab
@@ -61,12 +65,24 @@ NAMES = ["00_start_here"] + [
 ]
 
 
+def check_the_list_of_notebooks(lab, name):
+    """What jupyter_server_config.py and the settings beside it are for; there is a folder `solutions` too."""
+    assert f"{lab.url}/lab/tree/00_start_here.ipynb" in lab.log.read_text(), "the address that it prints"
+    assert lab.page.locator(".Toastify__toast").count() == 0, "a pop-up about news"
+    names = lab.page.locator(".jp-DirListing-itemText")
+    assert name in names.all_inner_texts() and "solutions" not in names.all_inner_texts()
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).length"
+    assert lab.page.eval_on_selector_all(".jp-DirListing-itemText", cut) == 0
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
     lab = open_in(f"{name}.ipynb", (generate.NOTEBOOKS / f"{name}.ipynb").read_text())
+    assert not lab.is_changed(), "only opened"
+    check_the_list_of_notebooks(lab, f"{name}.ipynb")
     lab.run_all(timeout_s=400)
-    assert lab.errors() == []
+    assert lab.errors() == [] and lab.too_wide() == []
     assert lab.images(), "no figure is in the notebook"
     assert lab.widgets(), "no widget is in the notebook"
     for size, (width, height) in SIZES.items():
@@ -77,8 +93,15 @@ def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
 STOPPED = """\
 # %%
 from workshop_lib import notebook, ranks
+from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 team = ranks.start(4)
+unanswered = predict("Nobody answers this.", 0, 10)
+unanswered
+
+# %%
+guess = predict("Will it be stopped?", 0, 100, "%")
+guess
 
 # %%
 record = team.train(TrainOptions(epochs=50), timeout=300)
@@ -87,6 +110,7 @@ record = team.train(TrainOptions(epochs=50), timeout=300)
 print("stopped:", record["stopped"], "identical:", record["ranks_identical"])
 print("still works:", team.run(max, 1, 2))
 ranks.stop()
+guess.compare(100)
 """
 
 
@@ -114,6 +138,11 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
         lab.screenshot(SCREENSHOTS / f"dashboard-{size}.png", width, height, DASHBOARD)
     lab.page.wait_for_timeout(1500)
     assert dashboard(lab)["words"] != early["words"], "the dashboard does not move"
+    assert lab.too_wide() == []
+    lab.guess(0.3)  # while the cell runs
+    lab.page.evaluate("document.body.style.setProperty('--jp-content-font-size1', '20px')")  # as Settings > Theme does
+    size = lab.page.eval_on_selector(f"{DASHBOARD} button", "button => getComputedStyle(button).fontSize")
+    assert size == "20px", "widgets are as large as the text"
     lab.press("Stop")
     lab.wait_done(60)
     assert lab.errors() == []
@@ -122,18 +151,28 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     assert "stopped: True" in text
     assert "identical: True" in text
     assert "still works: [2, 2, 2, 2]" in text
+    lab.save()
+    lab.end_kernels()
+    lab.open("stop.ipynb")
+    lab.screenshot(SCREENSHOTS / "next-day-laptop.png", *SIZES["laptop"], "svg polyline")
+    text = "\n".join(output.text for output in lab.outputs())
+    assert re.search(r"Will it be stopped\?(29|30|31) % \(committed\)", text)
+    assert "of 50, step" in text and "· stopped" in text and "running" not in text
+    lines = lab.page.eval_on_selector_all("svg polyline[data-rank]", "all => all.map(one => one.dataset.rank)")
+    assert lines == ["0", "1", "2", "3", "all"] * 2, "the run's curves are still there"
+    assert len(lab.images()) == 1, "and the guess beside the outcome"
+    rest = lab.page.eval_on_selector(
+        ".jp-OutputArea-output.jupyter-widgets", "one => getComputedStyle(one, '::after').content"
+    )
+    assert rest == '"Run this cell again to use its controls."', "in place of an error"
+    assert not lab.is_changed()
 
 
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks
 from workshop_lib.exercises import start_here as check
-from workshop_lib.notebook.prediction import predict
 team = ranks.start(2)
-
-# %%
-guess = predict("How many ranks?", 1, 8, "ranks")
-guess
 
 # %%
 def whoami(comm):
@@ -154,6 +193,8 @@ comm.Ssend(np.zeros(1), dest=1 - comm.rank)
 @pytest.mark.timeout(300)
 def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab = open_in("exercise.ipynb", generate.notebook_json(EXERCISE))
+    (lab.folder / "solutions" / "exercise.ipynb").write_text(generate.notebook_json("# %% [markdown]\n# # Solved"))
+    lab.learner.unlink(missing_ok=True)
 
     def says(part: str) -> str:
         return "\n".join(output.text for output in lab.outputs() if part in output.text)
@@ -161,10 +202,9 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab.run_all(90)
     assert "not solved yet" in says("whoami")
     deadlock = says("not finished after 3 s")
-    assert "rank 0 was at In[5], line 5" in deadlock, "the number beside the cell, the line in it"
-    assert "rank 1 was at In[5], line 5" in deadlock
+    assert "rank 0 was at In[4], line 5" in deadlock, "the number beside the cell, the line in it"
+    assert "rank 1 was at In[4], line 5" in deadlock
     assert deadlock.count("comm.Ssend(np.zeros(1), dest=1 - comm.rank)") == 2
-    lab.press("Commit")
     lab.screenshot(SCREENSHOTS / "deadlock-laptop.png", *SIZES["laptop"], ".jp-OutputArea-output")
     lab.edit_and_run("ranks.start(2)", "team.restart()")
     for answer, verdict in (("0, comm.size", "Hint: "), ("comm.rank, comm.size", "correct")):
@@ -176,8 +216,12 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
             lab.screenshot(where, width, height, ".workshop-check")
         breaks = lab.page.eval_on_selector(".workshop-check", "check => getComputedStyle(check).wordBreak")
         assert breaks == "normal", "hints break between words"
-    lab.edit_and_run("guess = predict", "print('committed:', guess.value); ranks.stop()")
-    assert "committed: 4.5" in says("committed")
+        if verdict == "Hint: ":
+            lab.page.locator(".workshop-check a").click()
+            lab.page.wait_for_selector(".jp-Notebook h1:has-text('Solved')")
+            lab.page.locator(".lm-TabBar-tab.jp-mod-current .lm-TabBar-tabCloseIcon").click()
+    kept = [(event["what"], event["exercise"], event["passed"]) for event in map(json.loads, lab.learner.open())]
+    assert kept == [("check", "whoami", False), ("check", "whoami", True)]
 
 
 RANK_CELL = """\

@@ -43,8 +43,8 @@ class Kept(TextView):
 
     last: "Kept"
 
-    def __init__(self, n):
-        super().__init__(n)
+    def __init__(self, n, **about):
+        super().__init__(n, **about)
         Kept.last, self.traces = self, [{} for _ in range(n)]
 
     def update(self, data, elapsed_s, running):

@@ -40,6 +40,7 @@ def change(shown, **controls):
 
 def test_the_memory_answers_each_change():
     shown = calculator()
+    assert shown.parameters.value == "6.74B"
     assert shown.sentence == "It fits from stage 1 on: 43.3 of 80 GiB a GPU."
     more = {"model": "Llama 70B", "ranks": 64, "batch": 8, "sequence": 4096, "checkpointing": True, "offload": True}
     sentences = change(shown, **more, gpu="H200, 141 GB", recipe="fp32, Adam")
@@ -50,16 +51,19 @@ def test_the_memory_answers_each_change():
     options = {"activations": activations, "offload": True}
     assert sentences[-1] == memory_answer(zero_memory.plan(parameters, 64, 141 * GIB, RECIPES["fp32, Adam"], **options))
     assert not shown.sequence.disabled and shown.parameters.disabled
+    assert shown.parameters.value == "69B", "that of the model"
 
 
 def test_the_forecast_answers_each_change():
     cnn, resnet = catalogue.model("workshop-cnn"), catalogue.model("resnet-50")
     shown = forecaster(catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 1e-4, "measured")}))
+    assert shown.overlap.label and not shown.speed.value
     assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
+    assert shown.speed.placeholder == "7,619", "32 samples of 0.1 ms each and 1 ms per step"
     change(shown, batch=128, backend="mpi")
     shown.machine.value = "thetagpu"
     assert "no speed of workshop-cnn on thetagpu" in shown.shown_sentence.value and not shown.image.value
-    change(shown, speed=20_000, overlap=True, compression=2, network=4, model="resnet-50")
+    change(shown, speed="20,000", overlap="yes", compression=2, network=4, model="resnet-50")
     settings = Settings("mpi", 128, compression=2, network=4, overlap=True)
     machine = catalogue.machine("thetagpu").with_speed(resnet, 20_000)
     assert shown.sentence == answer(forecast(resnet, machine, settings))
@@ -77,6 +81,7 @@ def test_the_forecast_answers_each_change():
         (calculator, "parameters", "1e400", "parameters is"),
         (calculator, "parameters", "nan", "parameters is"),
         (calculator, "parameters", "-7B", "parameters is -7000000000"),
+        (forecaster, "speed", "fast", "samples/s each is &#x27;fast&#x27;: give a number such as"),
         (forecaster, "batch", 0, "batch_size is 0: give a whole number"),
         (forecaster, "batch", -4, "batch_size is -4"),
         pytest.param(forecaster, "batch", 10**400, "batch_size is 1000", id="forecaster-huge batch"),

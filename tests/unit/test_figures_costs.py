@@ -29,6 +29,17 @@ def test_bandwidths_are_bytes_over_the_median():
     assert found["bus_bytes_per_s"] == pytest.approx(1.5e12), "2 (4 - 1)/4 times the algorithm bandwidth"
 
 
+def test_the_sizes_under_an_allreduce_stand_apart():
+    figure = costs.allreduce_times([row("ring", 2, 4**k, SECONDS) for k in range(1, 14)], cores=2)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        shown = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+        boxes = [label.get_window_extent() for label in shown]
+        assert len(boxes) >= 4
+        assert all(after.x0 - before.x1 > 10 for before, after in zip(boxes, boxes[1:], strict=False))
+
+
 def test_allreduces_have_units_spread_and_a_look_of_their_own():
     figure = costs.allreduce_times([row("ping-pong", 2, 4, SECONDS), *rows()], cores=2)
     time, bandwidth = figure.axes

@@ -5,13 +5,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from drawn import Shown
 
 from workshop_lib.notebook import charts, figures, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.output import Row
-from workshop_lib.ranks.progress import Progress, TextView, merged
+from workshop_lib.ranks.progress import Progress, TextView
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.training.callbacks import StepEvent
 
@@ -72,15 +73,24 @@ def test_sums_begin_again_with_an_epoch():
     assert seen.curve[-1] == Point(110, 0.05, [[3.0, 95, 100]])
 
 
-def test_a_long_curve_is_thinned_without_losing_a_sample(monkeypatch):
-    monkeypatch.setattr(progress, "MAX_POINTS", 8)
+def curve_of(steps, every):
+    """The curve of a run of one rank that published every so many steps, and the last one."""
     seen = Progress()
-    for k in range(1, 60):
-        seen.take([message(0, [point(k, [float(k), k, 2 * k])])])
-    assert len(seen.curve) <= 8
-    assert sum(p.sums[0][2] for p in seen.curve) == 2 * 59
-    assert seen.curve[-1].done == 59
-    assert merged(seen.curve[0]) == seen.curve[0]
+    info = INFO | {"steps_per_epoch": steps}
+    for k in sorted({1, *range(every, steps + 1, every), steps}):
+        seen.take([message(0, [point(k, [float(k), k, 2 * k])]) | {"info": info}])
+    return seen.curve
+
+
+@pytest.mark.parametrize(("steps", "every"), [(59, 1), (1407, 13), (100_000, 16), (100_000, 900)])
+def test_a_long_curve_is_thinned_evenly_from_its_first_step_on(steps, every):
+    curve = curve_of(steps, every)
+    spans = [after.done - before.done for before, after in zip(curve, curve[1:], strict=False)][1:-1]
+    assert curve[0] == Point(1, 0.05, [[1.0, 1, 2]]), "the first step is still there"
+    assert curve[-1].done == steps
+    assert sum(p.sums[0][2] for p in curve) == 2 * steps, "no sample is lost"
+    assert min(steps // every, 100) / 2 <= len(curve) <= 100
+    assert max(spans) <= 2 * min(spans), "evenly spread"
 
 
 def test_the_text_line_has_the_same_facts(capsys):
@@ -158,11 +168,44 @@ def marked(svg, attribute):
     return [element for element in drawn(svg).iter() if element.get(attribute)]
 
 
-def view_of(data, monkeypatch, n=2):
-    monkeypatch.setattr(live, "display", lambda box: None)
-    view = live.LiveView(n)
+def view_of(data, monkeypatch, n=2, **more):
+    monkeypatch.setattr(live, "display", Shown().display)
+    view = live.LiveView(n, **more)
     view.update(data, 1.0, list(range(n)))
     return view
+
+
+def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypatch, capsys):
+    """ranks that still run when the view closes were given up; a stop cuts the run short; an error too."""
+
+    def left(running=(), stop=False, **more):
+        view = view_of(training(**more), monkeypatch)
+        view.stop_requested = stop
+        view.update(training(**more), 12.3, list(running))
+        view.close()
+        assert view.box.comm is None and view.button.comm is None, "closed, with what was in it"
+        return view.shown[-1]
+
+    ended = left(epochs=[ROW])
+    assert "12 s · epoch 1 of 2, step 100 of 100" in ended and "test accuracy 97.12% · done" in ended
+    assert len(marked(f"<html>{ended}</html>", "data-rank")) == 6 and "<svg" in ended
+    for ended in (left(running=[1], epochs=[ROW], stop=True), left(stop=True)):
+        assert "· stopped" in ended and "running" not in ended and "done" not in ended
+    for ended in (left(), left(running=[1])):
+        assert "· ended by an error" in ended and "running" not in ended
+    view = view_of([{}, {}], monkeypatch)
+    view.close()
+    assert view.shown[-1] == "", "nothing is left of a call that does not train"
+    assert "epoch 1: train loss 0.2100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("n", [2, 20])
+def test_a_training_has_its_room_in_the_page_before_its_first_step(monkeypatch, n):
+    view = view_of([{}] * n, monkeypatch, n, trains=True)
+    before = re.findall(r'viewBox="([^"]*)"', view.curves.value)
+    view.update(training(n), 2.0, list(range(n)))
+    assert before == re.findall(r'viewBox="([^"]*)"', view.curves.value + view.strips.value)
+    assert view_of([{}] * n, monkeypatch, n).curves.value == ""
 
 
 @pytest.mark.parametrize("n", [1, 2, 8])
@@ -255,7 +298,7 @@ def test_drawing_takes_a_small_share_of_a_core(monkeypatch):
 def test_a_call_that_does_not_train_shows_only_its_button_and_status_and_a_late_training_its_bar(monkeypatch):
     view = view_of([{}, {}], monkeypatch)
     assert (view.bar.layout.display, view.curves.value) == ("none", "")
-    assert view.status.value == "1 s &middot; 2 of 2 ranks running"
+    assert view.status.value == "1 s · 2 of 2 ranks running"
     view.button.click()
     assert view.stop_requested
     view.update(training(), 2.0, [0, 1])

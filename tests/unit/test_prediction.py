@@ -1,6 +1,7 @@
 """A guess is taken once, drawn beside the result, and never waited for."""
 
 import pytest
+from drawn import Shown
 
 from workshop_lib.notebook import prediction
 from workshop_lib.notebook.prediction import predict
@@ -41,31 +42,38 @@ def test_an_empty_range_is_refused():
 
 
 @pytest.fixture
-def controls(monkeypatch):
-    """Shows a question's widget, and returns its slider and its button."""
-    shown = []
-    monkeypatch.setattr(prediction, "display", shown.append)
-
-    def show(guess):
-        guess._show_widget()
-        return shown[-1].children[1].children
-
-    return show
-
-
-def test_the_slider_stands_at_what_was_committed_and_in_the_middle_before(controls):
-    guess = predict("?", 0, 10)
-    for committed, at in ((None, 5), (0, 0), (7, 7)):
-        guess.value = committed
-        assert controls(guess)[0].value == at
+def shown(monkeypatch):
+    shown = Shown()
+    monkeypatch.setattr(prediction, "display", shown.display)
+    return shown
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 100_000), (0.5, 4), (0, 1), (-5, 5), (90, 100)])
-def test_the_widget_commits_what_its_slider_says(low, high, controls):
+def test_the_slider_suggests_nothing_and_commits_only_after_a_move(low, high, shown):
     guess = predict("?", low, high, "x")
-    slider, button = controls(guess)
-    assert low <= slider.value <= high
-    slider.value = low + slider.step
+    guess._show_widget()
+    slider, button = shown[-1].children[1].children
+    assert slider.value == low and "workshop-unset" in slider._dom_classes and button.disabled
+    slider.value = moved = low + slider.step
+    assert "workshop-unset" not in slider._dom_classes and not button.disabled
     button.click()
-    assert guess.value == slider.value
-    assert slider.disabled and button.disabled
+    assert guess.value == moved
+
+
+def test_a_guess_stays_in_the_page_as_html_without_a_widget(shown):
+    guess = predict("Is 1 < 2?", 0, 100, "%")
+    guess._show_widget()
+    box = shown[-1]
+    slider, button = box.children[1].children
+    slider.value = 30
+    button.click()
+    assert "Is 1 &lt; 2?" in shown[-1] and "<b>30 %</b> (committed)" in shown[-1]
+    assert box.comm is None and slider.comm is None, "closed"
+    guess._show_widget()
+    assert "<b>30 %</b> (committed)" in shown[-1], "and in every other cell that shows it"
+
+
+def test_the_axis_of_a_percentage_ends_at_100(shown):
+    guess = predict("?", 0, 100, "%")
+    guess.commit(97)
+    assert guess.compare(50).axes[0].get_xlim() == (0, 100)

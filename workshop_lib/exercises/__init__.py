@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib import ranks
+from workshop_lib import learner, ranks
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
@@ -79,10 +79,17 @@ class Verdict:
     def _repr_html_(self) -> str:
         colour = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
         head, *rows = (html.escape(line) for line in repr(self).splitlines())
-        body = "\n".join([f"<b>{head}</b>", *rows])
+        body = "\n".join([f"<b>{head}</b>", *rows, *self._way_to_the_solution()])
         # JupyterLab breaks lines of output anywhere; a hint breaks between words.
         style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap; word-break: normal"
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
+
+    def _way_to_the_solution(self) -> list[str]:
+        """A link under what failed, where the notebook has a solution beside it."""
+        file = learner.notebook()
+        if self.passed is not False or file is None or not (file.parent / "solutions" / file.name).exists():
+            return []
+        return [f'  Stuck? <a href="solutions/{html.escape(file.name)}">Open the solutions of this notebook</a>']
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,12 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
+        verdict = self._judge(function)
+        if verdict.passed is not None:
+            learner.keep(learner.Check(self.name, verdict.passed, verdict.failed))
+        return verdict
+
+    def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
             failed, hint = f"a function was expected, not {function!r}", "give the function itself, without calling it."
             return Verdict(self.name, False, failed=failed, hint=hint)

@@ -7,16 +7,18 @@ import ipywidgets as widgets
 from workshop_lib.errors import InputError
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.figures.forecasts import draw_forecast, draw_memory, memory_answer
-from workshop_lib.notebook.widgets import Answers
+from workshop_lib.notebook.widgets import Answers, size
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
 from workshop_lib.scaling.forecast import BACKENDS, Settings, answer, conditions, forecast
 from workshop_lib.scaling.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
 from workshop_lib.scaling.zero_memory import plan as make_plan
 
-WIDE = {"style": {"description_width": "135px"}, "layout": {"width": "345px"}}
+WIDE = {"style": {"description_width": size(9)}, "layout": {"width": size(21.4)}}  # three fit beside each other
 TYPED = {**WIDE, "continuous_update": False}
+OVERLAP = {"as the backend": None, "no": False, "yes": True}
 OTHER = "other"
+UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
 GPT_2 = Transformer(layers=48, hidden=1600, heads=25, vocabulary=50257, positions=1024)
 # Parameters and shape. Llama's parameters as published (arXiv:2302.13971, table 2; arXiv:2307.09288): its
 # layers differ from a GPT's, and keep 10 to 20 % more activations than the formula has.
@@ -39,31 +41,34 @@ class Calculator(Answers):
 
     def __init__(self):
         self.model = _choice("model", MODELS, "Llama 7B")
-        self.parameters = widgets.Text(value="7.5B", description="parameters", **TYPED)
+        self.parameters = widgets.Text(description="parameters", **TYPED)
         self.recipe = _choice("recipe", RECIPES, "bf16, Adam")
         self.ranks = widgets.IntText(value=8, description="GPUs (ranks)", **TYPED)
         self.gpu = _choice("kind of GPU", GPUS, "A100, 80 GB")
-        self.sequence = widgets.IntText(value=2048, description="sequence (tokens)", **TYPED)
+        self.sequence = widgets.IntText(value=2048, description="sequence length", **TYPED)
         self.batch = widgets.IntText(value=1, description="batch per GPU", **TYPED)
-        self.checkpointing = widgets.Checkbox(description="activation checkpointing", indent=False)
-        self.offload = widgets.Checkbox(description="offload to host memory", indent=False)
+        self.checkpointing = widgets.Checkbox(description="activation checkpointing", **WIDE)
+        self.offload = widgets.Checkbox(description="offload to host memory", **WIDE)
         columns = [
             [self.model, self.parameters, self.recipe],
-            [self.gpu, self.ranks],
-            [self.sequence, self.batch, widgets.HBox([self.checkpointing, self.offload])],
+            [self.gpu, self.ranks, self.offload],
+            [self.sequence, self.batch, self.checkpointing],
         ]
         super().__init__(columns, "workshop-memory")
 
     def answer(self) -> tuple[str, RecordFigure]:
         shape = MODELS[self.model.value][1]
-        self.parameters.disabled = self.model.value != OTHER
+        known = MODELS[self.model.value][0]
+        self.parameters.disabled = known is not None
+        if known is not None:
+            self.parameters.value = _short(known)
         for control in (self.sequence, self.batch, self.checkpointing):
             control.disabled = shape is None
         plan, conditions = self._plan(shape)
         return memory_answer(plan), draw_memory(plan, conditions)
 
     def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
-        parameters = MODELS[self.model.value][0] or _parsed(self.parameters.value)
+        parameters = MODELS[self.model.value][0] or _parsed("parameters", self.parameters.value)
         recipe, name = RECIPES[self.recipe.value], self.model.value
         words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]
         words.append(f"{self.ranks.value:,} × {self.gpu.value}")
@@ -88,14 +93,20 @@ def calculator() -> Calculator:
     return Calculator()
 
 
-def _parsed(text: str) -> int:
+def _short(number: int) -> str:
+    """6738415616 as 6.74B."""
+    unit, many = next(((unit, many) for unit, many in UNITS.items() if number >= many), ("", 1))
+    return f"{number / many:.3g}{unit}"
+
+
+def _parsed(name: str, text: str) -> int:
     """7.5B, 125M, 7e9 or 7,500,000,000 as a number."""
     text = text.strip().replace(",", "")
-    unit = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper(), 1)
+    unit = UNITS.get(text[-1:].upper(), 1)
     try:
         return round(float(text[:-1] if unit > 1 else text) * unit)
     except (ValueError, OverflowError):
-        raise InputError(f"parameters is {text!r}: give a number such as 7.5B, 125M or 20434") from None
+        raise InputError(f"{name} is {text!r}: give a number such as 7.5B, 125M or 20434") from None
 
 
 class Forecaster(Answers):
@@ -109,10 +120,10 @@ class Forecaster(Answers):
         self.machine = _choice("machine", machines, first)
         self.backend = _choice("backend", BACKENDS, "ddp")
         self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
-        self.speed = widgets.FloatText(value=0, description="samples/s of one", **TYPED)
+        self.speed = widgets.Text(description="samples/s each", **TYPED)  # empty: what the machine's file gives
         self.compression = _choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
         self.network = _choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
-        self.overlap = _choice("overlap", [("as the backend", None), ("no", False), ("yes", True)], None)
+        self.overlap = _choice("overlap", OVERLAP, "as the backend")  # a choice whose value is None looks empty
         columns = [
             [self.model, self.machine, self.speed],
             [self.backend, self.batch, self.overlap],
@@ -122,11 +133,12 @@ class Forecaster(Answers):
 
     def answer(self) -> tuple[str, RecordFigure]:
         model, machine = self.models[self.model.value], self.machines[self.machine.value]
-        if self.speed.value:
-            machine = machine.with_speed(model, self.speed.value)
-        changes = {name: getattr(self, name).value for name in ("compression", "network", "overlap")}
-        settings = Settings(self.backend.value, self.batch.value, **changes)
+        if self.speed.value.strip():
+            machine = machine.with_speed(model, _parsed("samples/s each", self.speed.value))
+        changes = {name: getattr(self, name).value for name in ("compression", "network")}
+        settings = Settings(self.backend.value, self.batch.value, **changes, overlap=OVERLAP[self.overlap.value])
         points = forecast(model, machine, settings)
+        self.speed.placeholder = f"{points[0].samples_per_s:,.0f}"
         return answer(points), draw_forecast(points, conditions(model, machine, settings))
 
 
@@ -135,7 +147,7 @@ def forecaster(measured: Machine | None = None) -> Forecaster:
     devices.
 
     It is the value of a cell. `measured`, such as a `catalogue.laptop`, is offered beside the published
-    machines. A speed of 0 means the one that the machine's file gives.
+    machines.
     """
     machines = dict(catalogue.machines())
     return Forecaster(machines if measured is None else {measured.name: measured, **machines})

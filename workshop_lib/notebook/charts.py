@@ -15,6 +15,8 @@ YELLOW, PURPLE = "#E69F00", "#CC79A7"
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector the drawing grows, and its text with it
 PLOT_HEIGHT, ROW_HEIGHT = 118, 17
+CURVES_HEIGHT = PLOT_HEIGHT + 84
+STRIPS_TOP = 44
 MAX_RANKS = 16  # drawn one by one; the thick lines and the shares are of all
 STRIP_LEFT, STRIP_WIDTH, SHARES_LEFT, SHARE_WIDTH = 54, 532, 606, 104
 MIXED = "computing and communicating (inside backward, not told apart)"
@@ -50,7 +52,12 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
     axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve)))
     parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
-    return _svg(PLOT_HEIGHT + 84, "".join(parts) + _curves_key(PLOT_HEIGHT + 76, n))
+    return _svg(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
+
+
+def room(n: int) -> str:
+    """An empty drawing as high as those of a training on n ranks will be."""
+    return _svg(CURVES_HEIGHT, "") + _svg(_strips_height(n, False), "")
 
 
 class Axes:
@@ -132,7 +139,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     """
     mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
-    ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), 44, shown.seconds or 1.0
+    ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), STRIPS_TOP, shown.seconds or 1.0
     bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
     steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
     parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on each rank", weight="bold")]
@@ -159,7 +166,11 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
             parts.append(_text(at, bottom + 17, f"{ms:g}", "middle"))
     parts.append(_text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle"))
     parts += [_strips_key(fills, recent.seconds, mixed), _text(STRIP_LEFT, bottom + 50, note)]
-    return _svg(bottom + (58 if note else 38), "".join(parts))
+    return _svg(_strips_height(ranks, bool(note)), "".join(parts))
+
+
+def _strips_height(n: int, with_note: bool) -> float:
+    return STRIPS_TOP + min(n, MAX_RANKS) * ROW_HEIGHT + (58 if with_note else 38)
 
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
@@ -168,7 +179,7 @@ def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
     for step, start_s in shown.steps:
         x = STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / (shown.seconds or 1.0)
         parts.append(f'<path d="M{x:.1f} {top - 12}V{bottom}" {_FAINT}/>')
-        if x >= free_from:
+        if free_from <= x <= STRIP_LEFT + STRIP_WIDTH - 60:  # further right, the shares begin
             parts.append(_text(x + 3, top - 5, f"step {step}"))
             free_from = x + 70
     return "".join(parts)

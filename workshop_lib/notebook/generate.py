@@ -34,9 +34,18 @@ NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
 CELL = re.compile(r"^# %%(\s|$)")
+# What JupyterLab writes, so that a notebook which was only opened doesn't count as changed; the version of Python,
+# which differs from machine to machine, is left out by the kernel.json in this folder's jupyter/.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
 }
 
 

@@ -3,12 +3,13 @@
 import html
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.display import DisplayHandle, display
 
 from workshop_lib.notebook import charts, outputs
-from workshop_lib.notebook.widgets import answers_while_busy
+from workshop_lib.notebook.widgets import answers_while_busy, leave, size
 from workshop_lib.ranks.messages import Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
@@ -24,8 +25,8 @@ OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes wa
 class NotebookView(TextView):
     """Progress as text; what ranks display is shown side by side, and stays in the saved notebook."""
 
-    def __init__(self, n: int):
-        super().__init__(n)
+    def __init__(self, n: int, trains: bool = False):
+        super().__init__(n, trains)
         self.handles: dict[Row, DisplayHandle] = {}
 
     def output(self, items: Sequence[str | Row]) -> None:
@@ -46,10 +47,12 @@ class NotebookView(TextView):
 class LiveView(NotebookView):
     """Appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
 
-    def __init__(self, n: int):
-        super().__init__(n)
+    def __init__(self, n: int, trains: bool = False):
+        super().__init__(n, trains)
         self.box: widgets.VBox | None = None
+        self.shown: Any = None  # the DisplayHandle of the box
         self.news, self.next_redraw_s, self.being_written = False, 0.0, ""
+        self.elapsed_s, self.running = 0.0, list(range(n))
 
     def output(self, items: Sequence[str | Row]) -> None:
         for item in items:
@@ -63,6 +66,7 @@ class LiveView(NotebookView):
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
+        self.elapsed_s, self.running = elapsed_s, running
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
                 return
@@ -70,32 +74,34 @@ class LiveView(NotebookView):
         if running and elapsed_s < self.next_redraw_s:
             return
         began_s = time.thread_time()
-        self._redraw(elapsed_s, running)
+        self._redraw()
         spent_s = time.thread_time() - began_s
         self.next_redraw_s = elapsed_s + max(REDRAW_EVERY_S, spent_s / WORK_SHARE)
 
     def _build(self) -> None:
-        self.bar = widgets.IntProgress(layout=widgets.Layout(width="300px", display="none"))
+        self.bar = widgets.IntProgress(layout=widgets.Layout(width=size(22), display="none"))
         self.button = widgets.Button(description="Stop", icon="stop", button_style="warning")
         self.button.add_class("workshop-stop")
         self.button.on_click(self._stop)
         answers_while_busy(self.button)
         self.status, self.lines = widgets.HTML(), widgets.HTML()
-        wide = widgets.Layout(width="100%")
-        self.curves, self.strips = widgets.HTML(layout=wide), widgets.HTML(layout=wide)
+        self.curves, self.strips = widgets.HTML(), widgets.HTML()
+        if self.trains:  # the page would jump when the first step is drawn
+            self.curves.value = charts.room(self.n)
         rows = [widgets.HBox([self.bar, self.button]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
         self.box.add_class("workshop-dashboard")
-        display(self.box)
+        self.shown = display(self.box, display_id=True)
 
     def _stop(self, button) -> None:
         self.stop_requested = True
         button.disabled, button.description = True, "Stopping"
 
-    def _redraw(self, elapsed_s: float, running: list[int]) -> None:
-        progress, text = self.progress, self.being_written
+    def _redraw(self) -> None:
+        progress, running = self.progress, len(self.running)
+        self.status.value = self._status(f"{running} of {self.n} ranks running" if running else "done")
+        text = self.being_written
         self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
-        self.status.value = " &middot; ".join(self._status(elapsed_s, running))
         if progress.info:
             self.bar.layout.display, self.bar.max, self.bar.value = None, progress.total, progress.done
         if not (progress.curve and self.news):
@@ -108,21 +114,27 @@ class LiveView(NotebookView):
             recent = timeline(progress.trace, SHARES_OF_LAST_S)
             self.strips.value = charts.strips(shown, recent, f"workshop-{self.strips.model_id}", note)
 
-    def _status(self, elapsed_s: float, running: list[int]) -> list[str]:
-        step, parts = self.progress.step, [f"{elapsed_s:.0f} s"]
+    def _status(self, state: str) -> str:
+        step, parts = self.progress.step, [f"{self.elapsed_s:.0f} s"]
         if step:
             epochs = self.progress.info["epochs"]
             parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
         parts += self.progress.figures()
         if self.progress.epochs:
             parts.append(f"test accuracy {self.progress.epochs[-1]['test_accuracy']:.2%}")
-        waiting = len(running)
-        return [*parts, f"{waiting} of {self.n} ranks running" if waiting else "done"]
+        return " · ".join([*parts, state])
+
+    def _end(self) -> str:
+        """How the training ended, in a word; the ranks still running were given up."""
+        step, epochs = self.progress.step, self.progress.epochs
+        if self.stop_requested:
+            return "stopped"
+        return "done" if step and epochs and epochs[-1]["epoch"] >= step["epoch"] else "ended by an error"
 
     def close(self) -> None:
         if self.box is not None:
-            self.button.layout.display = "none"
-            if not self.stop_requested:
-                self.bar.value = self.bar.max  # the last step's message may not have come
+            self._redraw()
+            drawn = [self._status(self._end()), self.curves.value, self.strips.value] if self.progress.curve else []
+            leave(self.shown, self.box, "".join(f"<div>{each}</div>" for each in drawn))
         for row in self.progress.epochs:
             print(epoch_line(row))

@@ -1,14 +1,16 @@
 """Predictions: the learner commits to a guess before a run, and sees it beside what was measured."""
 
+import html
 import math
 import textwrap
 
 import ipywidgets as widgets
 from IPython.display import display
 
+from workshop_lib import learner
 from workshop_lib.errors import InputError
 from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, YELLOW, Look, RecordFigure
-from workshop_lib.notebook.widgets import answers_while_busy, has_widgets
+from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
 MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
 
@@ -30,23 +32,29 @@ class Prediction:
         """Take this as the guess; the first one counts."""
         if self.value is None:
             self.value = float(value)
+            self._keep()
+
+    def _keep(self, measured: float | None = None) -> None:
+        if self.value is not None:
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
     def compare(self, measured: float, spread: tuple[float, float] | None = None) -> RecordFigure:
         """A figure of the guess and what was measured; spread: the lowest and highest measurement."""
+        self._keep(measured)
         rows = [("measured", measured, MEASURED, spread or (measured, measured))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
         head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # inches
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
-        axes = figure.add_axes((0.14, 0.62 / (head + height), 0.8, 0.5 * len(rows) / (head + height)))
+        axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
             bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
             axes.barh(at, value, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
             beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
             axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
-        axes.set_xlim(min(0, self.low), 1.2 * longest)
+        axes.set_xlim(min(0, self.low), longest)  # the numbers stand to the right of it
         axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=FONT_SIZE)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(self.unit, fontsize=FONT_SIZE - 1)
@@ -63,25 +71,39 @@ class Prediction:
         print(f"Prediction: {self.question} ({span})")
 
     def _show_widget(self) -> None:
+        """A slider at its lowest end, which has to be moved before it can be committed: no guess is suggested.
+
+        On commit the guess as plain HTML takes its place, to be there when the notebook is opened again.
+        """
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
-        middle = self.low + round((self.high - self.low) / 2 / step) * step
-        digits, committed = max(0, -math.floor(math.log10(step))), self.value is not None
+        digits = max(0, -math.floor(math.log10(step)))
         shape = {"min": self.low, "max": self.high, "step": step, "description": self.unit}
-        slider = widgets.FloatSlider(self.value if committed else middle, **shape)
-        slider.readout_format, slider.disabled, slider.layout.width = f".{digits}f", committed, "420px"
-        button = widgets.Button(description="Commit", icon="lock", disabled=committed)
+        slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
+        slider.continuous_update = False  # the last of many messages could come after that of the button
+        slider.layout.width = size(32)
+        button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
+        slider.add_class("workshop-unset")
         button.add_class("workshop-commit")
+        question = f"<b>Your prediction:</b> {html.escape(self.question)}"
+        box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, button])])
 
-        def commit(_):
-            self.commit(slider.value)
-            slider.disabled = button.disabled = True
-            button.description = "Committed"
+        def move(_):
+            button.disabled, button.tooltip = False, ""
+            slider.remove_class("workshop-unset")
 
+        def commit(_=None):
+            value = slider.value if self.value is None else self.value
+            self.commit(value)
+            guess = f"{_number(value)} {html.escape(self.unit)}".strip()
+            leave(shown, box, f"{question}<br><b>{guess}</b> (committed)")
+
+        slider.observe(move, "value")
         button.on_click(commit)
         for widget in (slider, button):
             answers_while_busy(widget)
-        question = widgets.HTML(f"<b>Your prediction:</b> {self.question}")
-        display(widgets.VBox([question, widgets.HBox([slider, button])]))
+        shown = display(box, display_id=True)
+        if self.value is not None:
+            commit()
 
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Prediction:

@@ -6,8 +6,14 @@ import os
 
 import IPython
 import ipywidgets
+from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.notebook.figures import RecordFigure
+
+
+def size(em: float) -> str:
+    """A width that grows with the notebook's text, in its font size."""
+    return f"calc({em} * var(--jp-content-font-size1, 14px))"
 
 
 def has_widgets() -> bool:
@@ -26,6 +32,23 @@ def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:
     if widget.comm is not None:
         widget.comm._reply_subshell_for = lambda data, subshell_id: subshell_id
     return widget
+
+
+def leave(shown: DisplayHandle, widget: ipywidgets.Widget, content: str) -> None:
+    """Put this HTML in the place of the widget that is `shown`.
+
+    A widget needs its kernel: in a notebook that is opened again the next day, nothing would be there.
+    """
+    style = "font-size: var(--jp-content-font-size1)"
+    shown.update(HTML(content and f'<div style="{style}">{content}</div>'))
+    close(widget)
+
+
+def close(widget: ipywidgets.Widget) -> None:
+    """Close the widget and everything in it."""
+    for part in getattr(widget, "children", ()):
+        close(part)
+    widget.close()
 
 
 class Answers(ipywidgets.VBox):
@@ -52,7 +75,9 @@ class Answers(ipywidgets.VBox):
         """A sentence and the figure that it is the title of. Raises InputError for what makes no sense."""
         raise NotImplementedError
 
-    def _update(self, _=None) -> None:
+    def _update(self, change=None) -> None:
+        if change and change.owner.disabled:  # not the learner's doing, but that of `answer`
+            return
         try:
             self.sentence, figure = self.answer()
             image = figure._repr_png_()

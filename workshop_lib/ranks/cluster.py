@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from workshop_lib import learner
 from workshop_lib.errors import InputError
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes
@@ -150,7 +151,7 @@ class Ranks:
             payload = cloudpickle.dumps(call)
         except Exception as error:
             raise RankError(f"This cannot be sent to the ranks: {error}") from None
-        view = self.view(self.n if on is None else len(on)) if show else None
+        view = self.view(self.n if on is None else len(on), trains=call[0] is engine.train_here) if show else None
         self.busy = True
         try:
             return watch(self, payload, timeout, view, on)
@@ -169,7 +170,9 @@ class Ranks:
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
         """Train on these ranks with these TrainOptions; returns the run record."""
-        return self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+        record = self.run(engine.train_here, options, timeout=timeout, show=show)[0]
+        learner.keep(learner.Training.of(record))
+        return record
 
     def pull(self, name: str) -> list:
         """One variable of every rank, in rank order."""

@@ -26,6 +26,7 @@ class Progress:
         self.trace: list[list] = []  # [rank] StepTrace of the last steps
         self.curve: list[Point] = []
         self._last: list[PublishedPoint] = []  # the ranks' points that the curve ends with
+        self._span = 1.0  # steps: a point of the curve takes in what is new until it spans so many
 
     def take(self, data: list[Published]) -> bool:
         """Add what each rank published last; whether there was anything new about the training."""
@@ -52,10 +53,19 @@ class Progress:
             [now - then for now, then in zip(point["sums"], old, strict=True)]
             for point, old in zip(points, before, strict=True)
         ]
-        self.curve.append(Point(lead["done"], lead["lr"], sums))
         self._last = points
+        self._append(Point(lead["done"], lead["lr"], sums))
+
+    def _append(self, point: Point) -> None:
+        """Add a point, or let the last one grow by it; the first stays as it is, however long the run."""
+        if len(self.curve) > 2 and self.curve[-1].done - self.curve[-2].done < self._span:
+            point = merged(self.curve.pop(), point)
+        self.curve.append(point)
         if len(self.curve) > MAX_POINTS:
-            self.curve = [merged(*self.curve[i : i + 2]) for i in range(0, len(self.curve), 2)]
+            first, *later = self.curve
+            self.curve = [first, *(merged(*later[i : i + 2]) for i in range(0, len(later), 2))]
+            # As wide as the others have become: with narrower ones, those would be merged again and again.
+            self._span = (point.done - first.done) / (len(self.curve) - 1)
 
     @property
     def done(self) -> int:
@@ -98,8 +108,8 @@ def merged(first: Point, second: Point | None = None) -> Point:
 class TextView:
     """One progress line while training; the ranks' output above it. Also the shape of any other view."""
 
-    def __init__(self, n: int):
-        self.n, self.epochs_shown = n, 0
+    def __init__(self, n: int, trains: bool = False):
+        self.n, self.trains, self.epochs_shown = n, trains, 0
         self.bar: Any = None
         self.on_terminal, self.line_shown_s = sys.stdout.isatty(), 0.0
         self.progress = Progress()

@@ -4,8 +4,8 @@
 ranks do in a step; `pictures`, who holds what; `learning`, noise and batch size; `forecasts`, what was
 computed for other machines. One call draws one figure.
 
-The first seven colours are Okabe and Ito's (Color Universal Design, 2008), which people with any colour
-vision can tell apart; every curve also has its own marker or line style, for a grey print.
+The first seven colours are Okabe and Ito's (Color Universal Design, 2008); all ten are ones that people with any
+colour vision can tell apart. Every curve also has its own marker or line style, for a grey print.
 """
 
 import io
@@ -29,7 +29,7 @@ from workshop_lib.paths import replacing
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LIGHT_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
-COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK, "#882255", "#999933", "#8C8C8C"]
+COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK, "#882255", "#999933", "#4800F0"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
 GREY, GRID = "#595959", "#D9D9D9"

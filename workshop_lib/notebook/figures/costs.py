@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
@@ -61,6 +62,7 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     for axes, label in ((time, "time (µs)"), (bandwidth, "bus bandwidth (GB/s)")):
         axes.set_xscale("log", base=2)
         axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more would touch each other
         axes.xaxis.set_major_formatter(_size)
     figures.draw_legend(figure, *figures.in_columns(handles), figures.hollow_note(hollow))
     return figure

@@ -1,0 +1,83 @@
+"""What a learner did, kept in a file of their own: predictions, checks and trainings, one JSON object per line.
+
+Only notebooks write it, and updates leave it alone. What can't be kept is dropped: no cell may break for it.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workshop_lib import paths
+
+FILE_LIMIT_BYTES = 4_000_000  # some 10,000 lines; what comes later is not kept
+TEXT_LIMIT = 300  # characters of a question or a failed property
+
+
+class Prediction(NamedTuple):
+    """A guess when it is committed, and once more with what was measured."""
+
+    question: str
+    unit: str
+    guess: float
+    measured: float | None = None
+
+
+class Check(NamedTuple):
+    """The verdict on an exercise; `failed` is the first property that does not hold."""
+
+    exercise: str
+    passed: bool
+    failed: str = ""
+
+
+class Training(NamedTuple):
+    """What came of `team.train`; accuracy [0, 1] and speed are those of the last epoch."""
+
+    backend: str
+    world_size: int
+    epochs: int
+    global_batch: int
+    stopped: bool
+    test_accuracy: float | None
+    samples_per_s: float | None
+
+    @classmethod
+    def of(cls, record: Mapping) -> "Training":
+        """The facts of a run record."""
+        last = (record["epochs"] or [{"test_accuracy": None, "samples_per_s": None}])[-1]
+        facts: dict[str, Any] = {**record, **last, **record["what"]}
+        return cls(**{name: facts[name] for name in cls._fields})
+
+
+def notebook() -> Path | None:
+    """The file of the notebook whose kernel this is; None elsewhere, or where the front end doesn't say."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = os.environ.get("JPY_SESSION_NAME") or getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    return Path(named) if named else None
+
+
+def keep(event: Prediction | Check | Training) -> None:
+    """Append `event` with the time and the notebook's name, in one write; outside a notebook, do nothing."""
+    if (name := notebook()) is None or name.parent.name == "solutions":
+        return
+    about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name.stem}
+    about["what"] = type(event).__name__.lower()
+    facts = {key: value[:TEXT_LIMIT] if isinstance(value, str) else value for key, value in event._asdict().items()}
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        line = json.dumps(about | facts, default=float) + "\n"
+        with open(paths.LEARNER, "ab", buffering=0) as file:
+            if file.tell() < FILE_LIMIT_BYTES:
+                file.write(line.encode())
+
+
+def kept() -> Iterator[dict]:
+    """Every event that was kept, oldest first; lines that were damaged are left out."""
+    if paths.LEARNER.is_file():
+        for line in paths.LEARNER.read_text("utf8", "replace").splitlines():
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
