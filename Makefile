@@ -58,7 +58,7 @@ large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-
 large-batch-%: setup
 	@rm -f $(BUILD)/large_batch_$*.jsonl
 	@for seed in $(SEEDS); do \
-		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 --seed $$seed \
+		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --label-smoothing 0 --epochs 32 --seed $$seed \
 			--emulate-workers 1,4,8,16,32,64,128,256 $(RECIPE) --out $(BUILD)/large_batch_$*.jsonl || exit 1; done
 
 # The search for a rate with which 128 workers train: four optimizers, four peak rates each, all else alike.
@@ -72,8 +72,8 @@ large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## pea
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl
 	@for lr in $(RATES); do \
-		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --epochs 32 --emulate-workers 128 --warmup-epochs 5 \
-			--decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
+		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --label-smoothing 0 --epochs 32 --emulate-workers 128 \
+			--warmup-epochs 5 --decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo large_batch steps_to_target; do \

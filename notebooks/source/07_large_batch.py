@@ -59,7 +59,7 @@ pd.DataFrame({"global batch": 64 * workers, "steps in an epoch": np.ceil(60_000 
 # Check it: 4 workers on your ranks, and 4 workers on a single process.
 
 # %%
-network = {"network": "classic", "momentum": 0.5, "nesterov": False, "decay": "none"}
+network = {"network": "classic", "momentum": 0.5, "nesterov": False, "decay": "none", "label_smoothing": 0.0}
 same = {"emulate_workers": 4, "epochs": 1, "train_samples": 64 * 4 * 10, **network}
 
 

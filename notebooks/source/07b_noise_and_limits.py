@@ -295,7 +295,13 @@ gap_samples, gap_epochs = 2000, 3 if quick else 20
 rows = []
 for batch, lr in ((16, 0.02), (500, 0.02), (500, 0.04)):
     options = TrainOptions(
-        batch_size=batch, lr=lr, epochs=gap_epochs, train_samples=gap_samples, decay="none", warmup_epochs=0.5
+        batch_size=batch,
+        lr=lr,
+        epochs=gap_epochs,
+        train_samples=gap_samples,
+        decay="none",
+        warmup_epochs=0.5,
+        label_smoothing=0.0,
     )
     record = team.train(options, show=False)
     last = record["epochs"][-1]
