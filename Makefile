@@ -3,7 +3,6 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
-NOTEBOOK ?= $(firstword $(sort $(wildcard notebooks/*.ipynb)))
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
@@ -21,8 +20,12 @@ help: ## this list
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
+# What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
+lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
+lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOK)
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
 test: setup ## run the tests: every promise once
 	@$(BIN)/python -m pytest -m "not exhaustive"
@@ -58,7 +61,7 @@ large-batch: large-batch-linear large-batch-warmup large-batch-sqrt large-batch-
 large-batch-%: setup
 	@rm -f $(BUILD)/large_batch_$*.jsonl
 	@for seed in $(SEEDS); do \
-		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --label-smoothing 0 --epochs 32 --seed $$seed \
+		$(BIN)/python -m workshop_lib sweep --ranks 1 --backends mpi --network classic --epochs 32 --seed $$seed \
 			--emulate-workers 1,4,8,16,32,64,128,256 $(RECIPE) --out $(BUILD)/large_batch_$*.jsonl || exit 1; done
 
 # The search for a rate with which 128 workers train: four optimizers, four peak rates each, all else alike.
@@ -72,8 +75,8 @@ large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## pea
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl
 	@for lr in $(RATES); do \
-		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --label-smoothing 0 --epochs 32 --emulate-workers 128 \
-			--warmup-epochs 5 --decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
+		$(BIN)/python -m workshop_lib train --ranks 1 --network classic --epochs 32 --emulate-workers 128 --warmup-epochs 5 \
+			--decay polynomial --optimizer $* --lr $$lr --out $(BUILD)/search_$*.jsonl || exit 1; done
 
 figures: setup ## draw assets/figures from the records in assets/results
 	@for name in demo large_batch steps_to_target; do \

@@ -148,7 +148,7 @@ comm.Barrier()
 # Within seconds the message says which rank failed, why, and on which line each of the others was waiting. Read such a
 # message from its first line: the error comes first, those who waited for it come last.
 #
-# The waiting ranks had to be ended. `restart()` brings fresh ones; their memory is empty.
+# The waiting ranks had to be ended. `team.restart()` brings fresh ones; their memory is empty.
 
 # %%
 team.restart()
@@ -175,9 +175,7 @@ guess
 # all ranks together.
 
 # %%
-record = team.train(
-    TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s
-)
+record = team.train(TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples), timeout=sizes.timeout_s)
 
 # %% [markdown]
 # `train` returns a *run record*: what ran, where, and what came out. Everything that the workshop draws or compares
@@ -187,9 +185,7 @@ record = team.train(
 for epoch in record["epochs"]:
     print(f"test accuracy {epoch['test_accuracy']:.2%}, at {epoch['samples_per_s']:,.0f} images per second")
 print("the ranks hold the same network in the end:", record["ranks_identical"])
-guess.compare(100 * record["epochs"][-1]["test_accuracy"]) if record["epochs"] else print(
-    "stopped before the end"
-)
+guess.compare(100 * record["epochs"][-1]["test_accuracy"]) if record["epochs"] else print("stopped before the end")
 
 # %% [markdown]
 # Guessing at random would give 10 %.

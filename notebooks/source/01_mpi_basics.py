@@ -62,12 +62,7 @@ if comm.rank == 1:
 # of one message. We will measure it for messages from 8 bytes to 8 megabytes.
 
 # %%
-guess = predict(
-    "How many times longer do 2,048 bytes take than 8?",
-    low=1,
-    high=256,
-    unit="times",
-)
+guess = predict("How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times")
 guess
 
 # %%
@@ -99,10 +94,7 @@ timings = [(nbytes, *ping_pong(nbytes)) for nbytes in 8 * 4 ** np.arange(11)]
 # %%
 nbytes, median_s, low_s, high_s = np.array(team.pull("timings")[0]).T
 small, larger = np.searchsorted(nbytes, [8, 2048])
-guess.compare(
-    median_s[larger] / median_s[small],
-    spread=(low_s[larger] / high_s[small], high_s[larger] / low_s[small]),
-)
+guess.compare(median_s[larger] / median_s[small], spread=(low_s[larger] / high_s[small], high_s[larger] / low_s[small]))
 
 # %% [markdown]
 # So many times the bytes, and so little more time. Here are all sizes, on axes that are both logarithmic.
@@ -111,9 +103,7 @@ guess.compare(
 alpha_s = median_s[0]
 beta_s_per_byte = (median_s[-1] - alpha_s) / nbytes[-1]
 
-figure = figures.new_figure(
-    "One message between two ranks", "median of 50; bars from the 10th to the 90th percentile"
-)
+figure = figures.new_figure("One message between two ranks", "median of 50; bars from the 10th to the 90th percentile")
 axes = figure.subplots()
 points, line = figures.Style.number(0), figures.Style.number(1)
 bars = [1e6 * (median_s - low_s), 1e6 * (high_s - median_s)]
@@ -148,12 +138,7 @@ print(f"both cost alike: {alpha_s / beta_s_per_byte:,.0f} bytes")
 # and sends its memory as it is, into an array that the receiver has made ready.
 
 # %%
-guess = predict(
-    "How many times faster is Send than send, for a million numbers?",
-    low=0.5,
-    high=20,
-    unit="times",
-)
+guess = predict("How many times faster is Send than send, for a million numbers?", low=0.5, high=20, unit="times")
 guess
 
 # %%
@@ -202,10 +187,7 @@ for name, found in (("a million numbers", large), ("one number", small)):
 upper, lower = large["upper_case"], large["lower_case"]
 guess.compare(
     np.median(lower) / np.median(upper),
-    spread=(
-        np.percentile(lower, 25) / np.percentile(upper, 75),
-        np.percentile(lower, 75) / np.percentile(upper, 25),
-    ),
+    spread=(np.percentile(lower, 25) / np.percentile(upper, 75), np.percentile(lower, 75) / np.percentile(upper, 25)),
 )
 
 # %% [markdown]
@@ -425,9 +407,7 @@ for n in (10, 100, 1000, 10_000):
 # Now the time, with many more intervals.
 
 # %%
-guess = predict(
-    "How many times faster are four ranks than one, on this machine?", low=0.5, high=5, unit="times"
-)
+guess = predict("How many times faster are four ranks than one, on this machine?", low=0.5, high=5, unit="times")
 guess
 
 # %% [markdown]
@@ -456,12 +436,9 @@ for _ in range(repeats):
 
 # %%
 alone_s, together_s = team.pull("alone_s")[0], team.pull("together_s")[0]
-print(
-    f"one rank {np.median(alone_s):.3f} s, four ranks {np.median(together_s):.3f} s, cores: {usable_cores()}"
-)
+print(f"one rank {np.median(alone_s):.3f} s, four ranks {np.median(together_s):.3f} s, cores: {usable_cores()}")
 guess.compare(
-    np.median(alone_s) / np.median(together_s),
-    spread=(min(alone_s) / max(together_s), max(alone_s) / min(together_s)),
+    np.median(alone_s) / np.median(together_s), spread=(min(alone_s) / max(together_s), max(alone_s) / min(together_s))
 )
 
 # %% [markdown]
@@ -621,9 +598,7 @@ if results[0] is None:
     print("Solve the exercise first, then run this cell again.")
 else:
     ring_s, mpi_s, apart = np.max(results, axis=0)
-    print(
-        f"your ring {1e3 * ring_s:.1f} ms, comm.Allreduce {1e3 * mpi_s:.1f} ms, largest difference {apart:.0e}"
-    )
+    print(f"your ring {1e3 * ring_s:.1f} ms, comm.Allreduce {1e3 * mpi_s:.1f} ms, largest difference {apart:.0e}")
 
 # %% [markdown]
 # Both are right; they may differ in the last digits, since they add in another order. What the training libraries in the

@@ -183,10 +183,7 @@ print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}"
 
 # %%
 guess = predict(
-    "How far apart are the ranks' weights after the training? (at its start: 100 %)",
-    low=0,
-    high=200,
-    unit="%",
+    "How far apart are the ranks' weights after the training? (at its start: 100 %)", low=0, high=200, unit="%"
 )
 guess
 
@@ -425,9 +422,8 @@ team.restart()
 # In the library, what averages the gradients is called a *backend*. The one named `mpi` does what you just did, but with one
 # `Allreduce` of all parameters' gradients, where your function makes one for each parameter and pays the latency as often.
 # The training runs for whole *epochs*, each of them one pass over the training images. Its steps have momentum, and their
-# learning rate first rises, then falls. Nor is the network asked to be certain: it should give 91 % to the right digit and 1 % to
-# each of the others (*label smoothing*), and so does better on images that it hasn't seen. After each epoch all ranks together
-# test it on such images.
+# learning rate first rises, then falls. After each epoch all ranks together test the network on images that are not used in
+# training.
 #
 # Watch it run; the button stops it cleanly. The strip under the curves shows the last steps of each rank: *computing*;
 # *waiting* for the slowest rank to arrive at the `Allreduce`; and *communicating*, from then until the sum is there.
@@ -440,15 +436,12 @@ guess
 
 # %%
 by_hand = team.train(
-    TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples),
-    timeout=sizes.timeout_s,
+    TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples), timeout=sizes.timeout_s
 )
 
 # %%
 shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in by_hand["epochs"]]
-guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print(
-    "stopped before the end"
-)
+guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print("stopped before the end")
 
 # %% [markdown]
 # `train` returned a *run record*: what ran, where, and what came out, with a digest of the final weights of every rank.
@@ -496,8 +489,7 @@ for batch_size in (64, 256):
 #
 # **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
 # slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average
-# over and the pitfalls. C. Szegedy et al., *Rethinking the Inception Architecture* (arXiv:1512.00567), section 7, for label
-# smoothing. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum,
+# over and the pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum,
 # *MPI: A Message-Passing Interface Standard* (mpi-forum.org), chapter on collective communication.
 
 # %%

@@ -20,6 +20,7 @@ from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
 from workshop_lib.ranks.timeline import timeline
 from workshop_lib.scaling import records
+from workshop_lib.training import load
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -185,7 +186,7 @@ guess = predict("By what factor will the 2 ranks seem to be faster than the 1?",
 guess
 
 # %%
-rows = []
+rows, other_programs = [], load.Meter()
 for _ in range(min(3, sizes.repeats - 1)):
     for name, variables in launchers.items():
         for n in (1, 2):
@@ -193,6 +194,7 @@ for _ in range(min(3, sizes.repeats - 1)):
             record = records.read(file)[-1]
             row = {name: record["what"][name] for name in ("world_size", "threads_per_rank", "binding")}
             rows.append({"run": name, **row, "samples/s": record["epochs"][-1]["samples_per_s"]})
+other_programs.report(2)
 
 # %%
 table = pd.DataFrame(rows)
