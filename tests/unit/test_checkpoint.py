@@ -62,6 +62,15 @@ def test_missing_or_damaged(tmp_path, content, complaint):
         checkpoint.read(path, OPTIONS)
 
 
+def test_files_from_before_label_smoothing_are_without(tmp_path):
+    path = tmp_path / "run.pt"
+    earlier = {name: value for name, value in OPTIONS.items() if name != "label_smoothing"}
+    checkpoint.write(path, state(1) | {"must_match": earlier})
+    assert checkpoint.read(path, OPTIONS | {"label_smoothing": 0.0})["model"][0] == 1
+    with pytest.raises(checkpoint.CheckpointError, match=r"written with label_smoothing 0.0 \(now 0.1\)"):
+        checkpoint.read(path, OPTIONS | {"label_smoothing": 0.1})
+
+
 def test_other_options(tmp_path):
     path = tmp_path / "run.pt"
     checkpoint.write(path, state(1))

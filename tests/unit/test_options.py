@@ -32,6 +32,7 @@ ALONE = World(0, 1, 0, "single")
         ({"optimizer": "lars", "nesterov": False}, "nesterov False: lars has none"),
         ({"momentum": 1.0}, "momentum 1.0: use a number of at least 0 and below 1"),
         ({"momentum": -0.1}, "momentum -0.1: use a number of at least 0"),
+        ({"label_smoothing": 1.0}, "label_smoothing 1.0: use a number of at least 0 and below 1"),
         ({"warmup": "sudden"}, "warmup 'sudden': use linear or constant"),
         ({"network": "resnet"}, "network 'resnet': use workshop or classic"),
         ({"network": "classic", "backend": "horovod-keras"}, "network 'classic': horovod-keras has one"),
@@ -110,6 +111,18 @@ def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
         (row,) = trainer.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
         losses.append(row["train_loss"])
     assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
+
+
+def test_smoothed_targets_change_the_weights_and_not_the_meaning_of_the_loss(tmp_path):
+    write_small_mnist(tmp_path)
+    few = {"train_samples": 64, "epochs": 1, "data_dir": str(tmp_path)}
+    runs = []
+    for smoothing in (0.0, 0.2):
+        backend = TorchBackend(ALONE, torch.device("cpu"))
+        runs.append(trainer.train(TrainOptions(label_smoothing=smoothing, **few), (), ALONE, backend))
+    plain, smoothed = (run["epochs"][0] for run in runs)
+    assert plain["train_loss"] == smoothed["train_loss"]  # of one step, from the same weights
+    assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
 
 
 def test_the_classic_network_has_the_published_layers():

@@ -1,9 +1,9 @@
 """The workshop's network, in PyTorch: two convolutions and a linear layer, 20,434 parameters.
 
 It is small enough that two CPU cores train an epoch of MNIST in seconds, and passes 99 % test
-accuracy in two epochs. There is no dropout and no batch normalisation: each would make a step
-depend on more than the samples in the global batch, and runs on different numbers of ranks
-could not be compared exactly.
+accuracy in two epochs, or with smoothed labels in one (the mean of five seeds). There is no
+dropout and no batch normalisation: each would make a step depend on more than the samples in the
+global batch, and runs on different numbers of ranks could not be compared exactly.
 """
 
 import torch

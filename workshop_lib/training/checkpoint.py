@@ -23,6 +23,7 @@ MUST_MATCH = (
     "optimizer",
     "momentum",
     "nesterov",
+    "label_smoothing",
     "seed",
     "data_dir",
     "train_samples",
@@ -79,7 +80,7 @@ def read(path: str | Path, wanted: dict) -> State:
         ) from error
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        written_with = state["must_match"]
+        written_with = {"label_smoothing": 0.0} | state["must_match"]  # earlier files have none
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(
             f"{path}: not a readable checkpoint of this workshop ({type(error).__name__}); "

@@ -77,6 +77,9 @@ class TrainOptions:
     momentum: float | None = option(
         None, f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)", at_least=0, below=1
     )
+    label_smoothing: float = option(
+        0.0, "Share of each target that is spread evenly over all classes; 0.1 saves epochs", at_least=0, below=1
+    )
     nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd")
     device: str = option("auto", "Where to compute; cuda takes one GPU per rank", ("auto", "cpu", "cuda"))
     seed: int = option(1, "One seed for weights, data order and ranks", at_least=0)

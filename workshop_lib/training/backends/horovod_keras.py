@@ -38,7 +38,9 @@ class KerasLearner(TensorflowLearner):
         self.optimizer = keras3.DistributedOptimizer(self.optimizer)
         self.optimizer.build(self.model.trainable_variables)
         self.metric = SumsOfBatch()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        loss = keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=self.label_smoothing, reduction="sum"
+        )
         # XLA does not know Horovod's operations.
         self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         keras3.broadcast_model(self.model)
@@ -47,8 +49,10 @@ class KerasLearner(TensorflowLearner):
         rows, counts = some_rows(indices)
         weight = np.float32(counts * self.backend.world.world_size / n_global)
         self.model.optimizer.learning_rate = lr
-        images, labels = self.train_split.images[rows], self.train_split.labels[rows]
-        logs = self.model.train_on_batch(images, labels, np.full(len(rows), weight), return_dict=True)
+        # One number per class and sample: Keras smooths no others.
+        targets = keras.utils.to_categorical(self.train_split.labels[rows], self.model.output_shape[-1])
+        images = self.train_split.images[rows]
+        logs = self.model.train_on_batch(images, targets, np.full(len(rows), weight), return_dict=True)
         self._sums.assign_add(self.metric.sums.value)
         return logs["loss_sum"]
 
@@ -62,7 +66,7 @@ class SumsOfBatch(keras.metrics.Metric):
         self.sums = self.add_variable((3,), "zeros", dtype="float64", name="sums")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels = keras.ops.reshape(y_true, (-1,))
+        labels = keras.ops.argmax(y_true, axis=-1)
         counts = keras.ops.cast(keras.ops.any(sample_weight > 0), "float64")
         self.sums.assign(counts * metric_sums(cross_entropy(y_pred, labels), y_pred, labels))
 

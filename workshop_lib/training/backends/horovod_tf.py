@@ -65,6 +65,7 @@ class TensorflowLearner:
     def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
         self.backend = backend
         self.train_split, self.test_split = train, test
+        self.label_smoothing = options.label_smoothing
         self.model = keras_cnn.build(options.seed)
         if options.optimizer == "adam":
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
@@ -107,12 +108,11 @@ class TensorflowLearner:
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
-            loss_sum = cross_entropy(logits, labels)
-            scaled = loss_sum * scale
+            scaled = cross_entropy(logits, labels, self.label_smoothing) * scale
         tape = self.backend.wrap_tape(tape)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
-        counts = tf.cast(scale > 0, tf.float64)
+        loss_sum, counts = cross_entropy(logits, labels), tf.cast(scale > 0, tf.float64)
         self._sums.assign_add(counts * metric_sums(loss_sum, logits, labels))
         return loss_sum
 
@@ -163,9 +163,11 @@ def as_torch(values) -> torch.Tensor:
     return torch.tensor(np.array(values, order="C"))
 
 
-def cross_entropy(logits, labels):
-    """Summed over the samples."""
-    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(labels, tf.int32), logits))
+def cross_entropy(logits, labels, smoothing: float = 0.0):
+    """Summed over the samples. TensorFlow leaves it to us to smooth the targets."""
+    classes = logits.shape[-1]
+    targets = (1 - smoothing) * tf.one_hot(labels, classes) + smoothing / classes
+    return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
 
 
 def metric_sums(loss, logits, labels):

@@ -121,6 +121,7 @@ class TorchLearner:
         self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
         self.test_total = test.total
+        self.label_smoothing = options.label_smoothing
         self.model = torch_cnn.build(options.seed, options.network).to(self.device)
         world = backend.world
         workers = options.workers(world.world_size)
@@ -153,7 +154,7 @@ class TorchLearner:
         self.model.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
         parts = own.split(CPU_ROWS) if self.in_parts else [own]
         logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
-        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         # The backend takes the mean over ranks, so world_size cancels: see the top of this file.
         self.backend.backward(loss * (self.backend.world.world_size / n_global))
         self.backend.average_gradients()
@@ -161,8 +162,10 @@ class TorchLearner:
             self.live_bytes = memory.live_bytes(self.model, self.optimizer)
         self.optimizer.step()
         self.has_stepped = True
-        self._sums += metric_sums(loss.detach(), logits.detach(), labels)
-        return loss.detach()
+        logits = logits.detach()
+        plain = functional.cross_entropy(logits, labels, reduction="sum")  # comparable with that of the test
+        self._sums += metric_sums(plain, logits, labels)
+        return plain
 
     @torch.no_grad()
     def evaluate(self) -> np.ndarray:
