@@ -29,11 +29,11 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def require_writable(path: str | os.PathLike) -> None:
-    """Raise the OSError that writing a file at `path` would meet. The folder is made if needed, the file is not."""
+    """Raise the OSError that appending to `path` would meet. The folder is made if needed, the file is not."""
     path = Path(path)
     if path.exists():
         with open(path, "ab"):
-            pass
+            return
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):
         pass

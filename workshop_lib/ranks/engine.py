@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 
-from workshop_lib.paths import replacing
+from workshop_lib.errors import WorkshopError
+from workshop_lib.paths import ROOT, replacing
 
 from .errors import remember_source
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
@@ -101,6 +102,9 @@ def describe(error: BaseException) -> ErrorReport:
         if frame.filename != __file__
     ]
     text = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, WorkshopError):  # its sentence says it all, without frames of this library
+        text = str(error)
+        frames = [frame for frame in frames if not frame["file"].startswith(f"{ROOT / 'workshop_lib'}{os.sep}")]
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 
 

@@ -16,7 +16,12 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
 class RankError(WorkshopError, RuntimeError):
-    """Something went wrong on the ranks; the text says what, where, and what to do next."""
+    """Something went wrong on the ranks; the text says what, where, and what to do next.
+
+    reports: what ranks raised, if that is what went wrong.
+    """
+
+    reports: tuple[ErrorReport, ...] = ()
 
 
 def remember_source(source: str, name: str) -> None:

@@ -77,6 +77,7 @@ def require_place(path: str | Path) -> None:
     """Raise CheckpointError, naming the path and the cause, if no checkpoint can be written there."""
     try:
         require_writable(path)
+        require_writable(Path(path).with_suffix(".tmp"))  # it is written beside the old one
     except OSError as error:
         raise _not_written(path, error) from error
 
