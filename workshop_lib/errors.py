@@ -13,7 +13,7 @@ CAUSES = {
     errno.EISDIR: "it is a folder",
     errno.ENOTDIR: "part of the path is a file",
     errno.EEXIST: "part of the path is a file",
-    errno.ENOENT: "no such file or folder",
+    errno.ENOENT: "there is no such file or folder",
 }
 
 

@@ -78,8 +78,21 @@ def test_missing(folder, kind):
     file_of(folder, "train", kind).unlink()
     with pytest.raises(mnist.DataError, match=f"{NAMES['train'][kind]}.*found t10k.*--data-dir"):
         mnist.load("train", folder)
-    with pytest.raises(mnist.DataError, match="found no such folder"):
-        mnist.load("train", folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("nowhere", "nowhere: there is no such folder"),
+        ("file", "file: this is a file; name the folder"),
+        ("empty", "empty: this folder is empty; copy train-images-idx3-ubyte, .* into it"),
+    ],
+)
+def test_a_folder_that_is_none_or_empty(tmp_path, place, words):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(mnist.DataError, match=words):
+        mnist.load("train", tmp_path / place)
 
 
 @pytest.mark.parametrize("kind", ["images", "labels"])

@@ -96,7 +96,8 @@ def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "why"), [("", "it is a folder"), ("file/a.jsonl", "part of the path is a file"), ("/proc/a/b", "no such")]
+    ("place", "why"),
+    [("", "it is a folder"), ("file/a.jsonl", "part of the path is a file"), ("/proc/a/b", "there is no such")],
 )
 @pytest.mark.parametrize("act", [lambda path: records.write(path, run()), records.require_place])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, act, place, why):

@@ -34,6 +34,7 @@ SHIPPED_SHA256 = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 UNSIGNED_BYTE = 8
+ANOTHER_FOLDER = "choose another folder with --data-dir"
 
 
 class DataError(InputError):
@@ -102,16 +103,28 @@ class _IdxFile:
         self.rows = self._check_header()
 
     def wrong(self, expected: str, found: object) -> DataError:
-        remedy = "Copy the file again, or choose another folder with --data-dir."
+        """For a file that was damaged, or is another one."""
+        remedy = f"Copy the file again, or {ANOTHER_FOLDER}."
         if self.sha256:
             remedy = "Restore it with: git checkout -- assets/mnist"
         return DataError(f"{self.path}: expected {expected}, found {found}. {remedy}")
 
+    def _missing(self) -> DataError:
+        folder = self.path.parent
+        if not folder.exists():
+            return DataError(f"{folder}: there is no such folder; {ANOTHER_FOLDER}.")
+        if not folder.is_dir():
+            return DataError(f"{folder}: this is a file; name the folder that it is in with --data-dir.")
+        names = sorted(path.name for path in folder.iterdir())
+        if not names and not self.sha256:
+            files = ", ".join(name for pair in FILES.values() for name in pair)
+            return DataError(f"{folder}: this folder is empty; copy {files} into it (plain or with .gz).")
+        return self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
+
     def _open(self) -> np.ndarray:
-        folder, compressed = self.path.parent, self.path.suffix == ".gz"
+        compressed = self.path.suffix == ".gz"
         if not self.path.is_file():
-            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["no such folder"]
-            raise self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
+            raise self._missing()
         try:
             if compressed:
                 content = np.frombuffer(gzip.decompress(self.path.read_bytes()), np.uint8)

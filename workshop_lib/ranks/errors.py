@@ -18,10 +18,10 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 class RankError(WorkshopError, RuntimeError):
     """Something went wrong on the ranks; the text says what, where, and what to do next.
 
-    reports: what ranks raised, if that is what went wrong.
+    reports: what ranks raised, if the error ended a call on them. Its last line then is about the ranks' state.
     """
 
-    reports: tuple[ErrorReport, ...] = ()
+    reports: tuple[ErrorReport, ...] | None = None
 
 
 def remember_source(source: str, name: str) -> None:

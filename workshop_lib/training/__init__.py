@@ -11,7 +11,5 @@ GUESS_LOSS, HUGE = math.log(10), 10  # of ten classes, guessed with equal probab
 def diverged(row: Mapping) -> bool:
     """Whether the loss left all bounds in this epoch (record.EpochRow): it is not finite, or it was huge and is
     still above that of a guess."""
-    train_loss, test_loss = row["train_loss"], row["test_loss"]
-    if train_loss is None or test_loss is None:
-        return True
-    return train_loss > HUGE * GUESS_LOSS and test_loss > GUESS_LOSS
+    losses = [row[name] for name in ("train_loss", "test_loss") if name in row]
+    return None in losses or (losses[0] > HUGE * GUESS_LOSS and losses[-1] > GUESS_LOSS)

@@ -1,17 +1,18 @@
 """Checkpoints: one file, written whole or not at all, read by rank 0 for every rank.
 
 The file is what torch.save writes, and after it a line with the SHA-256 of that, so that damage is noticed.
-torch.load reads it too: a zip archive may be followed by something else.
+torch.load reads it too: a zip archive may be followed by something else. PyTorch is imported when it is used,
+because whoever starts ranks looks at their checkpoint first, and quickly.
 """
+
+from __future__ import annotations
 
 import hashlib
 import io
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, TypedDict
-
-import torch
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import replacing, require_writable
@@ -39,6 +40,9 @@ MUST_MATCH = (
     "framework",
 )
 
+
+if TYPE_CHECKING:
+    import torch
 
 SEAL = b"\nSHA-256 of the above: "
 SEAL_BYTES = len(SEAL) + 64 + 1
@@ -87,6 +91,8 @@ def write(path: str | Path, state: State) -> None:
 
     Raises CheckpointError naming the path and the cause.
     """
+    import torch
+
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
@@ -120,6 +126,8 @@ def read(path: str | Path, wanted: dict) -> State:
             f"{path}: no checkpoint to resume from ({cause(error)}); name another with --checkpoint, or start "
             "without --resume"
         ) from error
+    import torch
+
     try:
         state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
         written_with = state["must_match"]
