@@ -1,12 +1,15 @@
 """What a run says of itself: its speed, whether it was cut short, and a loss that is no number."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from workshop_lib.data import mnist
 from workshop_lib.ranks.progress import epoch_line
 from workshop_lib.training import diverged, record, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
@@ -49,6 +52,19 @@ def test_what_is_called_divergence(losses, expected):
     assert diverged(row) is expected
     row |= {"epoch": 1, "test_accuracy": 0.1, "seconds": 1.0, "samples_per_s": 1.0}
     assert ("has diverged" in epoch_line(row)) is expected
+
+
+@pytest.mark.parametrize("network", ["workshop", "classic"])
+def test_the_network_has_as_many_outputs_as_the_data_has_classes(train, small_mnist, tmp_path, network):
+    """As EMNIST has, with its 47."""
+    for split, (images, labels) in mnist.FILES.items():
+        shutil.copy(Path(small_mnist) / images, tmp_path / images)
+        content = bytearray((Path(small_mnist) / labels).read_bytes())
+        content[8] = 46 if split == "test" else 40
+        (tmp_path / labels).write_bytes(content)
+    ended = train(2, data_dir=str(tmp_path), network=network, checkpoint=str(tmp_path / "c.pt"))
+    assert ended["ranks_identical"]
+    assert len(list(torch.load(tmp_path / "c.pt")["model"].values())[-1]) == 47
 
 
 class Watch:

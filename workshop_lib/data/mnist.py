@@ -46,13 +46,14 @@ class Split:
     """Rows of the train or test split; with several ranks, this rank's contiguous rows.
 
     images: uint8 [n, 28, 28] and labels: uint8 [n], both read-only. `start` is the index of the
-    first row in the whole split of `total` rows.
+    first row in the whole split of `total` rows, whose labels are below `classes`: at least CLASSES.
     """
 
     images: np.ndarray
     labels: np.ndarray
     start: int
     total: int
+    classes: int = CLASSES
 
 
 def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_size: int = 1):
@@ -78,18 +79,16 @@ def _load(split: str, folder: Path, shipped: bool, rank: int, world_size: int) -
         expected = f"{image_file.rows} labels, one for each image in {image_file.path.name}"
         raise label_file.wrong(expected, label_file.rows)
     start, stop = shard_bounds(image_file.rows, rank, world_size)
-    images, labels = image_file.read(start, stop), label_file.read(start, stop)
-    if len(labels) and labels.max() >= CLASSES:
-        row = int(np.argmax(labels >= CLASSES))
-        raise label_file.wrong(f"labels 0 to {CLASSES - 1}", f"{labels[row]} at row {start + row}")
-    return Split(images, labels, start, image_file.rows)
+    labels = label_file.read(0, label_file.rows)
+    classes = max(CLASSES, 1 + int(labels.max()))  # of all rows, so that all ranks have the same network
+    return Split(image_file.read(start, stop), labels[start:stop], start, image_file.rows, classes)
 
 
 class _IdxFile:
     """One IDX file: its header is checked when it is opened, its rows are copied on demand.
 
-    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, and of a
-    compressed file, everything is.
+    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, of a compressed file,
+    and of labels, everything is.
     """
 
     def __init__(self, folder: Path, name: str, row_shape: tuple[int, ...], shipped: bool):
@@ -147,8 +146,13 @@ class _IdxFile:
                 f"{header[:4].hex(' ') or 'nothing'} in {len(header)} bytes",
             )
         rows, *shape = np.frombuffer(header, ">u4", offset=4).tolist()
-        if tuple(shape) != self.row_shape or rows == 0:
-            raise self.wrong(f"at least one row of shape {self.row_shape}", f"{rows} rows of shape {tuple(shape)}")
+        if rows == 0:
+            raise self.wrong("at least one row", "none")
+        if tuple(shape) != self.row_shape:
+            raise DataError(
+                f"{self.path}: images of {' x '.join(map(str, shape))} pixels; the workshop's networks take "
+                f"{' x '.join(map(str, self.row_shape))}, so scale or crop them, or {ANOTHER_FOLDER}."
+            )
         return rows
 
     def read(self, start: int, stop: int) -> np.ndarray:

@@ -65,7 +65,7 @@ class TensorflowLearner:
     def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
         self.backend = backend
         self.train_split, self.test_split = train, test
-        self.model = keras_cnn.build(options.seed)
+        self.model = keras_cnn.build(options.seed, max(train.classes, test.classes))
         if options.optimizer == "adam":
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
         else:

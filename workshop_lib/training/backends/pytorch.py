@@ -121,7 +121,8 @@ class TorchLearner:
         self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
         self.test_total = test.total
-        self.model = torch_cnn.build(options.seed, options.network).to(self.device)
+        classes = max(train.classes, test.classes)
+        self.model = torch_cnn.build(options.seed, options.network, classes).to(self.device)
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
