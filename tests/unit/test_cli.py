@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from workshop_lib import cli
 from workshop_lib.cli import checks, commands, doctor, terminal
+from workshop_lib.errors import InputError
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError
+from workshop_lib.ranks import RankError, engine
 from workshop_lib.scaling import records
 from workshop_lib.training import checkpoint, record
 from workshop_lib.training.backends.pytorch import TorchBackend
@@ -211,6 +212,14 @@ def test_errors_of_ranks_are_told_without_what_is_for_notebooks(text, reports, s
     error = RankError(text)
     error.reports = reports
     assert terminal.text_of(error) == said
+
+
+def test_a_rank_reports_a_mistake_of_the_user_without_frames_of_the_library():
+    with pytest.raises(InputError) as raised:
+        TrainOptions(epochs=0)
+    report = engine.describe(raised.value)
+    assert (report["what"], report["text"]) == ("raised InputError", str(raised.value))
+    assert {frame["file"] for frame in report["frames"]} == {__file__}
 
 
 def test_notes_say_what_is_unusual_about_a_run():
