@@ -104,7 +104,8 @@ def describe(error: BaseException) -> ErrorReport:
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, WorkshopError):  # its sentence says it all, without frames of this library
         text = str(error)
-        frames = [frame for frame in frames if not frame["file"].startswith(f"{ROOT / 'workshop_lib'}{os.sep}")]
+        ours = ("<string>", f"{ROOT / 'workshop_lib'}{os.sep}")
+        frames = [frame for frame in frames if not frame["file"].startswith(ours)]
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 
 
