@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,14 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(path: str | os.PathLike) -> None:
+    """Raise the OSError that appending to `path` would meet. The folder is made if needed, the file is not."""
+    path = Path(path)
+    if path.exists():
+        with open(path, "ab"):
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass

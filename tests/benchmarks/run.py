@@ -150,7 +150,8 @@ def beside_ranks_s(team) -> float:
 def target() -> None:
     """Seconds to 99 % test accuracy, against the classic example on the same cores.
 
-    Ours is one epoch with smoothed labels, and must reach it on average over the seeds: some runs end at 98.95 %, and take as long.
+    Ours is one epoch with smoothed labels, which reaches it on average over the seeds. A run that ends at 98.95 %
+    took as long.
     """
     ours, classic = [], []
     script = Path(__file__).with_name("classic_example.py")

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from workshop_lib.models import keras_cnn
+from workshop_lib.models import keras_cnn, torch_cnn
 from workshop_lib.training.backends import keras3
 
 WORLD = MPI.COMM_WORLD
@@ -135,8 +135,16 @@ def wrapped_twice(folder):
         return str(error)
 
 
+def with_47_classes(folder):
+    """Whether the network has the weights of the torch network, there and back."""
+    weights = [variable.numpy() for variable in keras_cnn.build(seed=3, classes=47).trainable_variables]
+    wanted = [p.detach().numpy() for p in torch_cnn.build(seed=3, classes=47).parameters()]
+    return all(map(np.array_equal, keras_cnn.to_torch(weights), wanted))
+
+
 CASES = (
     stock, ours, with_a_layer_more, broadcast, warm_up, schedule, metrics, save_and_load, wrapped_twice,
+    with_47_classes,
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The command line as its user meets it: what it does, what it says, and that it always ends."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,7 +42,7 @@ def invoke(*arguments):
         (["train", "--epochs", "0"], ["epochs 0"]),
         (["train", "--data-dir", "/nonexistent"], ["/nonexistent"]),
         (["train", "--resume"], ["checkpoint"]),
-        (["train", "--ranks", "0"], ["number of ranks is 0"]),
+        (["train", "--ranks", "0"], ["--ranks 0"]),
         (["sweep", "--ranks", "1,x"], ["1,x", "whole numbers"]),
         (["sweep", "--zero-stages", "all"], ["all", "whole numbers"]),
         (["train", "--backend", "fsdp", "--zero-stage", "3"], ["zero_stage 3", "fsdp"]),
@@ -56,14 +57,32 @@ def test_bad_input_is_one_sentence(arguments, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("ranks", "words"), [((), ["/nonexistent"]), (("--ranks", "2"), ["/nonexistent", "ranks 0, 1"])]
-)
-def test_an_error_on_the_ranks_is_one_message(ranks, words):
-    ran = workshop("train", "--data-dir", "/nonexistent", *ranks)
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_an_error_that_only_ranks_can_meet_is_one_sentence(ranks):
+    ran = workshop("train", "--ranks", ranks, WORKSHOP_STAGE_DIR="/proc/nowhere")
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "Traceback" not in ran.stderr and ran.stderr.startswith("workshop: ")
-    assert not [word for word in words if word not in ran.stderr]
+    said = "DataError: " if ranks == "2" else "workshop: "  # which of two ranks it was is said, too
+    assert ran.stderr.count("\n") == 1 and f"{said}/proc/nowhere: the data could not be copied" in ran.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arguments", [("train",), ("train", "--ranks", "2"), ("sweep", "--backends", "mpi")])
+def test_ctrl_c_keeps_what_was_measured(tmp_path, arguments):
+    out = tmp_path / "runs.jsonl"
+    command = [sys.executable, "-m", "workshop_lib", *arguments, "--out", str(out), "--epochs", "500"]
+    process = subprocess.Popen(
+        [*command, "--train-samples", "1280"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        printed = next(line for line in process.stdout if line.startswith("epoch 1"))
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, printed + rest + said
+    assert "stopped before its end" in said and "Traceback" not in said
+    (record,) = records.read(out)
+    assert record["stopped"] and record["ranks_identical"] and 0 < len(record["epochs"]) < 500
 
 
 @pytest.mark.parametrize("network", ["workshop", pytest.param("classic", marks=pytest.mark.exhaustive)])
@@ -78,7 +97,7 @@ def test_a_training_that_diverges_still_leaves_its_record(tmp_path, ranks):
     out = tmp_path / "runs.jsonl"
     ran = workshop("train", "--lr", "1e6", "--out", str(out), *SMALL, *ranks)
     assert ran.returncode == 0, ran.stderr
-    assert "train loss not finite" in ran.stdout
+    assert "train loss not finite" in ran.stdout and "The training has diverged" in ran.stdout
     name = "mpi, 2 ranks: " if ranks else "mpi, 1 rank: "
     assert [line for line in ran.stdout.splitlines() if line.startswith(name)], "the result has a line of its own"
     (record,) = records.read(out)

@@ -60,3 +60,7 @@ def test_a_loaded_model_is_wrapped_again_and_goes_on_with_its_momentum(on_two_ra
 
 def test_wrapping_twice_is_refused(on_two_ranks):
     assert all("already" in text for text in on_two_ranks["wrapped_twice"])
+
+
+def test_the_network_of_more_classes_has_the_torch_network_s_weights(on_two_ranks):
+    assert on_two_ranks["with_47_classes"] == [True, True]

@@ -1,5 +1,8 @@
 """A checkpoint is written whole or not at all, and refused when it does not fit."""
 
+import errno
+import io
+import os
 import subprocess
 import sys
 
@@ -21,6 +24,7 @@ def test_round_trip(tmp_path):
     checkpoint.write(path, state(1))
     checkpoint.write(path, state(2))
     assert checkpoint.read(path, OPTIONS)["model"][0] == 2
+    assert torch.load(path)["model"][0] == 2, "as a script without this library reads it"
     assert [p.name for p in path.parent.iterdir()] == ["run.pt"]
 
 
@@ -39,22 +43,39 @@ def test_death_while_writing_leaves_the_old_file(tmp_path, dies_in):
     assert checkpoint.read(path, OPTIONS)["model"][0] == 1
 
 
-def test_place_that_cannot_be_written(tmp_path):
+@pytest.mark.parametrize(("place", "why"), [("file/run.pt", "part of the path is a file"), ("", "it is a folder")])
+@pytest.mark.parametrize("act", [lambda path: checkpoint.write(path, state(1)), checkpoint.require_place])
+def test_a_place_that_cannot_be_written(tmp_path, act, place, why):
     (tmp_path / "file").write_text("")
-    with pytest.raises(checkpoint.CheckpointError, match="file/run.pt.*--checkpoint"):
-        checkpoint.write(tmp_path / "file" / "run.pt", state(1))
+    with pytest.raises(checkpoint.CheckpointError, match=f"{place}: .*because {why}; .*--checkpoint"):
+        act(tmp_path / place)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    checkpoint.write(path, state(1))
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(checkpoint.CheckpointError, match="run.pt: .*because the disk is full; .*--checkpoint"):
+        checkpoint.write(path, state(2))
+    assert checkpoint.read(path, OPTIONS)["model"][0] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         (None, "no checkpoint.*--resume"),
-        (b"", "not a readable checkpoint"),
-        (b"no checkpoint", "not a readable checkpoint"),
-        (b"PK\x03\x04 half a zip", "not a readable checkpoint"),
+        (b"", "this is not a checkpoint"),
+        (b"no checkpoint", "this is not a checkpoint"),
+        (b"PK\x03\x04 half a zip", "this is not a checkpoint"),
     ],
 )
-def test_missing_or_damaged(tmp_path, content, complaint):
+def test_missing_or_something_else(tmp_path, content, complaint):
     path = tmp_path / "run.pt"
     if content is not None:
         path.write_bytes(content)
@@ -69,6 +90,38 @@ def test_files_from_before_label_smoothing_are_without(tmp_path):
     assert checkpoint.read(path, OPTIONS | {"label_smoothing": 0.0})["model"][0] == 1
     with pytest.raises(checkpoint.CheckpointError, match=r"written with label_smoothing 0.0 \(now 0.1\)"):
         checkpoint.read(path, OPTIONS | {"label_smoothing": 0.1})
+
+
+def flipped(content, place):
+    start = int(len(content) * place)
+    return content[:start] + bytes(byte ^ 255 for byte in content[start : start + 64]) + content[start + 64 :]
+
+
+def with_seal(tmp_path):
+    checkpoint.write(tmp_path / "run.pt", state(1))
+    return (tmp_path / "run.pt").read_bytes()
+
+
+def without_seal(_):
+    """As checkpoints were once."""
+    buffer = io.BytesIO()
+    torch.save(state(1), buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("written", [with_seal, without_seal])
+def test_any_damage_is_noticed(tmp_path, written):
+    path, content = tmp_path / "run.pt", written(tmp_path)
+    path.write_bytes(content)
+    assert checkpoint.read(path, OPTIONS)["model"][0] == 1
+    damaged = [flipped(content, place) for place in (0.25, 0.5, 0.75)]
+    damaged += [content[: len(content) * tenth // 10] for tenth in range(10)] + [content[:-1], content[:-50]]
+    if written is with_seal:
+        damaged += [flipped(content, place / 100) for place in range(100)]
+    for changed in damaged:
+        path.write_bytes(changed)
+        with pytest.raises(checkpoint.CheckpointError, match=r"run.pt: .*damaged.*without --resume"):
+            checkpoint.read(path, OPTIONS)
 
 
 def test_other_options(tmp_path):

@@ -1,7 +1,10 @@
 """The command line without ranks: what it refuses, what it calls an error, and what it draws."""
 
+import contextlib
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +13,12 @@ from record_fixtures import run
 from typer.testing import CliRunner
 
 from workshop_lib import cli
-from workshop_lib.cli import commands, doctor
+from workshop_lib.cli import checks, commands, doctor, terminal
+from workshop_lib.errors import InputError
 from workshop_lib.paths import ROOT
+from workshop_lib.ranks import RankError, engine
 from workshop_lib.scaling import records
-from workshop_lib.training import record
+from workshop_lib.training import checkpoint, record
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
@@ -96,6 +101,135 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
     every = TrainOptions(**values, resume=True, nesterov=False)
     assert chosen == [TrainOptions(), every]
     assert set(every.as_dict()) == set(values) | {"resume", "nesterov"}
+
+
+@pytest.fixture
+def no_ranks(monkeypatch):
+    """Fails when ranks are started."""
+    monkeypatch.setattr(commands.teams, "start", lambda *_, **__: pytest.fail("ranks were started"))
+
+
+def another_run(path):
+    checkpoint.write(path, {"must_match": dict.fromkeys(checkpoint.MUST_MATCH, 1)})
+    return path
+
+
+OF_ALL = [
+    (lambda at: ["--data-dir", at / "none"], "none: there is no such folder"),
+    (lambda at: ["--data-dir", at / "empty"], "empty: this folder is empty"),
+    (lambda at: ["--data-dir", at / "file"], "file: this is a file"),
+    (lambda at: ["--train-samples", 70000], "60,000 training samples"),
+    (lambda at: ["--out", at / "empty"], "empty: the record cannot be written, because it is a folder"),
+    (lambda at: ["--out", at / "file" / "a.jsonl"], "because part of the path is a file"),
+    (lambda at: ["--emulate-workers", 3], "emulate_workers 3: use a multiple"),
+    (lambda at: ["--device", "cuda"], "device 'cuda': this PyTorch sees no GPU"),
+]
+OF_TRAIN = [
+    (lambda at: ["--checkpoint", at / "empty"], "empty: the checkpoint cannot be written, because it is a folder"),
+    (lambda at: ["--checkpoint", at / "none", "--resume"], "none: no checkpoint to resume from"),
+    (lambda at: ["--checkpoint", at / "file", "--resume"], "file: this is not a checkpoint"),
+    (lambda at: ["--checkpoint", another_run(at / "other"), "--resume"], "other: written with epochs 1"),
+]
+SWEEP, TRAIN = ("sweep", "--ranks", "1,2", "--backends", "ddp"), ("train", "--ranks", 2)
+
+
+@pytest.mark.usefixtures("no_ranks")
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [(SWEEP, *case) for case in OF_ALL] + [(TRAIN, *case) for case in OF_ALL + OF_TRAIN],
+)
+def test_what_no_rank_could_use_is_refused_before_one_starts(tmp_path, monkeypatch, command, arguments, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    typed = arguments(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    ended = invoke(*command, *typed)
+    assert ended.exit_code == 1 and ended.output.startswith("workshop: ") and ended.output.count("\n") == 1
+    assert words in ended.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("no_ranks")
+def test_ranks_on_other_hosts_look_for_their_files_themselves(monkeypatch):
+    monkeypatch.setenv("WORKSHOP_ATTACH", "1")
+    checks.before_ranks(TrainOptions(data_dir="/only/there", checkpoint="/only/there", device="cuda"), 2, None)
+
+
+def test_the_result_is_printed_before_its_record_is_written(capsys):
+    with pytest.raises(records.RecordError, match="the disk is full"):
+        commands._report(run("mpi", 2), "/dev/full")
+    assert capsys.readouterr().out.startswith("mpi, 2 ranks: ")
+
+
+def test_ctrl_c_stops_a_process_alone_and_keeps_its_record(small_mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal.OfThisRank, "on_epoch", lambda *_: signal.raise_signal(signal.SIGINT))
+    handler, out = signal.getsignal(signal.SIGINT), tmp_path / "runs.jsonl"
+    ended = invoke("train", "--data-dir", small_mnist, "--train-samples", 640, "--out", out)
+    assert ended.exit_code == 130
+    assert f"the training was stopped before its end. Its record in {out} says so." in ended.output
+    (record,) = records.read(out)
+    assert record["stopped"] and len(record["epochs"]) == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_is_passed_on_to_ranks_and_a_second_one_ends_the_process():
+    sent = []
+    team = SimpleNamespace(client=SimpleNamespace(send_signal=lambda number, **_: sent.append(number)))
+    with contextlib.closing(terminal.Interrupt()) as interrupt:
+        interrupt.arm()
+        view = terminal.OfTeam(2, team=team, interrupt=interrupt, show=False)
+        view.update([{}, {}], 0.0, [0, 1])
+        assert not sent
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            view.update([{}, {}], 0.0, [0, 1])
+        assert sent == [signal.SIGUSR2]
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGINT)
+    assert ended.value.code == 130
+
+
+SENTENCE = {"what": "raised DataError", "text": "/data: no such folder", "frames": []}
+QUOTED = {"what": "raised RunError", "text": "rank 1 could not go on: DataError: /data: no such folder", "frames": []}
+BUG = {
+    "what": "raised ZeroDivisionError",
+    "text": "ZeroDivisionError",
+    "frames": [{"file": "a", "line": 1, "name": "f"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "reports", "said"),
+    [
+        ("The ranks did not start: no MPI\nits log", None, "The ranks did not start: no MPI\nits log"),
+        ("any", (SENTENCE, SENTENCE), "/data: no such folder"),
+        ("any", (QUOTED, SENTENCE), "rank 1 could not go on: DataError: /data: no such folder"),
+        ("rank 1 raised:\n    a line\nThe ranks are ready.", (BUG, SENTENCE), "rank 1 raised:\n    a line"),
+        ("not finished\n`timeout=`", (), "not finished\nIf the work only needs longer, give --timeout more seconds."),
+    ],
+)
+def test_errors_of_ranks_are_told_without_what_is_for_notebooks(text, reports, said):
+    error = RankError(text)
+    error.reports = reports
+    assert terminal.text_of(error) == said
+
+
+def test_a_rank_reports_a_mistake_of_the_user_without_frames_of_the_library():
+    with pytest.raises(InputError) as raised:
+        TrainOptions(epochs=0)
+    report = engine.describe(raised.value)
+    assert (report["what"], report["text"]) == ("raised InputError", str(raised.value))
+    assert {frame["file"] for frame in report["frames"]} == {__file__}
+
+
+def test_notes_say_what_is_unusual_about_a_run():
+    info = {"oversubscribed": False, "steps_per_epoch": 2, "global_batch": 100_000, "world_size": 9}
+    assert terminal.notes(info) == []
+    (line,) = terminal.notes(info | {"oversubscribed": True})
+    assert "9 ranks" in line and "oversubscribed" in line
+    (line,) = terminal.notes(info | {"steps_per_epoch": 1})
+    assert "single step" in line and "100,000" in line
 
 
 def test_a_wrong_option_is_refused_before_anything_slow_is_imported():

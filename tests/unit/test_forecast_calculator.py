@@ -71,6 +71,24 @@ def test_the_table_has_the_numbers():
     assert "time to" not in text_of(report.table(forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)))
 
 
+@pytest.mark.parametrize("model", catalogue.models())
+def test_the_tables_fit_into_80_columns(model):
+    """Each row keeps its line, and each number its column: also where the output is piped."""
+    asked, console = catalogue.model(model), Console(width=80)
+    for machine in map(catalogue.machine, catalogue.machines()):
+        settings = Settings("ddp", 32)
+        machine = machine.with_speed(asked, 2400.0)
+        points = forecast(asked, machine, settings)
+        for table, rows in (
+            (report.table(points), len(points)),
+            (report.what_if_table(asked, machine, settings, 4096), 7),
+        ):
+            with console.capture() as captured:
+                console.print(table)
+            body = captured.get().split("─\n")[1].splitlines()
+            assert len(body) == rows + (table.caption or "").count("\n") + bool(table.caption), captured.get()
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0, "0 s"), (3.2e-5, "32 us"), (0.0125, "12.5 ms"), (59.94, "59.9 s"), (90, "1.5 min"), (5400, "1.5 h")]
@@ -115,6 +133,8 @@ def test_the_command_takes_a_laptop_and_a_global_batch():
     ("arguments", "message"),
     [
         (("alexnet", "polaris"), "model 'alexnet' is not known: choose one of inception-v3"),
+        (("vgg-16", "mine"), "machine 'mine' is not known: choose one of aurora"),
+        (("vgg-16", "mine"), ", or laptop"),
         (("vgg-16", "polaris", "--devices", "1,x"), "--devices '1,x': give whole numbers"),
         (("vgg-16", "polaris", "--gb-per-s", 1), "--gb-per-s: only for laptop"),
         (("vgg-16", "laptop", "--gb-per-s", 1), "add --latency-us"),

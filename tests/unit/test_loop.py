@@ -1,13 +1,17 @@
 """What a run says of itself: its speed, whether it was cut short, and a loss that is no number."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from workshop_lib.training import record, trainer
+from workshop_lib.data import mnist
+from workshop_lib.ranks.progress import epoch_line
+from workshop_lib.training import diverged, record, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
@@ -31,6 +35,36 @@ def test_a_run_that_diverges_ends_with_a_record_that_json_can_hold(train):
     assert row["train_loss"] is None and row["test_loss"] is None
     assert 0 <= row["test_accuracy"] <= 1
     json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ((None, 2.3), True),
+        ((0.5, None), True),
+        ((9e31, 2.42), True),
+        ((2.31, 2.31), False),  # it learns nothing, and stays where it is
+        ((40.0, 0.3), False),  # it began badly and got over it
+    ],
+)
+def test_what_is_called_divergence(losses, expected):
+    row = dict(zip(("train_loss", "test_loss"), losses, strict=True))
+    assert diverged(row) is expected
+    row |= {"epoch": 1, "test_accuracy": 0.1, "seconds": 1.0, "samples_per_s": 1.0}
+    assert ("has diverged" in epoch_line(row)) is expected
+
+
+@pytest.mark.parametrize("network", ["workshop", "classic"])
+def test_the_network_has_as_many_outputs_as_the_data_has_classes(train, small_mnist, tmp_path, network):
+    """As EMNIST has, with its 47."""
+    for split, (images, labels) in mnist.FILES.items():
+        shutil.copy(Path(small_mnist) / images, tmp_path / images)
+        content = bytearray((Path(small_mnist) / labels).read_bytes())
+        content[8] = 46 if split == "test" else 40
+        (tmp_path / labels).write_bytes(content)
+    ended = train(2, data_dir=str(tmp_path), network=network, checkpoint=str(tmp_path / "c.pt"))
+    assert ended["ranks_identical"]
+    assert len(list(torch.load(tmp_path / "c.pt")["model"].values())[-1]) == 47
 
 
 class Watch:

@@ -1,12 +1,15 @@
-"""Records come back as written, bad lines are named, and a file is replaced whole or not at all."""
+"""Records come back as written, bad lines are named, and a record is in the file whole or not at all."""
 
 import json
 import math
+import resource
+import subprocess
+import sys
 
 import pytest
 from record_fixtures import run
 
-from workshop_lib.paths import replacing
+from workshop_lib.paths import ROOT, replacing
 from workshop_lib.scaling import records
 
 
@@ -63,6 +66,58 @@ def test_what_json_cannot_hold_leaves_the_file_alone(tmp_path, value):
         records.write(path, run(seconds_to_99=value))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_two_writers_keep_each_other_s_records(tmp_path):
+    path = tmp_path / "a.jsonl"
+    code = (
+        "import sys; from workshop_lib.scaling import records\n"
+        "for n in range(50): records.write(sys.argv[1], {'who': sys.argv[2], 'n': n, 'text': 'long ' * 2000})\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, path, who], cwd=ROOT) for who in "ab"]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [[line["n"] for line in lines if line["who"] == who] for who in "ab"] == [list(range(50))] * 2
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records.write(path, run())
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, limits[1]))
+    try:
+        with pytest.raises(records.RecordError, match="a.jsonl: the record cannot be written, because it would be"):
+            records.write(path, run())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    with pytest.raises(records.RecordError, match="/dev/full: .*because the disk is full"):
+        records.write("/dev/full", run())
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("", "it is a folder"), ("file/a.jsonl", "part of the path is a file"), ("/proc/a/b", "there is no such")],
+)
+@pytest.mark.parametrize("act", [lambda path: records.write(path, run()), records.require_place])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, act, place, why):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(records.RecordError, match=f"{place}: .*because {why}"):
+        act(tmp_path / place)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_record_that_was_cut_off_is_named_and_the_next_one_gets_a_line_of_its_own(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records.write(path, run())
+    path.write_bytes(path.read_bytes() + json.dumps(run()).encode()[:200])
+    for _ in range(2):
+        with pytest.raises(records.RecordError, match="a.jsonl:2: .*remove this line.*cut off"):
+            records.read(path)
+        records.write(path, run("ddp"))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], *lines[2:]]))
+    assert len(records.read(path)) == 3
 
 
 def test_whole_numbers_are_numbers_and_runs_that_have_not_ended_are_records(tmp_path):

@@ -3,9 +3,10 @@
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,13 +16,15 @@ from workshop_lib import ranks as teams
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import engines
 from workshop_lib.cli import options as of
+from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.ranks.progress import TextView
 from workshop_lib.scaling import catalogue, forecast, records
 from workshop_lib.scaling import sweep as sweeps
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import detect
+
+RANK_0_FIRST_S = 1.0
 
 
 class OneSentence(TyperGroup):
@@ -33,10 +36,9 @@ class OneSentence(TyperGroup):
         except (WorkshopError, OSError) as error:
             show_error(error)
             raise typer.Exit(1) from None
-
-
-def show_error(error: Exception | str) -> None:
-    print(f"workshop: {error}", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            show_error("interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 HELP = "The workshop's command line: look at this machine, train, measure, draw and forecast."
@@ -81,20 +83,47 @@ def train(
     if ranks is None:
         _train_as_one_rank(options, out)
         return
-    try:
-        _report(teams.start(ranks, threads_per_rank=threads, bind=bind).train(options, timeout=timeout), out)
-    finally:
-        teams.stop()
+    _check([ranks], [options], out)
+    with contextlib.closing(Interrupt()) as interrupt:
+        try:
+            team = _start(interrupt, True, ranks, threads_per_rank=threads, bind=bind)
+            record = team.train(options, timeout=timeout)
+        finally:
+            teams.stop()
+    _report(record, out)
+
+
+def _check(counts: list[int], options: list[TrainOptions], out: str | None) -> None:
+    """Refuse what could not be trained on these numbers of ranks, before any of them starts."""
+    from workshop_lib.cli import checks  # with NumPy, which a wrong option does without
+
+    for ranks in counts:
+        if ranks < 1:
+            raise InputError(f"--ranks {ranks}: give a whole number of at least 1.")
+        for each in options:
+            checks.before_ranks(each, ranks, out)
+
+
+def _start(interrupt: Interrupt, show: bool, *arguments, **named):
+    """Ranks whose trainings stop when they are interrupted."""
+    team = teams.start(*arguments, **named)
+    interrupt.arm()
+    team.view = functools.partial(OfTeam, team=team, interrupt=interrupt, show=show)
+    return team
 
 
 def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
     """Be one rank. An error on any rank ends them all: the others would wait for this one forever."""
     from workshop_lib.training.trainer import train as train_as_rank
 
+    world = None
     try:
         world = detect()
-        with contextlib.closing(_Terminal()) as terminal:
-            record = train_as_rank(options, callbacks=[terminal] if world.rank == 0 else [])
+        if world.rank == 0 and out is not None:
+            records.require_place(out)
+        with contextlib.closing(OfThisRank()) as terminal, contextlib.closing(Interrupt()) as interrupt:
+            alone = [interrupt] if world.world_size == 1 else []
+            record = train_as_rank(options, callbacks=[terminal, *alone] if world.rank == 0 else [])
         if world.rank == 0:
             _report(record, out)
     except BaseException as error:
@@ -102,6 +131,8 @@ def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
         if MPI is None or not MPI.Is_initialized() or MPI.COMM_WORLD.size == 1:
             raise
         if isinstance(error, WorkshopError | OSError):
+            if world is not None and world.rank > 0:
+                time.sleep(RANK_0_FIRST_S)  # what all ranks found is said once
             show_error(error)
         else:
             sys.excepthook(*sys.exc_info())
@@ -109,32 +140,16 @@ def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
         MPI.COMM_WORLD.Abort(1)
 
 
-class _Terminal(TextView):
-    """Callbacks that show the progress of rank 0."""
-
-    def __init__(self):
-        super().__init__(1)
-        self.lead: Any = {"epochs": []}
-
-    def on_start(self, info):
-        self._show(info=info)
-
-    def on_step(self, event):
-        if event["step"] % 20 == 0 or event["step"] == event["steps_per_epoch"]:
-            self._show(step=event)
-
-    def on_epoch(self, row):
-        self._show(epochs=[*self.lead["epochs"], row])
-
-    def _show(self, **news):
-        self.lead |= news
-        self.update([self.lead], 0.0, [0])
-
-
 def _report(record: Mapping, out: str | None) -> None:
+    """Print a run's result and keep its record; end with an error if the run was stopped."""
+    print(sweeps.result_line(record), flush=True)
     if out is not None:
         records.write(out, record)
-    print(sweeps.result_line(record))
+    if record["stopped"]:
+        kept = f" Its record in {out} says so." if out is not None else ""
+        go_on = " Go on with --resume." if record["what"].get("checkpoint") else ""
+        show_error(f"the training was stopped before its end.{kept}{go_on}")
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -166,18 +181,23 @@ def sweep(
     ]
     for each in options:
         registry.require(each.backend)
+    _check(counts, options, out)
 
     print(f"Training {repeats * len(counts) * len(options)} times, on {ranks} ranks.", flush=True)
     of_speed = emulate_workers is None  # else it is about accuracy
-    start = functools.partial(teams.start, threads_per_rank=threads, bind=bind)
-    runs = sweeps.sweep(start, counts, options, repeats, timeout, show=not brief, compare=of_speed, restart=True)
     done = []
-    try:
-        for record in runs:
-            records.write(out, record)
-            done.append(record)
-    finally:
-        teams.stop()
+    with contextlib.closing(Interrupt()) as interrupt:
+        start = functools.partial(_start, interrupt, not brief, threads_per_rank=threads, bind=bind)
+        runs = sweeps.sweep(start, counts, options, repeats, timeout, compare=of_speed, restart=True)
+        try:
+            for record in runs:
+                records.write(out, record)
+                done.append(record)
+                if interrupt.asked:
+                    show_error(f"the sweep was stopped before its end. What it measured is in {out}.")
+                    raise typer.Exit(INTERRUPTED)
+        finally:
+            teams.stop()
     if of_speed:
         from workshop_lib.scaling import curves
 

@@ -34,6 +34,7 @@ SHIPPED_SHA256 = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 UNSIGNED_BYTE = 8
+ANOTHER_FOLDER = "choose another folder with --data-dir"
 
 
 class DataError(InputError):
@@ -45,13 +46,14 @@ class Split:
     """Rows of the train or test split; with several ranks, this rank's contiguous rows.
 
     images: uint8 [n, 28, 28] and labels: uint8 [n], both read-only. `start` is the index of the
-    first row in the whole split of `total` rows.
+    first row in the whole split of `total` rows, whose labels are below `classes`: at least CLASSES.
     """
 
     images: np.ndarray
     labels: np.ndarray
     start: int
     total: int
+    classes: int = CLASSES
 
 
 def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_size: int = 1):
@@ -77,18 +79,16 @@ def _load(split: str, folder: Path, shipped: bool, rank: int, world_size: int) -
         expected = f"{image_file.rows} labels, one for each image in {image_file.path.name}"
         raise label_file.wrong(expected, label_file.rows)
     start, stop = shard_bounds(image_file.rows, rank, world_size)
-    images, labels = image_file.read(start, stop), label_file.read(start, stop)
-    if len(labels) and labels.max() >= CLASSES:
-        row = int(np.argmax(labels >= CLASSES))
-        raise label_file.wrong(f"labels 0 to {CLASSES - 1}", f"{labels[row]} at row {start + row}")
-    return Split(images, labels, start, image_file.rows)
+    labels = label_file.read(0, label_file.rows)
+    classes = max(CLASSES, 1 + int(labels.max()))  # of all rows, so that all ranks have the same network
+    return Split(image_file.read(start, stop), labels[start:stop], start, image_file.rows, classes)
 
 
 class _IdxFile:
     """One IDX file: its header is checked when it is opened, its rows are copied on demand.
 
-    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, and of a
-    compressed file, everything is.
+    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, of a compressed file,
+    and of labels, everything is.
     """
 
     def __init__(self, folder: Path, name: str, row_shape: tuple[int, ...], shipped: bool):
@@ -102,16 +102,28 @@ class _IdxFile:
         self.rows = self._check_header()
 
     def wrong(self, expected: str, found: object) -> DataError:
-        remedy = "Copy the file again, or choose another folder with --data-dir."
+        """For a file that was damaged, or is another one."""
+        remedy = f"Copy the file again, or {ANOTHER_FOLDER}."
         if self.sha256:
             remedy = "Restore it with: git checkout -- assets/mnist"
         return DataError(f"{self.path}: expected {expected}, found {found}. {remedy}")
 
+    def _missing(self) -> DataError:
+        folder = self.path.parent
+        if not folder.exists():
+            return DataError(f"{folder}: there is no such folder; {ANOTHER_FOLDER}.")
+        if not folder.is_dir():
+            return DataError(f"{folder}: this is a file; name the folder that it is in with --data-dir.")
+        names = sorted(path.name for path in folder.iterdir())
+        if not names and not self.sha256:
+            files = ", ".join(name for pair in FILES.values() for name in pair)
+            return DataError(f"{folder}: this folder is empty; copy {files} into it (plain or with .gz).")
+        return self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
+
     def _open(self) -> np.ndarray:
-        folder, compressed = self.path.parent, self.path.suffix == ".gz"
+        compressed = self.path.suffix == ".gz"
         if not self.path.is_file():
-            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["no such folder"]
-            raise self.wrong("this file, plain or with .gz", ", ".join(names[:8]) or "an empty folder")
+            raise self._missing()
         try:
             if compressed:
                 content = np.frombuffer(gzip.decompress(self.path.read_bytes()), np.uint8)
@@ -134,8 +146,13 @@ class _IdxFile:
                 f"{header[:4].hex(' ') or 'nothing'} in {len(header)} bytes",
             )
         rows, *shape = np.frombuffer(header, ">u4", offset=4).tolist()
-        if tuple(shape) != self.row_shape or rows == 0:
-            raise self.wrong(f"at least one row of shape {self.row_shape}", f"{rows} rows of shape {tuple(shape)}")
+        if rows == 0:
+            raise self.wrong("at least one row", "none")
+        if tuple(shape) != self.row_shape:
+            raise DataError(
+                f"{self.path}: images of {' x '.join(map(str, shape))} pixels; the workshop's networks take "
+                f"{' x '.join(map(str, self.row_shape))}, so scale or crop them, or {ANOTHER_FOLDER}."
+            )
         return rows
 
     def read(self, start: int, stop: int) -> np.ndarray:

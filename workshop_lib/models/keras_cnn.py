@@ -12,8 +12,8 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(seed: int) -> keras.Sequential:
-    """The network with the weights that torch_cnn.build(seed) has.
+def build(seed: int, classes: int = 10) -> keras.Sequential:
+    """The network with the weights that torch_cnn.build(seed, classes=classes) has.
 
     The layers have names, because Keras would number them, and Horovod matches gradients by these names:
     ranks that had built different numbers of networks would wait for each other forever.
@@ -30,11 +30,11 @@ def build(seed: int) -> keras.Sequential:
             keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 56]
             keras.layers.ReLU(name="relu_2"),
             keras.layers.Flatten(name="flatten"),  # [n, 896]
-            keras.layers.Dense(10, name="logits"),  # [n, 10], one logit a class
+            keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit a class
         ],
         name="cnn",
     )
-    model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed).parameters()]))
+    model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed, classes=classes).parameters()]))
     return model
 
 
@@ -45,12 +45,14 @@ def from_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
     layer is [channel, y, x] in torch and [y, x, channel] in Keras.
     """
     kernel_1, bias_1, kernel_2, bias_2, linear, bias_3 = weights
-    linear = linear.reshape(10, -1, 4, 4).transpose(2, 3, 1, 0).reshape(-1, 10)
+    classes = len(bias_3)
+    linear = linear.reshape(classes, -1, 4, 4).transpose(2, 3, 1, 0).reshape(-1, classes)
     return [kernel_1.transpose(2, 3, 1, 0), bias_1, kernel_2.transpose(2, 3, 1, 0), bias_2, linear, bias_3]
 
 
 def to_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
     """The inverse of from_torch."""
     kernel_1, bias_1, kernel_2, bias_2, linear, bias_3 = weights
-    linear = linear.reshape(4, 4, -1, 10).transpose(3, 2, 0, 1).reshape(10, -1)
+    classes = len(bias_3)
+    linear = linear.reshape(4, 4, -1, classes).transpose(3, 2, 0, 1).reshape(classes, -1)
     return [kernel_1.transpose(3, 2, 0, 1), bias_1, kernel_2.transpose(3, 2, 0, 1), bias_2, linear, bias_3]

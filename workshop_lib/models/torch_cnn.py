@@ -27,18 +27,18 @@ def normalise(images: torch.Tensor) -> torch.Tensor:
     return images.unsqueeze(3).permute(0, 3, 1, 2)
 
 
-def build(seed: int, network: str = "workshop") -> nn.Sequential:
-    """The network with weights drawn from `seed`, the same wherever it is built."""
+def build(seed: int, network: str = "workshop", classes: int = 10) -> nn.Sequential:
+    """The network with weights drawn from `seed`, the same wherever it is built, and one logit per class."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        model = NETWORKS[network]()
+        model = NETWORKS[network](classes)
     # Of one channel both orders are the same memory, but DDP warns of strides that are not its gradient's.
     first = next(model.parameters())
     first.data = torch.empty_like(first, memory_format=torch.channels_last).copy_(first)
     return model
 
 
-def workshop() -> nn.Sequential:
+def workshop(classes: int) -> nn.Sequential:
     first, second = CHANNELS
     return nn.Sequential(
         nn.Conv2d(1, first, 5),  # [n, 8, 24, 24]
@@ -48,11 +48,11 @@ def workshop() -> nn.Sequential:
         nn.MaxPool2d(2),  # [n, 56, 4, 4]
         nn.ReLU(),
         nn.Flatten(),  # [n, 896]
-        nn.Linear(16 * second, 10),  # [n, 10], one logit a class
+        nn.Linear(16 * second, classes),  # [n, 10], one logit a class
     )
 
 
-def classic() -> nn.Sequential:
+def classic(classes: int) -> nn.Sequential:
     """The network of PyTorch's and Horovod's MNIST examples of 2017, 21,840 parameters, with which published
     scaling curves were measured. Its dropout is drawn by each worker for its own samples."""
     return nn.Sequential(
@@ -67,7 +67,7 @@ def classic() -> nn.Sequential:
         nn.Linear(320, 50),
         nn.ReLU(),
         Dropout(),
-        nn.Linear(50, 10),  # [n, 10]
+        nn.Linear(50, classes),  # [n, 10]
     )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 import cloudpickle
 
 from workshop_lib.errors import WorkshopError
-from workshop_lib.paths import replacing
+from workshop_lib.paths import ROOT, replacing
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
@@ -105,8 +105,11 @@ def describe(error: BaseException) -> ErrorReport:
         for frame in traceback.extract_tb(error.__traceback__)
         if not any(part in frame.filename for part in HIDDEN)
     ]
-    said = isinstance(error, WorkshopError)
-    text = str(error) if said else "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, WorkshopError):  # its sentence says it all, without frames of this library
+        text = str(error)
+        ours = ("<string>", f"{ROOT / 'workshop_lib'}{os.sep}")
+        frames = [frame for frame in frames if not frame["file"].startswith(ours)]
     return {"what": f"raised {type(error).__name__}", "text": text, "frames": frames}
 
 

@@ -24,7 +24,12 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 
 
 class RankError(WorkshopError, RuntimeError):
-    """Something went wrong on the ranks; the text says what, where, and what to do next."""
+    """Something went wrong on the ranks; the text says what, where, and what to do next.
+
+    reports: what ranks raised, if the error ended a call on them. Its last line then is about the ranks' state.
+    """
+
+    reports: tuple[ErrorReport, ...] | None = None
 
 
 def remember_source(source: str, name: str) -> None:

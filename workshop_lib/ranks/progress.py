@@ -7,12 +7,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from workshop_lib.training import diverged
+
 from .messages import Point, Published, PublishedPoint
 from .output import Row
 from .timeline import timeline
 
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
+DIVERGED = "The training has diverged, so it no longer learns: try a smaller learning rate, or a longer warm-up."
 LINES_EVERY_S = 10.0  # where no terminal can redraw a line
 
 
@@ -153,9 +156,11 @@ class TextView:
 
 
 def epoch_line(row: dict) -> str:
-    """One epoch's result in a line; its train_loss is None after the training diverged."""
-    loss = "not finite" if row["train_loss"] is None else f"{row['train_loss']:.4f}"
+    """One epoch's result in a line, and a sentence if the training diverged."""
+    loss = row["train_loss"]
+    shown = "not finite" if loss is None else f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
     return (
-        f"epoch {row['epoch']}: train loss {loss}, test accuracy "
+        f"epoch {row['epoch']}: train loss {shown}, test accuracy "
         f"{row['test_accuracy']:.2%}, {row['seconds']:.1f} s, {row['samples_per_s']:,.0f} samples/s"
+        + (f"\n{DIVERGED}" if diverged(row) else "")
     )

@@ -214,9 +214,11 @@ class _Screen:
 
 def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
     """Run a call on these ranks, or all, to its end; returns the values in rank order or raises one RankError."""
+    call = Call(team, payload, ranks)
     try:
-        return _watch(Call(team, payload, ranks), timeout_s, _Screen(view))
-    except RankError:
+        return _watch(call, timeout_s, _Screen(view))
+    except RankError as error:
+        error.reports = tuple(call.outcomes[rank]["error"] for rank in call.failed)
         raise
     except BaseException:
         # Such as a second press of the stop button. What still runs would keep the next call waiting.

@@ -260,8 +260,8 @@ def table(points: Sequence[Point]) -> Table:
     """One row per number of devices; the columns on learning only where the model has a target."""
     headings, caption = ["devices", "global\nbatch", *STEP_HEADINGS], "range: nothing overlaps, to all that can"
     if points[0].learning is not None:
-        headings += ["useful\nsamples", "time to\ntarget", "device-\nhours"]
-        caption += "\nuseful: what a small batch would need too"
+        headings += ["useful", "time to\ntarget", "device-\nhours"]
+        caption += "\nuseful: samples that a small batch would need too"
     filled = rich_table(*headings, caption=caption)
     for point in points:
         filled.add_row(f"{point.devices:,}", f"{point.global_batch:,}", *_step_cells(point), *_learning_cells(point))
@@ -279,7 +279,7 @@ def what_if_table(model: Model, machine: Machine, settings: Settings, devices: i
 def _step_cells(point: Point) -> list[str]:
     low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
-    efficiency = f"{point.efficiency:.0%} ({100 * low:.0f} to {100 * high:.0f})"
+    efficiency = f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})" if point.devices > 1 else "100%"
     return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
 
 

@@ -1,14 +1,17 @@
 """Run records on disk: one JSON object per line, so that files can be joined with `cat`."""
 
+import contextlib
+import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
 
-from workshop_lib.errors import InputError
-from workshop_lib.paths import replacing
+from workshop_lib.errors import InputError, cause
+from workshop_lib.paths import require_writable
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.options import ZERO_STAGES
 
@@ -37,27 +40,56 @@ def names_of(backend: str) -> list[str]:
     return [name_of({"backend": backend, "zero_stage": stage}) for stage in stages]
 
 
+def require_place(path: str | os.PathLike) -> None:
+    """Raise RecordError, naming the path and the cause, if no record can be written there."""
+    try:
+        require_writable(path)
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
 def write(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
     """Append one record to `path`; the folder is made if needed.
 
-    The file is rewritten under another name and renamed, so a reader, or a crash, never meets half a
-    line. One writer at a time: on a set of ranks, rank 0 writes.
-
-    Raises RecordError if the record has something JSON cannot hold (NaN and infinity included).
+    Several processes may write to one file, and a record is there whole or not at all. On a set of ranks, rank 0
+    writes. Raises RecordError if it cannot be written, or has something JSON cannot hold (NaN and infinity included).
     """
-    path = Path(path)
     try:
-        line = json.dumps(record, allow_nan=False)
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise RecordError(
             f"cannot write a record to {path}: {error}; records hold plain numbers, text, lists and "
             "dicts (use None for a number that is missing)."
         ) from error
-    earlier = path.read_bytes() if path.exists() else b""
-    if earlier and not earlier.endswith(b"\n"):
-        earlier += b"\n"
-    with replacing(path) as temporary:
-        temporary.write_bytes(earlier + line.encode() + b"\n")
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b", buffering=0) as file:
+            _append(file.fileno(), line)
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _append(file: int, line: bytes) -> None:
+    """Write `line` at the end of an open file; on an error, such as a full disk, the file stays as it was."""
+    with contextlib.suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(file, fcntl.LOCK_EX)
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        line = b"\n" + line
+    try:
+        # The rest of a write that a full disk cut short raises the error.
+        while line:
+            line = line[os.write(file, line) :]
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            os.fsync(file)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is not a file, such as /dev/stdout
+            os.ftruncate(file, size)
+        raise
+
+
+def _not_written(path: str | os.PathLike, error: OSError) -> RecordError:
+    return RecordError(f"{path}: the record cannot be written, because {cause(error)}; choose another file for it.")
 
 
 def read(paths: str | os.PathLike | Iterable[str | os.PathLike]) -> list[dict]:
@@ -78,7 +110,8 @@ def _read_file(path: Path) -> list[dict]:
             f"no record file {path}; `workshop train --out {path}` or `workshop sweep` writes one."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read the records in {path}: {error}.") from error
+        why = cause(error) if isinstance(error, OSError) else "it is not text"
+        raise RecordError(f"{path}: the records cannot be read, because {why}.") from error
     return [_parse(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -87,8 +120,8 @@ def _parse(line: str, where: str) -> dict:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise RecordError(
-            f"{where}: not a JSON object ({error.msg} at column {error.colno}); remove the line, or "
-            "write the file again."
+            f"{where}: not a JSON object ({error.msg} at column {error.colno}); remove this line. If the record was "
+            "cut off because its run was killed while it wrote, all other lines are whole."
         ) from error
     if not isinstance(record, dict):
         raise RecordError(f"{where}: a record is a JSON object, found {type(record).__name__}.")

@@ -21,6 +21,7 @@ import torch
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.models import torch_cnn
 from workshop_lib.models.flat import FlatNetwork
 from workshop_lib.scaling import records
 from workshop_lib.training import SCHEMA
@@ -55,7 +56,7 @@ def measure(
         raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
     if not 0 < target < 1:
         raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
-    network = FlatNetwork(seed)
+    network = FlatNetwork(network=torch_cnn.build(seed, classes=max(train.classes, test.classes)))
     weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
     look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
     for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from workshop_lib import training
 from workshop_lib.errors import InputError
 from workshop_lib.scaling import records
 from workshop_lib.training import equivalence
@@ -78,8 +79,8 @@ def result_line(record: Mapping) -> str:
     if not epochs:
         return f"{name}: stopped in the first epoch"
     last = epochs[-1]
-    stopped = "; stopped" if record["stopped"] else ""
+    how = "; diverged" * training.diverged(last) + "; stopped" * record["stopped"]
     return (
         f"{name}: {last['samples_per_s']:,.0f} samples/s in the last epoch, test accuracy "
-        f"{last['test_accuracy']:.2%}, weights identical on all ranks{stopped}"
+        f"{last['test_accuracy']:.2%}, weights identical on all ranks{how}"
     )

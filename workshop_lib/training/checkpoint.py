@@ -1,14 +1,23 @@
-"""Checkpoints: one file, written whole or not at all, read by rank 0 for every rank."""
+"""Checkpoints: one file, written whole or not at all, read by rank 0 for every rank.
 
+The file is what torch.save writes, and after it a line with the SHA-256 of that, so that damage is noticed.
+torch.load reads it too: a zip archive may be followed by something else. PyTorch is imported when it is used,
+because whoever starts ranks looks at their checkpoint first, and quickly.
+"""
+
+from __future__ import annotations
+
+import hashlib
 import io
 import os
+import zipfile
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-
-from workshop_lib.errors import InputError
-from workshop_lib.paths import replacing
+from workshop_lib.errors import InputError, cause
+from workshop_lib.paths import replacing, require_writable
+from workshop_lib.training import schedules
+from workshop_lib.training.options import TrainOptions
 
 # A run that continues must agree on these. On as many ranks it then goes on bit for bit, on more or fewer
 # up to rounding.
@@ -33,6 +42,13 @@ MUST_MATCH = (
 )
 
 
+if TYPE_CHECKING:
+    import torch
+
+SEAL = b"\nSHA-256 of the above: "
+SEAL_BYTES = len(SEAL) + 64 + 1
+
+
 class State(TypedDict):
     """What a checkpoint holds. All tensors are whole, so that any number of ranks can go on from it."""
 
@@ -51,20 +67,52 @@ class CheckpointError(InputError):
     """A checkpoint that cannot be read or written, or does not fit; the text says what to do."""
 
 
+def must_match(options: TrainOptions, world_size: int, train_size: int, framework: str) -> dict[str, Any]:
+    """The values of MUST_MATCH for a run with these options on `world_size` ranks."""
+    names = options.as_dict() | {
+        "global_batch": options.global_batch(world_size),
+        "peak_lr": schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size)),
+        "train_size": train_size,
+        "framework": framework,
+    }
+    return {name: names[name] for name in MUST_MATCH}
+
+
+def require_place(path: str | Path) -> None:
+    """Raise CheckpointError, naming the path and the cause, if no checkpoint can be written there."""
+    try:
+        require_writable(path)
+        require_writable(Path(path).with_suffix(".tmp"))  # it is written beside the old one
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
 def write(path: str | Path, state: State) -> None:
     """Write `state` so that a crash at any moment leaves the old file or the new, never a part.
 
     Raises CheckpointError naming the path and the cause.
     """
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            torch.save(state, file)
+            file.write(content + _seal(content))
             file.flush()
             os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path}: the checkpoint could not be written ({error}); choose another place with --checkpoint"
-        ) from error
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: str | Path, error: OSError) -> CheckpointError:
+    remedy = "choose another place with --checkpoint"
+    return CheckpointError(f"{path}: the checkpoint cannot be written, because {cause(error)}; {remedy}")
+
+
+def _seal(content: bytes) -> bytes:
+    return SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def read(path: str | Path, wanted: dict) -> State:
@@ -76,18 +124,33 @@ def read(path: str | Path, wanted: dict) -> State:
         content = Path(path).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"{path}: no checkpoint to resume from ({error.strerror}); start without --resume"
+            f"{path}: no checkpoint to resume from ({cause(error)}); name another with --checkpoint, or start "
+            "without --resume"
         ) from error
+    import torch
+
     try:
-        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
         written_with = {"label_smoothing": 0.0} | state["must_match"]  # earlier files have none
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(
-            f"{path}: not a readable checkpoint of this workshop ({type(error).__name__}); "
-            "delete it and start without --resume"
+            f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "
+            "use a copy of it if you have one, else delete it and start without --resume"
         ) from error
     different = [name for name in MUST_MATCH if written_with.get(name) != wanted[name]]
     if different:
         listed = ", ".join(f"{name} {written_with.get(name)!r} (now {wanted[name]!r})" for name in different)
         raise CheckpointError(f"{path}: written with {listed}; resume with the same, or start without --resume")
     return state
+
+
+def _undamaged(content: bytes) -> bytes:
+    """What torch.save wrote. Raises ValueError or BadZipFile when it has changed since."""
+    saved = content[:-SEAL_BYTES]
+    if content[-SEAL_BYTES:] == _seal(saved):
+        return saved
+    # Those written before there was a seal end with the archive itself, and each of its files has a CRC-32.
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if SEAL in content or archive.testzip() is not None:
+            raise ValueError("a checksum is not that of the content")
+    return content

@@ -151,6 +151,12 @@ class TrainOptions:
             raise InputError(f"global batch {samples}: use a batch_size that {world_size} ranks can share")
         return samples
 
+    def train_size(self, total: int) -> int:
+        """Training samples that are used of `total`. Raises InputError when more are asked for than there are."""
+        if self.train_samples and self.train_samples > total:
+            self._refuse("train_samples", f"the data has {total:,} training samples; use at most as many")
+        return self.train_samples or total
+
     def warmup_steps(self, steps_per_epoch: int) -> int:
         return round(self.warmup_epochs * steps_per_epoch)
 

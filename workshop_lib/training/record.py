@@ -29,7 +29,7 @@ class RunError(WorkshopError, RuntimeError):
 
 
 class EpochRow(TypedDict):
-    """One epoch, over all samples of all ranks. A loss is None when the run diverged."""
+    """One epoch, over all samples of all ranks. A loss is None where it is not finite (see training.diverged)."""
 
     epoch: int
     seconds: float

@@ -13,7 +13,7 @@ import torch
 
 from workshop_lib import paths
 from workshop_lib.data import mnist, shard, stage
-from workshop_lib.errors import InputError
+from workshop_lib.errors import WorkshopError
 from workshop_lib.training import KINDS, backends, checkpoint, memory, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
@@ -60,6 +60,9 @@ class Trainer:
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
+        self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, backend.framework)
+        if path := options.checkpoint:
+            self.on_rank_0(lambda: checkpoint.require_place(path))
         self.learner = backend.learner(options, *self.splits)
         self.total_seconds = 0.0  # training and evaluation, of the slowest rank
         self.start_epoch(1)
@@ -82,6 +85,21 @@ class Trainer:
                 raise RunError(f"rank {rank} could not go on: {text}")
         return result
 
+    def on_rank_0(self, action: Callable[[], Result]) -> Result:
+        """What `action` returns on rank 0, where alone it is called; a mistake of the user is raised on all ranks."""
+
+        def attempt():
+            try:
+                return action(), None
+            except WorkshopError as error:
+                return None, error
+
+        outcome = self.all_succeed(lambda: attempt() if self.world.rank == 0 else None)
+        result, error = self.backend.allgather(outcome)[0]
+        if error is not None:
+            raise error
+        return result
+
     def stage_data(self) -> None:
         """Have one rank of each node copy the data to the node's own disk; read it from there."""
         source = Path(self.options.data_dir or paths.MNIST).expanduser().absolute()
@@ -94,9 +112,7 @@ class Trainer:
         options, world = self.options, self.world
         train_split = mnist.load("train", self.data_dir)
         test_split = mnist.load("test", self.data_dir, world.rank, world.world_size)
-        size = options.train_samples or train_split.total
-        if size > train_split.total:
-            raise InputError(f"train_samples {size}: there are only {train_split.total}")
+        size = options.train_size(train_split.total)
         self.train_size, self.test_size = size, test_split.total
         kept = {"images": train_split.images[:size], "labels": train_split.labels[:size]}
         self.splits = replace(train_split, **kept), test_split
@@ -276,19 +292,18 @@ class Trainer:
             "step": self.step,
             "epoch_seconds": self.epoch_seconds,
             "total_seconds": self.total_seconds,
-            "must_match": self.must_match(),
+            "must_match": self.must_match,
             "record": {"epochs": self.record["epochs"], "seconds_to_99": self.record["seconds_to_99"]},
             "ranks": self.backend.allgather(self.learner.own_state()),
             "model": shared["model"],
             "optimizer": shared["optimizer"],
         }
-        self.all_succeed(lambda: checkpoint.write(path, state) if self.world.rank == 0 else None)
+        self.on_rank_0(lambda: checkpoint.write(path, state))
 
     def resume(self) -> None:
         """Go on where the checkpoint was written; rank 0 reads it for all."""
-        path, wanted = str(self.options.checkpoint), self.must_match()
-        read = self.all_succeed(lambda: checkpoint.read(path, wanted) if self.world.rank == 0 else None)
-        state: checkpoint.State = self.backend.allgather(read)[0]
+        path = str(self.options.checkpoint)
+        state = self.on_rank_0(lambda: checkpoint.read(path, self.must_match))
         self.epoch, self.step = state["epoch"], state["step"]
         self.epoch_seconds, self.total_seconds = state["epoch_seconds"], state["total_seconds"]
         self.record["epochs"] = state["record"]["epochs"]
@@ -298,15 +313,6 @@ class Trainer:
             self.learner.load_own_state(state["ranks"][self.world.rank])
         elif self.world.rank == 0:  # written on another number of ranks: what they had summed is kept once
             self.learner.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
-
-    def must_match(self) -> dict:
-        all_names = self.options.as_dict() | {
-            "global_batch": self.global_batch,
-            "peak_lr": self.peak_lr,
-            "train_size": self.train_size,
-            "framework": self.backend.framework,
-        }
-        return {name: all_names[name] for name in checkpoint.MUST_MATCH}
 
 
 def finite(loss: float) -> float | None:

@@ -101,12 +101,7 @@ def choose_device(name: str, world: World):
     """
     import torch  # here, because whoever starts ranks also asks this file, and quickly
 
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cuda" and gpus == 0:
-        raise InputError(
-            "device 'cuda': this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
-            "built for your GPU (README)"
-        )
+    gpus = count_gpus(name)
     if name == "cpu" or gpus == 0 or (name == "auto" and gpus < world.local_size):
         return torch.device("cpu")
     device = torch.device("cuda", world.local_rank % gpus)
@@ -115,6 +110,19 @@ def choose_device(name: str, world: World):
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
     return device
+
+
+def count_gpus(name: str) -> int:
+    """GPUs that PyTorch sees on this host. Raises InputError when `name` is "cuda" and there is none."""
+    import torch  # for the same reason
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cuda" and gpus == 0:
+        raise InputError(
+            "device 'cuda': this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
+            "built for your GPU (README)"
+        )
+    return gpus
 
 
 def _mpi():

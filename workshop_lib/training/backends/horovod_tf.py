@@ -66,7 +66,7 @@ class TensorflowLearner:
         self.backend = backend
         self.train_split, self.test_split = train, test
         self.label_smoothing = options.label_smoothing
-        self.model = keras_cnn.build(options.seed)
+        self.model = keras_cnn.build(options.seed, max(train.classes, test.classes))
         if options.optimizer == "adam":
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
         else:

@@ -26,13 +26,21 @@ class Mpi(TorchBackend):
         parameters = list(model.parameters())
         size = sum(parameter.numel() for parameter in parameters)
         self.flat = torch.zeros(size, dtype=parameters[0].dtype, device=self.device)
-        offset = 0
+        parts = self.flat.split([parameter.numel() for parameter in parameters])
+        self.views = [(parameter, part.view_as(parameter)) for parameter, part in zip(parameters, parts, strict=True)]
         for parameter in parameters:
             self.broadcast(parameter)
-            # Each gradient is a view into the buffer.
-            parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
-            offset += parameter.numel()
+        self.attach()
         return model, make_optimizer(parameters)
+
+    def attach(self) -> None:
+        """Make each gradient a view into the buffer, with the values it has: zero_grad(), as it is by default,
+        drops the views, and backward then puts gradients elsewhere."""
+        for parameter, view in self.views:
+            gradient = parameter.grad
+            if gradient is not view:
+                view.zero_() if gradient is None else view.copy_(gradient)
+                parameter.grad = view
 
     def broadcast(self, parameter: nn.Parameter) -> None:
         """Give every rank the values of rank 0. Blocks."""
@@ -44,6 +52,7 @@ class Mpi(TorchBackend):
     def average_gradients(self) -> None:
         """One blocking Allreduce of all gradients. The time includes waiting for slower ranks."""
         start = time.perf_counter()
+        self.attach()
         host = self.flat.cpu()  # the buffer itself when it is on the CPU
         ready = time.perf_counter()  # a GPU has finished backward only now
         self.comm.Allreduce(MPI.IN_PLACE, host.numpy(), MPI.SUM)

@@ -122,7 +122,8 @@ class TorchLearner:
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
         self.test_total = test.total
         self.label_smoothing = options.label_smoothing
-        self.model = torch_cnn.build(options.seed, options.network).to(self.device)
+        classes = max(train.classes, test.classes)
+        self.model = torch_cnn.build(options.seed, options.network, classes).to(self.device)
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)

@@ -1,0 +1,48 @@
+"""What is refused before any rank starts: numbers, files and places that a training could not use."""
+
+import os
+
+from workshop_lib.data import mnist
+from workshop_lib.ranks import allocation, session
+from workshop_lib.scaling import records
+from workshop_lib.training import checkpoint, world
+from workshop_lib.training.backends import FRAMEWORKS
+from workshop_lib.training.options import TrainOptions
+
+
+def before_ranks(options: TrainOptions, ranks: int, out: str | None) -> None:
+    """Raise InputError, or one of its kinds, naming what could not be used by so many ranks.
+
+    Ranks on other hosts may have other files and GPUs; they look themselves.
+    """
+    options.global_batch(ranks)
+    if _on_this_host():
+        _check_files(options, ranks)
+    if out is not None:
+        records.require_place(out)
+
+
+def _on_this_host() -> bool:
+    if os.environ.get(session.ATTACH, "0") != "0":
+        return False
+    job = allocation.find()
+    return job is None or allocation.is_here(job.hosts[0])
+
+
+def _check_files(options: TrainOptions, ranks: int) -> None:
+    if options.data_dir is not None or options.train_samples is not None:
+        options.train_size(mnist.load("train", options.data_dir).total)
+        mnist.load("test", options.data_dir)
+    if options.device == "cuda":
+        world.count_gpus(options.device)
+    if options.checkpoint is not None:
+        _check_checkpoint(options, options.checkpoint, ranks)
+
+
+def _check_checkpoint(options: TrainOptions, path: str, ranks: int) -> None:
+    if options.resume:
+        framework = "TensorFlow" if "tensorflow" in FRAMEWORKS[options.backend] else "PyTorch"
+        total = mnist.load("train", options.data_dir).total
+        wanted = checkpoint.must_match(options, ranks, options.train_size(total), framework)
+        checkpoint.read(path, wanted)
+    checkpoint.require_place(path)
