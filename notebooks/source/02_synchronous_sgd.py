@@ -366,9 +366,9 @@ print("the library's weights:", [digest[:12] for digest in record["weights_sha25
 print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
-# All of them are equal: your functions have done, bit for bit, what the library does. (With more than two ranks the last bits
-# may differ, because MPI may add up six small messages in another order than one large one. With the exercise that
-# follows they're equal again.)
+# With your three functions in place, all of these digests are equal: you've done, bit for bit, what the library does. (With
+# more than two ranks the last bits may differ, because MPI may add up six small messages in another order than one large
+# one. With the function of the next exercise they're equal again.)
 #
 # ## Deeper: one message instead of six
 #
