@@ -135,7 +135,7 @@ guess.compare(median_s[of_2048] / median_s[of_8], spread=spread)
 # 256 times the data, yet hardly any more time. Here are all sizes; both axes are logarithmic.
 
 # %%
-alpha_s = median_s[0]
+alpha_s = median_s.min()
 beta_s_per_byte = (median_s[-1] - alpha_s) / nbytes[-1]
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
 print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
