@@ -170,7 +170,7 @@ y = 2
 
 # %% [markdown]
 # ## Remember
-# Six.
+# Six, in [scripts](scripts).
 """
 
 
@@ -179,10 +179,12 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     source.write_text(TIMED)
     learner, _ = generate.split(TIMED, "x")
     of_parts = generate.efforts(generate.jupytext.reads(learner, fmt="py:percent").cells, {"core": 30, "deeper": 60})
-    assert of_parts["core"] == generate.Effort(words=11, code_lines=2, exercises=1, run_s=30)
+    assert of_parts["core"] == generate.Effort(words=13, code_lines=2, exercises=1, run_s=30)
     assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, exercises=0, run_s=60)
     assert generate.Effort(words=300, code_lines=30, exercises=1, run_s=60).minutes == 2 + 2 + 7 + 1
     generate.write(folder)
+    assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
+    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
     said = "**Time** 7 minutes, plus what the runs take. **Needs** nothing."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
@@ -238,9 +240,11 @@ def execute(tmp_path):
     return run
 
 
-def test_a_notebook_is_executed_in_its_folder_with_text_progress(execute, tmp_path):
-    shown = "import os, sys; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable)"
+def test_a_notebook_is_executed_in_its_folder_with_text_progress_and_timed(execute, tmp_path):
+    shown = "import os, sys, time; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable); time.sleep(0.2)"
     outcome, [[output]] = execute(shown)
+    seconds = executing.run_seconds(tmp_path / "out" / "05_x.ipynb")
+    assert 0.2 <= seconds["core"] < outcome.seconds and seconds["deeper"] == 0
     assert outcome.error == "" and "passed in" in str(outcome)
     assert "".join(output["text"]).split() == [str(tmp_path), "0", sys.executable]
 
