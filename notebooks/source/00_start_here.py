@@ -38,17 +38,17 @@ pictures.splits()
 
 # %% [markdown]
 # Colour is what a rank holds; dotted is what it lacks. *State* is what the optimizer remembers, for Adam twice as much as the
-# weights. Under each way you see the messages it needs, and these decide how far it scales. Notebooks 00 to 05 split the data,
-# and 06 splits the rest.
+# weights. Under each way you see the messages it needs, and these decide how far it scales. Notebooks 02 to 05 split the data, and
+# 06 splits the optimizer's state, the gradients and the weights.
 #
 # ### Which one first?
 #
 # | your situation | start with | because |
 # |---|---|---|
-# | a good result in a night on one device | PyTorch alone | every other row costs you time and errors |
+# | one device gives you a good result overnight | PyTorch alone | every other row costs you time and gives you new ways to fail |
 # | too slow, but model, gradients and optimizer state fit on one device | DDP (02, 05) | a few lines, and one message per step that hides behind computing |
-# | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps a share, for half as many bytes again as DDP |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallel inside a node, pipeline between nodes, with FSDP around them | their messages are many or leave ranks idle, so they're for what the others can't do |
+# | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps only a share, and sends one and a half times the bytes of DDP |
+# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallel inside a node, pipeline between nodes, with FSDP around them | they send more often, or leave ranks idle, so use them for what the others can't do |
 # | many settings to try | one training per device | trainings that don't know of each other scale perfectly |
 #
 # **And if you don't need it, don't.** First get a good model on *one* device, from a random subset of the data. A bug costs

@@ -72,8 +72,8 @@ print(f"rank {comm.rank} of {comm.size}")
 #
 # ## Send and receive
 #
-# Ranks share no memory. If one is to know what another holds, the other has to *send* it and the first has to *receive* it: two
-# calls, on two ranks, that match. Both ranks run the cell below, and the `if` gives each its part.
+# Ranks share no memory. If rank 1 needs to know what rank 0 holds, rank 0 has to *send* it and rank 1 has to *receive* it: two
+# matching calls, on two ranks. Both ranks run the cell below, and the `if` gives each its part.
 
 # %%
 # %%ranks
@@ -183,7 +183,7 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 # ## Exercise 1: swap without deadlock
 #
 # Neighbours swap data all the time, in simulations as well as in the ring below. Here ranks form pairs, 0 with 1 and 2 with 3, and
-# swap their arrays without anybody waiting for nothing. In the check, every send waits for its receiver.
+# swap their arrays without getting stuck. In the check, every send waits for its receiver.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -283,7 +283,7 @@ picture("allgather")
 # %% [markdown]
 # A **reduce** combines the ranks' values and gives the result to the root. It adds them unless you say otherwise (`op=MPI.MAX`
 # takes the largest), and it combines arrays element by element. An **allreduce** gives the result to everyone. In training: the
-# sum of all gradients, in every single step. The speed of distributed training hangs on this one. Stripes mark a sum.
+# sum of all gradients, in every single step. The speed of distributed training depends on this one. Stripes mark a sum.
 
 # %%
 # %%ranks
@@ -512,8 +512,8 @@ def start(*words):
 start(folder / "fails.py", "exit")
 
 # %% [markdown]
-# A process that exits, or is killed, is noticed by `mpiexec`, which ends the whole job. Now the same with a plain Python error,
-# which you'd expect to be more harmless:
+# `mpiexec` notices when a process exits like this, or is killed, and ends the whole job. Now the same with a plain Python error,
+# which you'd expect to do less harm:
 
 # %%
 start(folder / "fails.py", "raise")

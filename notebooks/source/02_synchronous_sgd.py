@@ -2,7 +2,8 @@
 # # Synchronous SGD
 #
 # Two ranks hold the same network and half of the data each. They train for an hour, and at the end their weights are equal
-# to the last bit. They're also what one process with all the data would have got. What did the ranks tell each other?
+# to the last bit. Up to rounding, they're also what one process with all the data would have got. What did the ranks tell each
+# other?
 #
 # **You will** write the three functions that make this work, train MNIST to 99 % with them, and check them against the
 # library bit by bit. Then you'll see where the time of a step goes, and how a mean can be silently wrong.
@@ -136,7 +137,7 @@ def average_gradients(model, comm):
 check.average_gradients(average_gradients)
 
 # %% [markdown]
-# *Break it:* forget the division. Which number that you already know would hide this mistake, and which would it change?
+# *Break it:* forget the division. Which learning rate would then give you the same steps as before?
 #
 # ## Exercise 2: the training loop
 #
