@@ -553,6 +553,7 @@ check.weighted_mean(weighted_mean)
 # subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all others in its batch.
 # Each rank then normalizes with the statistics of its own 64 samples, not those of the global batch:
 
+
 # %%
 # %%ranks
 def normalised_gradient(images, labels):
