@@ -11,7 +11,7 @@
 #
 # A notebook is made of *cells*. Click on one and press **Shift+Enter** to run it and move on to the next. Run them from top to
 # bottom, because later cells use what earlier ones define. The button ■ interrupts a cell that takes too long. Change things
-# as you go, above all where it says *Try it*: if something breaks, run the notebook again from the top.
+# as you go, especially where it says *Try it*. If something breaks, run the notebook again from the top.
 
 # %%
 import os
@@ -59,7 +59,7 @@ pictures.splits()
 #
 # | name | where it stands today |
 # |---|---|
-# | Horovod | The documents behind this workshop, of 2018 and 2019, say "use Horovod over MPI". That was right, and it's outdated: the last release is of June 2023. Still, it's worth an hour (03, 04), because its ideas are in everything since: allreduce instead of parameter servers, small tensors fused into large messages, and one line to change. |
+# | Horovod | The documents behind this workshop, from 2018 and 2019, say "use Horovod over MPI". That was right, and it's outdated: its last release dates from June 2023. Still, it's worth an hour (03, 04), because its ideas are in everything since: allreduce instead of parameter servers, small tensors fused into large messages, and one line to change. |
 # | DeepSpeed | Alive. It invented ZeRO; PyTorch's FSDP is the same idea without another library. Choose it for offloading to memory or disk. |
 # | Keras 3 | Runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX; on PyTorch, put DDP around the model. |
 # | TensorFlow's `tf.distribute` | Good on one host. Between hosts it coordinates through *gRPC*, which runs over plain TCP and wants every address in `TF_CONFIG`. On HPC systems that leaves the fast network idle, so there people took MPI or NCCL, and still do. |
@@ -144,8 +144,8 @@ guess.compare(xs[0])
 
 # %% [markdown]
 # Every rank has its own `x`, and no other rank can change it. *Threads* would be different: the threads of a process share all
-# of its memory, and four of them adding to one `x` get in each other's way. Processes share nothing, so whatever a rank should
-# know, somebody has to send. The notebook is yet another process:
+# of its memory, and four of them adding to one `x` get in each other's way. Processes share nothing, so if a rank needs to
+# know something, another one has to send it. The notebook is yet another process:
 
 # %%
 print(f"Does the notebook have an x? {'x' in globals()}")

@@ -84,8 +84,8 @@ if comm.rank == 1:
     print("received", message)
 
 # %% [markdown]
-# `recv` is *blocking*: it returns once the message is there. A message can carry a number, its `tag`, so that a receiver can
-# choose between several. In C you'd also give the number and type of the elements; mpi4py reads both from the array.
+# `recv` is *blocking*: it returns once the message is there. A message can carry a number, its `tag`, so that the receiver
+# can tell messages apart. In C you'd also give the number and type of the elements; mpi4py reads both from the array.
 #
 # mpi4py has every call twice. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` takes an array
 # and sends its memory as it is, into an array that the receiver has made ready. Use upper case for anything large.

@@ -380,7 +380,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 #
 # `average_in_one_message` does what `average_gradients` does. The check counts its messages: one is enough.
 #
-# <details><summary>Hint 1: there</summary>
+# <details><summary>Hint 1: getting there</summary>
 #
 # `torch.cat([…])` joins flat tensors into a new one, and `tensor.flatten()` makes a tensor flat.
 #
@@ -422,8 +422,8 @@ check.average_in_one_message(average_in_one_message)
 #
 # ## Deeper: where the time goes
 #
-# A rank that comes early to the `Allreduce` has to wait for the others. To see waiting and sending apart, the next cell puts
-# a `Barrier` between them, which ends when the last rank has come. `rows` says how many samples each rank has.
+# A rank that comes early to the `Allreduce` has to wait for the others. To separate waiting from sending, the next cell puts
+# a `Barrier` before the `Allreduce`, which ends when the last rank has come. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -492,7 +492,7 @@ guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
 #
 # ## Deeper: unequal shards
 #
-# An imbalance does a second thing, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
+# An imbalance does something else too, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
 # *ranks* isn't the mean over *samples*: a sample of the small shard counts three times as much.
 
 # %%
