@@ -1,15 +1,20 @@
 # %% [markdown]
 # # Synchronous SGD
 #
-# **You will** see why averaging the ranks' gradients gives exactly the gradient of the whole batch, write that averaging
-# yourself, give all ranks the same start, find out where the time of a step goes, and train MNIST with what you wrote.
+# Two ranks hold the same network and half of the data each. They train for an hour, and at the end their weights are equal
+# to the last bit. Up to rounding, they're also what one process with all the data would have got. What did the ranks tell each
+# other?
 #
-# **Time** about 40 minutes. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you, begin with
-# [00_start_here](00_start_here.ipynb); `Allreduce` and `Bcast` are explained in [01_mpi_basics](01_mpi_basics.ipynb).
+# **You will** write the three functions that make this work, train MNIST to 99 % with them, and check them against the
+# library bit by bit. Then you'll see where the time of a step goes, and how a mean can be silently wrong.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you,
+# begin with [00_start_here](00_start_here.ipynb); [01_mpi_basics](01_mpi_basics.ipynb) explains `Allreduce` and `Bcast`.
 
 # %%
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
 from workshop_lib.exercises import sync_sgd as check
@@ -25,22 +30,23 @@ team
 # %% [markdown]
 # ## One batch, in parts
 #
-# *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, and takes a
-# step against it: it subtracts from the weights the gradient times a number, the *learning rate*. Suppose that each of $N$
-# ranks holds $B$ samples, all of them different. The mean over all $N B$ samples is the mean over ranks of the means over
-# their $B$ samples. The gradient of a mean is the mean of the gradients, so
+# *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, and subtracts it
+# from the weights, times a *learning rate*. Suppose each of $N$ ranks holds $B$ samples. The mean over all $N B$ samples is
+# the mean over the ranks of their own means, and the gradient of a mean is the mean of the gradients:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
 # \underbrace{\nabla \frac{1}{B} \sum_{i \,\in\, \text{rank } r} \ell_i}_{\text{what rank } r \text{ computes}}$$
 #
-# where $\ell_i$ is the loss of sample $i$, and depends on no other sample (with batch normalisation it would). Every rank
-# computes the gradient of its own part, its *shard*, and the mean of these is the gradient of the *global batch*. Check it:
-# each rank builds the same network from the same seed and takes its own shard of the same 128 images. Rank 0 also computes
-# the gradient of all of them.
+# Here $\ell_i$ is the loss of sample $i$. So each rank computes the gradient of its own part, its *shard*, and the mean of
+# these is the gradient of the *global batch*. Is it really, in floating point? Try it with 128 images.
 
 # %%
 # %%ranks
+import hashlib
+from contextlib import suppress
+from functools import partial
+
 import numpy as np
 import torch
 from mpi4py import MPI
@@ -48,10 +54,11 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist, shard
 from workshop_lib.models import torch_cnn
+from workshop_lib.training import schedules
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
-train = mnist.load("train")
+train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size)
 
 
 def batch(indices):
@@ -60,6 +67,8 @@ def batch(indices):
     return images, torch.tensor(train.labels[indices]).long()
 
 
+# %%
+# %%ranks
 def gradient(model, images, labels):
     """The gradient of the mean loss, all parameters in one flat array."""
     model.zero_grad()
@@ -70,81 +79,137 @@ def gradient(model, images, labels):
 model = torch_cnn.build(seed=1)
 start, stop = shard.shard_bounds(128, comm.rank, comm.size)
 mine = gradient(model, *batch(np.arange(start, stop)))
-
-mean = np.empty_like(mine)
-comm.Allreduce(mine, mean)  # the sum over ranks, on every rank
-mean /= comm.size
-
+mean = comm.allreduce(mine) / comm.size
+whole = gradient(model, *batch(np.arange(128)))
 print(f"samples {start} to {stop - 1}: the norm of my gradient is {np.linalg.norm(mine):.4f}")
-if comm.rank == 0:
-    whole = gradient(model, *batch(np.arange(128)))
-    print(f"norm of the mean over ranks:              {np.linalg.norm(mean):.4f}")
-    print(f"norm of the gradient of the global batch: {np.linalg.norm(whole):.4f}")
-    print(f"largest difference, relatively:           {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
+print(f"mean over ranks {np.linalg.norm(mean):.4f}, global batch {np.linalg.norm(whole):.4f}")
+print(f"largest difference between the two: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}, relatively")
 
 # %% [markdown]
-# The shards' gradients differ. Their mean is the gradient of the global batch but for rounding: float32 has about seven
-# digits, and the sum was taken in another order.
+# The shards' gradients differ, but their mean is the gradient of the global batch. What's left is rounding: float32 has about
+# seven digits, and the two sums were taken in a different order.
 #
-# *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64` instead of `shard_bounds`. The mean is still a
-# mean, but of which batch?
+# Some older slides say that the ranks "average loss and gradients each epoch". If you do that literally, the ranks take
+# different steps for a whole epoch, and you train something else (*local SGD*). In this workshop, and in DDP and Horovod,
+# the ranks average **gradients, in every step**. They average losses only to print them.
 #
-# ## Exercise 1: the averaging step
+# *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64`. It's still a mean, but of which batch?
 #
-# After `backward()`, every rank calls `average_gradients` with its own model. When the call ends, the gradient of each
-# parameter, `p.grad`, must be the mean over all ranks.
+# ## Exercise 1: average the gradients
 #
-# `mine` is a copy of one parameter's gradient, as an array that is stored row by row, as mpi4py needs it.
-# `comm.Allreduce(mine, total)` fills `total` with the sum over ranks, and `p.grad.copy_(torch.from_numpy(array))` puts an
-# array into the gradient.
+# With this function, many ranks train as one. Every rank calls it with its own model, right after its own `backward()`.
+# Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and a tensor on the CPU
+# has one: `tensor.numpy()`.
+#
+# <details><summary>Hint 1: which call?</summary>
+#
+# Every rank needs the sum of what all ranks hold. Which collective of notebook 01 does that, and what's missing from
+# a sum to make it a mean?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# Go through `model.parameters()`. `p.grad.numpy().copy()` is the gradient as an array, `np.empty_like(array)` makes room
+# for the sum, and `p.grad.copy_(torch.from_numpy(array))` puts an array back.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of average_gradients}
+#
+# </details>
 
 
 # %%
 def average_gradients(model, comm):
+    """Replace every `p.grad` of the model by its mean over all ranks. Must be called on every rank."""
+    # <solution>
     for p in model.parameters():
         mine = p.grad.numpy().copy()
         total = np.empty_like(mine)
-        # <solution>
         comm.Allreduce(mine, total)
         p.grad.copy_(torch.from_numpy(total / comm.size))
-        # <stub>
-        # # fill `total`, make a mean of it, and put that into p.grad
-        # raise NotImplementedError("your code here")
-        # </stub>
-        # </solution>
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
 
 
 # %%
 check.average_gradients(average_gradients)
 
 # %% [markdown]
-# Now train a few steps with it. Each rank takes its shard of every global batch, so the ranks compute different
-# gradients, and nothing but your function keeps their weights equal. (While it is not written, they train without it.)
+# *Break it:* forget the division. Which learning rate would then give you the same steps as before?
 #
-# A *digest* is a checksum of all bytes: if one bit of the weights differs, the digest is, as good as certainly, another one.
+# ## Exercise 2: the training loop
+#
+# Now write the loop that uses it: one pass over the batches of this rank. It's the loop of any PyTorch script, with one
+# line more. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)`
+# will be your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
+#
+# <details><summary>Hint 1: the order</summary>
+#
+# `backward()` *adds* to the gradients that are there. The optimizer reads `p.grad` when it steps. So what has to
+# happen before `backward()`, and what between it and the step?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `optimizer.zero_grad()`, the loss and its `backward()`, `average(model, comm)`, `optimizer.step()`,
+# `schedule.step()`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of train_epoch}
+#
+# </details>
+
 
 # %%
-team.push(average_gradients=average_gradients, steps=sizes.steps)
-
-# %%
-# %%ranks
-import hashlib
-
-
-def train_steps(model, steps, average=average_gradients):
-    """Train for some steps, in each with 64 new samples on every rank; returns the loss of the last step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for indices, _ in shard.epoch_batches(64 * comm.size * steps, 64, comm.rank, comm.size, seed=1, epoch=1):
-        images, labels = batch(indices)
+def train_epoch(model, optimizer, schedule, batches, average, comm):
+    """One step for each (images, labels) of `batches`, with gradients averaged over the ranks. Returns nothing."""
+    # <solution>
+    for images, labels in batches:
         optimizer.zero_grad()
         loss = cross_entropy(model(images), labels)
         loss.backward()
-        try:
-            average(model, comm)
-        except NotImplementedError:
-            pass
+        average(model, comm)
         optimizer.step()
-    return loss.item()
+        schedule.step()
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.train_epoch(train_epoch)
+
+# %% [markdown]
+# *Break it:* average after the step instead of before it. Would you notice from the loss?
+#
+# ## Equal, to the last bit
+#
+# Let the ranks train for a few steps. Each takes its own shard of every global batch, so nothing but your averaging keeps
+# their weights equal. To compare weights we use a *digest*, a checksum of all their bytes. Flip a single bit and it almost
+# certainly changes. (While an exercise is open, the ranks skip the training.)
+
+# %%
+team.push(average_gradients=average_gradients, train_epoch=train_epoch, steps=sizes.steps)
+
+
+# %%
+# %%ranks
+def batches(samples, epoch):
+    """This rank's part of every global batch, in an order that all ranks agree on."""
+    for indices, _ in shard.epoch_batches(samples, 64, comm.rank, comm.size, seed=1, epoch=epoch):
+        yield batch(indices)
+
+
+def recipe(model, samples, epochs, peak_lr=0.1):
+    """SGD with momentum, and a learning rate that rises for half an epoch and then falls."""
+    per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
+    plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
+    rate = partial(schedules.lr_at, peak_lr=peak_lr, **plan)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
 
 def weights(model):
@@ -152,38 +217,42 @@ def weights(model):
 
 
 def digest(model):
-    return hashlib.sha256(weights(model).tobytes()).hexdigest()[:12]
+    return hashlib.sha256(weights(model).tobytes()).hexdigest()
 
-
-model = torch_cnn.build(seed=1)
-loss = train_steps(model, steps)
-print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
-
-# %% [markdown]
-# The losses differ, since each rank reports that of its own shard. With your function the digests are the same: ranks that
-# start alike and take the same step stay alike, bit for bit. Now once more, with nothing averaged.
 
 # %%
 # %%ranks
-model = torch_cnn.build(seed=1)
-loss = train_steps(model, steps, average=lambda model, comm: None)
-print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
+def short_run(model, average):
+    """A few steps with your loop, from wherever `model` is."""
+    samples = 64 * comm.size * steps
+    with suppress(NotImplementedError):  # while an exercise is open
+        train_epoch(model, *recipe(model, samples, 1, peak_lr=0.03), batches(samples, 1), average, comm)
+    images, labels = batch(np.arange(1000))
+    print(f"loss {cross_entropy(model(images), labels):.3f}, digest of the weights {digest(model)[:12]}")
+
+
+short_run(torch_cnn.build(seed=1), average_gradients)
 
 # %% [markdown]
-# The losses look like any others: each rank trains a network of its own on its own samples, and nothing in its loss tells.
-# Only the digests do. The same happens by accident, when a script or a framework leaves the averaging out without a word. So
-# compare the weights.
-#
-# *Try it:* leave the division out of your function and run the cells from there on again. What does that do to the step?
+# Same start, same steps: same digest. Now once more, but nobody averages anything.
+
+# %%
+# %%ranks
+short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
+
+# %% [markdown]
+# The losses still look fine. Each rank is training a network of its own on half of the data, and the loss gives no hint that
+# anything is wrong. Only the digests give it away. This happens to real scripts, when a framework silently leaves the
+# averaging out. So compare the weights at least once; the library does at the end of every run.
 #
 # ## The same start
 #
-# Averaged gradients keep equal weights equal. Do they make different weights equal? Let each rank draw its first weights
-# from a seed of its own, and average as before.
+# Averaging keeps equal weights equal. Does it also make *different* weights equal? Let every rank draw its first weights
+# from a seed of its own.
 
 # %%
 guess = predict(
-    "How far apart are the ranks' weights after the training? (at its start: 100 %)", low=0, high=200, unit="%"
+    "How far apart are the ranks' weights after training? (100 %: as far as at the start)", 0, 200, unit="%"
 )
 guess
 
@@ -191,74 +260,170 @@ guess
 # %%
 # %%ranks
 def apart(model):
-    """How far this rank's weights are from those of rank 0: the norm of the difference."""
+    """How far this rank's weights are from those of rank 0."""
     return float(np.linalg.norm(weights(model) - comm.bcast(weights(model), root=0)))
 
 
 model = torch_cnn.build(seed=comm.rank)
 before = apart(model)
-loss = train_steps(model, steps)
+short_run(model, average_gradients)
 after = apart(model)
-print(f"loss of the last step {loss:.3f}, {before:.4f} away from rank 0 at the start, {after:.4f} in the end")
 
 # %%
-before, after = np.array(team.pull("before")[1:]), np.array(team.pull("after")[1:])
-shares = 100 * after / before
+shares = 100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1:])
 guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
 
 # %% [markdown]
-# With averaged gradients every rank takes the *same* step, so what lay between the ranks at the start stays between them to
-# the end, but for rounding. (Without exercise 1, the ranks drift.) The losses may fall all the same, but the step is a
-# compromise: the mean of gradients that were taken at different weights is the gradient of none of these networks.
+# With averaged gradients every rank takes the *same* step, so the distance between the ranks stays what it was. The loss may
+# even fall. But each step is the mean of gradients taken at different weights, and that's the gradient of none of these
+# networks.
 #
-# So a training begins with a *broadcast*: one rank, the *root*, sends its weights to all.
+# ## Exercise 3: the same start
 #
-# ## Exercise 2: broadcast the weights
+# So training begins with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold them, to the
+# last bit. Only the parameters count; this network has nothing else to send.
 #
-# Every rank calls `broadcast_weights` with its own model. Afterwards all must hold the weights of rank 0, to the last bit.
-# `comm.Bcast(array, root=0)` overwrites `array`, on every rank, with that of rank 0.
+# <details><summary>Hint 1: which call?</summary>
+#
+# `comm.Bcast(array, root=0)` overwrites `array`, on every rank, with the array of rank 0.
+#
+# </details><details><summary>Hint 2: writing into a parameter</summary>
+#
+# PyTorch refuses to change a parameter while it records operations for `backward()`. Do it inside
+# `with torch.no_grad():`, with `p.copy_(torch.from_numpy(array))`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of broadcast_weights}
+#
+# </details>
 
 
 # %%
 def broadcast_weights(model, comm):
-    with torch.no_grad():  # what follows is not part of what is differentiated
+    """Give every rank the parameters of rank 0's model. Must be called on every rank."""
+    # <solution>
+    with torch.no_grad():
         for p in model.parameters():
             array = p.numpy().copy()
-            # <solution>
             comm.Bcast(array, root=0)
             p.copy_(torch.from_numpy(array))
-            # <stub>
-            # # send `array`, then put it into the parameter: `p.copy_(…)`
-            # raise NotImplementedError("your code here")
-            # </stub>
-            # </solution>
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
 
 
 # %%
 check.broadcast_weights(broadcast_weights)
 
-# %%
-team.push(broadcast_weights=broadcast_weights)
+# %% [markdown]
+# *Break it:* "rank 0 already has its weights, so it can skip the call." Put `if comm.rank != 0:` in front of your `Bcast`
+# and read what the check says.
+#
+# ## MNIST to 99 %, with what you wrote
+#
+# That's all of *synchronous SGD*: the same start, different shards, one averaging in each step. It's called synchronous
+# because no rank updates its weights before all of them have computed their gradients. Now train for real.
 
 # %%
-# %%ranks
-model = torch_cnn.build(seed=comm.rank)
-try:
+team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
+
+# %%
+# %%ranks --timeout 600
+model = torch_cnn.build(seed=1 + comm.rank)  # every rank begins somewhere else
+with suppress(NotImplementedError):
     broadcast_weights(model, comm)
-except NotImplementedError:
-    print("broadcast_weights is not written yet")
-loss = train_steps(model, steps)
-print(f"loss of the last step {loss:.3f}, digest of the weights {digest(model)}")
+    optimizer, schedule = recipe(model, samples, epochs)
+    for epoch in range(1, epochs + 1):
+        train_epoch(model, optimizer, schedule, batches(samples, epoch), average_gradients, comm)
+        with torch.no_grad():
+            answers = model(torch_cnn.normalise(torch.tensor(test.images))).argmax(dim=1).numpy()
+        right = comm.allreduce(int((answers == test.labels).sum()))
+        if comm.rank == 0:
+            print(f"epoch {epoch}: {right / test.total:.2%} of the test images are right")
+mine = digest(model)
 
 # %% [markdown]
-# That is all of *synchronous SGD*: the same start, different shards, one averaging in each step. It is called
-# synchronous because no rank updates its weights before all have computed their gradients at the same weights.
+# Now the library does the same. Whatever averages the gradients is called a *backend* there; `mpi` is what you've just
+# written. Watch it run. The strip under the curves shows how each rank spends its last steps, and the button stops the run
+# cleanly.
+
+# %%
+guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
+guess
+
+# %%
+options = TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples)
+record = team.train(options, timeout=5 * sizes.timeout_s)
+
+# %%
+shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in record["epochs"]] or [0.0]
+guess.compare(np.median(shares), spread=(min(shares), max(shares)))
+
+# %%
+print("test accuracy:", [f"{epoch['test_accuracy']:.2%}" for epoch in record["epochs"]])
+print("the library's weights:", [digest[:12] for digest in record["weights_sha256"]])
+print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
+
+# %% [markdown]
+# With your three functions in place, all of these digests are equal: you've done, bit for bit, what the library does. (With
+# more than two ranks the last bits may differ, because MPI may add up six small messages in another order than one large
+# one. With the function of the next exercise they're equal again.)
 #
-# ## Where the time goes
+# ## Deeper: one message instead of six
 #
-# A rank that comes to the `Allreduce` early has to wait for the others. To see the waiting apart from the messages, the
-# cell below puts a `Barrier` in front, which ends when the last rank has come. It leaves out the update of the weights,
-# which is the same on every rank and needs no message. `rows` says how many samples each rank has in its batch.
+# Your function sends one message per parameter, and each of them pays the latency. The library copies all gradients
+# into one *flat buffer* and sends that. DDP and Horovod do the same in pieces of some megabytes.
+#
+# ### Exercise 4: the flat buffer
+#
+# `average_in_one_message` does what `average_gradients` does. The check counts its messages: one is enough.
+#
+# <details><summary>Hint 1: getting there</summary>
+#
+# `torch.cat([…])` joins flat tensors into a new one, and `tensor.flatten()` makes a tensor flat.
+#
+# </details><details><summary>Hint 2: and back</summary>
+#
+# `p.numel()` is the number of values of a parameter. `flat.split([…])` cuts a flat tensor into pieces of these lengths,
+# and `piece.view(p.shape)` gives each its shape back.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of average_in_one_message}
+#
+# </details>
+
+
+# %%
+def average_in_one_message(model, comm):
+    """What `average_gradients` does, with a single collective call."""
+    # <solution>
+    parameters = list(model.parameters())
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    total = torch.empty_like(flat)
+    comm.Allreduce(flat.numpy(), total.numpy())
+    pieces = (total / comm.size).split([p.numel() for p in parameters])
+    for p, piece in zip(parameters, pieces, strict=True):
+        p.grad.copy_(piece.view(p.shape))
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.average_in_one_message(average_in_one_message)
+
+# %% [markdown]
+# *Beat it:* hand this function to the 99 % training. Does the digest stay the same, and is an epoch faster? Then send half
+# of the bytes, as `float16`, and see what that costs in accuracy.
+#
+# ## Deeper: where the time goes
+#
+# A rank that comes early to the `Allreduce` has to wait for the others. To separate waiting from sending, the next cell puts
+# a `Barrier` before the `Allreduce`, which ends when the last rank has come. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -277,7 +442,6 @@ def timed_steps(rows, steps):
         comm.Barrier()
         all_there = time.perf_counter()
         comm.Allreduce(mine, mean)
-        mean /= comm.size
         spent.append(np.diff([began, computed, all_there, time.perf_counter()]))
     return 1000 * np.array(spent[1:])  # without the first, which warms up
 
@@ -288,23 +452,19 @@ even_ms = timed_steps(rows, steps)
 
 # %%
 def of_ranks(spent_ms):
-    """What each rank spends a step on: the mean over the middle half of the steps, by their length."""
-    spent_ms = np.array(spent_ms)  # [rank, step, kind]
-    by_length = np.argsort(spent_ms[0].sum(axis=1))
-    quarter = len(by_length) // 4
-    means = spent_ms[:, by_length[quarter : len(by_length) - quarter]].mean(axis=1)
-    return [dict(zip(("computing", "waiting", "Allreduce"), row, strict=True)) for row in means]
+    """What each rank spends a step on: the median over the steps."""
+    kinds = ("computing", "waiting", "Allreduce")
+    return [dict(zip(kinds, np.median(rank_ms, axis=0), strict=True)) for rank_ms in spent_ms]
 
 
 even = of_ranks(team.pull("even_ms"))
 step_figures.step_times({"64 samples on every rank": even})
 
 # %% [markdown]
-# Each bar is the mean over half of the steps, without the shortest and the longest quarter. *Computing* is what one rank alone
-# would have to do as well; the rest is the price of being many. Even with equal samples no two ranks are equally fast in
-# every step, so somebody always waits a little. `Allreduce`, the messages and the sum, is short for a network as small as this.
+# *Computing* is what a single rank would have to do as well; the rest is the price of working together. Even with equal
+# samples no two ranks are equally fast in every step, so somebody always waits a little.
 #
-# Now an imbalance: the last rank gets three times the samples.
+# Now give the last rank three times as many samples.
 
 # %%
 guess = predict("What share of a step will rank 0 spend waiting?", low=0, high=100, unit="%")
@@ -325,16 +485,15 @@ guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
 
 # %% [markdown]
 # If computing took time in strict proportion to the samples, rank 0 would wait for nearly two thirds of a step. The slowest
-# rank sets the pace for all, and the others spend the difference waiting. In practice the reason may be another job on the
-# same cores, a slow disk, or a hot GPU. A time in `Allreduce` says little by itself: without the `Barrier`, the waiting would
-# be inside it, and it would look like a slow network.
+# rank sets the pace. In practice it may be slow because of another job on its cores, a slow disk, or a hot GPU. And without
+# the `Barrier` the waiting would hide inside `Allreduce`, where it looks like a slow network.
 #
-# *Try it:* other `rows`; or equal rows, and `time.sleep(0.01)` on one rank before it computes.
+# *Try it:* make the rows equal, but let one rank `time.sleep(0.01)` before it computes.
 #
-# ## Unequal shards
+# ## Deeper: unequal shards
 #
-# An imbalance in samples does a second thing, which is worse because it is silent. With 64 samples on one rank and 192 on
-# another, the mean over *ranks* is not the mean over *samples*: a sample of the small shard weighs three times as much.
+# An imbalance does something else too, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
+# *ranks* isn't the mean over *samples*: a sample of the small shard counts three times as much.
 
 # %%
 # %%ranks
@@ -342,37 +501,40 @@ model = torch_cnn.build(seed=1)
 first = sum(rows[: comm.rank])
 own = gradient(model, *batch(np.arange(first, first + rows[comm.rank])))
 whole = gradient(model, *batch(np.arange(sum(rows))))
-
-
-def off(mean):
-    """How far `mean` is from the gradient of the global batch, relatively."""
-    return np.linalg.norm(mean - whole) / np.linalg.norm(whole)
-
-
-if comm.size > 1:
-    plain = comm.allreduce(own) / comm.size
-    if comm.rank == 0:
-        print(f"the plain mean over ranks is off by {off(plain):.1%}")
+plain = comm.allreduce(own) / comm.size
+if comm.rank == 0:
+    print(f"the plain mean over ranks is off by {np.linalg.norm(plain - whole) / np.linalg.norm(whole):.1%}")
 
 # %% [markdown]
-# This happens in practice in the last step of a pass over the data, when the samples that are left cannot be shared out
-# evenly.
+# This happens in practice in the last step of an epoch, when the samples that are left don't divide evenly.
 #
-# ## Exercise 3: the mean over samples (optional)
+# ### Exercise 5: the mean over samples
 #
-# `weighted_mean` is called on every rank with the gradient of the *mean* loss of its own samples, as an array, and with the
-# number of these samples. Return, on every rank, the gradient of the mean loss of all samples together, as a new array. A rank
-# may have no samples; its gradient is then all zeros. `comm.allreduce(x)`, in lower case, returns the sum over ranks of a
-# number or an array.
+# Every rank calls `weighted_mean` with the gradient of the *mean* loss of its own samples, and with their number. Return the
+# gradient of the mean loss over all samples. A rank may have none; then its gradient is all zeros.
+#
+# <details><summary>Hint 1</summary>
+#
+# A mean is a sum divided by a count. How do you get from a rank's mean back to its sum?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `comm.allreduce(x)`, in lower case, returns the sum over all ranks of a number or of an array. You need it twice.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of weighted_mean}
+#
+# </details>
 
 
 # %%
 def weighted_mean(gradient, n_samples, comm):
+    """A new array, on every rank: the mean of the ranks' gradients, each weighted by its number of samples."""
     # <solution>
     total = comm.allreduce(gradient * n_samples)
     return total / comm.allreduce(n_samples)
     # <stub>
-    # # a mean is a sum divided by a count; how do you get back to the sum?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -381,116 +543,71 @@ def weighted_mean(gradient, n_samples, comm):
 # %%
 check.weighted_mean(weighted_mean)
 
-# %%
-team.push(weighted_mean=weighted_mean)
+# %% [markdown]
+# *Beat it:* do without the second allreduce. The size of the global batch is known before the step, so let each rank divide
+# the *sum* of its losses by it. Then the gradients only have to be added up. That's how the library does it.
+#
+# ## Deeper: what batch normalization changes
+#
+# The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that: it
+# subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all others in its batch.
+# Each rank then normalizes with the statistics of its own 64 samples, not those of the global batch:
+
 
 # %%
 # %%ranks
-try:
-    weighted = weighted_mean(own, rows[comm.rank], comm)
-    if comm.rank == 0:
-        print(f"the weighted mean is off by {off(weighted):.1e}")
-except NotImplementedError:
-    print("weighted_mean is not written yet")
+def normalised_gradient(images, labels):
+    torch.manual_seed(1)
+    layers = torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 10)
+    return gradient(torch.nn.Sequential(*layers), images, labels)
+
+
+mean = comm.allreduce(normalised_gradient(*batch(np.arange(start, stop)))) / comm.size
+whole = normalised_gradient(*batch(np.arange(128)))
+if comm.rank == 0:
+    print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
 
 # %% [markdown]
-# There is a way without the second allreduce: the size of the global batch is known beforehand, so let each rank divide the
-# *sum* of its losses by it. Then the gradients only have to be added up. The library's training does it so.
+# So N ranks with 64 samples each don't train like one process with 64 N. That's often fine, and sometimes better: many recipes
+# are tuned for statistics of 32 or 64 samples. With only a few samples per rank they get noisy. Then use `SyncBatchNorm`,
+# which pays a message per layer to share them, or a layer that looks at one sample only, such as `GroupNorm` or `LayerNorm`.
+# The running means that batch normalization keeps for the test aren't parameters: your `average_gradients` leaves them alone,
+# and they end up different on every rank. DDP broadcasts rank 0's before each forward pass.
 #
-# ## When a rank fails
+# ## Deeper: larger batches need fewer messages
 #
-# In synchronous SGD every rank waits for every other, in every step. When one fails, plain MPI lets the others wait for ever.
-# Here the failure is reported within seconds, with the line on which each other rank waits. (`--catch` only keeps "Run all"
-# going.)
+# The messages of a step are as large as the network, whatever the batch. So a larger batch per rank means fewer steps, and
+# fewer messages, for the same samples.
 
 # %%
-# %%ranks --catch
-if comm.rank == comm.size - 1:
-    raise ValueError("this shard is broken")
-train_steps(torch_cnn.build(seed=1), steps)
-comm.Barrier()
-
-# %% [markdown]
-# Fresh ranks take a few seconds. Their memory is empty: cells that define something would have to run again.
-
-# %%
-team.restart()
-
-# %% [markdown]
-# ## A whole training
-#
-# In the library, what averages the gradients is called a *backend*. The one named `mpi` does what you just did, but with one
-# `Allreduce` of all parameters' gradients, where your function makes one for each parameter and pays the latency as often.
-# The training runs for whole *epochs*, each of them one pass over the training images. Its steps have momentum, and their
-# learning rate first rises, then falls. After each epoch all ranks together test the network on images that are not used in
-# training.
-#
-# Watch it run; the button stops it cleanly. The strip under the curves shows the last steps of each rank: *computing*;
-# *waiting* for the slowest rank to arrive at the `Allreduce`; and *communicating*, from then until the sum is there.
-
-# %%
-guess = predict(
-    "What share of the time will the ranks spend in Allreduce, waiting included?", low=0, high=100, unit="%"
-)
-guess
-
-# %%
-by_hand = team.train(
-    TrainOptions(backend="mpi", epochs=sizes.epochs, train_samples=sizes.train_samples), timeout=sizes.timeout_s
-)
-
-# %%
-shares = [100 * epoch["communication_s"] / epoch["seconds"] for epoch in by_hand["epochs"]]
-guess.compare(np.median(shares), spread=(min(shares), max(shares))) if shares else print("stopped before the end")
-
-# %% [markdown]
-# `train` returned a *run record*: what ran, where, and what came out, with a digest of the final weights of every rank.
-
-# %%
-print("test accuracy:        ", [f"{epoch['test_accuracy']:.2%}" for epoch in by_hand["epochs"]])
-print("weights of each rank: ", [checksum[:12] for checksum in by_hand["weights_sha256"]])
-
-# %% [markdown]
-# ## A larger batch needs fewer messages
-#
-# The messages of a step are as large as the network, whatever the batch. A larger batch on each rank means fewer steps
-# for the same samples, and so fewer messages. We compare with `ddp`, PyTorch's `DistributedDataParallel`. It averages the
-# same gradients, on a CPU through a library called *gloo*. In a large network it sends some of them while it still computes the
-# rest; this one is so small that all go in one message ([05_ddp](05_ddp.ipynb) shows both).
-
-# %%
-records = []
+samples = sizes.sweep_samples or 60_000
 for batch_size in (64, 256):
-    for backend in ("mpi", "ddp"):
-        options = TrainOptions(backend=backend, epochs=2, batch_size=batch_size, train_samples=6_000)
-        record = team.train(options, timeout=sizes.timeout_s, show=False)
-        records.append(record)
-        last = record["epochs"][-1]
-        print(
-            f"batch {batch_size:>3} a rank, {backend:>4}: {last['samples_per_s']:>7,.0f} samples/s, "
-            f"test accuracy {last['test_accuracy']:.2%}"
-        )
+    options = TrainOptions(backend="mpi", epochs=2, batch_size=batch_size, train_samples=samples)
+    last = team.train(options, timeout=sizes.timeout_s, show=False)["epochs"][-1]
+    print(f"batch {batch_size} per rank: {last['samples_per_s']:,.0f} samples/s, {last['test_accuracy']:.2%} right")
 
 # %% [markdown]
-# Look at both numbers, and mind that each comes from one run: small differences in speed may be chance. Larger batches are
-# not free: they make fewer steps at the same learning rate, and here the network learns less in the same number of epochs.
-# What to do about it is a lesson of its own.
+# Look at both numbers. (Each comes from a single run, so a small difference in speed may be chance.) Larger batches aren't
+# free: they take fewer steps, and here the network learns less in the same number of epochs.
+# [07_large_batch](07_large_batch.ipynb) is about what to do then. *Try it:* `lr_scaling="linear"` in the options.
 #
-# *Try it:* other batch sizes; or `lr_scaling="linear"` in the options, which multiplies the learning rate by the number of
-# ranks.
+# ## Take it home
+#
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script of less than 60 lines, which needs
+# nothing from this repository. It sends the gradients as one message, and rank 0 saves a checkpoint. Start it in a terminal
+# with as many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember
 #
-# - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weigh by samples.
-# - Synchronous SGD is: the same start, different shards, one averaging in each step. Then the ranks stay identical.
-# - Whether they are identical can be checked, and should be: training without averaging looks almost normal.
+# - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weight by samples.
+# - Synchronous SGD is the same start, different shards, and one averaging in each step. Then the ranks stay identical.
+# - Check that they are. Training without averaging looks almost normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
-# - A step costs the same messages whatever its batch, so larger batches communicate less for each sample.
+# - A step costs the same messages whatever its batch. One large message is cheaper than six small ones.
 #
 # **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
 # slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average
-# over and the pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP. Message Passing Interface Forum,
-# *MPI: A Message-Passing Interface Standard* (mpi-forum.org), chapter on collective communication.
+# over, batch normalization and other pitfalls. S. Li et al., *PyTorch Distributed* (arXiv:2006.15704), for DDP.
 
 # %%
 ranks.stop()

@@ -130,7 +130,10 @@ print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd
 # samples, by each of the two numbers:
 
 # %%
-for name, number_of in (("rank", lambda host, local: 2 * host + local), ("local_rank", lambda host, local: local)):
+for name, number_of in (
+    ("rank", lambda host, local: 2 * host + local),
+    ("local_rank", lambda host, local: local),
+):
     size = 4 if name == "rank" else 2
     taken = [list(range(8))[number_of(host, local) :: size] for host in range(2) for local in range(2)]
     print(f"by {name:>10}: {taken}")
@@ -465,7 +468,9 @@ def measure(name, *settings, late_ms=0, steps=3 * sizes.steps):
 measured = {"default": measure("default")}
 
 # %%
-guess = predict("Of the time in which Horovod works on a step, which share is negotiation?", low=0, high=100, unit="%")
+guess = predict(
+    "Of the time in which Horovod works on a step, which share is negotiation?", low=0, high=100, unit="%"
+)
 guess
 
 # %%
@@ -490,7 +495,9 @@ horovod_timeline.draw({"default settings, the step of median length": recorded.t
 
 # %%
 cycles, messages = len(recorded.cycles_ms), len(recorded.allreduces())
-print(f"{cycles} cycles began in five steps and the pauses after them; {messages} allreduces carried gradients")
+print(
+    f"{cycles} cycles began in five steps and the pauses after them; {messages} allreduces carried gradients"
+)
 
 # %% [markdown]
 # Every one of those cycles exchanges its few bytes, also when there is nothing to do. That is why an idle Horovod uses the
@@ -542,7 +549,12 @@ rows = []
 for name, (step_ms, timeline) in measured.items():
     low, middle, high = np.percentile(step_ms, [10, 50, 90])
     rows.append(
-        (name, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{len(timeline.allreduces()) / timeline.steps:.1f}")
+        (
+            name,
+            f"{middle:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{len(timeline.allreduces()) / timeline.steps:.1f}",
+        )
     )
 columns = ["setting", "step in ms (median)", "80 % of the steps", "allreduces a step"]
 pd.DataFrame(rows, columns=columns).style.hide(axis="index")
@@ -581,7 +593,9 @@ tried[["cycle in ms", "fuse up to MiB", "cache", "bytes in 1 µs"]].sort_values(
 
 # %%
 last_ms = measured["autotune"][0][-sizes.steps :]
-print(f"default settings: {base_ms:.2f} ms a step; the last steps of autotune: {statistics.median(last_ms):.2f} ms")
+print(
+    f"default settings: {base_ms:.2f} ms a step; the last steps of autotune: {statistics.median(last_ms):.2f} ms"
+)
 
 # %% [markdown]
 # The search begins at four fixed points, with cycles of 5, 10, 25 and 50 ms, and never tries less than 1 ms. It steers by few noisy
@@ -606,7 +620,10 @@ def batches(steps, batch_size=64):
     """This rank's part of each global batch."""
     size, rank = hvd.size(), hvd.rank()
     for indices, _ in shard.epoch_batches(batch_size * size * steps, batch_size, rank, size, seed=1, epoch=1):
-        yield (torch_cnn.normalise(torch.tensor(train.images[indices])), torch.tensor(train.labels[indices]).long())
+        yield (
+            torch_cnn.normalise(torch.tensor(train.images[indices])),
+            torch.tensor(train.labels[indices]).long(),
+        )
 
 
 def trained(steps, lr=0.05, **how):
@@ -669,7 +686,9 @@ def accumulated(parts, **how):
 whole, in_4 = accumulated(1), accumulated(4, backward_passes_per_step=4)
 if hvd.rank() == 0:
     print(f"the whole batch at once: norm {whole.norm():.4f}; four micro-batches: norm {in_4.norm():.4f}")
-    print(f"a quarter of the latter differs from the former by {(in_4 / 4 - whole).norm() / whole.norm():.1e}")
+    print(
+        f"a quarter of the latter differs from the former by {(in_4 / 4 - whole).norm() / whole.norm():.1e}"
+    )
 
 # %% [markdown]
 # Horovod averages over ranks, not over micro-batches: it leaves their sum, so divide each loss by their number. Without the
@@ -727,7 +746,9 @@ train, test = mnist.load("train"), mnist.load("test")
 
 
 def batch(split, indices):
-    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
+    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(
+        split.labels[indices]
+    ).long()
 
 
 def trained(op, lr=0.02):

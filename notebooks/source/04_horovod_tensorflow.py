@@ -316,7 +316,9 @@ def fit(optimizer):
     model = keras_cnn.build(seed=1)
     model.compile(optimizer, loss_of, metrics=["accuracy"], jit_compile=False)
     mine = slice(rank, samples - samples % size, size)  # equally many samples on each rank
-    history = model.fit(train.images[mine], train.labels[mine], batch_size=64, epochs=epochs, verbose=0).history
+    history = model.fit(
+        train.images[mine], train.labels[mine], batch_size=64, epochs=epochs, verbose=0
+    ).history
     for epoch, (loss, accuracy) in enumerate(zip(history["loss"], history["accuracy"], strict=True), 1):
         print(f"epoch {epoch}: loss {loss:.3f}, accuracy {accuracy:.1%}")
     return model
@@ -336,7 +338,9 @@ print(
 # All ranks have tested all test images. If they hold one network, they give one answer to each.
 
 # %%
-guess = predict("On how many of the 10,000 test images do the first and the last rank disagree?", low=0, high=2_000)
+guess = predict(
+    "On how many of the 10,000 test images do the first and the last rank disagree?", low=0, high=2_000
+)
 guess
 
 # %%
@@ -408,7 +412,11 @@ print(f"one step from 0 to {weight:g}; the mean of the ranks' numbers is {np.mea
 import types
 
 stock = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.5))
-own = [name for name, item in vars(type(stock)).items() if isinstance(item, types.FunctionType) and name != "__init__"]
+own = [
+    name
+    for name, item in vars(type(stock)).items()
+    if isinstance(item, types.FunctionType) and name != "__init__"
+]
 called = []
 
 
@@ -552,7 +560,13 @@ def main(samples, epochs, batch_size=64, lr=0.02):
     optimizer = keras.optimizers.SGD(lr, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss_of, metrics=["accuracy"], jit_compile=False)
-    fitted = model.fit(train.images[mine], train.labels[mine], batch_size=batch_size, epochs=epochs, verbose=0)
+    fitted = model.fit(
+        train.images[mine],
+        train.labels[mine],
+        batch_size=batch_size,
+        epochs=epochs,
+        verbose=0,
+    )
     loss, accuracy = model.evaluate(test.images[my_test], test.labels[my_test], batch_size=500, verbose=0)
     print("training loss of each epoch:", [round(loss, 4) for loss in fitted.history["loss"]])
     print(f"test accuracy {accuracy:.2%}")

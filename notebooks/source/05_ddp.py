@@ -369,7 +369,9 @@ pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).sty
 # backward to its end, then one allreduce of everything, over the same gloo.
 
 # %%
-guess = predict("How much shorter do overlapping buckets make backward and averaging?", low=-50, high=75, unit="%")
+guess = predict(
+    "How much shorter do overlapping buckets make backward and averaging?", low=-50, high=75, unit="%"
+)
 guess
 
 # %%
@@ -430,7 +432,9 @@ by_rank = team.pull("traces")
 ends = np.array([[max(trace[turn][way]["end"] for trace in by_rank) for way in (0, 1)] for turn in range(15)])
 typical = [int(np.argsort(ends[:, way])[len(ends) // 2]) for way in (0, 1)]
 titles = ["averaging after backward", "DDP: averaging during backward"]
-overlap({title: [trace[typical[way]][way] for trace in by_rank[:2]] for way, title in enumerate(titles)})
+overlap(
+    {title: [trace[typical[way]][way] for trace in by_rank[:2]] for way, title in enumerate(titles)}
+)
 
 # %%
 saved = 100 * (1 - ends[:, 1] / ends[:, 0])

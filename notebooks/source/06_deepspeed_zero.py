@@ -187,9 +187,7 @@ ones[ring.part(len(ones), rank, size)] = part
 ring.allgather(counting, ones)
 if rank == 0:
     print(f"reduce-scatter: a part of {len(part):,} elements, {after_first / ones.nbytes:.2f} n bytes sent")
-    print(
-        f"allgather:      all {len(ones):,} elements, {(counting.bytes_sent - after_first) / ones.nbytes:.2f} n bytes sent"
-    )
+    print(f"allgather:      all {len(ones):,} elements, {(counting.bytes_sent - after_first) / ones.nbytes:.2f} n bytes sent")
     print(f"every element is now {set(ones.tolist())}, the sum of 1 to {size}")
 
 # %% [markdown]
@@ -431,9 +429,7 @@ model, zero = train(Zero3)
 volume = zero.comm.bytes_sent / 3 / (4 * sum(p.numel() for p in model.parameters()))
 left = sum(flat.untyped_storage().nbytes() for flat in zero.weights.values())
 shares = sum(share.nbytes for share in zero.shares.values())
-print(
-    f"{volume:.2f} n bytes sent a step; between steps {left} bytes of whole weights, {shares / MIB:.1f} MiB of shares"
-)
+print(f"{volume:.2f} n bytes sent a step; between steps {left} bytes of whole weights, {shares / MIB:.1f} MiB of shares")
 for layer in model:
     zero.gather(layer)
 if rank == 0:
@@ -759,7 +755,12 @@ table({f"stage {stage}": row for stage, row in enumerate(measured)})
 # Stage 0 steps on the weights themselves; from stage 1 on there are master weights too, 4 bytes more.
 formula = [
     state_bytes(
-        parameters, sizes.ranks, stage, parameter_bytes=4, gradient_bytes=4, optimizer_bytes=8 if stage == 0 else 12
+        parameters,
+        sizes.ranks,
+        stage,
+        parameter_bytes=4,
+        gradient_bytes=4,
+        optimizer_bytes=8 if stage == 0 else 12,
     )
     for stage in range(4)
 ]
@@ -887,12 +888,8 @@ for name, dtype, scale in (
 ):
     cast = (gradient * scale).to(dtype)
     poor = (cast.abs() < torch.finfo(dtype).tiny).float().mean()
-    print(
-        f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} are 0 or lose digits, {cast.isinf().sum()} too large"
-    )
-print(
-    f"smallest numbers: fp16 {2.0**-24:.1e}, bf16 {2.0**-133:.1e}; largest: fp16 {torch.finfo(torch.float16).max:,.0f}"
-)
+    print(f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} are 0 or lose digits, {cast.isinf().sum()} too large")
+print(f"smallest numbers: fp16 {2.0**-24:.1e}, bf16 {2.0**-133:.1e}; largest: fp16 {torch.finfo(torch.float16).max:,.0f}")
 
 # %% [markdown]
 # What becomes 0 is lost (*underflow*), and the network stops learning from it. *Loss scaling* multiplies the loss by a large
@@ -904,7 +901,9 @@ print(
 
 # %%
 # %%ranks --timeout 120
-halves = [with_deepspeed(ours.config(64, stage, "bf16"), torch.Tensor.bfloat16, steps=2) for stage in (2, 3)]
+halves = [
+    with_deepspeed(ours.config(64, stage, "bf16"), torch.Tensor.bfloat16, steps=2) for stage in (2, 3)
+]
 
 # %%
 table({f"stage {stage}, bf16": row for stage, row in zip((2, 3), team.pull("halves")[0], strict=True)})
@@ -1065,9 +1064,7 @@ by_fsdp = [with_peak(with_fsdp, reshard) for reshard in (True, False)]
 by_fsdp = dict(zip(("FSDP", "FSDP, reshard_after_forward=False"), team.pull("by_fsdp")[0], strict=True))
 display(table({"DeepSpeed, stage 3": measured[3]} | by_fsdp))
 for name, row in by_fsdp.items():
-    print(
-        f"{name}: {row['after forward'] / MIB:.1f} MiB of weights after forward, {row['allgathers']} allgathers a step"
-    )
+    print(f"{name}: {row['after forward'] / MIB:.1f} MiB of weights after forward, {row['allgathers']} allgathers a step")
 
 # %% [markdown]
 # FSDP has no master weights in fp32, so it holds 16 bytes over $p$. With `reshard_after_forward=False` the weights stay
@@ -1081,7 +1078,9 @@ for name, row in by_fsdp.items():
 # %%
 samples = sizes.sweep_samples or 60_000
 for options in (
-    TrainOptions(backend="deepspeed", zero_stage=2, epochs=sizes.sweep_epochs, train_samples=samples, device="cpu"),
+    TrainOptions(
+        backend="deepspeed", zero_stage=2, epochs=sizes.sweep_epochs, train_samples=samples, device="cpu"
+    ),
     TrainOptions(backend="fsdp", epochs=sizes.sweep_epochs, train_samples=samples, device="cpu"),
 ):
     record = team.train(options, timeout=sizes.timeout_s)

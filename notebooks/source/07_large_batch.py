@@ -112,9 +112,7 @@ pd.DataFrame(rules, workers).round(3)
 # steps at the end settle where large ones would jump about.
 
 # %%
-figure = figures.new_figure(
-    "The learning rate over 10 epochs, as a share of its peak", "the first 2 epochs are warm-up"
-)
+figure = figures.new_figure("The learning rate over 10 epochs, as a share of its peak", "the first 2 epochs are warm-up")
 left, right = figure.subplots(1, 2)
 at = np.linspace(0, 10, 201)[:-1]
 handles = []
@@ -188,9 +186,7 @@ def last_epochs(runs):
     """What the runs have come to, in %."""
     ends = {name: run["epochs"][-1] for name, run in runs.items()}
     columns = {"training accuracy (%)": "train_accuracy", "test accuracy (%)": "test_accuracy"}
-    return pd.DataFrame(
-        {title: {k: 100 * end[name] for k, end in ends.items()} for title, name in columns.items()}
-    ).round(1)
+    return pd.DataFrame({title: {k: 100 * end[name] for k, end in ends.items()} for title, name in columns.items()}).round(1)
 
 
 runs = {
@@ -336,9 +332,7 @@ found = {name: followed(*recipes[name]) for name in mine}
 
 # %%
 found = {name: run for of_rank in team.pull("found") for name, run in of_rank.items()}
-figure = figures.new_figure(
-    "Loss and limit", "momentum 0.5; right, thick: the longest stable rate, the limit; thin: the rate"
-)
+figure = figures.new_figure("Loss and limit", "momentum 0.5; right, thick: the longest stable rate, the limit; thin: the rate")
 left, right = figure.subplots(1, 2)
 handles = []
 for index, name in enumerate(sorted(found)):

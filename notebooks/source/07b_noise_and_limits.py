@@ -134,7 +134,9 @@ follower = noise_scale.Follower(batch, batch * comm.size, memory_steps=memory)
 weights, curve = start.copy(), []
 batches = shard.epoch_batches(train.total, batch, comm.rank, comm.size, seed=1, epoch=1)
 for step, (rows, _) in enumerate(batches, 1):
-    gradient, norms = noise_scale.averaged(network.gradient(weights, train.images[rows], train.labels[rows]), comm)
+    gradient, norms = noise_scale.averaged(
+        network.gradient(weights, train.images[rows], train.labels[rows]), comm
+    )
     weights -= lr * gradient
     follower.add(norms)
     if step % 10 == 0:
@@ -437,9 +439,13 @@ table.style.format(
 # %%
 rows = []
 for precision in ("fp32", "bf16"):
-    options = TrainOptions(backend="ddp", precision=precision, epochs=2, train_samples=2000 if quick else 15_000)
+    options = TrainOptions(
+        backend="ddp", precision=precision, epochs=2, train_samples=2000 if quick else 15_000
+    )
     last = team.train(options, show=False)["epochs"][-1]
-    rows.append({"precision": precision, "samples/s": last["samples_per_s"], "test accuracy": last["test_accuracy"]})
+    rows.append(
+        {"precision": precision, "samples/s": last["samples_per_s"], "test accuracy": last["test_accuracy"]}
+    )
 pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%}"}).hide()
 
 # %% [markdown]
@@ -514,7 +520,9 @@ def run(mode, straggler):
         how = {"period": 10} if mode == "local_sgd" else {}
         done = getattr(staleness, mode)(workers, start, gradient, LR, steps, **how)
     staleness.wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
-    done = comm.bcast(None if server and mode != "asynchronous" else done, root=0 if mode == "asynchronous" else 1)
+    done = comm.bcast(
+        None if server and mode != "asynchronous" else done, root=0 if mode == "asynchronous" else 1
+    )
     network.set(done.weights)
     return {
         "mode": mode,
@@ -532,13 +540,17 @@ runs = [run(mode, straggler) for straggler in ("fixed", "roaming") for mode in m
 # %%
 runs = pd.DataFrame(team.pull("runs")[0])
 runs["mode"] = runs["mode"].replace({"lag_sync": "lag-sync", "local_sgd": "local SGD"})
-runs["mean staleness"] = [sum(s * n for s, n in found.items()) / sum(found.values()) for found in runs["staleness"]]
+runs["mean staleness"] = [
+    sum(s * n for s, n in found.items()) / sum(found.values()) for found in runs["staleness"]
+]
 fixed = runs[runs["straggler"] == "fixed"].set_index("mode")
 guess.compare(fixed.loc["synchronous", "ms a global step"] / fixed.loc["asynchronous", "ms a global step"])
 
 # %%
 shown = ["straggler", "mode", "ms a global step", "mean staleness", "test accuracy"]
-runs[shown].style.format({"ms a global step": "{:.1f}", "mean staleness": "{:.2f}", "test accuracy": "{:.1%}"}).hide()
+runs[shown].style.format(
+    {"ms a global step": "{:.1f}", "mean staleness": "{:.2f}", "test accuracy": "{:.1%}"}
+).hide()
 
 # %%
 print("gradients of rank 1 and rank 2, asynchronous, rank 2 late:", fixed.loc["asynchronous", "by worker"])

@@ -61,7 +61,10 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 
 # %%
 guess = predict(
-    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?", low=0.5, high=2 * sizes.ranks, unit="times"
+    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?",
+    low=0.5,
+    high=2 * sizes.ranks,
+    unit="times",
 )
 guess
 
@@ -243,12 +246,19 @@ laws = {
     "Amdahl, strong scaling": 1 / (fraction + (1 - fraction) / n),
 }
 figure = figures.new_figure(
-    "What a serial part allows", f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)"
+    "What a serial part allows",
+    f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)",
 )
 axes, handles = figure.subplots(), []
 for number, (name, speedups) in enumerate(laws.items()):
     style = figures.Style.number(number)
-    look = {"color": style.colour, "linestyle": style.line, "marker": style.marker, "linewidth": 2, "markersize": 7}
+    look = {
+        "color": style.colour,
+        "linestyle": style.line,
+        "marker": style.marker,
+        "linewidth": 2,
+        "markersize": 7,
+    }
     axes.loglog(n, speedups, base=2, **look)
     handles.append(Line2D([], [], **look, label=name))
 axes.set(xlabel="ranks", ylabel="speed-up")
@@ -300,7 +310,9 @@ def show_fractions(title, speedups):
             found = f"{serial_fraction(speedup, n):6.1%}"
         except NotImplementedError:
             found = "not written yet"
-        print(f"  {n:>2} ranks: speed-up {speedup:5.2f}, efficiency {speedup / n:4.0%}, serial fraction {found}")
+        print(
+            f"  {n:>2} ranks: speed-up {speedup:5.2f}, efficiency {speedup / n:4.0%}, serial fraction {found}"
+        )
 
 
 for title, times in published_s.items():
@@ -425,9 +437,10 @@ guess_gloo
 
 # %%
 team = ranks.start(sizes.ranks)
+rounds = max(5, sizes.repeats)
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest]
-messages = fit.measure_communication(team, message_sizes, sizes.repeats, timeout_s=10 * sizes.timeout_s)
+messages = fit.measure_communication(team, message_sizes, rounds, timeout_s=10 * sizes.timeout_s)
 
 
 def measured_s(way, nbytes):
@@ -493,15 +506,17 @@ print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0
 
 # %%
 guess_busy = predict(
-    "By what factor is a step of one rank slower while the other ranks compute, too?", low=0.8, high=2.5, unit="times"
+    "By what factor is a step of one rank slower while the other ranks compute, too?",
+    low=0.8,
+    high=2.5,
+    unit="times",
 )
 guess_busy
 
 # %%
 some = [(64, 64), (256, 64), (1024, 64)]
-repeats, timeout_s = sizes.repeats, 5 * sizes.timeout_s
-alone = fit.measure_steps(team, some, repeats, timeout_s, alone=True)
-steps = fit.measure_steps(team, repeats=repeats, timeout_s=timeout_s)
+alone = fit.measure_steps(team, some, timeout_s=sizes.timeout_s, alone=True)
+steps = fit.measure_steps(team, timeout_s=5 * sizes.timeout_s)
 together = {(row["width"], row["batch"]): row for row in steps}
 slower = []
 for row in alone:
@@ -536,7 +551,12 @@ for name, scale, unit in (
 costs.predicted_beside_measured(tested.fitted, tested.others)
 
 # %%
-columns = {"compute_s": "computing", "allreduce_s": "allreduce", "predicted_s": "predicted", "measured_s": "measured"}
+columns = {
+    "compute_s": "computing",
+    "allreduce_s": "allreduce",
+    "predicted_s": "predicted",
+    "measured_s": "measured",
+}
 shown = 1e3 * tested.others.set_index(["width", "batch"])[list(columns)].rename(columns=columns)
 print(f"held out: error {tested.errors.median():.0%} in the median, {tested.errors.max():.0%} at worst")
 shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]]).rename_axis(columns="ms")
@@ -652,9 +672,7 @@ show_beside("Horovod, inception-v3", "Horovod, resnet-101", "Horovod, vgg-16", "
 # Now the measurements that are *better* than perfect, and others of their kind. What would you look for in each?
 
 # %%
-show_beside(
-    "ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs", "Polaris, MNIST, Keras", "Polaris, ResNet-34"
-)
+show_beside("ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs", "Polaris, MNIST, Keras", "Polaris, ResNet-34")
 
 # %%
 for entry in published.EVERYTHING:

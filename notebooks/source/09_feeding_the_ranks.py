@@ -198,16 +198,16 @@ stored = row_of("everyone reads all", cold=True)["storage_bytes"]
 if None in stored:
     print("This system does not count what comes from the storage.")
 elif max(stored) == 0:
-    print(
-        "Nothing came from the storage: this file system is in memory, or does not forget when asked. Cold is warm here."
-    )
+    print("Nothing came from the storage: this file system is in memory, or does not forget when asked. Cold is warm here.")
 else:
     stored_mb = np.array(stored) / 1e6
     display(guess.compare(np.median(stored_mb), spread=(stored_mb.min(), stored_mb.max())))
 
 # %%
 cold_s, warm_s = (row_of("own part", cold)["seconds"] for cold in (True, False))
-guess_cold.compare(median(cold_s) / median(warm_s), spread=(min(cold_s) / max(warm_s), max(cold_s) / min(warm_s)))
+guess_cold.compare(
+    median(cold_s) / median(warm_s), spread=(min(cold_s) / max(warm_s), max(cold_s) / min(warm_s))
+)
 
 # %%
 costs.feeding_ways(measured)
@@ -354,15 +354,10 @@ slow = feeding.throttled(read, share)
 
 # %%
 compute_s, share = team.pull("compute_s")[0], team.pull("share")[0]
-print(
-    f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s"
-)
+print(f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s")
 print(f"for comparison, four ranks on each node of Theta: {210 / 4_392 / 4 * 1e3:.1f} MB/s each")
 guess_prefetch = predict(
-    "Reading takes as long as computing. How many times as fast is a training with `prefetch`?",
-    low=0.5,
-    high=4,
-    unit="times",
+    "Reading takes as long as computing. How many times as fast is a training with `prefetch`?", low=0.5, high=4, unit="times"
 )
 guess_prefetch
 
@@ -372,7 +367,6 @@ team.push(prefetch=prefetch)
 # %% [markdown]
 # The third way is to *preload*: read everything before the first epoch, and keep it. The time is taken apart as the consumer
 # of the batches sees it: waiting for one, and computing on it.
-
 
 # %%
 # %%ranks --timeout 300

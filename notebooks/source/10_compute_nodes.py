@@ -113,7 +113,12 @@ for kind, program in {
 def aprun_options(nodes, cores, threads_per_core, ranks_per_node):
     # <solution>
     cpus = cores * threads_per_core
-    return {"n": nodes * ranks_per_node, "N": ranks_per_node, "d": cpus // ranks_per_node, "j": threads_per_core}
+    return {
+        "n": nodes * ranks_per_node,
+        "N": ranks_per_node,
+        "d": cpus // ranks_per_node,
+        "j": threads_per_core,
+    }
     # <stub>
     # # of which is there one number for the job, and of which one for a node, or a rank?
     # raise NotImplementedError("your code here")

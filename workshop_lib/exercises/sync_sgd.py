@@ -1,141 +1,140 @@
-"""The exercises of 02_synchronous_sgd: averaged gradients, broadcast weights, and a mean over all ranks' samples."""
+"""The exercises of 02_synchronous_sgd: averaged gradients (averaging.py), the training loop, broadcast weights, and a
+mean over all ranks' samples.
+"""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, shown
+from workshop_lib.exercises.averaging import (
+    ALL_PARAMETERS,
+    STUCK,
+    Parameters,
+    average_gradients,
+    average_in_one_message,
+    compared,
+    same_but_rounding,
+    weights_of,
+)
 from workshop_lib.models import torch_cnn
 
-SAMPLES = 16  # per rank
-STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
-ALL_PARAMETERS = "go through all of model.parameters()."
-Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
-_close = partial(close, rounding=1e-4)  # float32, added up in another order
+__all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
+
+SAMPLES, STEPS = 4, 2  # of the training loop: per rank in each step
 
 
 @dataclass
-class Parameters:
-    """Gradients, or weights, after the call (None where there is none), and what is right.
+class Trained:
+    """One rank's weights after the call, as one array; what one process gets from the same batches; how many batches
+    were taken, and how often gradients were averaged."""
 
-    weights_kept: whether a function that should average gradients left the weights alone.
-    """
-
-    got: dict[str, Any]
-    right: Arrays
-    weights_kept: bool = True
+    weights: np.ndarray
+    right: np.ndarray
+    steps: int
+    averaged: int
 
 
-def observe_average(comm, function: Callable) -> Parameters:
-    """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which shows whether
-    weights are averaged.
-    """
-    images, labels = _batch(SAMPLES * comm.size)
+def observe_loop(comm, function: Callable) -> Trained:
+    """A short epoch on this rank's parts of random batches, and the same on one process with the whole batches."""
+    whole = list(_batches(SAMPLES * comm.size))
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
-    model = torch_cnn.build(seed=1)
-    cross_entropy(model(images), labels).backward()
-    whole = _gradients_of(model)
-    model.zero_grad()
-    cross_entropy(model(images[mine]), labels[mine]).backward()
-    function(model, comm)
+    count: Counter[str] = Counter()
 
-    other = torch_cnn.build(seed=comm.rank)
-    before = _weights(other)
-    cross_entropy(other(images[mine]), labels[mine]).backward()
-    function(other, comm)
-    after = _weights(other)
-    kept = all(np.array_equal(before[name], after[name]) for name in before)
-    return Parameters(_gradients_of(model), whole, kept)
+    def own_batches():
+        for images, labels in whole:
+            count["batches"] += 1
+            yield images[mine], labels[mine]
 
+    def average(model, comm):
+        count["averages"] += 1
+        _average(model, comm)
 
-def average_properties(observations: list[Parameters]) -> Iterator[Property]:
-    kept = all(seen.weights_kept for seen in observations)
-    yield Property("the weights are left alone", kept, "the weights themselves changed: average `p.grad`, not `p`.")
-    gone = [name for seen in observations for name, got in seen.got.items() if got is None]
-    hint = f"{gone[0]} has none: write into `p.grad`, as with `p.grad.copy_(…)`." if gone else ""
-    yield Property("every parameter has its gradient", not gone, hint)
-    yield _averages(observations)
-    first = observations[0].got
-    same = all(np.array_equal(seen.got[name], first[name]) for seen in observations for name in first)
-    hint = "they agree only roughly: every rank must get the same sum, as from one Allreduce."
-    yield Property("the ranks' gradients are equal to the last bit", same, hint)
+    model, right = torch_cnn.build(seed=1), torch_cnn.build(seed=1)
+    sgd, reference = _Sgd(model), _Sgd(right)
+    function(model, sgd, sgd.schedule, own_batches(), average, comm)
+    _loop(right, reference, reference.schedule, whole, lambda model, comm: None, comm)
+    return Trained(_flat(model), _flat(right), count["batches"], count["averages"])
 
 
-def _compared(observations: list[Parameters], same: Callable) -> tuple[list[dict[str, bool]], list[tuple[int, str]]]:
-    """Which parameters are right, by rank and name; and (rank, name) of those that are not."""
-    right = [{name: same(seen.got[name], seen.right[name]) for name in seen.right} for seen in observations]
-    return right, [(rank, name) for rank, names in enumerate(right) for name, is_right in names.items() if not is_right]
+def loop_properties(observations: list[Trained]) -> Iterator[Property]:
+    steps = [seen.steps for seen in observations]
+    hint = f"rank 0 took {steps[0]} of {STEPS} batches: is there a `return` or a `break` inside the loop?"
+    yield Property("it goes through all batches", set(steps) == {STEPS}, hint)
+    weights = [seen.weights for seen in observations]
+    averaged = [seen.averaged for seen in observations]
+    yield Property("it averages in every step", set(averaged) == {STEPS}, evidence=(averaged, weights))
+    same = all(np.array_equal(each, weights[0]) for each in weights)
+    yield Property("all ranks end with the same weights, to the last bit", same, evidence=weights)
+    right = all(same_but_rounding(seen.weights, seen.right) for seen in observations)
+    yield Property("they are those of one process that trains with the global batches", right, evidence=weights)
 
 
-def _averages(observations: list[Parameters]) -> Property:
-    text = "every rank has the gradient of the global batch"
-    right, wrong = _compared(observations, _close)
-    if not wrong:
-        return Property(text, True)
-    rank, name = wrong[0]
-    right_on = [at for at, of_rank in enumerate(right) if of_rank[name]]
-    if right_on:
-        return Property(
-            text, False, f"{name} is right on rank {right_on[0]}, but not on rank {rank}: all need the mean."
-        )
-    if any(right[rank].values()):
-        return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
-    got, whole = observations[rank].got[name], observations[rank].right[name]
-    factor = float((got * whole).sum() / (whole * whole).sum())
-    observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
-    if factor and _close(got, factor * whole):
-        observed = f"on rank {rank}, {name} is {factor:.4g} times the mean of the ranks' gradients."
-    return Property(text, False, evidence=[seen.got for seen in observations], observed=observed)
-
-
-def _gradients(combined: Callable, hint: str) -> Mistake:
-    """A wrong `average_gradients`: each gradient becomes `combined(mine, comm)`."""
-
-    def average_gradients(model, comm):
+def _loop(model, optimizer, schedule, batches, average, comm, without: str = "", at_the_end: bool = False) -> None:
+    """A training loop, `without` one of its lines, or with the weights averaged at its end instead of gradients."""
+    for images, labels in batches:
+        if without != "zero_grad":
+            optimizer.zero_grad()
+        reduction = "sum" if without == "mean" else "mean"
+        cross_entropy(model(images), labels, reduction=reduction).backward()
+        if without == "order":
+            optimizer.step()
+        if without != "average":
+            average(model, comm)
+        if without not in ("step", "order"):
+            optimizer.step()
+        if without != "schedule":
+            schedule.step()
+    if at_the_end:
         for p in model.parameters():
-            p.grad.copy_(torch.from_numpy(combined(p.grad.numpy().copy(), comm)))
-
-    return Mistake(average_gradients, hint)
+            p.data.copy_(torch.from_numpy(comm.allreduce(p.detach().numpy()) / comm.size))
 
 
-average_gradients = Exercise(
-    "average_gradients",
-    observe_average,
-    average_properties,
+train_epoch = Exercise(
+    "train_epoch",
+    observe_loop,
+    loop_properties,
     [
-        _gradients(lambda mine, comm: comm.allreduce(mine), "That is the sum over ranks: divide by comm.size."),
-        _gradients(
-            lambda mine, comm: comm.allreduce(mine) / comm.size**2, "That is the mean, divided by comm.size once more."
+        Mistake(partial(_loop, without="average"), "The ranks train apart: call `average` before the optimizer steps."),
+        Mistake(
+            partial(_loop, without="order"), "You average after the step: by then, the optimizer has used `p.grad`."
         ),
-        _gradients(lambda mine, comm: mine, "Each rank still has its own gradient: write the mean into `p.grad`."),
-        _gradients(lambda mine, comm: mine / comm.size, "Each rank divided its own gradient: use Allreduce to add up."),
-        _gradients(lambda mine, comm: 0 * mine, "It is zero on every rank: write the mean into `p.grad`."),
-        _gradients(lambda mine, comm: comm.bcast(mine), "All have the gradient of rank 0: they need the mean."),
-        _gradients(
-            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All have the last rank's gradient: they need the mean."
+        Mistake(
+            partial(_loop, without="zero_grad"), "`backward` adds to the gradients that are there: clear them first."
+        ),
+        Mistake(
+            partial(_loop, without="schedule"), "The learning rate never changed: call `schedule.step()` in each step."
+        ),
+        Mistake(partial(_loop, without="step"), "The weights are still those of the start: let the optimizer step."),
+        Mistake(partial(_loop, without="mean"), "That is the gradient of a sum of losses: `cross_entropy` as it is."),
+        Mistake(
+            partial(_loop, without="average", at_the_end=True),
+            "You average weights at the end of the epoch: average the gradients in every step instead.",
         ),
     ],
-    stuck=STUCK,
-    unknown="Allreduce gives every rank the sum over all ranks: divide that by comm.size, and by nothing else.",
+    stuck="every rank must average as often as the others: is `average` inside an `if`?",
+    unknown="For each batch: clear the gradients, compute the loss, go backward, average, step, and step the schedule.",
 )
 
 
 def observe_broadcast(comm, function: Callable) -> Parameters:
     """One call on ranks whose weights differ."""
     model = torch_cnn.build(seed=10 + comm.rank)
-    right = comm.bcast(_weights(model))
+    right = comm.bcast(weights_of(model))
     function(model, comm)
-    return Parameters(_weights(model), right)
+    return Parameters(weights_of(model), right)
 
 
 def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
     text = "every rank has the weights of rank 0, to the last bit"
-    right, wrong = _compared(observations, np.array_equal)
+    right, wrong = compared(observations, np.array_equal)
     hint, observed = "", ""
     if wrong:
         rank, name = wrong[0]
@@ -223,7 +222,7 @@ def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterat
         ("also when a rank has no samples", with_none),
     ):
         returned = [call.returned for call in calls]
-        wrong = [rank for rank, call in enumerate(calls) if not _close(call.returned, call.right)]
+        wrong = [rank for rank, call in enumerate(calls) if not same_but_rounding(call.returned, call.right)]
         observed = ""
         if wrong:
             rank = wrong[0]
@@ -263,17 +262,40 @@ weighted_mean = Exercise(
 )
 
 
-def _batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+class _Sgd:
+    """Plain SGD and its schedule, as PyTorch's are called; to make one of PyTorch's takes seconds the first time."""
+
+    def __init__(self, model):
+        self.parameters, self.lr = list(model.parameters()), 0.1
+        self.schedule = SimpleNamespace(step=self.halve)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        for p in self.parameters:
+            p.data -= self.lr * p.grad
+
+    def halve(self) -> None:
+        self.lr /= 2
+
+
+def _batches(samples: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The same random images and labels on every rank."""
-    generator = torch.Generator().manual_seed(7)
-    images = torch.randn(samples, 1, 28, 28, generator=generator)
-    return images, torch.randint(10, (samples,), generator=generator)
+    generator = torch.Generator().manual_seed(11)
+    for _ in range(STEPS):
+        images = torch.randn(samples, 1, 28, 28, generator=generator)
+        yield images, torch.randint(10, (samples,), generator=generator)
 
 
-def _weights(model) -> Arrays:
-    return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
+def _average(model, comm) -> None:
+    for p in model.parameters():
+        mine = p.grad.numpy().copy()
+        total = np.empty_like(mine)
+        comm.Allreduce(mine, total)
+        p.grad.copy_(torch.from_numpy(total / comm.size))
 
 
-def _gradients_of(model) -> dict:
-    """Each parameter's gradient; None where there is none."""
-    return {name: None if p.grad is None else p.grad.clone().numpy() for name, p in model.named_parameters()}
+def _flat(model) -> np.ndarray:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()

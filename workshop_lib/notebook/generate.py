@@ -14,14 +14,21 @@ A source (jupytext py:percent) holds the solutions between markers, each alone o
 
 The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if
 there is no stub); the solution notebook gets the rest. A stub may also follow its solution directly.
+
+In text, a line `{solution of NAME}` becomes the solution of the function NAME, for the last of its hints, and the
+first cell's "**Time** …." says how long the notebook takes: see `Effort`.
 """
 
 import argparse
+import ast
 import hashlib
+import json
 import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
@@ -34,6 +41,12 @@ NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
 CELL = re.compile(r"^# %%(\s|$)")
+SOLUTION_OF = re.compile(r"^# \{solution of (\w+)\}$", re.MULTILINE)
+TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
+NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
+YOURS = "your code here"  # in every cell that a learner is asked to write
+RUN_SECONDS = "run_seconds.json"  # beside the sources: of each solution, {"core": s, "deeper": s}, by execute.py
+CORE_PATH = ("00", "01", "02", "05", "07", "08")
 # What JupyterLab writes, so that a notebook which was only opened doesn't count as changed; the version of Python,
 # which differs from machine to machine, is left out by the kernel.json in this folder's jupyter/.
 METADATA = {
@@ -107,12 +120,78 @@ def _uncomment(line: str, name: str, number: int) -> str:
     return comment[1] + comment[2] if comment else ""
 
 
-def notebook_json(text: str) -> str:
+def with_solutions(text: str, solution: str, name: str) -> str:
+    """`text` with each `{solution of NAME}` replaced by that function as the text `solution` defines it."""
+    functions = {}
+    if SOLUTION_OF.search(text):
+        nodes = [node for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
+        functions = {node.name: ast.get_source_segment(solution, node) or "" for node in nodes}
+
+    def code(match: re.Match) -> str:
+        if match[1] not in functions:
+            raise SourceError(f"{name}: {match[0][2:]}, but there is no function {match[1]}.")
+        return "\n".join(f"# {line}".rstrip() for line in ["```python", *functions[match[1]].splitlines(), "```"])
+
+    return SOLUTION_OF.sub(code, text)
+
+
+@dataclass
+class Effort:
+    """What a part of a notebook asks of a learner. Hints, which are closed at first, are not counted."""
+
+    words: int = 0
+    code_lines: int = 0
+    exercises: int = 0
+    run_s: float = 0.0  # in the laptop profile
+
+    @property
+    def minutes(self) -> int:
+        return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
+
+
+def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
+    """(part, index, text) of each cell, a text cell in pieces: under a heading "## Deeper…" the part is "deeper",
+    under any other of that level "core"."""
+    part = "core"
+    for index, cell in enumerate(cells):
+        pieces = (
+            re.split(r"^(?=## )", cell.source, flags=re.MULTILINE) if cell.cell_type == "markdown" else [cell.source]
+        )
+        for piece in pieces:
+            if cell.cell_type == "markdown" and piece.startswith("## "):
+                part = "deeper" if piece.startswith("## Deeper") else "core"
+            yield part, index, piece
+
+
+def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Effort]:
+    """The effort of the core and of the deeper sections, from a learner's cells and the seconds of the runs."""
+    of_parts = {part: Effort(run_s=(run_s or {}).get(part, 0.0)) for part in ("core", "deeper")}
+    for part, index, text in by_part(cells):
+        effort = of_parts[part]
+        if cells[index].cell_type == "markdown":
+            effort.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
+        elif cells[index].cell_type == "code":
+            effort.code_lines += sum(bool(line.strip()) for line in text.splitlines())
+            effort.exercises += YOURS in text
+    return of_parts
+
+
+def in_words(of_parts: dict[str, Effort]) -> str:
+    """What the first cell says: the minutes of the core and of the rest."""
+    core, deeper = of_parts["core"].minutes, of_parts["deeper"].minutes
+    rest = f" for the core, {deeper} more for the sections marked *Deeper*" if deeper else ""
+    return f"**Time** {core} minutes{rest}{'' if of_parts['core'].run_s else ', plus what the runs take'}."
+
+
+def notebook_json(text: str, time: str = "") -> str:
     """The py:percent `text` as a notebook file: no outputs, the same bytes for the same text.
 
-    A cell's id comes from its content, so editing one cell leaves the ids of the others alone.
+    time: the sentence on it in the first cell. A cell's id comes from its content, so editing one cell leaves
+    the ids of the others alone.
     """
     notebook = jupytext.reads(text, fmt="py:percent")
+    if time:
+        notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: Counter[str] = Counter()
@@ -127,11 +206,31 @@ def notebook_json(text: str) -> str:
 def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     """What every generated notebook under `folder` should hold, from the sources there."""
     files = {}
+    measured = folder / "source" / RUN_SECONDS
+    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     for source in sources(folder):
         learner, solution = split(source.read_text(encoding="utf-8"), str(source))
-        files[folder / f"{source.stem}.ipynb"] = notebook_json(learner)
-        files[folder / "solutions" / f"{source.stem}.ipynb"] = notebook_json(solution)
+        cells = jupytext.reads(learner, fmt="py:percent").cells
+        time = in_words(efforts(cells, run_s.get(source.stem)))
+        for path, text in ((folder, learner), (folder / "solutions", solution.replace("](scripts", "](../scripts"))):
+            filled = with_solutions(text, solution, str(source))
+            files[path / f"{source.stem}.ipynb"] = notebook_json(filled, time)
     return files
+
+
+def overview(but: str, folder: Path = NOTEBOOKS) -> str:
+    """A table of all notebooks but one, in Markdown: what each is about, the minutes it says it takes, and whether
+    it is on the core path."""
+    rows = ["| notebook | about | minutes | of which core | |", "|---|---|---|---|---|"]
+    for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
+        opening = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title, time = re.search(r"^# (.+)", opening), TIME.search(opening)
+        minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
+        of_core = str(minutes[0]) if len(minutes) > 1 else ""
+        place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"
+        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place]
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
 
 
 def write(folder: Path = NOTEBOOKS) -> list[Path]:
