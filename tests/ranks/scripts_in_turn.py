@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
-IMAGES = 3072  # 24 steps on two ranks
+IMAGES = 1536  # 12 steps on two ranks
 
 
 def short(folder: Path, name: str) -> list[str]:
