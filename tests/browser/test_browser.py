@@ -130,7 +130,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     lab = open_in("stop.ipynb", generate.notebook_json(STOPPED))
     lab.begin_all()
     lab.page.wait_for_selector(f'{DASHBOARD} [data-strip="3"]', state="attached", timeout=90_000)
-    lab.page.wait_for_timeout(6000)
+    lab.page.wait_for_timeout(2000)
     early = dashboard(lab)
     assert early["data-rank"] == ["0", "1", "2", "3", "all"] * 2, "loss and accuracy of each rank"
     assert early["data-strip"] == ["0", "1", "2", "3"]
