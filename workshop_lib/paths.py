@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 MNIST = ROOT / "assets" / "mnist"
+SCRIPTS = ROOT / "notebooks" / "scripts"  # to take home
 
 
 @contextlib.contextmanager

@@ -1,0 +1,121 @@
+"""What happens in one backward: when each gradient is ready, and when each allreduce is sent and arrives.
+
+It works for every way to average that calls `torch.distributed.all_reduce` from Python: hooks written by hand, one
+allreduce after backward, and PyTorch's DDP with the communication hook `allreduce_hook`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+WARM_UP = 3  # steps: first ones allocate memory, and DDP decides on its buckets
+
+
+@dataclass
+class Message:
+    """One allreduce of a step: its size, and how many gradients were ready when it was sent."""
+
+    values: int
+    ready: int
+    in_backward: bool
+    blocking: bool
+    sent_s: float = field(compare=False)
+    arrived_s: float | None = field(default=None, compare=False)
+
+
+class Recorder:
+    """Records the gradients and messages of a model while a `with` lasts, from the start of a backward.
+
+    `group`: where the messages really go instead of where they should, as to a group of this rank alone; broadcasts
+    are left out then, and a blocking allreduce returns its handle, so that a rehearsal goes on. Create a recorder
+    before other hooks are registered on the model, so that a message sees its own gradient counted as ready.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
+        self._send, self._group = dist.all_reduce, group
+        self._patches = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
+        if group is not None:
+            self._patches.append(mock.patch.object(dist, "broadcast", lambda *args, **kwargs: None))
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda _: self.ready_s.append(time.perf_counter()))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what happened: a backward starts now."""
+        self.start_s, self.ready_s, self.in_backward = time.perf_counter(), [], True
+        self.messages: list[Message] = []
+        self._works: list[dist.Work] = []
+
+    def __enter__(self) -> "Recorder":
+        for patch in self._patches:
+            patch.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        for patch in self._patches:
+            patch.stop()
+
+    def _all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        message = Message(tensor.numel(), len(self.ready_s), self.in_backward, not async_op, time.perf_counter())
+        self.messages.append(message)
+        work = self._send(tensor, op, self._group or group, async_op=True)
+        self._works.append(work)
+
+        def arrived(_):
+            message.arrived_s = time.perf_counter()
+
+        work.get_future().then(arrived)
+        if async_op or self._group is not None:
+            return work
+        work.wait()
+        return None
+
+    def settle(self) -> None:
+        """Wait for whatever was sent, also by a function that doesn't."""
+        for work in self._works:
+            work.wait()
+
+    def times_ms(self, end_s: float) -> dict:
+        """One step as `figures.steps.BackwardTimes`, which ended at end_s."""
+
+        def ms(moment_s: float) -> float:
+            return 1000 * (moment_s - self.start_s)
+
+        sent = [[ms(each.sent_s), ms(each.arrived_s or end_s)] for each in self.messages]
+        ready = [ms(moment_s) for moment_s in self.ready_s]
+        return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}
+
+
+def compare(
+    ways: Mapping[str, tuple[nn.Module, Callable[[], None]]],
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    turns: int = 15,
+) -> list[dict[str, dict]]:
+    """The times of one step of each way, in each of `turns` turns, so that all ways meet the same machine.
+
+    A way is a model and what has to be called after its backward. All ranks call it.
+    """
+    recorders = {title: Recorder(model) for title, (model, _) in ways.items()}
+    taken = []
+    for _ in range(WARM_UP + turns):
+        taken.append({title: _step(*ways[title], recorders[title], inputs, labels) for title in ways})
+    return taken[WARM_UP:]
+
+
+def _step(model, finish, recorder: Recorder, inputs, labels) -> dict:
+    model.zero_grad()
+    loss = cross_entropy(model(inputs), labels)
+    dist.barrier()
+    recorder.clear()
+    with recorder:
+        loss.backward()
+        recorder.in_backward = False
+        finish()
+        return recorder.times_ms(time.perf_counter())
