@@ -49,7 +49,7 @@ def test_each_message_is_drawn_from_sent_to_arrived():
 
 def test_bands_do_not_overlap_and_are_named():
     axes = steps.overlap({"during": DURING}).axes[0]
-    buckets = ["bucket 0", "bucket 1", "bucket 2"]
+    buckets = ["message 1", "message 2", "message 3"]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["rank 0: backward", *buckets, "rank 1: backward", *buckets]
     assert min(b - a for a, b in itertools.pairwise(axes.get_yticks())) >= 1

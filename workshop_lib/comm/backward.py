@@ -12,7 +12,9 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 WARM_UP = 3  # steps: first ones allocate memory, and DDP decides on its buckets
 
@@ -41,7 +43,7 @@ class Recorder:
         self._send, self._group = dist.all_reduce, group
         self._patches = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
         if group is not None:
-            self._patches.append(mock.patch.object(dist, "broadcast", lambda *args, **kwargs: None))
+            self._patches.append(mock.patch.object(dist, "broadcast"))
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(lambda _: self.ready_s.append(time.perf_counter()))
         self.clear()
@@ -92,15 +94,35 @@ class Recorder:
         return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}
 
 
+Way = tuple[nn.Module, Callable[[], None]]  # a model, and what to call after its backward
+
+
+def averaged_after(model: nn.Module) -> Way:
+    """Gradients averaged when backward is over, in one blocking allreduce of all of them."""
+    parameters = list(model.parameters())
+
+    def finish() -> None:
+        flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
+        dist.all_reduce(flat)
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad.copy_(part.view_as(p))
+
+    return model, finish
+
+
+def pytorch_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> Way:
+    """PyTorch's DDP, which has averaged everything when its backward ends."""
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    return ddp, lambda: None
+
+
 def compare(
-    ways: Mapping[str, tuple[nn.Module, Callable[[], None]]],
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
-    turns: int = 15,
+    ways: Mapping[str, Way], inputs: torch.Tensor, labels: torch.Tensor, turns: int = 15
 ) -> list[dict[str, dict]]:
     """The times of one step of each way, in each of `turns` turns, so that all ways meet the same machine.
 
-    A way is a model and what has to be called after its backward. All ranks call it.
+    All ranks call it.
     """
     recorders = {title: Recorder(model) for title, (model, _) in ways.items()}
     taken = []

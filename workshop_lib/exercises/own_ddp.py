@@ -161,20 +161,35 @@ def _gradient_of(model: _Network, inputs: torch.Tensor, labels: torch.Tensor) ->
 
 
 FINISH_HINT = "return the function `finish` itself, without calling it: `return finish`."
-ORDER_HINT = "an allreduce adds up the first message of every rank, then the second. Send in the order in which hooks run."
+ORDER_HINT = (
+    "an allreduce adds up the first message of every rank, then the second. Send in the order in which hooks run."
+)
 SOME_HINT = "some ranks send, and others don't: every rank has to call every `dist.all_reduce`, so without an `if`."
-NOTHING_HINT = "nothing was sent. `p.register_post_accumulate_grad_hook(f)` makes backward call `f(p)`: call `dist.all_reduce` there."
-AFTER_HINT = "everything was sent after backward, so nothing can overlap: call `dist.all_reduce` in the hook, not in `finish`."
+NOTHING_HINT = (
+    "nothing was sent. `p.register_post_accumulate_grad_hook(f)` makes backward call `f(p)`: call "
+    "`dist.all_reduce` there."
+)
+AFTER_HINT = (
+    "everything was sent after backward, so nothing can overlap: call `dist.all_reduce` in the hook, not in `finish`."
+)
 TOGETHER_HINT = "the hook holds messages back: send each gradient as soon as its own hook runs."
 NOT_USED_HINT = "go by hooks, not by `model.parameters()`: the hook of a parameter without a gradient never runs."
 BLOCKING_HINT = "`dist.all_reduce` waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
-WAITING_HINT = "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
-BROADCAST_HINT = "the ranks keep different first weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
-FORGOT_HINT = "they hadn't arrived when `finish` returned: call `wait()` on every handle, and then write the mean into `p.grad`."
+WAITING_HINT = (
+    "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
+)
+BROADCAST_HINT = (
+    "the ranks keep different first weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
+)
+FORGOT_HINT = (
+    "they hadn't arrived when `finish` returned: call `wait()` on every handle, and then write the mean into `p.grad`."
+)
 SUM_HINT = "they are the sum over the ranks: divide by `dist.get_world_size()`."
 TWICE_HINT = "they were divided by the number of ranks twice."
 AGAIN_HINT = "the first step is right, the next one isn't: empty your lists in `finish`, ready for the next backward."
-PIECES_HINT = "every number is there, but in the wrong place: cut the message in the order in which you joined the gradients."
+PIECES_HINT = (
+    "every number is there, but in the wrong place: cut the message in the order in which you joined the gradients."
+)
 LEFT_HINT = "the last gradients never fill a bucket, so nobody sent them: `finish` has to send what is left."
 SMALL_HINT = "buckets leave too early: go on collecting until the bucket holds at least `bucket_bytes` bytes."
 LARGE_HINT = "the first bucket left after the last gradient: send one as soon as it holds `bucket_bytes` bytes."
@@ -182,9 +197,7 @@ LARGE_HINT = "the first bucket left after the last gradient: send one as soon as
 
 def _begin(observations: list[Observed]) -> Iterator[Property]:
     """What holds for both exercises before messages are counted."""
-    yield Property(
-        "it returns a function, `finish`", not any(seen.returned for seen in observations), FINISH_HINT
-    )
+    yield Property("it returns a function, `finish`", not any(seen.returned for seen in observations), FINISH_HINT)
     sizes = [[message.values for message in seen.plan] for seen in observations]
     yield Property("every rank sends something", any(sizes), NOTHING_HINT)
     hint = ORDER_HINT if all(sorted(each) == sorted(sizes[0]) for each in sizes) else SOME_HINT
@@ -229,8 +242,9 @@ def _mean_hint(ranks: list[Step], size: int) -> str:
 def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     yield from _begin(observations)
     plan = observations[0].plan
-    hint = NOT_USED_HINT if len(plan) > TENSORS else f"{len(plan)} were sent for {TENSORS} gradients: register the hook on every parameter."
-    yield Property("one message per gradient", [m.values for m in plan] != [] and len(plan) == TENSORS, hint)
+    fewer = f"{len(plan)} were sent for {TENSORS} gradients: register the hook on every parameter."
+    each_once = len(plan) == TENSORS and sum(message.values for message in plan) == VALUES
+    yield Property("one message per gradient", each_once, fewer if len(plan) < TENSORS else NOT_USED_HINT)
     hint = TOGETHER_HINT if any(message.in_backward for message in plan) else AFTER_HINT
     at_once = [message.ready for message in plan] == list(range(1, TENSORS + 1))
     yield Property("each is sent as soon as its gradient is there", at_once, hint)
@@ -238,7 +252,9 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
 
 
 UNKNOWN = "the hook divides the gradient and starts its allreduce; `finish` waits for every handle, and nothing else."
-STUCK = "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
+STUCK = (
+    "a rank waits for a message that another one never sends: is a collective inside an `if`, or `finish` not called?"
+)
 
 my_ddp = Exercise("my_ddp", observe_my_ddp, my_ddp_properties, ready=join, stuck=STUCK, unknown=UNKNOWN)
 

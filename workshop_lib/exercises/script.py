@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -126,9 +125,9 @@ def _this_group(argv: list[str]) -> Iterator[None]:
     threads = torch.get_num_threads()
     with (
         mock.patch.object(sys, "argv", argv),
-        mock.patch.object(dist, "init_process_group", lambda *args, **kwargs: None),
-        mock.patch.object(dist, "destroy_process_group", lambda *args, **kwargs: None),
-        mock.patch.object(torch.cuda, "is_available", lambda: False),
+        mock.patch.object(dist, "init_process_group"),
+        mock.patch.object(dist, "destroy_process_group"),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
     ):
         try:
             yield
@@ -155,14 +154,23 @@ def _accuracy(network: nn.Module) -> float:
 
 SAME_HINT = "they take the same images. In part 4, each rank picks its own 64 of every 64 * size: index with `rank`."
 AGAIN_HINT = "some images are seen twice in an epoch, others never: cut the order into steps, and each step into ranks."
-STEPS_HINT = "an epoch has `args.images // (64 * size)` steps: in each of them, all ranks together see 64 * size images."
-APART_HINT = "each rank trained a network of its own: wrap it, `ddp = nn.parallel.DistributedDataParallel(model)`, and call `ddp`."
+STEPS_HINT = (
+    "an epoch has `args.images // (64 * size)` steps: in each of them, all ranks together see 64 * size images."
+)
+APART_HINT = (
+    "each rank trained a network of its own: wrap it, `ddp = nn.parallel.DistributedDataParallel(model)`, and "
+    "call `ddp`."
+)
 TESTED_HINT = "every test image should be tested once, on one rank: begin at `rank`, and take every `size`-th."
-SHARE_HINT = "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `distributed.all_reduce(right)`."
+SHARE_HINT = (
+    "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `distributed.all_reduce(right)`."
+)
 ALL_PRINT_HINT = "every rank prints: `if rank == 0:`."
 ALL_SAVE_HINT = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
 NOT_SAVED_HINT = "rank 0 wrote no file: keep the lines with `torch.save` and `replace`."
-WRAPPED_HINT = "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
+WRAPPED_HINT = (
+    "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
+)
 
 
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
@@ -177,9 +185,7 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
     yield Property("no image comes twice in an epoch", len(set(everywhere)) == len(everywhere), AGAIN_HINT)
     alike = len({each.weights for each in observations}) == 1
     yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
-    yield Property(
-        "each test image is tested once", sum(each.tested for each in observations) == TESTED, TESTED_HINT
-    )
+    yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, TESTED_HINT)
     yield from _reports(observations)
 
 
@@ -203,7 +209,9 @@ converted = Exercise(
     script_properties,
     ready=join,
     timeout_s=30.0,
-    stuck="a rank waits for others: every rank must call `distributed.all_reduce`, so it can't be inside `if rank == 0:`.",
+    stuck=(
+        "a rank waits for others: every rank must call `distributed.all_reduce`, so it can't be inside `if rank == 0:`."
+    ),
 )
 
 
