@@ -173,7 +173,7 @@ AFTER_HINT = (
     "everything was sent after backward, so nothing can overlap: call `dist.all_reduce` in the hook, not in `finish`."
 )
 TOGETHER_HINT = "the hook holds messages back: send each gradient as soon as its own hook runs."
-NOT_USED_HINT = "go by hooks, not by `model.parameters()`: the hook of a parameter without a gradient never runs."
+MORE_HINT = "there are more messages than gradients: register one hook per parameter, and send each gradient once."
 BLOCKING_HINT = "`dist.all_reduce` waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
 WAITING_HINT = (
     "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
@@ -190,6 +190,7 @@ AGAIN_HINT = "the first step is right, the next one isn't: empty your lists in `
 PIECES_HINT = (
     "every number is there, but in the wrong place: cut the message in the order in which you joined the gradients."
 )
+MIXED_HINT = "gradients of different parameters were added up: join them in the same order on every rank."
 LEFT_HINT = "the last gradients never fill a bucket, so nobody sent them: `finish` has to send what is left."
 SMALL_HINT = "buckets leave too early: go on collecting until the bucket holds at least `bucket_bytes` bytes."
 LARGE_HINT = "the first bucket left after the last gradient: send one as soon as it holds `bucket_bytes` bytes."
@@ -236,6 +237,8 @@ def _mean_hint(ranks: list[Step], size: int) -> str:
             return hint
     if close(np.sort(first.gradient), np.sort(first.mean), 1e-6):
         return PIECES_HINT
+    if np.isclose(first.gradient.sum(), first.mean.sum()):
+        return MIXED_HINT
     return FORGOT_HINT if np.isclose(first.gradient, first.own).any() else ""
 
 
@@ -244,7 +247,7 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     plan = observations[0].plan
     fewer = f"{len(plan)} were sent for {TENSORS} gradients: register the hook on every parameter."
     each_once = len(plan) == TENSORS and sum(message.values for message in plan) == VALUES
-    yield Property("one message per gradient", each_once, fewer if len(plan) < TENSORS else NOT_USED_HINT)
+    yield Property("one message per gradient", each_once, fewer if len(plan) < TENSORS else MORE_HINT)
     hint = TOGETHER_HINT if any(message.in_backward for message in plan) else AFTER_HINT
     at_once = [message.ready for message in plan] == list(range(1, TENSORS + 1))
     yield Property("each is sent as soon as its gradient is there", at_once, hint)
