@@ -10,7 +10,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("mnist.pt")}
+options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)

@@ -1,0 +1,53 @@
+"""Run on every rank: scripts of notebooks/scripts in turn, in one process, so that frameworks are imported once.
+
+    scripts_in_turn.py FOLDER SCRIPT...    trains as short() says, into FOLDER/<script>.pt or .keras
+
+Keras draws other initial weights than PyTorch. Here rank 0 broadcasts the library's, which also shows that the
+scripts do broadcast. With WORKSHOP_TEST_FAILING_RANK=R, rank R has a folder without data.
+"""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parents[2] / "notebooks" / "scripts"
+IMAGES = 1536  # 12 steps on two ranks
+
+
+def short(folder: Path, name: str) -> list[str]:
+    """Arguments of a short training on the data in `folder`."""
+    ending = "keras" if name in ("horovod_tf", "horovod_keras") else "pt"
+    words = ["--data", folder / "data", "--images", IMAGES, "--epochs", 1, "--out", folder / f"{name}.{ending}"]
+    return [str(word) for word in words]
+
+
+def broadcast_the_librarys() -> None:
+    import horovod.tensorflow as hvd
+
+    from workshop_lib.models import keras_cnn
+
+    broadcast = hvd.broadcast_variables
+
+    def assign_and_broadcast(variables, root_rank):
+        if hvd.rank() == root_rank:
+            for variable, weight in zip(variables, keras_cnn.build(1).get_weights(), strict=False):
+                variable.assign(weight)
+        broadcast(variables, root_rank)
+
+    hvd.broadcast_variables = assign_and_broadcast
+
+
+def main(folder: Path, names: list[str]) -> None:
+    if {"horovod_tf", "horovod_keras"} & set(names):
+        broadcast_the_librarys()
+    rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
+    for name in names:
+        sys.argv = [name, *short(folder, name)]
+        if rank == os.environ.get("WORKSHOP_TEST_FAILING_RANK"):
+            sys.argv += ["--data", str(folder / "missing")]
+        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,167 @@
+"""The scripts in notebooks/scripts: short, without the library, and with its results.
+
+On two ranks and from the same initial weights, a script takes the same 12 steps as the library's backend: the same
+samples on the same ranks at the same learning rates. The weights then differ by rounding, measured as 3e-7 of the
+largest weight. Many more steps would not compare better: at the peak learning rate, one maximum of a pool that
+rounding has decided otherwise grows to percents within ten steps.
+"""
+
+import ast
+import gzip
+import io
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from ranks import ladder, scripts_in_turn
+from ranks.launching import rank_environment, run_bounded
+from ranks.scripts_in_turn import IMAGES, SCRIPTS, short
+
+from workshop_lib.data import mnist
+from workshop_lib.ranks import mpi
+from workshop_lib.training.backends import available
+from workshop_lib.training.equivalence import largest_relative_difference
+
+PYTHON = [sys.executable]
+TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+BACKEND = {
+    "mpi_by_hand": "mpi",
+    "horovod_torch": "horovod",
+    "horovod_tf": "horovod-tf",
+    "horovod_keras": "horovod-keras",
+    "ddp": "ddp",
+    "fsdp2": "fsdp",
+    "zero_deepspeed": "deepspeed",
+}
+HERE = {name: backend for name, backend in BACKEND.items() if backend in available()}
+UNDER_TORCHRUN = ("ddp", "fsdp2", "zero_deepspeed")
+WITHIN = 1e-4
+TEST_IMAGES = 500
+
+
+def quick(*names):
+    """The scripts that can run here, of which `make test` runs the ones named."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in HERE]
+
+
+def launcher(name):
+    """The command that starts a script on two ranks, without the script."""
+    if name == "one_process":
+        return PYTHON
+    if name in UNDER_TORCHRUN:
+        return TORCHRUN
+    return [*mpi.mpiexec(), "-n", "2", *PYTHON, *(("-m", "mpi4py") if name == "mpi_by_hand" else ())]
+
+
+def run(*words, **variables):
+    [(status, output)] = run_bounded([words], [rank_environment(**variables)], 200)
+    return status, output
+
+
+def write_data(folder):
+    folder.mkdir()
+    for split, rows in (("train", IMAGES), ("test", TEST_IMAGES)):
+        whole = mnist.load(split)
+        arrays = whole.images[:rows], whole.labels[:rows]
+        for name, array in zip(mnist.FILES[split], arrays, strict=True):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes(), 1))
+
+
+def trainings(folder):
+    write_data(folder / "data")
+    options = {"data_dir": str(folder / "data"), "train_samples": IMAGES, "epochs": 1}
+    runs = []
+    for name, backend in HERE.items():
+        checkpoint = {"checkpoint": str(folder / f"library-{name}.pt")}
+        runs.append({"name": f"library-{name}", "options": options | checkpoint | {"backend": backend}})
+    return {2: runs}
+
+
+def script_weights(folder, name):
+    """The parameters that a script has saved, in PyTorch's layout."""
+    if (saved := folder / f"{name}.pt").exists():
+        return torch.load(saved, weights_only=True)["model"]
+    import h5py  # here, because it comes with Keras
+
+    content = zipfile.ZipFile(folder / f"{name}.keras").read("model.weights.h5")
+    with h5py.File(io.BytesIO(content)) as file:
+        layers = [file["layers"][layer]["vars"] for layer in ("conv2d", "conv2d_1", "dense")]
+        weights = {
+            f"{place}.{kind}": vars[key][:]
+            for place, vars in zip("037", layers, strict=True)
+            for kind, key in (("weight", "0"), ("bias", "1"))
+        }
+    for place in "03":
+        weights[f"{place}.weight"] = weights[f"{place}.weight"].transpose(3, 2, 0, 1)
+    weights["7.weight"] = weights["7.weight"].reshape(4, 4, -1, 10).transpose(3, 2, 0, 1).reshape(10, -1)
+    return {key: torch.tensor(np.ascontiguousarray(value)) for key, value in weights.items()}
+
+
+def check(name, output, trained):
+    """A script's output and checkpoint are those of the library's backend."""
+    [row] = ladder.agreed_record(trained.outcomes, f"library-{name}")["epochs"]
+    assert f"test accuracy {row['test_accuracy']:.2%}" in output and row["test_accuracy"] > 0.7
+    assert "images/s" in output
+    library = ladder.weights(trained.folder, f"library-{name}")
+    assert largest_relative_difference(script_weights(trained.folder, name), library) < WITHIN
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_is_short_and_needs_nothing_from_here(path):
+    text = path.read_text()
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {alias.name for node in imports for alias in node.names} | {getattr(n, "module", "") for n in imports}
+    assert len(text.splitlines()) < 60
+    assert not any(str(module).startswith("workshop_lib") for module in modules)
+    assert path.name in text.splitlines()[0], "the docstring says how to start it"
+
+
+def test_every_script_is_tested():
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", *BACKEND}
+
+
+def test_one_process(tmp_path, trained):
+    (tmp_path / "data").symlink_to(trained.folder / "data")
+    status, output = run(*PYTHON, SCRIPTS / "one_process.py", *short(tmp_path, "one_process"))
+    assert status == 0, output
+    assert float(output.rpartition("test accuracy ")[2].rstrip("%\n")) > 70 and not list(tmp_path.glob("*.tmp"))
+
+
+def test_under_mpiexec(trained):
+    """Four scripts in one start, since TensorFlow takes longest to import."""
+    names = [name for name in HERE if name not in UNDER_TORCHRUN]
+    status, output = run(*launcher("mpi_by_hand"), scripts_in_turn.__file__, trained.folder, *names)
+    assert status == 0, output
+    lines = [line for line in output.splitlines() if line.startswith("epoch 1: ")]
+    for name, line in zip(names, lines, strict=True):
+        check(name, line, trained)
+
+
+@pytest.mark.parametrize("name", [name for name in UNDER_TORCHRUN if name in HERE])
+def test_under_torchrun(name, trained):
+    status, output = run(*TORCHRUN, SCRIPTS / f"{name}.py", *short(trained.folder, name))
+    assert status == 0, output
+    check(name, output, trained)
+
+
+@pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))
+def test_a_rank_that_raises_ends_all(name, tmp_path):
+    write_data(tmp_path / "data")
+    words = [*launcher(name), scripts_in_turn.__file__, tmp_path, name]
+    status, output = run(*words, WORKSHOP_TEST_FAILING_RANK="1")
+    assert status != 0
+    assert "FileNotFoundError" in output and "missing" in output
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["one_process", *HERE])
+def test_two_epochs_of_mnist(name, tmp_path):
+    out = tmp_path / ("cnn.keras" if name in ("horovod_tf", "horovod_keras") else "cnn.pt")
+    status, output = run(*launcher(name), SCRIPTS / f"{name}.py", "--out", out)
+    assert status == 0, output
+    accuracy = float(output.rpartition("test accuracy ")[2].split("%")[0])
+    assert accuracy >= 98.9
+    assert list(tmp_path.iterdir()) == [out]
