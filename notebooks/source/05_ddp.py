@@ -104,7 +104,7 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `distributed.init_process_group()`, `get_rank()`, `get_world_size()` and `get_node_local_rank()`;
+# `distributed.init_process_group()`, `distributed.get_rank()` and `distributed.get_world_size()`;
 # `nn.parallel.DistributedDataParallel(model)`; `order[…].reshape(steps, size, 64)[:, rank]`; `test_images[rank::size]`;
 # `distributed.all_reduce(right)`, which adds up in place, on every rank; `if rank == 0:`.
 #
@@ -116,16 +116,16 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 
 # %%
 # %%writefile {folder}/changes.py
-# 1. Join the process group, find out who you are, and take your own GPU if there are any
+# 1. Join the process group, and find out who you are. (The line below takes your own GPU, if there are any.)
 # <solution>
 distributed.init_process_group()
 rank, size = distributed.get_rank(), distributed.get_world_size()
-device = f"cuda:{distributed.get_node_local_rank()}" if torch.cuda.is_available() else "cpu"
 # <stub>
 # ...  # your code here
-# device = "cuda" if torch.cuda.is_available() else "cpu"
 # </stub>
 # </solution>
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.set_device(distributed.get_node_local_rank() if device == "cuda" else -1)  # -1: none
 # 2. Wrap the network, so that its gradients are averaged
 model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
 # <solution>
@@ -196,7 +196,7 @@ take_home.diff("one_process.py", "ddp.py")
 # | change | why |
 # |---|---|
 # | `init_process_group` … `destroy_process_group` | the ranks meet, as above; `torchrun` has set the variables |
-# | `get_node_local_rank` | each rank of a host takes its own GPU. Without it, all of them compute on GPU 0 |
+# | `set_device(get_node_local_rank())` | each rank of a host takes its own GPU. Without it, all of them compute on GPU 0 |
 # | `DistributedDataParallel(model)` | sends rank 0's weights to everyone, and averages gradients in every `backward()` |
 # | `reshape(steps, size, 64)[:, rank]` | DDP does *not* share out the data. Without this, all ranks compute the same gradient |
 # | `64 * size` | 64 images per rank, so the global batch grows with the ranks. You may want a larger learning rate then |

@@ -3,6 +3,7 @@
 import pytest
 from exercises.answers import solution
 
+from workshop_lib import ranks
 from workshop_lib.exercises import clinic
 from workshop_lib.exercises import ddp as check
 
@@ -10,9 +11,8 @@ RANKS = 4
 
 
 @pytest.fixture(scope="module")
-def team(request):
+def team():
     """Only the tests that need four ranks start them."""
-    return None
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +39,18 @@ def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
     assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
 
 
+@pytest.fixture(scope="module")
+def four():
+    return ranks.start(RANKS)
+
+
+@pytest.fixture(scope="module")
+def patients(four):
+    return clinic.admit(four)
+
+
 @pytest.mark.exhaustive
 class TestOnFourRanks:
-    @pytest.fixture(scope="class")
-    def four(self):
-        from workshop_lib import ranks
-
-        return ranks.start(RANKS)
-
-    @pytest.fixture(scope="class")
-    def patients(self, four):
-        return clinic.admit(four)
-
     def test_losses_digests_and_steps_tell_three_of_them(self, patients):
         runs = patients.runs
         digests = {name: [run.digest for run in of_ranks] for name, of_ranks in runs.items()}
