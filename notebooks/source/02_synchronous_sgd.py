@@ -2,7 +2,8 @@
 # # Synchronous SGD
 #
 # Two ranks hold the same network and half of the data each. They train for an hour, and at the end their weights are equal
-# to the last bit. They're also what one process with all the data would have got. What did the ranks tell each other?
+# to the last bit. Up to rounding, they're also what one process with all the data would have got. What did the ranks tell each
+# other?
 #
 # **You will** write the three functions that make this work, train MNIST to 99 % with them, and check them against the
 # library bit by bit. Then you'll see where the time of a step goes, and how a mean can be silently wrong.
@@ -136,7 +137,7 @@ def average_gradients(model, comm):
 check.average_gradients(average_gradients)
 
 # %% [markdown]
-# *Break it:* forget the division. Which number that you already know would hide this mistake, and which would it change?
+# *Break it:* forget the division. Which learning rate would then give you the same steps as before?
 #
 # ## Exercise 2: the training loop
 #
@@ -202,12 +203,12 @@ def batches(samples, epoch):
         yield batch(indices)
 
 
-def recipe(model, samples, epochs):
+def recipe(model, samples, epochs, peak_lr=0.1):
     """SGD with momentum, and a learning rate that rises for half an epoch and then falls."""
     per_epoch = shard.steps_per_epoch(samples, 64, comm.size)
     plan = {"total_steps": epochs * per_epoch, "warmup_steps": round(per_epoch / 2), "decay": "linear"}
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, fused=True)
-    rate = partial(schedules.lr_at, peak_lr=0.1, **plan)
+    rate = partial(schedules.lr_at, peak_lr=peak_lr, **plan)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
 
@@ -225,7 +226,7 @@ def short_run(model, average):
     """A few steps with your loop, from wherever `model` is."""
     samples = 64 * comm.size * steps
     with suppress(NotImplementedError):  # while an exercise is open
-        train_epoch(model, *recipe(model, samples, 1), batches(samples, 1), average, comm)
+        train_epoch(model, *recipe(model, samples, 1, peak_lr=0.03), batches(samples, 1), average, comm)
     images, labels = batch(np.arange(1000))
     print(f"loss {cross_entropy(model(images), labels):.3f}, digest of the weights {digest(model)[:12]}")
 
@@ -366,9 +367,9 @@ print("the library's weights:", [digest[:12] for digest in record["weights_sha25
 print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
-# All of them are equal: your functions have done, bit for bit, what the library does. (With more than two ranks the last bits
-# may differ, because MPI may add up six small messages in another order than one large one. With the exercise that
-# follows they're equal again.)
+# With your three functions in place, all of these digests are equal: you've done, bit for bit, what the library does. (With
+# more than two ranks the last bits may differ, because MPI may add up six small messages in another order than one large
+# one. With the function of the next exercise they're equal again.)
 #
 # ## Deeper: one message instead of six
 #
@@ -379,7 +380,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 #
 # `average_in_one_message` does what `average_gradients` does. The check counts its messages: one is enough.
 #
-# <details><summary>Hint 1: there</summary>
+# <details><summary>Hint 1: getting there</summary>
 #
 # `torch.cat([…])` joins flat tensors into a new one, and `tensor.flatten()` makes a tensor flat.
 #
@@ -421,8 +422,8 @@ check.average_in_one_message(average_in_one_message)
 #
 # ## Deeper: where the time goes
 #
-# A rank that comes early to the `Allreduce` has to wait for the others. To see waiting and sending apart, the next cell puts
-# a `Barrier` between them, which ends when the last rank has come. `rows` says how many samples each rank has.
+# A rank that comes early to the `Allreduce` has to wait for the others. To separate waiting from sending, the next cell puts
+# a `Barrier` before the `Allreduce`, which ends when the last rank has come. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -491,7 +492,7 @@ guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
 #
 # ## Deeper: unequal shards
 #
-# An imbalance does a second thing, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
+# An imbalance does something else too, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
 # *ranks* isn't the mean over *samples*: a sample of the small shard counts three times as much.
 
 # %%
@@ -552,6 +553,7 @@ check.weighted_mean(weighted_mean)
 # subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all others in its batch.
 # Each rank then normalizes with the statistics of its own 64 samples, not those of the global batch:
 
+
 # %%
 # %%ranks
 def normalised_gradient(images, labels):
@@ -591,9 +593,9 @@ for batch_size in (64, 256):
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script that needs nothing from this
-# repository: your three functions, a loop, a checkpoint. Start it in a terminal, with as many processes as you like:
-# `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script of less than 60 lines, which needs
+# nothing from this repository. It sends the gradients as one message, and rank 0 saves a checkpoint. Start it in a terminal
+# with as many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember
 #

@@ -9,7 +9,7 @@ from exercises.verdicts import Verdicts, planted
 from workshop_lib.exercises import sync_sgd as check
 
 NOTEBOOK = "02_synchronous_sgd"
-NAMES = ["average_gradients", "broadcast_weights", "weighted_mean"]
+NAMES = ["average_gradients", "broadcast_weights", "weighted_mean", "train_epoch", "average_in_one_message"]
 RANKS = 3  # with two, a swap with one partner is as good as an allreduce
 average = partial(written, "import numpy as np\nimport torch", "average_gradients(model, comm)")
 
@@ -20,6 +20,10 @@ SEND = "comm.Bcast(array, root=0)"
 STORE = "p.copy_(torch.from_numpy(array))"
 SUM = "total = comm.allreduce(gradient * n_samples)"
 DIVIDE = "return total / comm.allreduce(n_samples)"
+EACH = "for images, labels in batches:"
+AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
+FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
+PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
 
 WRONG = {
     "average_gradients": {
@@ -68,6 +72,33 @@ WRONG = {
         "one number": ([(DIVIDE, "return comm.allreduce(n_samples)")], "an array like `gradient`"),
         "half of it": ([(DIVIDE, f"{DIVIDE} / 2 / comm.size")], "Weigh each gradient"),
     },
+    "train_epoch": {
+        "nothing averaged": ([(f"        {AVERAGE}\n", "")], "call `average` before the optimizer steps"),
+        "averaged too late": (
+            [(f"{AVERAGE}\n        {STEP}", f"{STEP}\n        {AVERAGE}")],
+            "by then, the optimizer has used `p.grad`",
+        ),
+        "gradients never cleared": ([("        optimizer.zero_grad()\n", "")], "clear them first"),
+        "no schedule": ([(f"        {SCHEDULE}", "        pass")], "The learning rate never changed"),
+        "the schedule once": ([(f"        {SCHEDULE}", f"    {SCHEDULE}")], "The learning rate never changed"),
+        "no step": ([(STEP, "pass")], "let the optimizer step"),
+        "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
+        "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
+    },
+    "average_in_one_message": {
+        "six messages": (
+            [(FLAT, "for p in parameters: p.grad = comm.allreduce(p.grad) / comm.size"), (PUT_BACK, "pass")],
+            "they went in 6 messages",
+        ),
+        "sum and size": ([("comm.size)", "comm.allreduce(1))")], "they went in 2 messages"),
+        "not put back": ([(PUT_BACK, "pass")], "write the mean into `p.grad`"),
+        "not divided": ([("(total / comm.size)", "total")], "divide by comm.size"),
+        "put back the wrong way round": (
+            [(PUT_BACK, "p.grad.copy_(piece.flip(0).view(p.shape))")],
+            "in the order in which you put them in",
+        ),
+        "without the biases": ([(PUT_BACK, f"if p.ndim > 1: {PUT_BACK}")], "all of model.parameters()"),
+    },
 }
 NEVER_ENDS = {
     "average_gradients": {
@@ -81,6 +112,8 @@ NEVER_ENDS = {
     "weighted_mean": {
         "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
     },
+    "train_epoch": {"averaged on rank 0 only": ([(AVERAGE, f"if comm.rank == 0: {AVERAGE}")], "inside an `if`")},
+    "average_in_one_message": {"sent by rank 0 only": ([(FLAT, f"if comm.rank == 0: {FLAT}")], "inside an `if`")},
 }
 
 
@@ -97,6 +130,23 @@ class TestSyncSgd(Verdicts):
             "    at += p.numel()",
         ),
         "objects": lambda: average("for p in model.parameters():", "    p.grad = comm.allreduce(p.grad) / comm.size"),
+        "one message in place": lambda: written(
+            "import torch\nfrom mpi4py import MPI\nfrom torch.nn import utils",
+            "average_in_one_message(model, comm)",
+            "flat = utils.parameters_to_vector(p.grad for p in model.parameters())",
+            "comm.Allreduce(MPI.IN_PLACE, flat.numpy())",
+            "at = 0",
+            "for p in model.parameters():",
+            "    p.grad = (flat[at:at + p.numel()] / comm.size).view_as(p); at += p.numel()",
+        ),
+        "cleared after the step": lambda: written(
+            "from torch.nn.functional import cross_entropy",
+            "train_epoch(model, optimizer, schedule, batches, average, comm)",
+            "for images, labels in batches:",
+            "    cross_entropy(model(images), labels).backward()",
+            "    average(model, comm)",
+            "    optimizer.step(); schedule.step(); model.zero_grad()",
+        ),
         "divided first": lambda: average(
             "for p in model.parameters():",
             "    mine, total = p.grad.numpy().copy() / comm.size, np.empty(p.shape, dtype=np.float32)",

@@ -29,6 +29,17 @@ def test_bandwidths_are_bytes_over_the_median():
     assert found["bus_bytes_per_s"] == pytest.approx(1.5e12), "2 (4 - 1)/4 times the algorithm bandwidth"
 
 
+def test_a_message_is_drawn_with_its_spread_beside_the_model():
+    nbytes = [8, 1000, 1_000_000]
+    figure = costs.message_times(nbytes, np.array([[2e-6, 3e-6, 1e-3], [1e-6] * 3, [4e-6] * 2 + [2e-3]]), 2e-6, 1e-9)
+    [axes] = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("message (bytes)", "time (µs)")
+    assert spread(axes.containers[0]) == pytest.approx((1, 4))
+    model = next(line for line in axes.lines if line.get_linestyle() == "--")
+    assert list(model.get_ydata()) == pytest.approx([2.008, 3, 1002])
+    assert {"measured", "α + β · bytes"} <= set(legend(figure))
+
+
 def test_allreduces_have_units_spread_and_a_look_of_their_own():
     figure = costs.allreduce_times([row("ping-pong", 2, 4, SECONDS), *rows()], cores=2)
     time, bandwidth = figure.axes

@@ -54,6 +54,21 @@ def test_each_panel_shows_a_step_and_the_last_one_all_sums_everywhere(p):
     assert complete(f"step {2 * p - 2}") == p * p
 
 
+def test_each_way_to_split_shows_what_a_rank_holds_and_what_it_sends():
+    panels = pictures.splits().axes
+    assert [panel.texts[0].get_text() for panel in panels] == [split.title for split in pictures.SPLITS]
+
+    def held(panel):
+        """The widths of what is in colour: the batch, then weights and state of each layer, rank by rank."""
+        return [round(p.get_width(), 2) for p in panel.patches if isinstance(p, Rectangle) and p.get_fill()]
+
+    data, state, layers, tensors = map(held, panels)
+    assert data == ([0.5] + [0.62, 0.3] * 4) * 2
+    assert state == ([0.5] + [0.62, 0.15] * 4) * 2
+    assert layers == [1.0, *[0.62, 0.3] * 2, *[0.0] * 4, 1.0, *[0.0] * 4, *[0.62, 0.3] * 2]
+    assert tensors == ([1.0] + [0.31, 0.15] * 4) * 2
+
+
 def about(rank, host, cores, threads=1):
     return {"rank": rank, "host": host, "cores": cores, "threads": threads}
 

@@ -137,6 +137,84 @@ def test_markers_that_do_not_pair_are_named(text, line, complaint):
     assert complaint in str(error.value)
 
 
+TIMED = """# %% [markdown]
+# # Title
+# **Time** is computed. **Needs** nothing.
+#
+# <details><summary>Solution</summary>
+#
+# {solution of add}
+#
+# </details>
+
+# %%
+def add(a, b):
+    # <solution>
+    # the comment stays
+    return a + b
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+# %% [markdown]
+# One two three.
+#
+# ## Deeper: more
+# Four five.
+
+# %%
+x = 1
+
+y = 2
+
+# %% [markdown]
+# ## Remember
+# Six, in [scripts](scripts).
+"""
+
+
+def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
+    source = folder / "source" / "04_timed.py"
+    source.write_text(TIMED)
+    learner, _ = generate.split(TIMED, "x")
+    of_parts = generate.efforts(generate.jupytext.reads(learner, fmt="py:percent").cells, {"core": 30, "deeper": 60})
+    assert of_parts["core"] == generate.Effort(words=13, code_lines=2, exercises=1, run_s=30)
+    assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, exercises=0, run_s=60)
+    assert generate.Effort(words=300, code_lines=30, exercises=1, run_s=60).minutes == 2 + 2 + 7 + 1
+    generate.write(folder)
+    assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
+    assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
+    said = "**Time** 7 minutes, plus what the runs take. **Needs** nothing."
+    assert said in cells(folder / "04_timed.ipynb")[0]
+    (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
+    generate.write(folder)
+    said = "**Time** 8 minutes for the core, 1 more for the sections marked *Deeper*. **Needs** nothing."
+    assert said in cells(folder / "04_timed.ipynb")[0]
+
+
+def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
+    source = folder / "source" / "04_timed.py"
+    source.write_text(TIMED)
+    generate.write(folder)
+    for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed.ipynb"):
+        assert "```python\ndef add(a, b):\n    # the comment stays\n    return a + b\n```" in cells(path)[0]
+    source.write_text(TIMED.replace("of add", "of subtract"))
+    with pytest.raises(generate.SourceError, match="there is no function subtract"):
+        generate.render(folder)
+
+
+def test_the_overview_lists_every_other_notebook_with_its_minutes(folder):
+    (folder / "source" / "02_timed.py").write_text(TIMED)
+    (folder / "source" / "03b_more.py").write_text(TIMED)
+    (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
+    generate.write(folder)
+    assert generate.overview("03_average", folder).splitlines()[2:] == [
+        "| [02_timed](02_timed.ipynb) | Title | 9 | 8 | **core path** |",
+        "| [03b_more](03b_more.ipynb) | Title | 7 |  | optional |",
+    ]
+
+
 def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert generate.main([], folder) == 0
     assert "03_average.ipynb" in capsys.readouterr().out
@@ -162,9 +240,11 @@ def execute(tmp_path):
     return run
 
 
-def test_a_notebook_is_executed_in_its_folder_with_text_progress(execute, tmp_path):
-    shown = "import os, sys; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable)"
+def test_a_notebook_is_executed_in_its_folder_with_text_progress_and_timed(execute, tmp_path):
+    shown = "import os, sys, time; print(os.getcwd(), os.environ['WORKSHOP_WIDGETS'], sys.executable); time.sleep(0.2)"
     outcome, [[output]] = execute(shown)
+    seconds = executing.run_seconds(tmp_path / "out" / "05_x.ipynb")
+    assert 0.2 <= seconds["core"] < outcome.seconds and seconds["deeper"] == 0
     assert outcome.error == "" and "passed in" in str(outcome)
     assert "".join(output["text"]).split() == [str(tmp_path), "0", sys.executable]
 

@@ -107,11 +107,11 @@ def test_the_long_run_bears_out_what_notebook_07b_says_of_it():
     assert 3.5 < found.samples(rule_of_thumb) / found.e_min < 4.5, "four times the fewest samples"
 
 
-def test_the_readme_tells_the_minutes_of_each_notebook():
+def test_the_readme_lists_every_notebook_and_marks_the_core_path():
     text = (ROOT / "README.md").read_text()
-    for source in generate.sources():
-        [minutes] = re.findall(r"\*\*Time\*\* about (\d+) minutes", source.read_text())
-        assert re.search(rf"notebooks/{source.stem}\.ipynb\) \|[^|]*\| {minutes} \|", text), source.stem
+    listed = re.findall(r"^\| (\**)\[(\w+)\]\(notebooks/(\w+)\.ipynb\)", text, re.MULTILINE)
+    assert [name for _, name, _ in listed] == [stem for _, _, stem in listed] == [s.stem for s in generate.sources()]
+    assert tuple(name[:2] for bold, name, _ in listed if bold) == generate.CORE_PATH
 
 
 def test_packages_come_from_where_pip_is_told_to_look(tracked):

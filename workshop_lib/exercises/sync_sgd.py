@@ -2,9 +2,11 @@
 mean over all ranks' samples.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,34 +28,40 @@ from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
 
-SAMPLES, STEPS = 8, 3  # of the training loop: per rank in each step
+SAMPLES, STEPS = 4, 2  # of the training loop: per rank in each step
 
 
 @dataclass
 class Trained:
-    """One rank's weights after the call, as one array; what one process gets from the same batches; and how many
-    batches were taken."""
+    """One rank's weights after the call, as one array; what one process gets from the same batches; how many batches
+    were taken, and how often gradients were averaged."""
 
     weights: np.ndarray
     right: np.ndarray
     steps: int
+    averaged: int
 
 
 def observe_loop(comm, function: Callable) -> Trained:
     """A short epoch on this rank's parts of random batches, and the same on one process with the whole batches."""
     whole = list(_batches(SAMPLES * comm.size))
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
-    taken = []
+    count: Counter[str] = Counter()
 
     def own_batches():
         for images, labels in whole:
-            taken.append(1)
+            count["batches"] += 1
             yield images[mine], labels[mine]
 
+    def average(model, comm):
+        count["averages"] += 1
+        _average(model, comm)
+
     model, right = torch_cnn.build(seed=1), torch_cnn.build(seed=1)
-    function(model, *_recipe(model), own_batches(), _average, comm)
-    _loop(right, *_recipe(right), whole, lambda model, comm: None, comm)
-    return Trained(_flat(model), _flat(right), len(taken))
+    sgd, reference = _Sgd(model), _Sgd(right)
+    function(model, sgd, sgd.schedule, own_batches(), average, comm)
+    _loop(right, reference, reference.schedule, whole, lambda model, comm: None, comm)
+    return Trained(_flat(model), _flat(right), count["batches"], count["averages"])
 
 
 def loop_properties(observations: list[Trained]) -> Iterator[Property]:
@@ -61,6 +69,8 @@ def loop_properties(observations: list[Trained]) -> Iterator[Property]:
     hint = f"rank 0 took {steps[0]} of {STEPS} batches: is there a `return` or a `break` inside the loop?"
     yield Property("it goes through all batches", set(steps) == {STEPS}, hint)
     weights = [seen.weights for seen in observations]
+    averaged = [seen.averaged for seen in observations]
+    yield Property("it averages in every step", set(averaged) == {STEPS}, evidence=(averaged, weights))
     same = all(np.array_equal(each, weights[0]) for each in weights)
     yield Property("all ranks end with the same weights, to the last bit", same, evidence=weights)
     right = all(same_but_rounding(seen.weights, seen.right) for seen in observations)
@@ -252,9 +262,23 @@ weighted_mean = Exercise(
 )
 
 
-def _recipe(model) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
+class _Sgd:
+    """Plain SGD and its schedule, as PyTorch's are called; to make one of PyTorch's takes seconds the first time."""
+
+    def __init__(self, model):
+        self.parameters, self.lr = list(model.parameters()), 0.1
+        self.schedule = SimpleNamespace(step=self.halve)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        for p in self.parameters:
+            p.data -= self.lr * p.grad
+
+    def halve(self) -> None:
+        self.lr /= 2
 
 
 def _batches(samples: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

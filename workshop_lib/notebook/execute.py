@@ -1,17 +1,22 @@
 """Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
 
-python -m workshop_lib.notebook.execute [NAME …]    all of them, or those named, to build/notebooks/
+python -m workshop_lib.notebook.execute [NAME …]           all of them, or those named, to build/notebooks/
+python -m workshop_lib.notebook.execute --time [NAME …]    the solutions alone; the seconds of their cells then
+                                                           count in the minutes that the notebooks say
 """
 
+import argparse
+import json
 import os
 import re
 import sys
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from workshop_lib import paths
-from workshop_lib.notebook.generate import NOTEBOOKS, sources
+from workshop_lib.notebook.generate import NOTEBOOKS, RUN_SECONDS, by_part, sources
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
@@ -69,8 +74,25 @@ def run_notebook(
     return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
 
 
-def run_all(names: list[str]) -> int:
-    """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed."""
+def run_seconds(executed: Path) -> dict[str, float]:
+    """The seconds for which the cells of an executed notebook ran, in its core and in its deeper sections."""
+    import nbformat
+
+    cells = nbformat.read(executed, as_version=4).cells
+    seconds = {"core": 0.0, "deeper": 0.0}
+    for part, index, _ in by_part(cells):
+        times = cells[index].metadata.get("execution", {})
+        if "shell.execute_reply" in times:
+            begun, ended = (datetime.fromisoformat(times[at]) for at in ("iopub.execute_input", "shell.execute_reply"))
+            seconds[part] += (ended - begun).total_seconds()
+    return {part: round(spent, 1) for part, spent in seconds.items()}
+
+
+def run_all(names: list[str], solutions_alone: bool = False) -> int:
+    """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed.
+
+    solutions_alone: only these, and their seconds are written for `generate`.
+    """
     known = [source.stem for source in sources()]
     if unknown := set(names) - set(known):
         listed = ", ".join(map(repr, sorted(unknown)))
@@ -78,14 +100,26 @@ def run_all(names: list[str]) -> int:
         return 1
     outcomes = []
     for name in [name for name in known if name in (names or known)]:
-        for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb")):
+        for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb"))[solutions_alone:]:
             outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
             print(outcomes[-1], flush=True)
+            if solutions_alone and not outcomes[-1].error:
+                _record(name, run_seconds(EXECUTED / path))
     failed = [outcome for outcome in outcomes if outcome.error]
     seconds = sum(outcome.seconds for outcome in outcomes)
     print(f"{len(outcomes)} notebooks in {seconds:.0f} s, {len(failed)} failed", file=sys.stderr)
     return 1 if failed else 0
 
 
+def _record(name: str, seconds: dict[str, float]) -> None:
+    path = NOTEBOOKS / "source" / RUN_SECONDS
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(recorded | {name: seconds}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(run_all(sys.argv[1:]))
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.notebook.execute")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--time", action="store_true", help="the solutions alone, and write the seconds they take")
+    arguments = parser.parse_args()
+    sys.exit(run_all(arguments.names, arguments.time))

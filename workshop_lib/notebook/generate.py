@@ -203,7 +203,7 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
         learner, solution = split(source.read_text(encoding="utf-8"), str(source))
         cells = jupytext.reads(learner, fmt="py:percent").cells
         time = in_words(efforts(cells, run_s.get(source.stem)))
-        for path, text in ((folder, learner), (folder / "solutions", solution)):
+        for path, text in ((folder, learner), (folder / "solutions", solution.replace("](scripts", "](../scripts"))):
             filled = with_solutions(text, solution, str(source))
             files[path / f"{source.stem}.ipynb"] = notebook_json(filled, time)
     return files

@@ -1,6 +1,6 @@
-"""Figures of what communication costs, of predicted beside measured step times, and of ways to feed ranks."""
+"""Figures of what messages and allreduces cost, of predicted beside measured step times, and of ways to feed ranks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -28,6 +28,24 @@ SPENT = {
     "waiting for input": figures.STEP_LOOKS["waiting"],
     "computing": figures.STEP_LOOKS["computing"],
 }
+
+
+def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> Figure:
+    """Time of one message against its size, beside the line α + β · bytes.
+
+    seconds: [3, sizes], the medians and the 10th and 90th percentiles of each size.
+    """
+    caption = "points are medians, bars go from the 10th to the 90th percentile"
+    figure = figures.new_figure("One message between two ranks", caption)
+    axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
+    median_us, *ends_us = 1e6 * np.asarray(seconds)
+    figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
+    look = {"color": line.colour, "linestyle": line.line, "linewidth": 2}
+    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **look)
+    axes.set(xlabel="message (bytes)", ylabel="time (µs)")
+    model = Line2D([], [], **look, label="α + β · bytes")
+    figures.draw_legend(figure, [figures.handle_of("measured", points, line=False)], [model])
+    return figure
 
 
 def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> Figure:

@@ -1,7 +1,7 @@
-"""Pictures of who holds what: a collective, the steps of a ring allreduce, and the cores of each rank."""
+"""Pictures of who holds what: a collective, a ring allreduce, the ways to split a training, each rank's cores."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,34 @@ GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
 ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
 MOST_ROWS = 64
+LAYERS = 4
+
+
+class Split(NamedTuple):
+    """A way to split training: who does it, its messages, and which of batch, weights and state are in parts: "whole"
+    on every rank, "part" of each layer's on each rank, or the rank's own "layers"."""
+
+    title: str
+    known_as: str
+    messages: str
+    batch: str
+    weights: str
+    state: str
+
+
+SPLITS = [
+    Split("the data", "DDP, Horovod", "allreduce of gradients,\nin every step", "part", "whole", "whole"),
+    Split(
+        "the optimizer's state",
+        "ZeRO; FSDP splits the weights, too",
+        "reduce-scatter of gradients,\nallgather of weights",
+        "part",
+        "whole",
+        "part",
+    ),
+    Split("the layers", "pipeline", "send and receive\nof activations", "whole", "layers", "layers"),
+    Split("the tensors", "tensor parallel", "allreduce of activations,\nin every layer", "whole", "part", "part"),
+]
 
 
 def collective(name: str, before: list, after: list) -> RecordFigure:
@@ -132,6 +160,43 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
     for chunk, _, dest in moves:  # into rank 0 the arrow comes from outside: the last rank is its neighbour
         ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
         axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
+
+
+def splits() -> RecordFigure:
+    """Draw four ways to split one training over two ranks: what each rank holds in colour, what it lacks dotted."""
+    figure = RecordFigure(figsize=(13, 5), facecolor="white")
+    for axes, split in zip(figure.subplots(1, len(SPLITS)), SPLITS, strict=True):
+        axes.set(xlim=(-0.1, 2.5), ylim=(LAYERS + 3.5, -1.9))
+        axes.axis("off")
+        axes.text(1.2, -1.5, split.title, weight="bold", **CENTRED | {"fontsize": FONT_SIZE + 1})
+        axes.text(1.2, -1.0, split.known_as, color=GREY, **CENTRED | {"fontsize": FONT_SIZE - 2})
+        for rank in range(2):
+            left = 1.4 * rank
+            axes.text(left + 0.5, -0.3, f"rank {rank}", **CENTRED)
+            _held(axes, (left, 0), (1, 0.7), rank, split.batch)
+            axes.text(left + 0.5, 0.35, "batch", **CENTRED | {"fontsize": FONT_SIZE - 2})
+            for layer in range(LAYERS):
+                y, mine = 1 + layer, layer // (LAYERS // 2) == rank
+                _held(axes, (left, y), (0.62, 0.85), rank, split.weights, mine)
+                _held(axes, (left + 0.7, y), (0.3, 0.85), rank, split.state, mine)
+        _name_columns(axes)
+        axes.text(1.2, LAYERS + 2.6, split.messages, **CENTRED | {"fontsize": FONT_SIZE - 1})
+    figure.subplots_adjust(left=0.01, right=0.99, top=0.98, bottom=0.02, wspace=0.12)
+    return figure
+
+
+def _name_columns(axes: Axes) -> None:
+    for left in (0, 1.4):
+        for x, name in ((0.31, "weights"), (0.87, "state")):
+            axes.text(left + x, LAYERS + 1.2, name, color=GREY, **CENTRED | {"fontsize": FONT_SIZE - 3})
+
+
+def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: bool = True) -> None:
+    """A box of which a rank holds the whole, its half, or all or nothing (of "layers", which may be `mine`)."""
+    (x, y), (width, height) = corner, size
+    start, stop = {"whole": (0, 1), "part": (rank / 2, (rank + 1) / 2), "layers": (0, int(mine))}[how]
+    axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=TINTS[rank], ec="none"))
+    axes.add_patch(Rectangle(corner, *size, fill=False, ls=":" if stop - start < 1 else "-", ec=GREY, lw=1))
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:
