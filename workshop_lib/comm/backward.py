@@ -41,7 +41,7 @@ class Recorder:
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
         self._send, self._group = dist.all_reduce, group
-        self._patches = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
+        self._patches: list = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
         if group is not None:
             self._patches.append(mock.patch.object(dist, "broadcast"))
         for p in model.parameters():
@@ -50,7 +50,8 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget what happened: a backward starts now."""
-        self.start_s, self.ready_s, self.in_backward = time.perf_counter(), [], True
+        self.start_s, self.in_backward = time.perf_counter(), True
+        self.ready_s: list[float] = []
         self.messages: list[Message] = []
         self._works: list[dist.Work] = []
 
@@ -99,13 +100,13 @@ Way = tuple[nn.Module, Callable[[], None]]  # a model, and what to call after it
 
 def averaged_after(model: nn.Module) -> Way:
     """Gradients averaged when backward is over, in one blocking allreduce of all of them."""
-    parameters = list(model.parameters())
 
     def finish() -> None:
-        flat = torch.cat([p.grad.flatten() for p in parameters]) / dist.get_world_size()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients]) / dist.get_world_size()
         dist.all_reduce(flat)
-        for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            p.grad.copy_(part.view_as(p))
+        for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     return model, finish
 

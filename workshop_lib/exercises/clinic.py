@@ -6,17 +6,18 @@ each has half of the ranks.
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
+from workshop_lib.comm.backward import averaged_after
 from workshop_lib.data import mnist
 from workshop_lib.exercises import Verdict
-from workshop_lib.exercises.own_ddp import join
+from workshop_lib.exercises.own_ddp import descend, join
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer
@@ -114,7 +115,7 @@ def _train(comm, illness: str) -> Run:
     """An epoch on this rank."""
     train, tracer = mnist.load("train"), Tracer(comm)
     diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
-    model = torch_cnn.build(seed=2 if diverged else 1)
+    model, average = averaged_after(torch_cnn.build(seed=2 if diverged else 1))
     mine = _images_of(comm, illness)
     losses = []
     for step, batch in enumerate(mine[: len(mine) // BATCH * BATCH].reshape(-1, BATCH)):
@@ -124,32 +125,22 @@ def _train(comm, illness: str) -> Run:
         loss = cross_entropy(model(images), torch.tensor(train.labels[batch]).long())
         loss.backward()
         time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else STEP_S)
-        spans = [_average(model, comm)]
+        spans = [_timed(average)]
         if illness == "averaged twice":
             time.sleep(STEP_S / 2)  # somebody clips the gradients, and then averages them, to be safe
-            spans.append(_average(model, comm))
-        _descend(model)
+            spans.append(_timed(average))
+        descend(model, LR)
         losses.append(loss.item())
         tracer.add(step, start_s, spans)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     return Run(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
 
 
-def _average(model: torch.nn.Module, comm) -> tuple[float, float]:
-    """Average the gradients; returns when this rank began and ended to do so."""
+def _timed(average: Callable[[], None]) -> tuple[float, float]:
+    """When this rank began to average the gradients, and when it ended."""
     began_s = time.perf_counter()
-    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-    dist.all_reduce(flat)
-    pieces = (flat / comm.size).split([p.numel() for p in model.parameters()])
-    for p, piece in zip(model.parameters(), pieces, strict=True):
-        p.grad.copy_(piece.view(p.shape))
+    average()
     return began_s, time.perf_counter()
-
-
-@torch.no_grad()
-def _descend(model: torch.nn.Module) -> None:
-    for p in model.parameters():
-        p -= LR * p.grad
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:
