@@ -39,8 +39,8 @@ team = ranks.start(sizes.ranks)
 # ## How do processes find each other?
 #
 # MPI's processes know each other from the start, because `mpiexec` started them. PyTorch's don't: each one needs an address
-# where all of them meet, its own number, and how many they are. It reads them from four environment variables. `torchrun`
-# sets these for you. Under `mpiexec` or `srun` you set them yourself, and these are the lines:
+# where all of them meet, its own number, and how many they are. It reads these from four environment variables, and
+# `torchrun` sets them for you. Under `mpiexec` or `srun` you do it yourself. It's the last eight lines that matter:
 
 
 # %%
@@ -56,9 +56,11 @@ from mpi4py import MPI
 from workshop_lib.training.world import loopback
 
 comm = MPI.COMM_WORLD
-os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())  # one host; leave it out on several
+one_host = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size
+if one_host:  # then no message has to leave it, which also works on a laptop without a network
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
 
-with socket.create_server(("127.0.0.1", 0)) as free:  # on several hosts: (socket.gethostname(), 0)
+with socket.create_server(("127.0.0.1" if one_host else socket.gethostname(), 0)) as free:
     address, port = free.getsockname()
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = comm.bcast((address, str(port)))
 os.environ["RANK"], os.environ["WORLD_SIZE"] = str(comm.rank), str(comm.size)
@@ -110,7 +112,7 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Solution</summary>
 #
-# The cell after the check shows what changes.
+# After the check and the run, a cell shows all that changes.
 #
 # </details>
 
@@ -759,7 +761,7 @@ class TwoPaths(torch.nn.Module):
 team.push(TwoPaths=TwoPaths)
 
 # %%
-# %%ranks --catch --timeout 4
+# %%ranks --catch --timeout 2
 model = DistributedDataParallel(TwoPaths())
 outputs = model(torch.ones(2, 4), both=rank == 0)
 outputs.sum().backward()
@@ -867,7 +869,7 @@ check.diagnoses(diagnoses)
 # ```
 #
 # Under Slurm that's `srun --ntasks-per-node 1 torchrun …`. Or let `srun` or `mpiexec` start *all* processes, and write the
-# lines at the top of this notebook; [10_on_compute_nodes](10_on_compute_nodes.ipynb) does that.
+# lines at the top of this notebook; [10_compute_nodes](10_compute_nodes.ipynb) does that.
 #
 # `torchrun` can also be *elastic*: with `--nnodes 1:4` it runs on one to four hosts, and with `--max-restarts 3` it starts all
 # processes again when one fails. It can't bring back what they knew. Your script has to load its checkpoint at the start, and
