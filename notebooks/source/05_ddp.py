@@ -88,7 +88,7 @@ print(f"rank {rank} of {size}, over {dist.get_backend()}")
 Code(filename=str(SCRIPTS / "one_process.py"))
 
 # %%
-options = ["--images", samples, "--epochs", epochs, "--out", folder / "mnist.pt"]
+options = ["--images", samples, "--epochs", 1, "--out", folder / "mnist.pt"]
 scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]

@@ -57,7 +57,7 @@ class TestOnFourRanks:
         assert [len(set(of_ranks)) for of_ranks in digests.values()] == [1, 1, 2, 1, 1, 1]
         assert digests["B"][-1] not in digests["B"][:-1]
         steps = {name: len(of_ranks[0].losses) for name, of_ranks in runs.items()}
-        assert steps == {"healthy": 12, "A": 12, "B": 12, "C": 48, "D": 12, "E": 24}
+        assert steps == {"healthy": 8, "A": 8, "B": 8, "C": 32, "D": 8, "E": 16}
         losses = {name: [run.losses for run in of_ranks] for name, of_ranks in runs.items()}
         assert losses["C"][0] == losses["C"][1] == losses["C"][2] == losses["C"][3]
         assert losses["E"][0] == losses["E"][2] != losses["E"][1] == losses["E"][3]

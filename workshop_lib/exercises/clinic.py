@@ -38,7 +38,7 @@ RUNS = {
     "D": "one rank is slow",
     "E": "sharded by local rank",
 }
-IMAGES, BATCH, LR = 768, 16, 0.05  # images of an epoch; per rank in a step
+IMAGES, BATCH, LR = 512, 16, 0.05  # images of an epoch; per rank in a step
 # Each step also sleeps, as a longer backward would take: so four ranks need no four cores, and differ by what is ill.
 STEP_S, SLOW_S = 0.01, 0.04
 DRAWN_STEPS = 3
