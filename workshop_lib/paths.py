@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+SCRIPTS = ROOT / "notebooks" / "scripts"  # to take home
 SHIPPED_MNIST = ROOT / "assets" / "mnist"
 # Another data set in the same format, for all notebooks at once: Fashion-MNIST, or a part of MNIST in the tests.
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
