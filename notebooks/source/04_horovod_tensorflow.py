@@ -86,8 +86,8 @@ guess.compare(samples // (64 * sizes.ranks))
 #
 # With Keras you don't write the loop: `compile` takes the optimizer and the loss, `fit` takes the samples. The tape is
 # somewhere inside `fit`, where you can't wrap it. So Horovod offers a different hook, an optimizer that averages the
-# gradients it gets: `horovod.tensorflow.keras.DistributedOptimizer`. Try it on this notebook's ranks. Importing TensorFlow
-# takes them some seconds.
+# gradients it gets: `horovod.tensorflow.keras.DistributedOptimizer`. Try it on this notebook's ranks. They need some seconds
+# to import TensorFlow, and you can ignore what it says about logs and oneDNN meanwhile.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -115,7 +115,8 @@ train, test = mnist.load("train"), mnist.load("test")
 
 # %% [markdown]
 # Each rank fits the network to its own part of the samples. All of them start from the same seed, so there is nothing to
-# broadcast. (`jit_compile=False` keeps Keras from using its compiler, XLA. Horovod's operations for XLA need a GPU, and
+# broadcast. The learning rate is multiplied by `size`, because a step for `size` times as many samples can be longer. This
+# *linear scaling* has limits, which are the topic of [07_large_batch](07_large_batch.ipynb). (`jit_compile=False` keeps Keras from using its compiler, XLA. Horovod's operations for XLA need a GPU, and
 # aren't in this build.)
 
 
@@ -431,9 +432,10 @@ for broken in (
     lambda: hvd.SyncBatchNormalization(),
     lambda: hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[dense]),
 ):
-    with suppress(ValueError, AttributeError):
+    try:
         broken()
-        print("this version of Horovod can do it")
+    except (ValueError, AttributeError) as error:
+        print(f"{type(error).__name__}: {error}")
 
 # %%
 # %%ranks
@@ -442,7 +444,7 @@ with tf.GradientTape() as tape:
     loss = dense(x)
 tape = hvd.DistributedGradientTape(tape, scale_local_gradients=False)
 tape.register_local_source(dense.kernel.value)
-print("the kernel's gradient stays", float(tape.gradient(loss, [dense.kernel.value])[0]))
+print("the kernel's gradient stays", tape.gradient(loss, [dense.kernel.value])[0].numpy().item())
 
 # %% [markdown]
 # ## Deeper: saving and loading

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,9 @@ def _horovod(comm):
     hvd.init()
     tf.config.run_functions_eagerly(True)  # tracing a graph takes longer than these few steps
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # nor has it to
+            yield
         comm.Barrier()
     finally:
         tf.config.run_functions_eagerly(False)
