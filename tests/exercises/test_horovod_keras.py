@@ -73,7 +73,7 @@ KNOWN = {
         ),
         "not shared out": ([(SHARD, "images, labels")], horovod_keras.UNSHARED_HINT),
         "one part": ([(SHARD, SHARD.replace("rank::", "::"))], horovod_keras.MISSING_HINT),
-        "the batch divided": ([("=batch_size", "=batch_size // size")], "is that of one rank"),
+        "the batch divided": ([("=batch_size", "=batch_size // size")], "`batch_size` is per rank"),
         "another root": ([("BroadcastVariables()", "BroadcastVariables(root=size - 1)")], horovod_keras.ROOT_RANK_HINT),
         "a late broadcast": ([(CALLBACKS, LATE)], horovod_keras.LATE_HINT),
         "no broadcast": ([(CALLBACKS, "callbacks = []")], horovod_keras.NO_BROADCAST_HINT),
@@ -110,6 +110,18 @@ def averaging(*lines: str):
 
 def train(*replacements: tuple[str, str]):
     return partial(variant, NOTEBOOK, "train", *replacements)
+
+
+def test_a_check_leaves_no_horovod_running(team):
+    """Before the answers that never end: on fresh ranks TensorFlow would be imported again."""
+
+    def running():
+        import horovod.tensorflow as hvd
+
+        return bool(hvd.is_initialized())
+
+    assert horovod_keras.averaging(solution(NOTEBOOK, "averaging")).passed
+    assert team.run(running, show=False) == [False, False]
 
 
 class TestHorovodKeras(Verdicts):
@@ -170,7 +182,7 @@ class TestHorovodKeras(Verdicts):
                 "import horovod.tensorflow.keras as hvd",
                 "return hvd.DistributedOptimizer(optimizer)",
             ),
-            "Is your method the one that is called",
+            "Does Keras call your method at all",
         ),
         "averaged after the step": (
             lambda: averaging(
@@ -180,11 +192,11 @@ class TestHorovodKeras(Verdicts):
         ),
         "shards by local rank and size": (
             train((SHARD, SHARD.replace("rank::size", "hvd.local_rank()::hvd.local_size()"))),
-            "Share out by `rank()`",
+            "Use `rank()` and `size()`",
         ),
         "scaled and summed": (
             train((WRAPPED, WRAPPED.replace("momentum=0.9)", "momentum=0.9), op=hvd.Sum"))),
-            "scaled twice, or summed",
+            "did you scale twice, or sum",
         ),
         "Horovod's own optimizer": (
             train((WRAPPED, WRAPPED.replace("keras3", STOCK)), (CALLBACKS, BEFORE_FIT), (SAVE, "pass")),
@@ -202,16 +214,6 @@ class TestHorovodKeras(Verdicts):
             "not rank 0 alone",
         ),
     }
-
-
-def test_a_check_leaves_no_horovod_running(team):
-    def running():
-        import horovod.tensorflow as hvd
-
-        return bool(hvd.is_initialized())
-
-    assert horovod_keras.averaging(solution(NOTEBOOK, "averaging")).passed
-    assert team.run(running, show=False) == [False, False]
 
 
 def test_the_checks_need_no_tensorflow_in_the_notebook():

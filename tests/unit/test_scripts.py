@@ -6,6 +6,7 @@ import time
 import pytest
 from our_ranks import our_ranks
 
+from workshop_lib.notebook import take_home
 from workshop_lib.ranks import RankError, scripts
 
 
@@ -37,3 +38,9 @@ def test_a_child_in_a_session_of_its_own_is_ended_at_the_limit_and_if_it_outlive
     assert time.monotonic() - begun < 20 and not alive("time.sleep(60)")
     scripts.run(sys.executable, "-c", start.format("Popen", 61), timeout_s=30)
     assert not alive("time.sleep(61)")
+
+
+def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
+    shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").data.splitlines()
+    assert {"+ hvd.init()", "+     if rank == 0:", "  import numpy as np"} <= set(shown)
+    assert not any(line.startswith("  ") and "hvd." in line for line in shown)

@@ -1,9 +1,12 @@
-"""The exercises of 04_horovod_tensorflow. TensorFlow is imported on the ranks alone. To run known mistakes would take
-seconds, so what the ranks did tells which mistake it is.
+"""The exercises of 04_horovod_tensorflow. Only the ranks import TensorFlow. Running the known mistakes would take
+seconds, so the observations themselves tell which mistake it was.
 """
 
 import contextlib
+import functools
+import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,31 +14,38 @@ from unittest import mock
 
 import numpy as np
 
-from workshop_lib.exercises import Exercise, Property, close, is_number, shown
+from workshop_lib.exercises import Exercise, Property, close, is_number, linear, shown
 
-SAMPLES, EPOCHS, LR, MOMENTUM = 4, 3, 0.1, 0.9  # of each rank, in one batch
 STEPS = 2  # of an optimizer alone
-LIMIT_S = 30.0  # TensorFlow turns functions into graphs, which takes seconds
+LIMIT_S = 30.0  # a first step in TensorFlow can take seconds
 FLOAT32 = 1e-4  # rounding of float32 over some steps
-STUCK = "some rank waits for the others: all must step, and call every allreduce and broadcast, not rank 0 alone."
+STUCK = "some rank waits for the others: every rank must step, allreduce and broadcast, not rank 0 alone."
 
 
 def join() -> None:
-    """Imports what the exercises need, so that their own time is short."""
-    from workshop_lib.training.backends import horovod_tf, keras3  # noqa: F401
+    """Import what the exercises need, so that the clock of a check doesn't count it. The settings are read then."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for threads in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        os.environ.setdefault(threads, "1")
+    import tensorflow as tf
 
-    horovod_tf.tf.get_logger().setLevel("ERROR")
+    from workshop_lib.training.backends import keras3  # noqa: F401
+
+    tf.get_logger().setLevel("ERROR")
 
 
 @contextlib.contextmanager
 def _horovod(comm):
-    """All ranks leave it together: one that still waits for a collective is seen to wait."""
-    from workshop_lib.training.backends.horovod_tf import hvd, tf
+    """All ranks leave it together, so that a check sees where a rank waits for a collective."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
 
     hvd.init()
-    tf.config.run_functions_eagerly(True)  # to trace a graph takes longer than these few steps
+    tf.config.run_functions_eagerly(True)  # tracing a graph takes longer than these few steps
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # nor has it to
+            yield
         comm.Barrier()
     finally:
         tf.config.run_functions_eagerly(False)
@@ -58,23 +68,31 @@ def _optimizers() -> list:
     return [SGD(0.1, momentum=0.9), Adam(0.01), SGD(0.1, clipnorm=0.5)]
 
 
+_plain = functools.cache(_optimizers)  # whose settings are only read
+
+
 def observe_averaging(comm, function: Callable) -> list[Stepped]:
-    """Each of `_optimizers` on gradients that differ by rank, then `fit`; nothing when one is no optimizer."""
+    """Each of `_optimizers` on gradients that differ by rank, then a step of a model; nothing if one isn't an
+    optimizer."""
     import keras
 
     with _horovod(comm):
         given = [function(optimizer) for optimizer in _optimizers()]
         if not all(comm.allgather(all(isinstance(optimizer, keras.optimizers.Optimizer) for optimizer in given))):
             return []
-        own = [_gradients(comm.rank, step) for step in range(STEPS)]
-        of_ranks = [[_gradients(rank, step) for rank in range(comm.size)] for step in range(STEPS)]
-        mean = [[np.mean(of_variable, axis=0) for of_variable in zip(*of_step, strict=True)] for of_step in of_ranks]
         stepped: list[Stepped] = []
-        for optimizer, plain, alone in zip(given, _optimizers(), _optimizers(), strict=True):
-            weights = _run(optimizer, own), _run(plain, mean), _run(alone, own)
+        own, all_ranks = (comm.rank,), tuple(range(comm.size))
+        for at, (optimizer, plain) in enumerate(zip(given, _plain(), strict=True)):
+            weights = _run(optimizer, own), _reference(at, all_ranks), _reference(at, own)
             stepped.append(Stepped(isinstance(optimizer, type(plain)), _lost(optimizer, plain), *weights))
         right = all(close(seen.weights, seen.expected, FLOAT32) for seen in stepped)
-        return [*stepped, _fitted(comm, function)] if all(comm.allgather(right)) else stepped
+        return [*stepped, _model_step(comm, function)] if all(comm.allgather(right)) else stepped
+
+
+@functools.cache
+def _reference(at: int, ranks: tuple[int, ...]) -> np.ndarray:
+    """What the plain optimizer does with the mean of these ranks' gradients: the same in every check."""
+    return _run(_optimizers()[at], ranks)
 
 
 def _gradients(rank: int, step: int) -> list[np.ndarray]:
@@ -88,42 +106,44 @@ def _lost(optimizer, plain) -> list[str]:
     return [f"`{name}` was {kept[name]:g} and is {config.get(name)}" for name in kept if config.get(name) != kept[name]]
 
 
-def _run(optimizer, gradients: list) -> np.ndarray:
-    """All weights in one vector after a step with each of these gradients."""
+def _run(optimizer, ranks: tuple[int, ...]) -> np.ndarray:
+    """All weights in one vector after STEPS steps with the mean of these ranks' gradients."""
     import keras
     import tensorflow as tf
 
-    variables = [keras.Variable(np.zeros(g.shape, "float32")) for g in gradients[0]]
-    for of_step in gradients:
-        optimizer.apply_gradients(zip([tf.constant(g) for g in of_step], variables, strict=True))
+    variables = [keras.Variable(np.zeros(g.shape, "float32")) for g in _gradients(0, 0)]
+    for step in range(STEPS):
+        by_variable = zip(*(_gradients(rank, step) for rank in ranks), strict=True)
+        mean = [tf.constant(np.mean(of_ranks, axis=0)) for of_ranks in by_variable]
+        optimizer.apply_gradients(zip(mean, variables, strict=True))
     return _flat(variables)
 
 
-def _fitted(comm, function: Callable) -> Stepped:
-    """One step of model.fit, which by itself would take the weight from 0 to the number of the rank."""
+def _model_step(comm, function: Callable) -> Stepped:
+    """The step that model.fit takes for a batch, which by itself would take the weight from 0 to the rank's number."""
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(function(keras.optimizers.SGD(0.5)), "mse", jit_compile=False)
-    model.fit(np.ones((1, 1)), np.full((1, 1), comm.rank), verbose=0)
+    model.train_on_batch(np.ones((1, 1)), np.full((1, 1), comm.rank))
     return Stepped(True, [], _flat(model.get_weights()), np.array([(comm.size - 1) / 2]), np.array([comm.rank]))
 
 
-NO_OPTIMIZER_HINT = "it isn't one. Did you forget `return`, or return the class instead of an object?"
-KIND_HINT = "given an Adam, it must return an Adam: derive your class from `type(optimizer)`."
-SETTINGS_HINT = "`from_config` takes over all of them."
+NO_OPTIMIZER_HINT = "this isn't one. Did you forget `return`, or return the class instead of an object?"
+KIND_HINT = "if you get an Adam, return an Adam: derive your class from `type(optimizer)`."
+SETTINGS_HINT = "`from_config` copies all settings."
 OWN_STEP_HINT = (
-    "each rank stepped alone. Is your method the one that is called? (`fit` and `apply_gradients` end in `apply`.) "
+    "each rank stepped alone. Does Keras call your method at all? (`fit` and `apply_gradients` both end in `apply`.) "
     "Average first, then call `super().apply`."
 )
-TWO_STEPS_HINT = "does each rank add a step of its own to the averaged one? Average first, then `super().apply`, once."
-SUM_HINT = "the gradients are a sum, too large by the number of ranks: `op=hvd.Average`, or divide by `hvd.size()`."
+TWO_STEPS_HINT = "does each rank add a step of its own? Average first, then call `super().apply`, once."
+SUM_HINT = "you used the sum, which is too large by the number of ranks: `op=hvd.Average`, or divide by `hvd.size()`."
 TWICE_HINT = "the gradients are too small by the number of ranks: `hvd.Average` has already divided by it."
 MEAN_HINTS = {  # by what fails first
     "SGD with momentum": "",
-    "Adam": "averaging the weights after each rank's own step is another algorithm: average the gradients before it.",
-    "SGD with clipped gradients": "each rank clipped its own gradients before: average first, clip the mean.",
-    "model.fit": "",
+    "Adam": "averaging the weights after each rank's own step is a different algorithm: average the gradients first.",
+    "SGD with clipped gradients": "each rank clipped its own gradients too early: average first, then clip the mean.",
+    "a model's step": "",
 }
 
 
@@ -148,44 +168,6 @@ def averaging_properties(observations: list[list[Stepped]]) -> Iterator[Property
 averaging = Exercise("averaging", observe_averaging, averaging_properties, ready=join, timeout_s=LIMIT_S, stuck=STUCK)
 
 
-def _task(size: int) -> tuple[np.ndarray, ...]:
-    """Images float32 [n, 3], whose first column is the sample's number divided by n; labels, 0 or 1; test images; and
-    test labels, of which a network that was trained right gets all but the first right."""
-    test_images, _ = _samples(2 * size + 1, seed=2)
-    test_labels = _answers(_descend(size, LR * size), test_images)
-    test_labels[0] = 1 - test_labels[0]
-    return *_samples(SAMPLES * size, seed=1), test_images, test_labels
-
-
-def _samples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(seed)
-    images = random.normal(size=(n, 3)).astype("float32")
-    images[:, 0] = np.arange(n) / n
-    return images, random.integers(2, size=n)
-
-
-def _answers(weights: np.ndarray, images: np.ndarray) -> np.ndarray:
-    return np.argmax(images @ weights[:6].reshape(3, 2) + weights[6:], axis=1)
-
-
-def _start(rank: int) -> list[np.ndarray]:
-    random = np.random.default_rng(10 + rank)
-    return [random.normal(size=shape).astype("float32") for shape in ((3, 2), (2,))]
-
-
-def _descend(size: int, lr: float) -> np.ndarray:
-    """Weights after EPOCHS steps of SGD with momentum on all samples, on one process, in float64."""
-    images, labels = _samples(SAMPLES * size, seed=1)
-    inputs = np.column_stack([images, np.ones(len(images))])
-    weights, velocity = np.vstack(_start(0)).astype(float), 0.0
-    for _ in range(EPOCHS):
-        odds = np.exp(inputs @ weights)
-        error = odds / odds.sum(axis=1, keepdims=True) - np.eye(2)[labels]
-        velocity = MOMENTUM * velocity - lr * inputs.T @ error / len(labels)
-        weights = weights + velocity
-    return weights.ravel()
-
-
 def _flat(weights) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(w)) for w in weights])
 
@@ -202,39 +184,39 @@ class Trained(NamedTuple):
 
 
 def observe_train(comm, function: Callable) -> Trained:
-    """Each rank as if on a host of its own: local_rank() is 0 on all."""
+    """As if each rank ran on its own host: local_rank() is 0 everywhere."""
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
 
     steps: list[list[int]] = []
     weights: list[np.ndarray] = []
-    model = _watched(_start(comm.rank), SAMPLES * comm.size, steps, weights)
+    model = _watched(linear.start(comm.rank), linear.SAMPLES * comm.size, steps, weights)
     local = {"local_rank": mock.Mock(return_value=0), "local_size": mock.Mock(return_value=1)}
     with tempfile.TemporaryDirectory(prefix="workshop-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.keras"
         with _horovod(comm), mock.patch.multiple(hvd, **local), mock.patch.multiple(hvd_keras, **local):
-            returned = function(model, *_task(comm.size), LR, SAMPLES, EPOCHS, str(path))
+            returned = function(model, *linear.task(comm.size), linear.LR, linear.SAMPLES, linear.EPOCHS, str(path))
         weights.append(_flat(model.get_weights()))
-        asked, saves, saved = any(replaced.called for replaced in local.values()), any(Path(folder).iterdir()), None
+        local_used, saves, saved = any(each.called for each in local.values()), any(Path(folder).iterdir()), None
         with contextlib.suppress(OSError, KeyError, ValueError):  # no file, or not one of Keras
             model.load_weights(path)
             saved = _flat(model.get_weights())
-    return Trained(steps, weights, asked, saves, saved, np.asarray(returned).tolist())
+    return Trained(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
 
 
 def _watched(start: list, samples: int, steps: list, weights_before: list):
-    """A linear model that notes the samples of each training step, and its weights before."""
+    """A linear model that records the samples of each training step, and the weights before it."""
     import keras
     import tensorflow as tf
 
     class Watched(keras.Sequential):
         def train_step(self, data):
             inputs = keras.utils.unpack_x_y_sample_weight(data)[0]
-            noted = tf.numpy_function(note, [inputs, *(w.value for w in self.weights)], tf.int64)
-            with tf.control_dependencies([noted]):
+            recorded = tf.numpy_function(record, [inputs, *(w.value for w in self.weights)], tf.int64)
+            with tf.control_dependencies([recorded]):
                 return super().train_step(data)
 
-    def note(inputs, *weights):
+    def record(inputs, *weights):
         steps.append([round(x * samples) for x in inputs[:, 0]])
         weights_before.append(_flat(weights))
         return np.int64(0)
@@ -244,66 +226,68 @@ def _watched(start: list, samples: int, steps: list, weights_before: list):
     return model
 
 
-LOCAL_HINT = "`local_rank()` counts on one host, and here each rank has its own. Share out by `rank()` and `size()`."
-UNSHARED_HINT = "every rank trains on all samples: give it its part, such as `images[hvd.rank()::hvd.size()]`."
-MISSING_HINT = "some samples are used by nobody. Do all ranks take one part?"
+LOCAL_HINT = "`local_rank()` counts within one host, and here each rank is on its own. Use `rank()` and `size()`."
+UNSHARED_HINT = "every rank trains on all samples: give each its own part, such as `images[hvd.rank()::hvd.size()]`."
+MISSING_HINT = "nobody uses some of the samples. Do all ranks take the same part?"
 OVERLAP_HINT = "some samples are used more often than others: the parts overlap."
 ROOT_RANK_HINT = "all ranks begin alike, but not with rank 0's weights: is `root_rank` 0?"
-LATE_HINT = "the ranks agree only in the second step: broadcast before the first (`on_train_begin`), not after it."
-NO_BROADCAST_HINT = "the ranks begin apart: `keras3.BroadcastVariables()` as callback, or `hvd.broadcast_variables`."
-UNAVERAGED_HINT = "nothing averages the gradients: under Keras 3 only `keras3.DistributedOptimizer` does."
+LATE_HINT = "the ranks agree only from the second step on: broadcast before the first one (`on_train_begin`)."
+NO_BROADCAST_HINT = (
+    "the ranks begin apart: use `keras3.BroadcastVariables()` as a callback, or `hvd.broadcast_variables`."
+)
+UNAVERAGED_HINT = "nothing averages the gradients: under Keras 3 `keras3.DistributedOptimizer` does, Horovod's doesn't."
 RATE_HINTS = {  # by the power of the number of ranks in the learning rate
-    0: "the learning rate is as it was, but the global batch has grown: multiply the learning rate by `hvd.size()`.",
-    0.5: "the learning rate grew with the root of the ranks; this exercise asks for `lr * hvd.size()`.",
-    2: "the steps are too large by the number of ranks: scaled twice, or summed where the mean is meant.",
+    0: "you left the learning rate as it was, but the global batch has grown: multiply it by `hvd.size()`.",
+    0.5: "you scaled the learning rate with the square root of the ranks; this exercise asks for `lr * hvd.size()`.",
+    2: "the steps are too large by the number of ranks: did you scale twice, or sum where you meant the mean?",
 }
 OTHER_WEIGHTS_HINT = "the ranks agree on other weights. Is it SGD with momentum 0.9, the same loss, `epochs` epochs?"
 UNSAVED_HINT = "rank 0 wrote no file: `model.save(path)`."
-ALL_SAVE_HINT = "another rank saved as well: on one file system all write into one file. `if hvd.rank() == 0:`."
-EARLY_SAVE_HINT = "save with `model.save(path)`, after training."
+ALL_SAVE_HINT = "another rank saved as well; on a shared file system they'd all write into one file. Only rank 0 saves."
+EARLY_SAVE_HINT = "call `model.save(path)` after training."
 NO_NUMBER_HINT = "return the accuracy, on all ranks."
 OWN_PART_HINT = "each rank reports its own part. Add up the right ones and the samples over all ranks."
-MEAN_HINT = "the mean of the ranks' accuracies, but their parts differ in size. Add counts, then divide."
-DISAGREE_HINT = "the ranks do not agree: every one must take part in the sum, and return its outcome."
+MEAN_HINT = "this is the mean of the ranks' accuracies, but their parts differ in size. Add counts, then divide."
+DISAGREE_HINT = "the ranks return different numbers: each must take part in the sum, and return what comes out of it."
 COUNT_HINT = "that is a count. Divide it by the number of test samples."
 
 
 def train_properties(observations: list[Trained]) -> Iterator[Property]:
     first, size = observations[0], len(observations)
     trains = all(seen.steps for seen in observations)
-    yield Property("every rank trains", trains, "no step was seen: train with `model.fit`, on every rank.")
+    yield Property("every rank trains", trains, "some rank took no step: call `model.fit` on every rank.")
     used = [sum(seen.steps, []) for seen in observations]
-    counts = np.bincount(sum(used, []), minlength=SAMPLES * size)
+    counts = np.bincount(sum(used, []), minlength=linear.SAMPLES * size)
     if any(seen.local for seen in observations):
         hint = LOCAL_HINT
     elif all(set(samples) == set(range(len(counts))) for samples in used):
         hint = UNSHARED_HINT
     else:
         hint = OVERLAP_HINT if np.all(counts) else MISSING_HINT
-    yield Property("each sample is trained on once an epoch, by one rank", bool(np.all(counts == EPOCHS)), hint)
+    yield Property("each sample is trained on once an epoch, by one rank", bool(np.all(counts == linear.EPOCHS)), hint)
     most = max(len(step) for seen in observations for step in seen.steps)
-    right = most == SAMPLES and all(len(seen.steps) == EPOCHS for seen in observations)
-    hint = f"`batch_size`, {SAMPLES}, is that of one rank, and a step took {most} samples: the global batch is larger."
+    right = most == linear.SAMPLES and all(len(seen.steps) == linear.EPOCHS for seen in observations)
+    hint = f"`batch_size` is per rank: a step here takes {linear.SAMPLES} samples on each, and yours took {most}."
     yield Property("each rank takes batches of `batch_size`", right, hint)
     same, late = (all(close(seen.weights[i], first.weights[i], 0.0) for seen in observations) for i in (0, 1))
     hint = ROOT_RANK_HINT if same else LATE_HINT if late else NO_BROADCAST_HINT
-    right = all(close(seen.weights[0], _flat(_start(0)), 1e-7) for seen in observations)
+    right = all(close(seen.weights[0], _flat(linear.start(0)), 1e-7) for seen in observations)
     yield Property("all ranks begin with rank 0's weights", right, hint)
     trained = first.weights[-1]
     same = all(np.array_equal(seen.weights[-1], trained) for seen in observations)
     yield Property("the ranks agree after training", same, UNAVERAGED_HINT)
-    rates = [power for power in RATE_HINTS if close(trained, _descend(size, LR * size**power), FLOAT32)]
+    rates = [power for power in RATE_HINTS if close(trained, linear.descend(size, linear.LR * size**power), FLOAT32)]
     text = f"the weights are those of one process with all samples and {size} times the learning rate"
     hint = RATE_HINTS[rates[0]] if rates else OTHER_WEIGHTS_HINT
-    yield Property(text, close(trained, _descend(size, LR * size), FLOAT32), hint)
+    yield Property(text, close(trained, linear.descend(size, linear.LR * size), FLOAT32), hint)
     yield Property("rank 0 saves", bool(first.saves), UNSAVED_HINT)
     yield Property("no other rank does", not any(seen.saves for seen in observations[1:]), ALL_SAVE_HINT)
     yield Property("the file holds the trained weights", close(first.saved, trained), EARLY_SAVE_HINT)
     numbers = [seen.returned for seen in observations if is_number(seen.returned)]
     hint = f"it returned {shown(first.returned)} on rank 0: {NO_NUMBER_HINT}"
     yield Property("it returns a number", len(numbers) == size, hint)
-    *_, test_images, test_labels = _task(size)
-    hits = _answers(trained, test_images) == test_labels
+    *_, test_images, test_labels = linear.task(size)
+    hits = linear.answers(trained, test_images) == test_labels
     exact = all(abs(value - np.mean(hits)) < 1e-6 for value in numbers)
     yield Property("every rank returns the accuracy over all test samples", exact, _accuracy_hint(numbers, hits))
 
@@ -311,7 +295,7 @@ def train_properties(observations: list[Trained]) -> Iterator[Property]:
 def _accuracy_hint(returned: list[float], hits: np.ndarray) -> str:
     parts = [float(np.mean(hits[rank :: len(returned)])) for rank in range(len(returned))]
     known = [(parts, OWN_PART_HINT), (np.mean(parts), MEAN_HINT), (np.sum(hits), COUNT_HINT)]
-    other = "which sums does it divide?" if len(set(returned)) == 1 else DISAGREE_HINT
+    other = "which sums do you divide?" if len(set(returned)) == 1 else DISAGREE_HINT
     hint = next((hint for values, hint in known if np.allclose(returned, values)), other)
     values = ", ".join(f"{value:.4g}" for value in returned)
     return f"it returned {values} by rank, not {np.mean(hits):.4g}: {hint}"

@@ -1,6 +1,7 @@
 """The plain scripts to take home (notebooks/scripts), shown in a notebook as what changes from one to the next."""
 
 import difflib
+import re
 
 from IPython.display import Markdown
 
@@ -12,3 +13,10 @@ def diff(before: str, after: str) -> Markdown:
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
     lines = difflib.unified_diff(old, new, before, after, lineterm="", n=0)
     return Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
+
+
+def marked(script: str, pattern: str) -> Markdown:
+    """A script, by file name, with the lines in which the regular expression `pattern` is found marked as added."""
+    lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
+    shown = [f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines]
+    return Markdown("\n".join(["```diff", *shown, "```"]))

@@ -41,7 +41,7 @@ class KerasLearner(TensorflowLearner):
         loss = keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=self.label_smoothing, reduction="sum"
         )
-        # XLA does not know Horovod's operations.
+        # Horovod has operations for XLA, but only for GPUs: not in this build.
         self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         keras3.broadcast_model(self.model)
 
