@@ -5,6 +5,7 @@ import json
 import pytest
 from matplotlib.colors import to_hex
 
+from workshop_lib.errors import InputError
 from workshop_lib.notebook.figures import horovod as horovod_timeline
 from workshop_lib.notebook.figures.horovod import COPY, NEGOTIATION, QUEUE, TRANSFER
 
@@ -135,7 +136,11 @@ def test_settings_are_compared_by_the_spread_of_their_steps_and_their_allreduces
 
 def test_what_autotune_tried_ends_with_the_best(tmp_path):
     log = tmp_path / "autotune.csv"
-    log.write_text("torus_allreduce,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n0,1,5,0,9\n0,1,1,64,3\n")
+    header = "torus_allreduce,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score\n"
+    log.write_text(header)
+    with pytest.raises(InputError, match="holds no setting"):
+        horovod_timeline.tried(log)
+    log.write_text(f"{header}0,1,5,0,9\n0,1,1,64,3\n")
     tried = horovod_timeline.tried(log)
     assert tried["bytes per µs"].tolist() == [3, 9]
     assert tried["fuse up to MiB"].tolist() == [64, 0]

@@ -1,13 +1,13 @@
 """Steps with Horovod of a network of many small tensors: timed, then recorded. Started by mpiexec, on every rank:
 
-    mpiexec -n 2 python -m workshop_lib.comm.horovod_steps OUT STEPS LATE_MS [HOROVOD_NAME=VALUE …]
+    mpiexec -n 2 env HOROVOD_TIMELINE=DYNAMIC [NAME=VALUE …] python -m workshop_lib.comm.horovod_steps OUT STEPS LATE_MS
 
 Rank 0 writes OUT.json, the milliseconds of each step, and OUT.timeline.json, Horovod's record of five more, in which
-the last rank comes LATE_MS late. Horovod reads its settings when it starts, so each choice of them needs new processes.
+the last rank comes LATE_MS late. Horovod reads some settings as it is imported and others as it starts, so each choice
+of them needs new processes.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -73,8 +73,7 @@ def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torc
     time.sleep(0.05)  # a thread of its own writes the file
 
 
-def main(out: str, steps: int, late_ms: float, settings: list[str]) -> None:
-    os.environ |= dict(setting.split("=", 1) for setting in settings) | {"HOROVOD_TIMELINE": "DYNAMIC"}
+def main(out: str, steps: int, late_ms: float) -> None:
     torch.set_num_threads(1)
     model, inputs = network(), torch.randn(BATCH, WIDTH)
     hvd.init()
@@ -87,4 +86,4 @@ def main(out: str, steps: int, late_ms: float, settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

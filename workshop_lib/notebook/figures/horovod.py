@@ -127,8 +127,9 @@ def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None =
     sizes = profile.current()
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
     out.parent.mkdir(parents=True, exist_ok=True)
-    program = ["mpiexec", "-n", sizes.ranks, sys.executable, "-m", "workshop_lib.comm.horovod_steps"]
-    scripts.run(*program, out, steps or 3 * sizes.steps, late_ms, *settings, timeout_s=sizes.timeout_s)
+    launch = ["mpiexec", "-n", sizes.ranks, "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
+    program = [sys.executable, "-m", "workshop_lib.comm.horovod_steps", out, steps or 3 * sizes.steps, late_ms]
+    scripts.run(*launch, *program, timeout_s=sizes.timeout_s)
     step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     return Measured(step_ms, read(out.with_suffix(".timeline.json")))
 
@@ -145,7 +146,7 @@ def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
 
 
 def tried(path: str | os.PathLike) -> pd.DataFrame:
-    """What HOROVOD_AUTOTUNE_LOG holds: the settings that were tried, the best ones last."""
+    """What HOROVOD_AUTOTUNE_LOG holds: the settings that were tried, the best ones last. Raises InputError if none were."""
     names = {
         "cycle_time_ms": "cycle in ms",
         "tensor_fusion_threshold": "fuse up to MiB",
@@ -153,6 +154,8 @@ def tried(path: str | os.PathLike) -> pd.DataFrame:
         "score": "bytes per µs",
     }
     log = pd.read_csv(path, skipinitialspace=True).rename(columns=names)
+    if log.empty:
+        raise InputError(f"{path} holds no setting: were there too few steps, or the settings given too late?")
     return log[list(names.values())].sort_values("bytes per µs")
 
 
