@@ -169,8 +169,8 @@ def make_distributed(model, optimizer, hvd):
 check.make_distributed(make_distributed)
 
 # %% [markdown]
-# *Break it:* leave out `load_state_dict`, and then the broadcast of the state. Would the loss have told you? *Beat it:* one of
-# the two broadcasts isn't needed if all ranks can read the checkpoint file. What would each rank do instead?
+# *Break it:* leave out `load_state_dict`, and then the broadcast of the state. Would the loss have told you? *Beat it:* suppose
+# all ranks can read the checkpoint file. Which of your lines could you drop, and what might go wrong that can't go wrong now?
 #
 # After `backward()` a gradient may still be the rank's own, or already the average, because the background thread works in the
 # meantime. So if you clip gradients, wait first: `optimizer.synchronize()`, clip, and then step inside
@@ -224,8 +224,8 @@ def finish_epoch(model, images, labels, save, hvd):
 check.finish_epoch(finish_epoch)
 
 # %% [markdown]
-# *Break it:* return the mean of the ranks' accuracies, with plain `hvd.allreduce`. By how much can it be off for 10,000 images on
-# 3 ranks? And on how many ranks does it get bad?
+# *Break it:* return the mean of the ranks' accuracies, with plain `hvd.allreduce`. With 10,000 images on 3 ranks you'd hardly
+# notice the error. How many images per rank would it take to see it?
 #
 # ## Train with it
 #
@@ -310,8 +310,8 @@ scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.tim
 # Ranks finish their gradients at different moments, perhaps even in different orders. But an allreduce only works if all ranks
 # start the same one. That's why the background threads *negotiate*. They work in *cycles*, by default one per millisecond. In
 # each cycle the ranks first exchange a few bytes, which say what tensors each of them has. Then they send the tensors that
-# everyone has. Small ones travel together: they're copied side by side into the *fusion buffer*, by default up to 128 MiB,
-# reduced in one allreduce, and copied out again.
+# everyone has. Small ones travel together: Horovod copies them side by side into the *fusion buffer*, by default up to 128 MiB,
+# sends them in one allreduce, and copies them out again.
 #
 # Horovod can record all of this. `measure` starts fresh processes that train a network with 16 small tensors. They measure how
 # long backward and averaging take, and then record a *timeline* of five more steps.
@@ -355,8 +355,8 @@ print(f"{len(recorded.allreduces())} allreduces that carried gradients")
 # At scale, those few bytes can cost more than the gradients. A tutorial for Theta, a machine with Intel's KNL processors, calls
 # the overhead of communication "not significant". But a trace of 32 ranks on such processors found 250.5 of 317.9 seconds in
 # 47,108 allreduces, and 214.9 of these in the 45,773 that carried only 8 bytes each. Much of that is waiting: whoever comes first
-# waits for the last one. So when Horovod trained on the 27,360 GPUs of Summit in 2018, the ranks first had to learn to
-# negotiate in a tree instead of all with rank 0.
+# waits for the last one. Before Horovod could train on 27,360 GPUs of Summit in 2018, its users had to change it: the ranks
+# negotiated in a tree, instead of all of them with rank 0.
 #
 # ## Who is late?
 #
@@ -436,7 +436,7 @@ horovod.tried(log).tail(6)
 print(torch.tensor([3.1e-8, 2.9e-8]).half().tolist())
 
 # %% [markdown]
-# From here on we use a power of two as the number of ranks, because Adasum, below, needs one.
+# From here on the number of ranks is a power of two, because Adasum, below, needs that.
 
 # %%
 powers = [n for n in sizes.sweep_ranks if n & (n - 1) == 0]
@@ -557,8 +557,9 @@ hvd.shutdown()
 # If $a$ and $b$ are orthogonal, that's their sum; if they're equal, it's their mean. More ranks are combined in pairs, then
 # pairs of pairs, so their number must be a power of two.
 #
-# The next cell trains on 1, 2, … ranks with the same batch per rank, so with fewer and fewer steps for the same samples: once
-# with averaging and once with Adasum, at the learning rate of one rank. `hvd.init(comm=…)` makes a smaller Horovod of some ranks.
+# The next cell trains on 1, 2, … ranks with the same batch per rank, so it takes fewer and fewer steps for the same samples. It
+# trains once with averaging and once with Adasum, at the learning rate of one rank. `hvd.init(comm=…)` starts Horovod on only
+# some of the ranks.
 
 # %%
 guess = predict("On the most ranks, how far is Adasum's test accuracy above that of averaging?", -20, 50, unit="points")
@@ -595,7 +596,7 @@ table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"
 #
 # ## Deeper: the same in TensorFlow
 #
-# Horovod works alike in all frameworks, but what you call differs. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) goes
+# Horovod works the same way in all frameworks, but the calls differ. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) goes
 # through the right columns, and says what's broken under Keras 3.
 #
 # | | PyTorch | TensorFlow, own loop | Keras |
@@ -614,7 +615,7 @@ table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"
 #
 # - Take the GPU by local rank and the data by rank. Shards by local rank cost time *and* make the gradient noisier.
 # - Scale the learning rate, wrap, broadcast weights *and* state. Wrapping forgets the state, so load it afterwards.
-# - Test by counts, and save on one rank.
+# - Add up counts of right answers and divide last. Save on one rank.
 # - A background thread negotiates in cycles which gradients all ranks have, and sends small ones fused into one message.
 # - Negotiation and allreduce both contain waiting for the slowest rank. The timeline tells you which rank that is.
 # - Compare settings with the default, and look at the spread. Shut down an idle Horovod.
