@@ -137,7 +137,7 @@ class TestHorovodTorch(Verdicts):
     wrong = planted(NOTEBOOK, KNOWN) | {
         "scaled by local_size": (
             lambda: variant(NOTEBOOK, "make_distributed", ("*= hvd.size()", "*= hvd.local_size()")),
-            "counts the ranks of one host",
+            "counts only the ranks of one host",
         ),
         "state broadcast before wrapping, and lost": (
             lambda: distributed(SCALE, WEIGHTS, EARLY_STATE, WRAP, RETURN),

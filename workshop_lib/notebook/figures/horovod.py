@@ -146,7 +146,7 @@ def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
 
 
 def tried(path: str | os.PathLike) -> pd.DataFrame:
-    """What HOROVOD_AUTOTUNE_LOG holds: the settings that were tried, the best last. Raises InputError when there are none."""
+    """The settings in a HOROVOD_AUTOTUNE_LOG, the best last. Raises InputError when it holds none."""
     names = {
         "cycle_time_ms": "cycle in ms",
         "tensor_fusion_threshold": "fuse up to MiB",
