@@ -4,10 +4,10 @@
 # In notebook 02 you averaged gradients yourself, between `backward()` and the step. In 2017 Horovod put that behind one line,
 # and scripts written for one GPU ran on hundreds. How can one line do that? And what does it leave to you?
 #
-# **Is Horovod still worth an hour?** To learn from, yes. Its ideas, sending during backward, fusing small messages and a timeline
-# to look at, are in everything that came later, and many clusters still run scripts written with it. For a new project, no: its
-# last release is from 2023, so take DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch. Older guides that recommend
-# "Horovod with MPI" are out of date. [00_start_here](00_start_here.ipynb) has the whole chooser.
+# **Is Horovod still worth an hour?** To learn from, yes. It sends during backward, fuses small messages, and shows you what it
+# does on a timeline. These ideas are in everything that came later, and you'll still meet scripts written with Horovod. For a
+# new project, no: its last release is from 2023, so take DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch. Older guides that
+# recommend "Horovod with MPI" are out of date. [00_start_here](00_start_here.ipynb) helps you choose.
 #
 # **You will** turn a script for one process into a Horovod script, train with the two functions that make the difference, and
 # start the plain script from a terminal. Then you'll see what Horovod's background thread does, and find out which rank is late.
@@ -106,7 +106,7 @@ for name, taken in sharding.items():
 
 # %% [markdown]
 # Four different shards halve the noise, because it falls with the square root of the number of samples. Two shards, each taken
-# twice, are only as good as two ranks. But the script multiplies its learning rate by four.
+# twice, are only as good as two ranks. But a script that follows the usual rule has multiplied its learning rate by four.
 #
 # ## From one process to many
 #
@@ -227,10 +227,11 @@ check.finish_epoch(finish_epoch)
 # *Break it:* return the mean of the ranks' accuracies, with plain `hvd.allreduce`. With 10,000 images on 3 ranks you'd hardly
 # notice the error. How many images per rank would it take to see it?
 #
-# ## Train with it
+# ## Train with your two functions
 #
-# Your two functions are all that the training below needs. Each rank begins with weights of its own. At the end all ranks must
-# have the same digest, as in notebook 02. (While an exercise is open, the ranks skip the training.)
+# The rest of the training loop stays as it is for one process. Each rank begins with weights of its own. If your functions do
+# their work, all ranks have the same digest after each epoch, as in notebook 02. (While an exercise is open, the ranks skip
+# the training.)
 
 # %%
 where = {"samples": samples, "epochs": epochs, "path": str(folder / "mine.pt")}
@@ -270,8 +271,7 @@ with suppress(NotImplementedError):
 hvd.shutdown()
 
 # %% [markdown]
-# `hvd.shutdown()` is there because the background thread takes processor time even when nobody asks anything of it. You'll
-# see why below.
+# `hvd.shutdown()` is there because the background thread takes processor time even when nobody needs it. You'll see why below.
 #
 # ## The script to take home
 #
