@@ -8,10 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
+SCRIPTS = ROOT / "notebooks" / "scripts"  # to take home
 SHIPPED_MNIST = ROOT / "assets" / "mnist"
 # Another data set in the same format, for all notebooks at once: Fashion-MNIST, or a part of MNIST in the tests.
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
-SCRIPTS = ROOT / "notebooks" / "scripts"  # to take home
 # What learner.py keeps: beside the notebooks, where the learner sees it, and not under version control.
 LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "notebooks" / "progress.jsonl")
 
