@@ -317,7 +317,8 @@ check.my_part(my_part)
 #
 # If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also pick
 # one. The minutes are computed: 150 words or 15 lines of code per minute, 7 minutes per exercise, and the runs on a laptop where
-# they've been measured. The *core* of a notebook is what later ones build on; nobody needs its *Deeper* sections.
+# they've been measured. The *core* of a notebook is what later ones build on; nobody needs its *Deeper* sections. The last column
+# counts what you've solved so far; run the cell again to see how far you've come.
 
 # %%
 Markdown(generate.overview("00_start_here"))

@@ -1,290 +1,222 @@
 # %% [markdown]
 # # DDP: gradients averaged during backward
 #
-# **You will** turn a training script for one process into one for many, see what PyTorch's `DistributedDataParallel` (DDP)
-# does inside `backward()`, accumulate gradients without wasted messages, write the function with which DDP averages, and
-# know what DDP leaves to you.
+# In notebook 02 a step was backward, *then* averaging. But the gradient of the last layer is there long before that of the
+# first. Why does it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends it at once, while backward is still
+# computing the rest. You can write that yourself in a dozen lines.
 #
-# **Time** about 45 minutes. **Needs** two cores; no GPU, no network. Notebook `02` first, where you average gradients
-# by hand.
+# **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, train with
+# it, and see its messages drawn next to PyTorch's. Then you'll know what DDP does for you, and what it leaves to you.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
 
 # %%
 import contextlib
-import difflib
 import statistics
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
-from IPython.display import Markdown
+from IPython.display import Code
 
 from workshop_lib import ranks
 from workshop_lib.exercises import ddp as check
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import pictures
-from workshop_lib.notebook.figures.steps import overlap
+from workshop_lib.notebook import profile, take_home
+from workshop_lib.notebook.figures import steps
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
 
 sizes = profile.current()
 samples, epochs = sizes.sweep_samples or 60_000, sizes.sweep_epochs
 folder = BUILD / "05_ddp"
 folder.mkdir(parents=True, exist_ok=True)
+team = ranks.start(sizes.ranks)
 
 # %% [markdown]
-# ## A script for one process
+# ## How do processes find each other?
 #
-# A plain PyTorch script: MNIST, the workshop's small network, a loop over epochs, a test, and the weights saved at the end.
-# `%%writefile` only writes the cell into a file, so that it can be started as a program.
+# MPI's processes know each other from the start, because `mpiexec` started them. PyTorch's don't: each one needs an address
+# where all of them meet, its own number, and how many they are. It reads these from four environment variables, and
+# `torchrun` sets them for you. Under `mpiexec` or `srun` you do it yourself. It's the last eight lines that matter:
+
 
 # %%
-# %%writefile {folder}/one_process.py
-import sys
-import time
-from pathlib import Path
-
-import torch
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
-
-
-def dataset(name, samples):
-    split = mnist.load(name)
-    images = torch_cnn.normalise(torch.tensor(split.images[:samples]))
-    return TensorDataset(images, torch.tensor(split.labels[:samples]).long())
-
-
-def main(samples, epochs, device, batch_size=128):
-    torch.manual_seed(1)
-    train, test = dataset("train", samples), dataset("test", 10_000)
-    loader = DataLoader(train, batch_size, shuffle=True)
-    model = torch_cnn.build(seed=1).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-    for epoch in range(epochs):
-        start = time.perf_counter()
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(images.to(device)), labels.to(device)).backward()
-            optimizer.step()
-        seconds = time.perf_counter() - start
-
-        correct = seen = 0
-        with torch.no_grad():
-            for images, labels in DataLoader(test, 500):
-                logits = model(images.to(device))
-                correct += (logits.argmax(dim=1).cpu() == labels).sum().item()
-                seen += len(labels)
-        print(f"epoch {epoch + 1}: {seconds:.2f} s, {correct} of {seen} test images right")
-    torch.save(model.state_dict(), Path(__file__).with_suffix(".pt"))
-
-
-if __name__ == "__main__":
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    main(int(sys.argv[1]), int(sys.argv[2]), device)
-
-# %%
-scripts.run("python", folder / "one_process.py", samples, epochs, timeout_s=sizes.timeout_s)
-
-# %% [markdown]
-# ## The same for many processes
-#
-# Now the DDP version. Every process runs all of this script; each is a *rank*, and the ranks form a *process group*,
-# PyTorch's counterpart of an MPI communicator. Messages go through a *backend*: *gloo* between CPUs, *NCCL* between
-# NVIDIA GPUs. A *collective* is a call that every rank of the group makes, and that ends when all have made it. The one that
-# matters here is *allreduce*: every rank gives a tensor, and every rank gets the sum.
-#
-# Read the script, but do not look for the differences: the cell after it finds them.
-
-# %%
-# %%writefile {folder}/ddp.py
+# %%ranks
 import os
-import sys
-import time
+import socket
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from mpi4py import MPI
 
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
+from workshop_lib.training.world import loopback
 
+comm = MPI.COMM_WORLD
+one_host = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size
+if one_host:  # then no message has to leave it, which also works on a laptop without a network
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
 
-def dataset(name, samples):
-    split = mnist.load(name)
-    images = torch_cnn.normalise(torch.tensor(split.images[:samples]))
-    return TensorDataset(images, torch.tensor(split.labels[:samples]).long())
+with socket.create_server(("127.0.0.1" if one_host else socket.gethostname(), 0)) as free:
+    address, port = free.getsockname()
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = comm.bcast((address, str(port)))
+os.environ["RANK"], os.environ["WORLD_SIZE"] = str(comm.rank), str(comm.size)
+if not dist.is_initialized():
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.set_num_threads(1)
+print(f"rank {rank} of {size}, over {dist.get_backend()}")
 
-
-def main(samples, epochs, device, batch_size=128):
-    torch.manual_seed(1)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    train, test = dataset("train", samples), dataset("test", 10_000)
-    sampler = DistributedSampler(train, seed=1)
-    loader = DataLoader(train, batch_size // size, sampler=sampler)
-    my_test = Subset(test, range(rank, len(test), size))
-    model = torch_cnn.build(seed=1).to(device)
-    model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        start = time.perf_counter()
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(images.to(device)), labels.to(device)).backward()
-            optimizer.step()
-        seconds = time.perf_counter() - start
-
-        correct = seen = 0
-        with torch.no_grad():
-            for images, labels in DataLoader(my_test, 500):
-                logits = model.module(images.to(device))
-                correct += (logits.argmax(dim=1).cpu() == labels).sum().item()
-                seen += len(labels)
-        counts = torch.tensor([correct, seen], device=device)
-        dist.all_reduce(counts)
-        correct, seen = counts.tolist()
-        if rank == 0:
-            print(f"epoch {epoch + 1}: {seconds:.2f} s, {correct} of {seen} test images right")
-    if rank == 0:
-        torch.save(model.module.state_dict(), Path(__file__).with_suffix(".pt"))
-    dist.barrier()
-
-
-if __name__ == "__main__":
-    device = torch.device("cpu")
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    main(int(sys.argv[1]), int(sys.argv[2]), device)
-    dist.destroy_process_group()
+# %% [markdown]
+# Under `srun` there is no `comm.bcast`: take the number and the size from `SLURM_PROCID` and `SLURM_NTASKS`, the first host
+# of `scontrol show hostnames` as the address, and any port that's the same for all. The ranks now form a *process group*,
+# PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL* between NVIDIA GPUs.
+#
+# The `timeout` is how long a collective waits for a missing partner before it raises an error. We're sitting in front of it,
+# so 60 seconds will do. In a job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or set it above the longest
+# time that ranks wait on purpose. With 60 seconds, a job dies while rank 0 is still preparing the data.
+#
+# ## From one process to many
+#
+# Here is a plain script for one process. It reads MNIST's files, trains, tests, prints, and saves. It needs nothing from this
+# repository, so you can take it home.
 
 # %%
-texts = [(folder / name).read_text().splitlines() for name in ("one_process.py", "ddp.py")]
-lines = list(difflib.unified_diff(*texts, "one_process.py", "ddp.py", lineterm="", n=0))
-Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
+Code(filename=str(SCRIPTS / "one_process.py"))
+
+# %%
+options = ["--images", samples, "--epochs", 1, "--out", folder / "mnist.pt"]
+scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# ### Exercise 1: the script for many processes
+#
+# Every process will run all of the script. Below are the only six places that have to change, each still as it is in the
+# script above. Make the processes train one network together: each takes 64 images *of its own* in every step, tests its own
+# share of the test images, and only rank 0 prints and saves. (The check adds two lines for you, the import of `distributed`
+# at the top, and `destroy_process_group()` at the end.)
+#
+# <details><summary>Hint 1: who needs what?</summary>
+#
+# Part 1: who am I, and how many are we? Part 2: who averages the gradients, and which name does the loss have to call then?
+# Parts 3 to 5: all ranks together take `64 * size` images in a step. Part 6: who tests which images, and who prints the sum?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `distributed.init_process_group()`, `distributed.get_rank()` and `distributed.get_world_size()`;
+# `nn.parallel.DistributedDataParallel(model)`; `order[…].reshape(steps, size, 64)[:, rank]`; `test_images[rank::size]`;
+# `distributed.all_reduce(right)`, which adds up in place, on every rank; `if rank == 0:`.
+#
+# </details><details><summary>Solution</summary>
+#
+# After the check and the run, a cell shows all that changes.
+#
+# </details>
+
+# %%
+# %%writefile {folder}/changes.py
+# 1. Join the process group, and find out who you are. (The line below takes your own GPU, if there are any.)
+# <solution>
+distributed.init_process_group()
+rank, size = distributed.get_rank(), distributed.get_world_size()
+# <stub>
+# ...  # your code here
+# </stub>
+# </solution>
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.set_device(distributed.get_node_local_rank() if device == "cuda" else -1)  # -1: none
+# 2. Wrap the network, so that its gradients are averaged
+model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
+# <solution>
+ddp = nn.parallel.DistributedDataParallel(model.to(memory_format=torch.channels_last))
+# <stub>
+# ...
+# </stub>
+# </solution>
+# 3. The steps of an epoch
+# <solution>
+steps = args.images // (64 * size)
+# <stub>
+# steps = args.images // 64
+# </stub>
+# </solution>
+# 4. My images of each step, and the loss
+# <solution>
+for batch in order[: steps * size * 64].reshape(steps, size, 64)[:, rank]:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(ddp(images[batch]), labels[batch])
+# <stub>
+# for batch in order[: steps * 64].reshape(steps, 64):
+#     optimizer.zero_grad()
+#     loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+# </stub>
+# </solution>
+# 5. Images per second, of all ranks
+# <solution>
+speed = steps * size * 64 / (time.perf_counter() - start)
+# <stub>
+# speed = steps * 64 / (time.perf_counter() - start)
+# </stub>
+# </solution>
+# 6. Test, print and save
+with torch.no_grad():
+    # <solution>
+    guesses = torch.cat([model(part).argmax(1) for part in test_images[rank::size].tensor_split(20)])
+right = (guesses == test_labels[rank::size]).sum().cpu()
+distributed.all_reduce(right)
+if rank == 0:
+    print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
+    args.out.with_suffix(".tmp").replace(args.out)
+    # <stub>
+    # guesses = torch.cat([model(part).argmax(1) for part in test_images.tensor_split(20)])
+# right = (guesses == test_labels).sum().cpu()
+# print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
+# torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
+# args.out.with_suffix(".tmp").replace(args.out)
+    # </stub>
+# </solution>
+
+# %%
+check.script(folder / "changes.py")
+
+# %% [markdown]
+# Now start it. `--standalone` means this machine alone, and `scripts.run` ends all processes when the time is up. (Until your
+# script passes the check, this starts the finished one.) In a terminal, it's the line that begins with `$`.
+
+# %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+scripts.run(*launch, check.mine_or_finished(folder / "changes.py"), "--data", MNIST, *options)
+
+# %%
+take_home.diff("one_process.py", "ddp.py")
 
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `init_process_group` … `destroy_process_group` | the ranks find each other. Always give a `timeout`: a collective whose partner is missing then raises an error, instead of waiting up to half an hour |
-# | `LOCAL_RANK` | where there are enough GPUs, each rank of a host takes its own; without this line all compute on GPU 0 |
-# | `DistributedSampler` | each rank draws other samples. DDP does not share out data: without the sampler all ranks would compute the same gradient |
-# | `batch_size // size` | the batch is now that of one rank; so the global batch stays what it was |
-# | `DistributedDataParallel(model)` | gradients are averaged, in every `backward()` |
-# | `set_epoch` | without it, every epoch has the same order |
-# | `my_test`, `all_reduce(counts)` | every test image is counted once, on one rank; counts are added, and only then divided |
-# | `model.module` | the network inside the wrapper: it tests without messages, and its weights are saved under their own names |
-# | `if rank == 0` … `barrier` | one rank prints, one rank writes the file; the others wait until it is there |
+# | `init_process_group` … `destroy_process_group` | the ranks meet, as above; `torchrun` has set the variables |
+# | `set_device(get_node_local_rank())` | each rank of a host takes its own GPU. Without it, all of them compute on GPU 0 |
+# | `DistributedDataParallel(model)` | sends rank 0's weights to everyone, and averages gradients in every `backward()` |
+# | `reshape(steps, size, 64)[:, rank]` | DDP does *not* share out the data. Without this, all ranks compute the same gradient |
+# | `64 * size` | 64 images per rank, so the global batch grows with the ranks. You may want a larger learning rate then |
+# | `all_reduce(right)` | each test image counts once, on one rank. Add up counts, and divide last |
+# | `model`, not `ddp` | the network inside the wrapper tests without messages, and its weights are saved under their own names |
+# | `if rank == 0` | one rank prints, and one writes the file |
 #
-# `torchrun` starts a script on several processes and tells each its rank through environment variables (`RANK`,
-# `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`). `--standalone` means this machine alone. `scripts.run` ends all
-# its processes when the time is up.
-
-# %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
-scripts.run(*launch, folder / "ddp.py", samples, epochs, timeout_s=sizes.timeout_s)
-by_torchrun = torch.load(folder / "ddp.pt", map_location="cpu")
-
-# %% [markdown]
-# Before you compare the seconds: each process computes with one thread.
+# If you want to keep the *global* batch instead, each rank takes `batch_size // size`. Mind the remainder: 100 on 3 ranks are
+# 99 in all, and 64 on 96 ranks are none.
 #
-# *Try it:* leave `sampler=sampler` out of the script, run its cell to write it, and start it again. It trains, and nothing
-# looks wrong but the time: every rank goes through all the data. (Then put it back.)
+# *Break it:* take the same images on every rank, with `[:, 0]`. Training still runs, the loss falls, and nobody complains. What
+# does the check see that you wouldn't?
 #
-# ## The same on this notebook's ranks
+# ## Write DDP yourself
 #
-# `main` does not care who started its processes. Here MPI did, and the library's `join_process_group` does what the
-# last lines of the script do; we stay on the CPU, where everything can be watched. The group is kept for the ranks' life.
-
-# %%
-team = ranks.start(sizes.ranks)
-team.push(path=str(folder / "ddp.py"), samples=samples, epochs=epochs)
-
-
-def join():
-    from workshop_lib.training import rendezvous, world
-
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    torch.set_num_threads(1)
-    return f"rank {dist.get_rank()} of {dist.get_world_size()}, over {dist.get_backend()}"
-
-
-team.run(join)
-
-# %%
-# %%ranks --timeout 120
-import runpy
-
-import torch
-
-runpy.run_path(path)["main"](samples, epochs, torch.device("cpu"))
-
-# %%
-by_engines = torch.load(folder / "ddp.pt")
-same = all(torch.equal(by_torchrun[name], by_engines[name]) for name in by_torchrun)
-print(f"The weights are{'' if same else ' not'} those of the run under torchrun, to the last bit.")
-
-# %% [markdown]
-# ## What DDP does when it wraps a model
-#
-# Here each rank builds its network from a seed of its own. DDP's constructor sends the weights of rank 0 to all others, a
-# *broadcast*. Only thus do averaged gradients keep the ranks equal; nothing later compares the weights again.
-
-# %%
-# %%ranks
-import torch.distributed as dist
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
-
-from workshop_lib.data import mnist, shard
-from workshop_lib.models import torch_cnn
-
-rank, size = dist.get_rank(), dist.get_world_size()
-network = torch_cnn.build(seed=rank)
-first_weight = network[0].weight.flatten()[0]
-before = round(first_weight.item(), 3)
-model = DistributedDataParallel(network)
-after = round(first_weight.item(), 3)
-
-train = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(train.images[: 256 * size]))[rank::size]
-labels = torch.tensor(train.labels[: 256 * size]).long()[rank::size]
-loss = cross_entropy(model(images), labels)
-loss.backward()
-norm = model.module[0].weight.grad.norm()
-print(f"loss on my images {loss.item():.4f}, norm of the first layer's gradient {norm:.6f}")
-
-# %%
-pictures.collective("broadcast\nby DDP(...)", team.pull("before"), team.pull("after"))
-
-# %% [markdown]
-# After `backward()` the gradients agree, the losses do not: DDP averages gradients and nothing else.
-#
-# *Try it:* `DistributedDataParallel(network, init_sync=False)` leaves the broadcast out. Which numbers still agree, and do the
-# ranks train one network?
-#
-# ## Buckets
-#
-# A message per gradient would pay the cost of starting a message (the *latency*) many times; one message for all could
-# only leave when the last gradient is there. DDP takes the middle: it collects gradients in *buckets*, in the order in
-# which backward produces them, last layer first. A bucket is full when it holds at least `bucket_cap_mb` MiB, and is
-# sent off (an allreduce) as soon as all its gradients are ready.
-#
-# The workshop's network fits into one bucket, so here is a larger one, of four linear layers. By default `bucket_cap_mb`
-# is 25.
+# *Autograd* is PyTorch's machinery for derivatives. It can call a function of yours, a *hook*, each time it has finished the
+# gradient of a parameter. Which gradient comes first? Here is a network of four linear layers. It's larger than MNIST needs,
+# so that there is something to send.
 
 
 # %%
@@ -298,24 +230,217 @@ def perceptron(width=1024):
     return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
 
 
-team.push(perceptron=perceptron)
-parameters = [p.numel() for p in perceptron().parameters()]
-print(
-    f"{sum(parameters):,} parameters in {len(parameters)} tensors, {sum(parameters) * 4 / 2**20:.1f} MiB of gradients"
-)
+network, order = perceptron(), []
+for name, p in network.named_parameters():
+    p.register_post_accumulate_grad_hook(lambda p, name=name: order.append(f"{name}: {p.grad.nbytes / 2**20:.2f} MiB"))
+network(torch.ones(1, 784)).sum().backward()
+print(*order, sep="\n")
+
+# %% [markdown]
+# The last layer comes first, as backward goes. While it computes the gradient of layer 1, the one of layer 7 could travel
+# already: communication would *overlap* with computing.
+#
+# ### Exercise 2: your own DDP
+#
+# Write `my_ddp`. It prepares a model once, and from then on `backward()` does the sending. It returns a function `finish()`,
+# which the training loop calls between `backward()` and `optimizer.step()`. Three things to get right:
+#
+# - All ranks start with the weights of rank 0.
+# - Each gradient leaves as soon as it's there, in a message of its own, and no hook waits for another rank.
+# - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
+#
+# Some parameter may get no gradient, on any rank. Its hook never runs, and you don't have to do anything about it.
+#
+# <details><summary>Hint 1: an allreduce that doesn't wait</summary>
+#
+# `dist.all_reduce(tensor)` adds up `tensor` over all ranks, in place, and waits until that's done. With `async_op=True` it
+# returns at once, with a handle. The sum is only there after the handle's `wait()`. So who keeps the handles, and who waits?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# A list outside of both functions. A hook `send(p)`: divide `p.grad` by `dist.get_world_size()`, start, keep the handle.
+# `finish()`: wait for all handles, and empty the list for the next step. Then for each parameter
+# `dist.broadcast(p.detach(), src=0)` and `p.register_post_accumulate_grad_hook(send)`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of my_ddp}
+#
+# </details>
+
 
 # %%
-guess = predict("In how many buckets does DDP send these gradients, by default?", low=1, high=10)
+def my_ddp(model):
+    """Average the model's gradients during backward. Must be called on every rank. Returns `finish`, which waits."""
+    # <solution>
+    handles = []
+
+    def send(p):
+        p.grad /= dist.get_world_size()
+        handles.append(dist.all_reduce(p.grad, async_op=True))
+
+    def finish():
+        for handle in handles:
+            handle.wait()
+        handles.clear()
+
+    for p in model.parameters():
+        dist.broadcast(p.detach(), src=0)
+        p.register_post_accumulate_grad_hook(send)
+    return finish
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.my_ddp(my_ddp)
+
+# %% [markdown]
+# *Break it:* wait inside the hook instead of in `finish`. The gradients are still right, so what did you lose?
+#
+# ## Does it overlap?
+#
+# Let's watch three ways to average, in turn, so that all of them meet the same machine: after backward in one message, as in
+# notebook 02; yours; and PyTorch's DDP. (While your exercise is open, yours is missing.)
+
+# %%
+guess = predict("How much shorter does DDP make backward and averaging?", low=-50, high=75, unit="%")
+guess
+
+# %%
+team.push(perceptron=perceptron, my_ddp=my_ddp, turns=3 * sizes.repeats)
+
+# %%
+# %%ranks --timeout 60
+from contextlib import suppress
+
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.comm import backward
+from workshop_lib.data import mnist, shard
+from workshop_lib.models import torch_cnn
+
+train = mnist.load("train")
+images = torch_cnn.normalise(torch.tensor(train.images[: 256 * size]))[rank::size]
+labels = torch.tensor(train.labels[: 256 * size]).long()[rank::size]
+
+ways = {"after backward": backward.averaged_after(perceptron())}
+with suppress(NotImplementedError):
+    network = perceptron()
+    ways["yours"] = network, my_ddp(network)
+ways["PyTorch's DDP"] = backward.pytorch_ddp(perceptron(), bucket_cap_mb=4)
+times = backward.compare(ways, images, labels, turns)
+
+# %%
+steps.typical_overlap(team.pull("times"))
+
+# %%
+taken_ms = steps.durations_ms(team.pull("times"))
+for title, ms in taken_ms.items():
+    print(f"{title:>14}: {np.median(ms):.0f} ms (median; {ms.min():.0f} to {ms.max():.0f})")
+saved = 100 * (1 - taken_ms["PyTorch's DDP"] / taken_ms["after backward"])
+guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
+
+# %% [markdown]
+# Each picture is one typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the
+# time it waits for the other. On top, the message leaves after the last gradient. Below, messages travel while backward is
+# still busy. Only the gradient of the *first* layer has nothing left to hide behind, since backward ends with it
+# ([07b](07b_noise_and_limits.ipynb) shows a way around even that).
+#
+# On CPUs, overlap has a price. gloo's threads add and send on the cores that backward needs, so backward takes longer. A GPU
+# moves data while it computes, and gains more. And why does DDP send fewer messages than you? It fills *buckets*, which is the
+# first *Deeper* section.
+#
+# ## Train with it
+#
+# Does your DDP train like PyTorch's? Each rank starts with different weights, and takes its own part of every global batch.
+
+
+# %%
+# %%ranks
+def trained(wrap):
+    """Digest of the weights, samples/s and test accuracy after the training; `wrap` makes a model a way to average."""
+    network = torch_cnn.build(seed=rank)
+    model, finish = wrap(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    start = perf_counter()
+    for epoch in range(1, epochs + 1):
+        for indices, _ in shard.epoch_batches(samples, 64, rank, size, seed=1, epoch=epoch):
+            optimizer.zero_grad()
+            inputs = torch_cnn.normalise(torch.tensor(train.images[indices]))
+            cross_entropy(model(inputs), torch.tensor(train.labels[indices]).long()).backward()
+            finish()
+            optimizer.step()
+    speed = samples * epochs / (perf_counter() - start)
+    weights = torch.cat([p.detach().flatten() for p in network.parameters()])
+    with torch.no_grad():
+        right = network(test_images).argmax(1).eq(test_labels).float().mean()
+    return f"{sha256(weights.numpy().tobytes()).hexdigest()[:12]}, {speed:,.0f} samples/s, {right:.1%} right"
+
+
+# %%
+team.push(samples=samples, epochs=epochs)
+
+# %%
+# %%ranks --timeout 120
+from hashlib import sha256
+from time import perf_counter
+
+test = mnist.load("test")
+test_images = torch_cnn.normalise(torch.tensor(test.images[:1000]))
+test_labels = torch.tensor(test.labels[:1000])
+
+with suppress(NotImplementedError):
+    print(f"yours:   {trained(lambda network: (network, my_ddp(network)))}")
+print(f"PyTorch: {trained(backward.pytorch_ddp)}")
+
+# %% [markdown]
+# The digests agree: on two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the sums may
+# be taken in another order, and the last bits differ.)
+#
+# For this small network DDP isn't faster than the averaging after backward in notebook 02. It has one bucket, which is full
+# only when backward is over, so nothing overlaps, and what remains is bookkeeping and gloo's sockets. DDP is for networks
+# whose backward takes longer than a message.
+#
+# *Beat it:* your DDP sends a message per parameter, and each pays the latency. How few messages can you make do with, and
+# still overlap? Exercise 3 has an answer.
+#
+# ## What DDP doesn't do
+#
+# - It doesn't share out the data. A sampler or your own slicing does.
+# - It doesn't change the learning rate, although the global batch grows with the ranks
+#   ([07](07_large_batch.ipynb)).
+# - It doesn't average the loss or any metric. Each rank has its own, until you add up sums and counts.
+# - It doesn't average what isn't a gradient. *Buffers*, such as the running means of batch normalization, are sent from rank 0
+#   before every forward pass, and each rank normalizes with the statistics of its own batch.
+#   [02](02_synchronous_sgd.ipynb) shows what that changes.
+# - It doesn't notice ranks that take different numbers of steps, or weights that have come apart.
+# - It doesn't save memory. Every rank holds all weights, gradients and the optimizer's state; [06](06_deepspeed_zero.ipynb)
+#   is about that.
+#
+# And don't confuse it with `nn.DataParallel`, which looks like a shortcut: one process, one thread per GPU, one line to change.
+# Threads share the memory of their process, but also Python's lock, and GPU 0 sends the weights to all others in every
+# step. It's slower even on one machine, can't use a second one, and PyTorch's own documentation advises against it.
+#
+# ## Deeper: buckets
+#
+# A message per gradient pays the latency many times. One message for all can only leave at the end. DDP takes the
+# middle: it collects gradients in *buckets*, in the order in which they come, and sends a bucket as soon as it's full.
+
+# %%
+guess = predict("In how many buckets does DDP send our four layers, by default (bucket_cap_mb=25)?", low=1, high=10)
 guess
 
 # %% [markdown]
 # A *communication hook* is a function that DDP calls for each full bucket, instead of its own allreduce. It returns a
-# *future*: an object that stands for a result that is not there yet. This hook writes down what it gets, and leaves the
-# averaging to PyTorch's ready-made `allreduce_hook`.
+# *future*, an object for a result that isn't there yet. This one takes notes, and leaves the averaging to `allreduce_hook`.
 
 # %%
 # %%ranks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 
 def layout(cap):
@@ -350,160 +475,124 @@ rows = [
 pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).style.hide(axis="index")
 
 # %% [markdown]
-# - Left to itself, DDP makes an exception for the first bucket: it closes at 1 MiB, so that sending starts early. With
-#   `bucket_cap_mb=25` written out, that exception is gone.
-# - A tensor is never cut. A bucket may therefore be larger than its cap.
-# - Small caps give many messages, and each one pays its latency.
+# - If you don't set a cap, the first bucket closes at 1 MiB, so that sending starts early. With `bucket_cap_mb=25` written
+#   out, this exception is gone.
+# - A tensor is never cut, so a bucket may be larger than its cap.
+# - Small caps mean many messages, and each pays its latency.
 #
-# *Try it:* other caps, or another `width`.
+# ### Exercise 3: buckets of your own
 #
-# ## Overlap
+# `my_buckets` does what `my_ddp` does, with fewer messages. Collect gradients in the order in which they come, and send them
+# together as soon as they make at least `bucket_bytes` bytes. The check counts messages.
 #
-# How does DDP know when a gradient is ready? *Autograd*, PyTorch's machinery for derivatives, can call a function, a
-# *hook*, whenever it has finished the gradient of a parameter. DDP hooks every parameter. When the last gradient of a
-# bucket comes in, its allreduce starts, and backward goes on with the layers before: communication *overlaps* with
-# computing. `backward()` returns when all buckets have arrived.
+# <details><summary>Hint 1: what changes</summary>
 #
-# Below we measure it on the ranks: when each gradient is ready (a hook of our own), when each bucket is sent (our
-# communication hook) and when it has arrived (a function that the future calls). Against it stands what `02` does:
-# backward to its end, then one allreduce of everything, over the same gloo.
+# The hook no longer sends; it collects, and sometimes calls a function that sends. A message is now a new flat tensor, so
+# `finish()` has to cut it and copy the pieces back. What happens to the last gradients if they don't fill a bucket?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `torch.cat([p.grad.flatten() for p in bucket])` joins; `flat.split([p.numel() for p in parameters])` cuts;
+# `p.grad.copy_(part.view_as(p))` copies back; `p.grad.nbytes` counts. Keep the handle, the flat tensor and its
+# parameters of each message together.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of my_buckets}
+#
+# </details>
+
 
 # %%
-guess = predict(
-    "How much shorter do overlapping buckets make backward and averaging?", low=-50, high=75, unit="%"
-)
-guess
+def my_buckets(model, bucket_bytes):
+    """`my_ddp` with messages of at least `bucket_bytes` bytes each, except for the last. Returns `finish`."""
+    # <solution>
+    bucket, sent = [], []
 
-# %%
-# %%ranks
-from time import perf_counter
+    def send():
+        flat = torch.cat([p.grad.flatten() for p in bucket]) / dist.get_world_size()
+        sent.append((dist.all_reduce(flat, async_op=True), flat, list(bucket)))
+        bucket.clear()
 
+    def collect(p):
+        bucket.append(p)
+        if sum(each.grad.nbytes for each in bucket) >= bucket_bytes:
+            send()
 
-def measure(overlapped, cap=4):
-    """A function that takes one step and returns its times in ms (see workshop_lib/notebook/figures/steps.py)."""
-    network, times = perceptron(), {}
-
-    def milliseconds():
-        return 1000 * (perf_counter() - times["start"])
-
-    def hook(group, bucket):
-        message = [milliseconds(), None]
-        times["messages"].append(message)
-
-        def arrived(future):
-            message[1] = milliseconds()
-            return future.value()
-
-        return default_hooks.allreduce_hook(group, bucket).then(arrived)
-
-    def step():
-        model.zero_grad()
-        loss = cross_entropy(model(images), labels)
-        dist.barrier()
-        times.update(start=perf_counter(), ready=[], messages=[])
-        loss.backward()
-        if not overlapped:
-            sent = milliseconds()
-            together = torch.cat([p.grad.flatten() for p in network.parameters()]) / size
-            dist.all_reduce(together)
-            parts = together.split([p.numel() for p in network.parameters()])
-            for p, part in zip(network.parameters(), parts, strict=True):
+    def finish():
+        if bucket:
+            send()
+        for handle, flat, parameters in sent:
+            handle.wait()
+            for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
                 p.grad.copy_(part.view_as(p))
-            times["messages"].append([sent, milliseconds()])
-        return times | {"end": milliseconds(), "backward": times["ready"][-1]}
+        sent.clear()
 
-    for p in network.parameters():
-        p.register_post_accumulate_grad_hook(lambda _: times["ready"].append(milliseconds()))
-    model = network
-    if overlapped:
-        model = DistributedDataParallel(network, bucket_cap_mb=cap)
-        model.register_comm_hook(None, hook)
-    return step
+    for p in model.parameters():
+        dist.broadcast(p.detach(), src=0)
+        p.register_post_accumulate_grad_hook(collect)
+    return finish
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
 
-
-steps = [measure(overlapped=False), measure(overlapped=True)]
-for _ in range(3):  # warm up: first steps allocate memory, and DDP makes its buckets
-    [step() for step in steps]
-traces = [[step() for step in steps] for _ in range(15)]  # in turn, so that both meet the same machine
 
 # %%
-by_rank = team.pull("traces")
-# A step is over when the slowest rank is done.
-ends = np.array([[max(trace[turn][way]["end"] for trace in by_rank) for way in (0, 1)] for turn in range(15)])
-typical = [int(np.argsort(ends[:, way])[len(ends) // 2]) for way in (0, 1)]
-titles = ["averaging after backward", "DDP: averaging during backward"]
-overlap(
-    {title: [trace[typical[way]][way] for trace in by_rank[:2]] for way, title in enumerate(titles)}
-)
+check.my_buckets(my_buckets)
 
 # %%
-saved = 100 * (1 - ends[:, 1] / ends[:, 0])
-for way, title in enumerate(titles):
-    print(
-        f"{title:>30}: {np.median(ends[:, way]):.0f} ms (median; {ends[:, way].min():.0f} to {ends[:, way].max():.0f})"
-    )
-guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
+team.push(my_buckets=my_buckets)
+
+# %%
+# %%ranks --timeout 60
+ways = {}
+with suppress(NotImplementedError):
+    for mebibytes in (0.01, 4, 1000):
+        network = perceptron()
+        ways[f"your buckets, {mebibytes} MiB"] = network, my_buckets(network, mebibytes * 2**20)
+ways["PyTorch's DDP, 4 MiB"] = backward.pytorch_ddp(perceptron(), bucket_cap_mb=4)
+times = backward.compare(ways, images, labels, turns)
+
+# %%
+steps.typical_overlap(team.pull("times"), ranks=1)
 
 # %% [markdown]
-# Each picture is one step, the middle one of all that were measured, on the first two ranks. An orange bar begins when *this* rank sends, so it
-# holds the time in which it waits for the others. In the upper picture the message leaves after the last gradient. In the
-# lower one the first buckets travel while backward computes the rest; only the last bucket, with the gradients of the
-# *first* layer, has nothing left to hide behind.
+# *Beat it:* which `bucket_bytes` is fastest here? Your buckets copy each gradient twice. DDP has an option that avoids the
+# copies, `gradient_as_bucket_view=True`: the gradients *live* in the buckets. How would you do that?
 #
-# On CPUs overlap has a price: gloo's threads, which add and send, take turns with backward on the same cores, so backward
-# itself becomes longer. GPUs move data beside the computing, and gain more.
+# ## Deeper: accumulating gradients
 #
-# For the workshop's small network none of this pays: it has one bucket, which is full only when backward is over.
-# Nothing overlaps, and what remains is the cost of DDP's bookkeeping and of gloo's sockets. That is why the averaging
-# written by hand in `02`, over MPI's shared memory, is the faster one there.
+# When a batch doesn't fit into memory, you split it into *micro-batches*: forward and backward for each, while the gradients
+# add up in `p.grad`, and one step of the optimizer at the end. DDP would average in each of these backwards, though only the
+# sum at the end matters. Inside `with model.no_sync():` it doesn't. Gradients just add up on each rank, and the next
+# backward outside averages all of them.
 #
-# *Try it:* `measure(True, cap=25)` and `cap=0.1` in the list of steps, or fewer images in the batch.
+# ### Exercise 4: accumulate
 #
-# ## Accumulating gradients
+# With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs
+# `(inputs, targets)`, all of the same size. `loss_function(outputs, targets)` gives a mean loss. Afterwards the gradients
+# must be those of the mean loss over *all* micro-batches of *all* ranks, with a single round of allreduces.
 #
-# When a batch does not fit into memory, one splits it into *micro-batches*: forward and backward for each in turn,
-# while the gradients add up in `p.grad`, and one step of the optimizer at the end. With DDP each of these backwards
-# averages over the ranks, though only the sum at the end matters. Inside `with model.no_sync():` it does not; gradients
-# only add up on each rank. The next backward outside averages all that was accumulated.
-
-# %%
-# %%ranks
-calls = []
-
-
-def counting_hook(group, bucket):
-    calls.append(bucket.index())
-    return default_hooks.allreduce_hook(group, bucket)
-
-
-model = DistributedDataParallel(perceptron(), bucket_cap_mb=4)
-model.register_comm_hook(None, counting_hook)
-cross_entropy(model(images), labels).backward()  # the first step, after which there are several buckets
-model.zero_grad()
-
-calls.clear()
-for images_of_4, labels_of_4 in zip(images.chunk(4), labels.chunk(4), strict=True):
-    cross_entropy(model(images_of_4), labels_of_4).backward()
-if rank == 0:
-    print(f"4 micro-batches: {len(calls)} allreduces, of buckets {calls}")
-
-calls.clear()
-with model.no_sync():
-    cross_entropy(model(images), labels).backward()
-if rank == 0:
-    print(f"one backward inside no_sync: {len(calls)} allreduces")
-
-# %% [markdown]
-# ### Exercise 1: accumulate
+# <details><summary>Hint 1</summary>
 #
-# `model` is wrapped in DDP, its gradients are empty. `micro_batches` is a list of pairs `(inputs, targets)`, all of the same
-# size, others on each rank. `loss_function(outputs, targets)` gives the mean loss of what it gets. Afterwards the gradients
-# must be those of the mean loss over *all* micro-batches of *all* ranks, with a single round of allreduces, and
-# never more than one micro-batch in memory. (`contextlib.nullcontext()` is a context that does nothing.)
+# Which of the micro-batches has to communicate? And `backward()` adds up: what makes a mean out of the sum?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `contextlib.nullcontext()` is a context that does nothing, so `with a if condition else b:` chooses one. Forward and
+# backward both belong inside.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of accumulate}
+#
+# </details>
 
 
 # %%
 def accumulate(model, micro_batches, loss_function):
+    """Leave the gradients of the mean loss over all micro-batches of all ranks in the model. One batch in memory."""
     # <solution>
     for number, (inputs, targets) in enumerate(micro_batches, 1):
         last = number == len(micro_batches)
@@ -511,8 +600,6 @@ def accumulate(model, micro_batches, loss_function):
             loss = loss_function(model(inputs), targets)
             (loss / len(micro_batches)).backward()
     # <stub>
-    # # for each micro-batch: forward, loss, backward. Which of them run inside `model.no_sync()`?
-    # # `backward()` adds to the gradients: what makes a mean out of the sum?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -522,10 +609,20 @@ def accumulate(model, micro_batches, loss_function):
 check.accumulate(accumulate)
 
 # %% [markdown]
-# ## Fewer bytes: communication hooks
+# *Beat it:* `my_ddp` has no `no_sync`. How few lines does it need to get one?
 #
-# A communication hook decides what travels. Gradients are 32-bit numbers; sent as 16-bit ones (*fp16*) they take half the
-# bytes, and lose digits: fp16 keeps about three, and what is smaller than about $6 \cdot 10^{-8}$ becomes 0.
+# ## Deeper: fewer bytes
+#
+# Gradients are 32-bit numbers. Sent as 16-bit ones (*fp16*) they take half the bytes, and lose digits. How small a gradient
+# survives that?
+
+# %%
+for value in (1e-3, 1e-7, 6e-8, 3.1e-8, 2.9e-8):
+    print(f"{value:.1e} becomes {torch.tensor(value).half().item():.1e}")
+
+# %% [markdown]
+# The smallest number fp16 can hold is $2^{-24} \approx 6 \cdot 10^{-8}$, and rounding goes to the nearest. So everything above
+# half of that, about $3 \cdot 10^{-8}$, survives, and everything below becomes 0. A communication hook decides what travels:
 
 
 # %%
@@ -538,84 +635,38 @@ def averaged(hook):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-sent_bytes = {"fp32": 0, "fp16": 0}
-
-
-def full_hook(_, bucket):
-    tensor = bucket.buffer()
-    sent_bytes["fp32"] += tensor.nbytes
-    return default_hooks.allreduce_hook(None, bucket)
-
-
 def half_hook(_, bucket):
     half = (bucket.buffer() / size).half()
-    sent_bytes["fp16"] += half.nbytes
     future = dist.all_reduce(half, async_op=True).get_future()
     return future.then(lambda done: done.value()[0].float())
 
 
-exact, rounded = averaged(full_hook), averaged(half_hook)
+exact, rounded = averaged(default_hooks.allreduce_hook), averaged(half_hook)
 if rank == 0:
-    print(f"bytes given to allreduce: {sent_bytes['fp32']:,} and {sent_bytes['fp16']:,}")
     print(f"relative error of the gradient: {(rounded - exact).norm() / exact.norm():.1e}")
     lost = ((rounded == 0) & (exact != 0)).sum() / (exact != 0).sum()
     print(f"gradients not zero that became zero: {lost:.2%}")
 
 # %% [markdown]
 # `default_hooks.fp16_compress_hook` does the same. PyTorch also has *PowerSGD*, which sends two thin matrices instead of each
-# large one, and hooks that average weights now and then instead of gradients always. Not every hook runs everywhere: bf16, the
-# 16-bit format with fp32's range, is refused on a CPU, as the message says. (This cell fails on purpose.)
-
-# %%
-# %%ranks --catch
-DistributedDataParallel(perceptron()).register_comm_hook(None, default_hooks.bf16_compress_hook)
-
-# %% [markdown]
-# *Try it:* multiply the loss in `averaged` by 0.001. What becomes zero now? Training in fp16 therefore multiplies the loss by a
+# large one. Dividing before the sum, rather than after it, keeps fp16 sums of many ranks in range. Not every hook runs
+# everywhere: bf16, the 16-bit format with fp32's range, isn't available on CPUs with gloo.
+#
+# *Try it:* multiply the loss in `averaged` by 0.001. What becomes zero now? That's why training in fp16 multiplies the loss by a
 # large number first, and divides the gradients by it afterwards (*loss scaling*).
 #
-# ### Exercise 2: the averaging hook
+# ## Deeper: who sees which sample
 #
-# Write the hook that DDP uses when it is given none. `bucket.buffer()` is a flat tensor with all gradients of the bucket.
-# Return a future of the tensor that holds their mean over the ranks of `process_group`. The hook must return at once, or
-# nothing overlaps. Three parts:
-#
-# - `dist.all_reduce(tensor, group=..., async_op=True)` starts summing `tensor` over the group, in place, and returns a handle;
-# - the handle's `get_future()` returns a future, whose `value()` will be a list with that tensor in it;
-# - `future.then(function)` is a new future, for what `function(future)` returns once the first is complete.
-
-
-# %%
-def average_hook(process_group, bucket):
-    # <solution>
-    tensor = bucket.buffer() / process_group.size()
-    future = dist.all_reduce(tensor, group=process_group, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
-    # <stub>
-    # # 1. start the allreduce of the bucket's buffer   2. turn it into a future of the mean
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-check.average_hook(average_hook)
-
-# %% [markdown]
-# Dividing before the sum, rather than after it, keeps fp16 sums of many ranks in range.
-#
-# ## Who sees which sample
-#
-# `DistributedSampler` deals out a shuffled order like cards: rank 0 gets the first sample, rank 1 the second, and so on. All ranks
-# must get equally many, or the one with more would wait in its last allreduce for ever. When the number does not divide,
-# it fills up with samples from the beginning.
+# Most scripts leave the slicing to PyTorch's `DistributedSampler`, which deals out a shuffled order like cards: rank 0 gets the
+# first sample, rank 1 the second, and so on. All ranks must get equally many, or the one with more would wait in its last
+# allreduce. When the number doesn't divide, the sampler fills up with samples from the beginning.
 
 # %%
 from torch.utils.data import DistributedSampler
 
 
 def dealt(n, size, **how):
-    """The samples of each rank, by rank. Needs no ranks: the sampler only has to be told who asks."""
+    """The samples of each rank, by rank. This needs no ranks, because you tell the sampler who asks."""
     return [list(DistributedSampler(range(n), size, rank, **how)) for rank in range(size)]
 
 
@@ -631,10 +682,8 @@ tested = sum(map(len, dealt(10_000, 96, shuffle=False)))
 guess.compare(tested - 10_000)
 
 # %% [markdown]
-# *Try it:* with `drop_last=True` the sampler leaves samples out instead. How many?
-#
-# In training, a few samples that count twice do little harm. In a test they make the number wrong: too high or too low, depending
-# on what the first images are. Suppose that of 10 images a network gets all right but the first two:
+# In training, a few samples that count twice do little harm. In a test they make the number wrong. Suppose that of 10 images a
+# network gets all right but the first two:
 
 # %%
 right = np.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
@@ -644,50 +693,41 @@ print(f"mean of the ranks' accuracies:          {np.mean([right[part].mean() for
 print(f"accuracy, each image once:              {right.mean():.1%}")
 
 # %% [markdown]
-# Both wrong numbers are in published tutorials. The script above is safe: each rank tests `range(rank, n, size)`, parts that
-# differ in length but repeat nothing, without a collective in the loop, and the counts are added at the end.
+# The script above is safe: it tests `test_images[rank::size]`, parts that differ in length but repeat nothing, and adds up the
+# counts at the end. For training, the workshop's library cuts each *global batch* into parts instead of the whole epoch. Then
+# all ranks take the same number of steps, the last batch is simply smaller, and each rank's loss counts by its share.
 #
-# For training, this workshop cuts each *global batch* into parts instead of the whole epoch. All ranks take the same number of
-# steps, and the last batch is simply smaller:
-
-# %%
-from workshop_lib.data import shard
-
-steps_of_ranks = [list(shard.epoch_batches(10, 1, rank, 4, seed=1, epoch=1)) for rank in range(4)]
-for rank, steps in enumerate(steps_of_ranks):
-    print(f"rank {rank} of 4, batch 1 a rank: {[indices.tolist() for indices, _ in steps]}")
-
-# %% [markdown]
-# A rank may have fewer samples than the others in the last step, even none. Its mean loss must then count for less: the
-# library weights it by its share of the global batch, and the gradients stay exactly those of one process.
+# One more trap: the sampler shuffles with its seed plus the epoch that you tell it with `set_epoch`. If you never call it, every
+# epoch has the same order.
 #
-# And `set_epoch`: the sampler shuffles with its seed plus the epoch it was told. If nobody tells it, it stays at 0.
-
-# %%
-sampler = DistributedSampler(range(8), 2, 0, seed=1)
-print("without set_epoch:", [list(sampler) for epoch in range(3)])
-told = []
-for epoch in range(3):
-    sampler.set_epoch(epoch)
-    told.append(list(sampler))
-print("with set_epoch:   ", told)
-
-# %% [markdown]
-# ### Exercise 3: a sampler without padding
+# ### Exercise 5: a sampler without padding
 #
-# Return the list of samples, of those numbered `0` to `n - 1`, that `rank` (of `size`) takes in this epoch. Each sample is taken
-# once an epoch, by one rank; no rank takes two more than another; the order is shuffled, another one in every epoch. All
-# ranks must agree without talking to each other.
+# Return the list of samples, of those numbered `0` to `n - 1`, that `rank` (of `size`) takes in this epoch, so that nothing
+# is taken twice and no rank takes two more than another. The order is shuffled, and different in every epoch.
+# All ranks must agree without talking to each other.
+#
+# <details><summary>Hint 1</summary>
+#
+# If all ranks shuffle with the same seed, they hold the same order. What should the seed depend on, and what not?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `np.random.default_rng(seed).permutation(n)` is a shuffled array, and `a[start::step]` takes every `step`-th element.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of shard_of}
+#
+# </details>
 
 
 # %%
 def shard_of(n, epoch, rank, size):
+    """The samples of this rank in this epoch, a list of whole numbers from 0 to n - 1."""
     # <solution>
     order = np.random.default_rng(epoch).permutation(n)
     return order[rank::size].tolist()
     # <stub>
-    # # np.random.default_rng(seed).permutation(n) is a shuffled array of 0 to n - 1: which seed?
-    # # a[start::step] takes every step-th element, beginning at start
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -697,11 +737,13 @@ def shard_of(n, epoch, rank, size):
 check.shard_of(shard_of)
 
 # %% [markdown]
-# ## When ranks take different branches
+# *Break it:* put the rank into the seed, "so that ranks don't see the same samples". What does the check say?
 #
-# DDP waits for *every* gradient of a bucket. Here the network has a part that only rank 0 uses in this step. On the
-# other ranks its gradient never comes, their bucket is never sent, and rank 0 waits for them in `backward()`. The others
-# have long gone on. (This cell fails on purpose, after some seconds.)
+# ## Deeper: when ranks take different branches
+#
+# DDP waits for *every* gradient of a bucket. This network has a part that only rank 0 uses in this step. On the other ranks
+# its gradient never comes, so they never send their bucket, and rank 0 waits for them in `backward()`. (This cell fails on
+# purpose, after some seconds.)
 
 
 # %%
@@ -719,23 +761,24 @@ class TwoPaths(torch.nn.Module):
 team.push(TwoPaths=TwoPaths)
 
 # %%
-# %%ranks --catch --timeout 4
+# %%ranks --catch --timeout 2
 model = DistributedDataParallel(TwoPaths())
 outputs = model(torch.ones(2, 4), both=rank == 0)
 outputs.sum().backward()
 print(f"rank {rank} is through backward")
 
 # %% [markdown]
-# Had the other ranks begun a second step, PyTorch would have told *them* that the first one was not finished
-# ("Expected to have finished reduction in the prior iteration"), a message that names the rank that did nothing wrong.
+# Had the other ranks begun a second step, PyTorch would have told *them* "Expected to have finished reduction in the prior
+# iteration". That message blames the ranks that did nothing wrong.
 #
-# `find_unused_parameters=True` lets DDP look, after every forward, which parameters the outputs depend on, and count the others
-# as ready. The search costs time in each step, so it is off by default.
+# With `find_unused_parameters=True`, DDP looks after every forward which parameters the outputs depend on, and counts the others
+# as ready. The search costs time in each step, so it's off by default. We need new ranks first, and start four of them,
+# because the clinic below needs four. (`check.join` does what the lines at the top of this notebook do.)
 
 # %%
-team.restart()
+team = ranks.start(4)
 team.push(TwoPaths=TwoPaths)
-team.run(join)
+_ = team.run(check.join, show=False)
 
 # %%
 # %%ranks
@@ -754,35 +797,103 @@ if rank == 0:
     print(f"what rank 0 alone has for it:               {alone.sometimes.bias.grad.tolist()}")
 
 # %% [markdown]
-# Ranks that did not use a parameter give zeros, and the mean is over all ranks: rank 0's gradient, divided by their number.
-# (The warning comes from rank 0, which uses everything: there the search was in vain.)
+# Ranks that didn't use a parameter contribute zeros, and the mean is over all ranks. (The warning comes from rank 0, which
+# uses everything, so it searched in vain.)
 #
-# *Try it:* let every rank use both paths, or none of them the second: what is its gradient then?
+# ## Deeper: a clinic for sick runs
 #
-# ## What DDP does not do
+# Five people come to you: "my training runs, but something is off." None of them got an error message. You have what every
+# run can tell: a timeline, the last losses, and a digest of the weights on each rank. The run on top is healthy. All of them
+# train on four ranks, which belong to two (emulated) hosts with two ranks each.
+
+# %%
+patients = check.admit(team)
+steps.steps(patients.timelines)
+
+# %%
+pd.DataFrame(patients.rows).set_index(["run", "rank"])
+
+# %% [markdown]
+# ### Exercise 6: the diagnosis
 #
-# - It does not share out the data: that is the sampler.
-# - It does not change the learning rate. With the batch per rank kept, the global batch grows with the ranks; what to do
-#   about it is a topic of its own.
-# - It does not average the loss, nor any metric: each rank has its own, until you add up sums and counts.
-# - It does not average what is not a gradient. *Buffers*, such as the running means of batch normalisation, are sent from
-#   rank 0 to all in each forward.
-# - It does not notice ranks that take different numbers of steps, nor repair weights that have come apart.
-# - It does not save memory: every rank holds all weights, gradients and the optimizer's state.
+# Each run has one of these, and none comes twice: `"sampler forgotten"` (every rank goes through all images), `"sharded by
+# local rank"` (instead of by rank), `"one rank diverged"` (it began with other weights), `"one rank is slow"`,
+# `"averaged twice"`. Which is which? Write it in place of the dots.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two of the five show only in the timeline, one only in the digests, two in the losses and the number of steps.
+#
+# </details><details><summary>Hint 2: the losses</summary>
+#
+# Ranks with the same weights and the same images have the same loss, to the last digit. Which ranks agree, and how many
+# steps does an epoch have then?
+#
+# </details><details><summary>Solution</summary>
+#
+# A was averaged twice: two messages in each step, and right numbers. In B, rank 3 has diverged: another digest. In C,
+# nobody used a sampler: equal losses on all ranks, and four times the steps. In D, rank 1 is slow: all others wait for it.
+# E was sharded by local rank: equal losses on ranks 0 and 2, and on 1 and 3, and twice the steps.
+#
+# </details>
+
+# %%
+diagnoses = {
+    # <solution>
+    "A": "averaged twice",
+    "B": "one rank diverged",
+    "C": "sampler forgotten",
+    "D": "one rank is slow",
+    "E": "sharded by local rank",
+    # <stub>
+    # "A": ...,  # your code here
+    # "B": ...,
+    # "C": ...,
+    # "D": ...,
+    # "E": ...,
+    # </stub>
+    # </solution>
+}
+check.diagnoses(diagnoses)
+
+# %% [markdown]
+# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of them would
+# *you* notice at home, and what would you have to print in your script to notice the others?
+#
+# ## Deeper: several hosts
+#
+# On several hosts, run `torchrun` once on each of them. All need the address of one, here `node0`:
+#
+# ```
+# torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint node0:29500 ddp.py
+# ```
+#
+# Under Slurm that's `srun --ntasks-per-node 1 torchrun …`. Or let `srun` or `mpiexec` start *all* processes, and write the
+# lines at the top of this notebook; [10_compute_nodes](10_compute_nodes.ipynb) does that.
+#
+# `torchrun` can also be *elastic*: with `--nnodes 1:4` it runs on one to four hosts, and with `--max-restarts 3` it starts all
+# processes again when one fails. It can't bring back what they knew. Your script has to load its checkpoint at the start, and
+# has to cope with a different `size`.
 #
 # ## Remember
 #
-# - From one process to many: group, device, sampler, wrap, `set_epoch`; one rank prints and saves; counts are added, then divided.
-# - DDP broadcasts the weights once and averages gradients in buckets during backward. Overlap needs several buckets and
-#   enough computing to hide behind.
-# - Accumulate inside `no_sync`, forward and backward together; communicate with the last micro-batch.
-# - A communication hook decides what travels; it returns a future.
-# - Every rank must use the same parameters in each step, or DDP must be told to look.
+# - From one process to many: join the group, take your own GPU, wrap the model, take your own samples. One rank prints and
+#   saves. Add up counts, and divide last.
+# - DDP is a broadcast, a hook per parameter, an asynchronous allreduce, and buckets. Overlap needs enough computing to hide
+#   behind.
+# - Accumulate inside `no_sync`, forward and backward together. Only the last micro-batch communicates.
+# - Every rank must use the same parameters in each step, or you must tell DDP to look.
+# - Runs can be sick without an error. Compare losses and digests between ranks, at least once.
 #
-# **Sources.** S. Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training* (arXiv:2006.15704):
-# buckets, overlap, `no_sync`, unused parameters. PyTorch's documentation of `DistributedDataParallel`, of DDP communication
-# hooks, of `DistributedSampler` and of torchrun, and the source of version 2 for the first bucket. T. Vogels, S. P. Karimireddy
-# and M. Jaggi, *PowerSGD* (arXiv:1905.13727).
+# **Take it home:** [scripts/ddp.py](scripts/ddp.py).
+#
+# **Sources.** S. Li et al., [*PyTorch Distributed: Experiences on Accelerating Data Parallel
+# Training*](https://arxiv.org/abs/2006.15704), for buckets, overlap, `no_sync` and unused parameters. PyTorch's
+# [overview of distributed training](https://pytorch.org/tutorials/beginner/dist_overview.html) and its documentation of
+# [DDP](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), of
+# [communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html) and of
+# [torchrun](https://pytorch.org/docs/stable/elastic/run.html); the source of version 2 for the first bucket. T. Vogels,
+# S. P. Karimireddy and M. Jaggi, [*PowerSGD*](https://arxiv.org/abs/1905.13727).
 
 # %%
 ranks.stop()

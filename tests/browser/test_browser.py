@@ -59,12 +59,6 @@ def open_in(lab):
     lab.end_kernels()
 
 
-# The others show the same kinds of output.
-NAMES = ["00_start_here"] + [
-    pytest.param(source.stem, marks=pytest.mark.exhaustive) for source in generate.sources()[1:]
-]
-
-
 def check_the_list_of_notebooks(lab, name):
     """What jupyter_server_config.py and the settings beside it are for; there is a folder `solutions` too."""
     assert f"{lab.url}/lab/tree/00_start_here.ipynb" in lab.log.read_text(), "the address that it prints"
@@ -75,8 +69,9 @@ def check_the_list_of_notebooks(lab, name):
     assert lab.page.eval_on_selector_all(".jp-DirListing-itemText", cut) == 0
 
 
+@pytest.mark.exhaustive  # in `make test` each runs without a browser, and the tests below see what only a browser shows
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [source.stem for source in generate.sources()])
 def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
     lab = open_in(f"{name}.ipynb", (generate.NOTEBOOKS / f"{name}.ipynb").read_text())
     assert not lab.is_changed(), "only opened"
@@ -130,7 +125,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     lab = open_in("stop.ipynb", generate.notebook_json(STOPPED))
     lab.begin_all()
     lab.page.wait_for_selector(f'{DASHBOARD} [data-strip="3"]', state="attached", timeout=90_000)
-    lab.page.wait_for_timeout(6000)
+    lab.page.wait_for_timeout(2000)
     early = dashboard(lab)
     assert early["data-rank"] == ["0", "1", "2", "3", "all"] * 2, "loss and accuracy of each rank"
     assert early["data-strip"] == ["0", "1", "2", "3"]

@@ -5,20 +5,21 @@ from functools import partial
 from exercises.answers import written
 from exercises.verdicts import Verdicts, planted
 
-from workshop_lib.exercises import ddp
+from workshop_lib.exercises import ddp, own_ddp
 
 NOTEBOOK = "05_ddp"
-START = "future = dist.all_reduce(tensor, group=process_group, async_op=True).get_future()"
-THEN = "return future.then(lambda done: done.value()[0])"
-NOW = "future = torch.futures.Future(); future.set_result(tensor)"
 ORDER = "order = np.random.default_rng(epoch).permutation(n)"
+
+SEND = "dist.all_reduce(p.grad, async_op=True)"
+HOOK = f"p.grad /= dist.get_world_size()\n        handles.append({SEND})"
+LOOP = "for handle in handles:"
+KEEP = "p.grad /= dist.get_world_size(); kept.append(p)"
+REGISTER = "register_post_accumulate_grad_hook"
 
 WITH = "with contextlib.nullcontext() if last else model.no_sync():"
 LOSS = "loss = loss_function(model(inputs), targets)"
 BACKWARD = "(loss / len(micro_batches)).backward()"
 EMPTY = f"model.zero_grad(); {LOSS}"
-BUFFER = "bucket.buffer() / process_group.size()"
-GROUP = "group=process_group"
 PERMUTATION = "np.random.default_rng(epoch).permutation(n)"
 PART = "order[rank::size].tolist()"
 FILLED = "np.resize(order, -(-n // size) * size)[rank::size]"
@@ -30,6 +31,11 @@ def kept_apart(forward: str, backward: str) -> list[tuple[str, str]]:
     apart = BACKWARD.join([f"{WITH.replace('last', backward)} ", ""])
     return [(WITH, WITH.replace("last", forward)), (f"    {BACKWARD}", apart)]
 
+
+LISTS = ("handles = []", "handles, kept = [], []")
+SEND_ALL = f"handles.extend({SEND} for p in kept)\n        kept.clear()"
+SEND_SORTED = SEND_ALL.replace("in kept", "in kept[:: 1 - 2 * dist.get_rank()]")
+TOGETHER = f"{KEEP}\n        if len(kept) < 6: return\n        {SEND_ALL}"
 
 KNOWN = {
     "accumulate": {
@@ -49,20 +55,52 @@ KNOWN = {
         "two communicate": ([("== len(micro_batches)", "% 2 == 0")], ddp.ROUNDS_HINTS[False, False]),
         "with one micro-batch": ([("== len(micro_batches)", "== 4"), ("/ len(micro_batches)", "/ 4")], "also the last"),
     },
-    "average_hook": {
-        "the handle": ([(".get_future()", ""), (THEN, "return future")], ddp.RETURN_HINTS["Work"]),
-        "nothing": ([("return future", "future")], ddp.RETURN_HINTS["NoneType"]),
-        "the buffer": ([(THEN, "return tensor")], ddp.RETURN_HINTS["Tensor"]),
-        "a list": ([(THEN, "return future")], ddp.RETURN_HINTS["Future of list"]),
-        "nothing in the future": ([("done.value()[0]", "None")], ddp.RETURN_HINTS["Future of NoneType"]),
-        "the sum": ([(BUFFER, "bucket.buffer()")], "the sum, not the mean"),
-        "its own": ([(BUFFER, "bucket.buffer()"), (START, NOW)], ddp.OWN_HINT),
-        "its own, divided": ([(START, NOW), (THEN, "return future")], ddp.OWN_HINT),
-        "divided twice": ([(BUFFER, f"{BUFFER} / process_group.size()")], "the number of ranks was divided by twice"),
-        "the first bucket": ([(START, f"{NOW}\n    if bucket.index() == 0: {START}")], ddp.MIXED_HINT),
-        "divided by all ranks": ([("process_group.size()", "dist.get_world_size()")], ddp.WORLD_HINT),
-        "among all ranks": ([("group=process_group, ", "")], ddp.FOREIGN_HINT),
-        "waits": ([(START, f"{START}; future.wait()")], ddp.WAITED_HINT),
+    "my_ddp": {
+        "blocking": ([(", async_op=True", "")], own_ddp.BLOCKING_HINT),
+        "waits in the hook": ([(f"handles.append({SEND})", f"{SEND}.wait()")], own_ddp.WAITING_HINT),
+        "not divided": ([("p.grad /= dist.get_world_size()", "pass")], own_ddp.SUM_HINT),
+        "divided twice": ([("p.grad /= dist", "p.grad /= dist.get_world_size() * dist")], own_ddp.TWICE_HINT),
+        "forgot to wait": ([("handle.wait()", "pass")], own_ddp.FORGOT_HINT),
+        "a copy travels": ([("(p.grad, async", "(p.grad.clone(), async")], own_ddp.FORGOT_HINT),
+        "no broadcast": ([("dist.broadcast(p.detach(), src=0)", "pass")], own_ddp.BROADCAST_HINT),
+        "broadcast from the last": ([("src=0", "src=1")], own_ddp.BROADCAST_HINT),
+        "finish is called": ([("return finish", "return finish()")], own_ddp.FINISH_HINT),
+        "after backward": ([LISTS, (HOOK, KEEP), (LOOP, f"{SEND_ALL}\n        {LOOP}")], own_ddp.AFTER_HINT),
+        "together with the last": ([LISTS, (HOOK, TOGETHER)], own_ddp.TOGETHER_HINT),
+        "rank 0 alone sends": ([("handles.append", "dist.get_rank() or handles.append")], own_ddp.SOME_HINT),
+        "another order on each rank": (
+            [LISTS, (HOOK, KEEP), (LOOP, f"{SEND_SORTED}\n        {LOOP}")],
+            own_ddp.ORDER_HINT,
+        ),
+        "no hooks": ([("p.register_post_accumulate_grad_hook(send)", "pass")], own_ddp.NOTHING_HINT),
+        "only matrices": ([("p.register_post", "p.ndim == 1 or p.register_post")], "the hook on every parameter"),
+        "each twice": ([("p.register_post", f"p.{REGISTER}(send); p.register_post")], own_ddp.MORE_HINT),
+    },
+    "my_buckets": {
+        "left unsent": ([("if bucket:", "if False:")], own_ddp.LEFT_HINT),
+        "never emptied": ([("bucket.clear()", "pass")], "empty the bucket once it is sent"),
+        "too small": ([(">= bucket_bytes", ">= 1")], own_ddp.SMALL_HINT),
+        "all in one": ([(">= bucket_bytes", ">= 1e9")], own_ddp.AFTER_HINT),
+        "blocking": ([("dist.all_reduce(flat, async_op=True)", "dist.all_reduce(flat)")], own_ddp.BLOCKING_HINT),
+        "not divided": ([(" / dist.get_world_size()", "")], own_ddp.SUM_HINT),
+        "not copied back": ([("p.grad.copy_(part.view_as(p))", "pass")], own_ddp.FORGOT_HINT),
+        "forgot to wait": ([("handle.wait()", "pass")], own_ddp.FORGOT_HINT),
+        "cut in another order": (
+            [
+                ("zip(parameters, flat", "zip(parameters[::-1], flat"),
+                ("for p in parameters]", "for p in parameters[::-1]]"),
+            ],
+            own_ddp.PIECES_HINT,
+        ),
+        "first step kept": (
+            [("sent.clear()", "sent[:] = sent[:1]"), ("in sent:", "in sent[::-1]:")],
+            own_ddp.AGAIN_HINT,
+        ),
+        "no broadcast": ([("dist.broadcast(p.detach(), src=0)", "pass")], own_ddp.BROADCAST_HINT),
+        "another order on each rank": (
+            [("in bucket]) /", "in bucket[:: 1 - 2 * dist.get_rank()]]) /")],
+            own_ddp.MIXED_HINT,
+        ),
     },
     "shard_of": {
         "unseeded": ([("default_rng(epoch)", "default_rng()")], "must draw the same order"),
@@ -84,12 +122,16 @@ KNOWN = {
 
 imports = "import contextlib, random, torch, torch.distributed as dist, numpy as np"
 accumulate = partial(written, imports, "accumulate(model, micro_batches, loss_function)", "k = len(micro_batches)")
-hook = partial(written, imports, "average_hook(process_group, bucket)", "tensor = bucket.buffer()")
+my_ddp = partial(written, imports, "my_ddp(model)")
+my_buckets = partial(written, imports, "my_buckets(model, bucket_bytes)")
 shard_of = partial(written, imports, "shard_of(n, epoch, rank, size)")
 
 
+AROUND = ["for p in model.parameters():", "    dist.broadcast(p.data, 0)", f"    p.{REGISTER}(send)", "return finish"]
+
+
 class TestDDP(Verdicts):
-    check, notebook, names = ddp, NOTEBOOK, ["accumulate", "average_hook", "shard_of"]
+    check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate", "shard_of"]
     right = {
         "accumulate, last one apart": lambda: accumulate(
             "model.zero_grad()",
@@ -106,10 +148,45 @@ class TestDDP(Verdicts):
             "for p in model.parameters():",
             "    p.grad /= k",
         ),
-        "average_hook, divided after": lambda: hook(
-            START, "return future.then(lambda done: done.value()[0].div_(process_group.size()))"
+        "my_ddp, divided after": lambda: my_ddp(
+            "sent = []",
+            "def send(p):",
+            "    sent.append((p, dist.all_reduce(p.grad, async_op=True)))",
+            "def finish():",
+            "    while sent:",
+            "        p, handle = sent.pop()",
+            "        handle.wait()",
+            "        p.grad /= dist.get_world_size()",
+            *AROUND,
         ),
-        "average_hook, in place": lambda: hook("tensor.div_(process_group.size())", START, THEN),
+        "my_ddp, with futures": lambda: my_ddp(
+            "sent = []",
+            "def send(p):",
+            "    p.grad /= dist.get_world_size()",
+            "    sent.append(dist.all_reduce(p.grad, async_op=True).get_future())",
+            "def finish():",
+            "    torch.futures.wait_all(sent)",
+            "    sent.clear()",
+            *AROUND,
+        ),
+        "my_buckets, a bucket is full before it is too large": lambda: my_buckets(
+            "bucket, sent = [], []",
+            "def leave():",
+            "    flat = torch.cat([p.grad.flatten() for p in bucket])",
+            "    sent.append((dist.all_reduce(flat, async_op=True), flat, tuple(bucket)))",
+            "    bucket.clear()",
+            "def send(p):",
+            "    bucket.append(p)",
+            "    if 8 * sum(p.numel() for p in bucket) >= bucket_bytes: leave()",
+            "def finish():",
+            "    if bucket: leave()",
+            "    for handle, flat, parameters in sent:",
+            "        handle.wait(); at = 0",
+            "        for p in parameters:",
+            "            p.grad = (flat[at:at + p.numel()] / dist.get_world_size()).view_as(p); at += p.numel()",
+            "    sent.clear()",
+            *AROUND,
+        ),
         "shard_of, in blocks": lambda: shard_of(ORDER, "return [int(i) for i in np.array_split(order, size)[rank]]"),
         "shard_of, an array": lambda: shard_of(ORDER, "return order[rank::size]"),
         "shard_of, with Python's random": lambda: shard_of(
@@ -128,40 +205,6 @@ class TestDDP(Verdicts):
             lambda: accumulate("(sum(loss_function(model(x), y) for x, y in micro_batches) / k).backward()"),
             "on each loss before the next forward",
         ),
-        "a tensor, averaged": (
-            lambda: hook("dist.all_reduce(tensor, group=process_group)", "return tensor / process_group.size()"),
-            "A future is a promise",
-        ),
-        "complete too early": (
-            lambda: hook(
-                "tensor = tensor / process_group.size()",
-                "dist.all_reduce(tensor, group=process_group, async_op=True)",
-                "tensor = tensor.clone()",
-                NOW,
-                "return future",
-            ),
-            "complete before it was",
-        ),
-        "divided by 4": (lambda: hook("tensor = tensor / 4", START, THEN), "the number of ranks was divided by twice"),
-        "divided by 3": (lambda: hook("tensor = tensor / 3", START, THEN), "times the mean"),
-        "half precision": (
-            lambda: hook(
-                "half = (tensor / process_group.size()).half()",
-                "future = dist.all_reduce(half, group=process_group, async_op=True).get_future()",
-                "return future.then(lambda done: done.value()[0].double())",
-            ),
-            "half precision",
-        ),
-        "waits for the handle": (
-            lambda: hook(
-                "tensor = tensor / process_group.size()",
-                "work = dist.all_reduce(tensor, group=process_group, async_op=True)",
-                "work.wait()",
-                "future = work.get_future()",
-                THEN,
-            ),
-            "it waited for its allreduce",
-        ),
         "global random state": (
             lambda: shard_of("order = list(range(n))", "random.shuffle(order)", "return order[rank::size]"),
             "must draw the same order",
@@ -178,14 +221,7 @@ class TestDDP(Verdicts):
             ),
             "All ranks must enter `no_sync`",
         ),
-        "allreduce on rank 0 alone": (
-            lambda: hook("if dist.get_rank(process_group) == 0:", f"    {START}; {THEN}", NOW, "return future"),
-            "never starts its allreduce",
-        ),
-        "a future that nobody completes": (
-            lambda: hook("dist.all_reduce(tensor, group=process_group)", "return torch.futures.Future()"),
-            "never completed",
-        ),
+        "a barrier on rank 0 alone": (lambda: my_ddp("if dist.get_rank() == 0: dist.barrier()"), "inside an `if`"),
     }
 
 
@@ -199,5 +235,5 @@ def test_the_ranks_keep_their_process_group(team):
     group = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"
     ddp.shard_of(shard_of(group, "return []"))
     first = team.pull("group")
-    ddp.average_hook(hook(group, START, THEN))
+    ddp.my_ddp(my_ddp(group))
     assert team.pull("group") == first

@@ -47,9 +47,20 @@ def test_each_message_is_drawn_from_sent_to_arrived():
     assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
 
 
+def test_of_many_turns_the_middle_one_is_drawn_and_the_slowest_rank_counts():
+    by_rank = [
+        [{"after": times(end, []), "during": times(end - 10, [])} for end in ends]
+        for ends in ((60, 90, 70), (61, 80, 75))
+    ]
+    assert steps.durations_ms(by_rank)["after"].tolist() == [61, 90, 75]
+    figure = steps.typical_overlap(by_rank)
+    drawn = [[text.get_text().strip() for text in axes.texts] for axes in figure.axes]
+    assert drawn == [["70 ms", "75 ms"], ["60 ms", "65 ms"]]
+
+
 def test_bands_do_not_overlap_and_are_named():
     axes = steps.overlap({"during": DURING}).axes[0]
-    buckets = ["bucket 0", "bucket 1", "bucket 2"]
+    buckets = ["message 1", "message 2", "message 3"]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["rank 0: backward", *buckets, "rank 1: backward", *buckets]
     assert min(b - a for a, b in itertools.pairwise(axes.get_yticks())) >= 1

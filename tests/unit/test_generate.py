@@ -204,14 +204,18 @@ def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
         generate.render(folder)
 
 
-def test_the_overview_lists_every_other_notebook_with_its_minutes(folder):
+def test_the_overview_lists_every_other_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
+    kept = [
+        {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)
+    ]
+    monkeypatch.setattr(generate.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
     (folder / "source" / "02_timed.py").write_text(TIMED)
     (folder / "source" / "03b_more.py").write_text(TIMED)
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
     assert generate.overview("03_average", folder).splitlines()[2:] == [
-        "| [02_timed](02_timed.ipynb) | Title | 9 | 8 | **core path** |",
-        "| [03b_more](03b_more.ipynb) | Title | 7 |  | optional |",
+        "| [02_timed](02_timed.ipynb) | Title | 9 | 8 | **core path** | 1 of 1 |",
+        "| [03b_more](03b_more.ipynb) | Title | 7 |  | optional | 0 of 1 |",
     ]
 
 

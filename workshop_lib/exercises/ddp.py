@@ -1,11 +1,11 @@
-"""The exercises of 05_ddp. The ranks keep one gloo process group for their life.
+"""The exercises of 05_ddp: DDP by hand (own_ddp.py), a script converted (script.py), a clinic (clinic.py), accumulated
+gradients and a sampler. The ranks keep one gloo process group for their life.
 
 What the ranks did, and the gradients that this left, tell known mistakes apart: a check need not run them.
 """
 
 import functools
 import operator
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,26 +18,16 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.exercises import ENDLESS_HINT, Exercise, Property, close, shown
-from workshop_lib.training import rendezvous, world
+from workshop_lib.exercises.clinic import admit, diagnoses
+from workshop_lib.exercises.own_ddp import join, my_buckets, my_ddp
+from workshop_lib.exercises.script import mine_or_finished, script
+
+__all__ = ["accumulate", "admit", "diagnoses", "join", "mine_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
 
 K, SAMPLES = 4, 5  # micro-batches, and samples in each
-STEPS = 3  # with a hook
-LATE_S = 0.06  # by which rank 1 comes later to a step: who waits for an allreduce waits that long
 SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # samples, ranks
 EPOCHS = (1, 2, 3)
 Batch = tuple[torch.Tensor, torch.Tensor]  # float64 [SAMPLES, 6], and labels int64 [SAMPLES]
-
-
-def join() -> None:
-    """Join the process group; PyTorch is imported by then, so that an exercise itself is quick."""
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    _alone()
-
-
-@functools.cache
-def _alone() -> dist.ProcessGroup:
-    """A group of this rank alone. All ranks call it, the first time."""
-    return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
 
 
 def _network() -> nn.Module:
@@ -151,108 +141,13 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
     yield Property("also when there is only one micro-batch", right, hint)
 
 
-accumulate = Exercise("accumulate", observe_accumulate, accumulate_properties, ready=join, stuck=UNEQUAL_HINT)
+def _wrap_once() -> None:
+    """The first DDP of a process loads much of PyTorch."""
+    join()
+    DistributedDataParallel(_network())
 
 
-class Hooked(NamedTuple):
-    """What DDP made of the hook on one rank, in one group."""
-
-    own: np.ndarray  # the gradients of this rank
-    mean: np.ndarray  # of those of the group
-    gradient: np.ndarray  # that DDP ended with
-    returned: set[str]  # types; "Future of " and the type of what it holds
-    calls_s: list[float]
-
-
-def observe_average_hook(comm, function: Callable) -> list[Hooked]:
-    """With all ranks in the process group, and in a group of one."""
-    hooked = [_hooked(function, group) for group in (dist.group.WORLD, _alone())]
-    comm.Barrier()  # an allreduce that the hook did not wait for has ended on no rank before this
-    return hooked
-
-
-def _hooked(function: Callable, group) -> Hooked:
-    # A tiny cap gives each parameter a bucket of its own, from the second step on.
-    model = DistributedDataParallel(_network(), process_group=group, bucket_cap_mb=1e-6)
-    returned: set[str] = set()
-    calls_s: list[float] = []
-
-    def watched(process_group, bucket):
-        buffer, start = bucket.buffer(), time.perf_counter()
-        future = function(process_group, bucket)
-        calls_s.append(time.perf_counter() - start)
-        if not isinstance(future, torch._C.Future):
-            returned.add(type(future).__name__)
-            return default_hooks.allreduce_hook(process_group, bucket)  # so that the step ends
-
-        def tensor_in(done):
-            returned.add(f"Future of {type(done.value()).__name__}")
-            return done.value() if isinstance(done.value(), torch.Tensor) else buffer
-
-        return future.then(tensor_in)
-
-    model.register_comm_hook(group, watched)
-    batches = [_batches(rank, 1)[0] for rank in dist.get_process_group_ranks(group)]
-    inputs, labels = mine = batches[group.rank()]
-    for _ in range(STEPS):
-        model.zero_grad()
-        loss = cross_entropy(model(inputs), labels)
-        if group.rank() == 1:
-            time.sleep(LATE_S)
-        loss.backward()
-    return Hooked(_mean_gradient([mine]), _mean_gradient(batches), _gradient(model.module), returned, calls_s)
-
-
-RETURN_HINTS = {
-    "Work": "it returned the handle of the allreduce: its `get_future()` gives the future.",
-    "NoneType": "it returned nothing (None): `return` the future.",
-    "Tensor": "a tensor is there at once. A future is a promise of one: `all_reduce(..., async_op=True).get_future()`.",
-    "Future of list": "it holds a list with one tensor. `future.then(f)` makes a future of what `f(future)` returns: "
-    "take the tensor out of `value()` there.",
-    "Future of NoneType": "the future holds nothing (None): does the function in `then` return the tensor?",
-}
-OWN_HINT = "a rank has only gradients of its own: was there no allreduce, or was the future complete before it was?"
-MIXED_HINT = "some of the values are averaged, and others are this rank's own. Is every bucket averaged?"
-WORLD_HINT = "divide by `process_group.size()`. `dist.get_world_size()` counts every rank, unless you pass the group."
-FOREIGN_HINT = "gradients of other ranks are in it: pass `group=process_group` to the allreduce."
-UNSTARTED_HINT = "a rank never starts its allreduce (all must, for every bucket), or its future is never completed."
-WAITED_HINT = "it waited for its allreduce, so nothing overlaps with backward: pass `async_op=True`, and don't wait."
-
-
-def hook_properties(observations: list[list[Hooked]]) -> Iterator[Property]:
-    together, alone = zip(*observations, strict=True)
-    kinds = sorted(set.union(*(seen.returned for seen in together)) - {"Future of Tensor"})
-    hint = RETURN_HINTS.get(kinds[0], f"it returned this: {kinds[0]}.") if kinds else ""
-    yield Property("it returns a future of a tensor for every bucket", not kinds, hint)
-    wrong = [seen for seen in together if not close(seen.gradient, seen.mean)]
-    hint = _mean_hint(wrong[0], len(together)) if wrong else ""
-    yield Property("DDP ends with the mean of all ranks' gradients, on every rank", not wrong, hint)
-    same = all(np.array_equal(seen.gradient, together[0].gradient) for seen in together)
-    hint = "they differ in their last bits: let one allreduce give all ranks the same sum, and divide it alike."
-    yield Property("the ranks hold identical gradients", same, hint)
-    wrong = [seen for seen in alone if not close(seen.gradient, seen.own)]
-    hint = WORLD_HINT if wrong and close(wrong[0].gradient * len(alone), wrong[0].own) else FOREIGN_HINT
-    yield Property("also in a process group of one rank", not wrong, hint)
-    at_once = sorted(together[0].calls_s)[-STEPS] < LATE_S / 2  # one call of each step would have waited
-    yield Property("it returns at once, while the bucket is under way", at_once, WAITED_HINT)
-
-
-def _mean_hint(seen: Hooked, size: int) -> str:
-    _, mean, gradient, *_ = seen
-    if close(gradient, mean, 1e-2):
-        return "the values are nearly right: was something rounded on the way, as to half precision?"
-    known = [
-        (size * mean, "the values are the sum, not the mean: divide by `process_group.size()`."),
-        (mean / size, "the values are too small: the number of ranks was divided by twice."),
-    ]
-    for own in (seen.own, seen.own / size):
-        known += [(own, OWN_HINT), (np.where(np.isclose(gradient, own), own, mean), MIXED_HINT)]
-    factor = np.linalg.norm(gradient) / np.linalg.norm(mean)
-    known += [(factor * mean, f"the values are {factor:.3g} times the mean: divide by `process_group.size()`, once.")]
-    return _hint_for(gradient, known)
-
-
-average_hook = Exercise("average_hook", observe_average_hook, hook_properties, ready=join, stuck=UNSTARTED_HINT)
+accumulate = Exercise("accumulate", observe_accumulate, accumulate_properties, ready=_wrap_once, stuck=UNEQUAL_HINT)
 
 
 def observe_shard_of(comm, function: Callable) -> list[list]:

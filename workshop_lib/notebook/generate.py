@@ -34,7 +34,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from workshop_lib import paths
+from workshop_lib import learner, paths
 from workshop_lib.errors import InputError, WorkshopError
 
 NOTEBOOKS = paths.ROOT / "notebooks"
@@ -219,16 +219,19 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
 
 
 def overview(but: str, folder: Path = NOTEBOOKS) -> str:
-    """A table of all notebooks but one, in Markdown: what each is about, the minutes it says it takes, and whether
-    it is on the core path."""
-    rows = ["| notebook | about | minutes | of which core | |", "|---|---|---|---|---|"]
+    """A table of all notebooks but one, in Markdown: what each is about, the minutes it says it takes, whether it is
+    on the core path, and how many of its exercises this learner has solved."""
+    solved = {(event["notebook"], event["exercise"]) for event in learner.kept() if event.get("passed")}
+    rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
     for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
-        opening = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        title, time = re.search(r"^# (.+)", opening), TIME.search(opening)
+        cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+        title, time = re.search(r"^# (.+)", cells[0]), TIME.search(cells[0])
         minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
         of_core = str(minutes[0]) if len(minutes) > 1 else ""
         place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"
-        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place]
+        yours = sum(YOURS in cell for cell in cells)
+        done = f"{min(yours, sum(name == path.stem for name, _ in solved))} of {yours}"
+        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place, done]
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
 

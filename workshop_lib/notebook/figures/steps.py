@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypedDict
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -74,6 +75,18 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     return figures.stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
 
 
+def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> dict[str, np.ndarray]:
+    """How long each way took in each turn, by title: until its slowest rank was done. by_rank[rank][turn][title]."""
+    turns = list(zip(*by_rank, strict=True))
+    return {title: np.array([max(times[title]["end"] for times in turn) for turn in turns]) for title in turns[0][0]}
+
+
+def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ranks: int = 2) -> figures.RecordFigure:
+    """Draw the middle one of each way's turns, on the first ranks: what `comm.backward.compare` measured."""
+    middle = {title: int(np.argsort(ms)[len(ms) // 2]) for title, ms in durations_ms(by_rank).items()}
+    return overlap({title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()})
+
+
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: float) -> None:
     labels, places = [], []
     for rank, times in enumerate(ranks):
@@ -84,7 +97,7 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: flo
             figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
         axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
         axes.text(end, top - 0.1, f"  {end:.0f} ms", va="center", fontsize=figures.FONT_SIZE, weight="bold")
-        buckets = [f"bucket {number}" for number in range(len(messages))]
+        buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
         labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
     axes.set_xlim(-0.01 * right, right)

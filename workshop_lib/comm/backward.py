@@ -1,0 +1,144 @@
+"""What happens in one backward: when each gradient is ready, and when each allreduce is sent and arrives.
+
+It works for every way to average that calls `torch.distributed.all_reduce` from Python: hooks written by hand, one
+allreduce after backward, and PyTorch's DDP with the communication hook `allreduce_hook`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+WARM_UP = 3  # steps: first ones allocate memory, and DDP decides on its buckets
+
+
+@dataclass
+class Message:
+    """One allreduce of a step: its size, and how many gradients were ready when it was sent."""
+
+    values: int
+    ready: int
+    in_backward: bool
+    blocking: bool
+    sent_s: float = field(compare=False)
+    arrived_s: float | None = field(default=None, compare=False)
+
+
+class Recorder:
+    """Records the gradients and messages of a model while a `with` lasts, from the start of a backward.
+
+    `group`: where the messages really go instead of where they should, as to a group of this rank alone; broadcasts
+    are left out then, and a blocking allreduce returns its handle, so that a rehearsal goes on. Create a recorder
+    before other hooks are registered on the model, so that a message sees its own gradient counted as ready.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
+        self._send, self._group = dist.all_reduce, group
+        self._patches: list = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
+        if group is not None:
+            self._patches.append(mock.patch.object(dist, "broadcast"))
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda _: self.ready_s.append(time.perf_counter()))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what happened: a backward starts now."""
+        self.start_s, self.in_backward = time.perf_counter(), True
+        self.ready_s: list[float] = []
+        self.messages: list[Message] = []
+        self._works: list[dist.Work] = []
+
+    def __enter__(self) -> "Recorder":
+        for patch in self._patches:
+            patch.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        for patch in self._patches:
+            patch.stop()
+
+    def _all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None, async_op=False):
+        message = Message(tensor.numel(), len(self.ready_s), self.in_backward, not async_op, time.perf_counter())
+        self.messages.append(message)
+        work = self._send(tensor, op, self._group or group, async_op=True)
+        self._works.append(work)
+
+        def arrived(_):
+            message.arrived_s = time.perf_counter()
+
+        work.get_future().then(arrived)
+        if async_op or self._group is not None:
+            return work
+        work.wait()
+        return None
+
+    def settle(self) -> None:
+        """Wait for whatever was sent, also by a function that doesn't."""
+        for work in self._works:
+            work.wait()
+
+    def times_ms(self, end_s: float) -> dict:
+        """One step as `figures.steps.BackwardTimes`, which ended at end_s."""
+
+        def ms(moment_s: float) -> float:
+            return 1000 * (moment_s - self.start_s)
+
+        sent = [[ms(each.sent_s), ms(each.arrived_s or end_s)] for each in self.messages]
+        ready = [ms(moment_s) for moment_s in self.ready_s]
+        return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}
+
+
+Way = tuple[nn.Module, Callable[[], None]]  # a model, and what to call after its backward
+
+
+def averaged_after(model: nn.Module) -> Way:
+    """Gradients averaged when backward is over, in one blocking allreduce of all of them."""
+
+    def finish() -> None:
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients]) / dist.get_world_size()
+        dist.all_reduce(flat)
+        for gradient, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    return model, finish
+
+
+def pytorch_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> Way:
+    """PyTorch's DDP, which has averaged everything when its backward ends."""
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    return ddp, lambda: None
+
+
+def compare(
+    ways: Mapping[str, Way], inputs: torch.Tensor, labels: torch.Tensor, turns: int = 15
+) -> list[dict[str, dict]]:
+    """The times of one step of each way, in each of `turns` turns, so that all ways meet the same machine.
+
+    All ranks call it.
+    """
+    recorders = {title: Recorder(model) for title, (model, _) in ways.items()}
+    taken = []
+    for _ in range(WARM_UP + turns):
+        taken.append({title: _step(*ways[title], recorders[title], inputs, labels) for title in ways})
+    return taken[WARM_UP:]
+
+
+def _step(model, finish, recorder: Recorder, inputs, labels) -> dict:
+    model.zero_grad()
+    loss = cross_entropy(model(inputs), labels)
+    dist.barrier()
+    recorder.clear()
+    with recorder:
+        loss.backward()
+        recorder.in_backward = False
+        finish()
+        return recorder.times_ms(time.perf_counter())
