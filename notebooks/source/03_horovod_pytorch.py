@@ -292,6 +292,9 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle alike, and each takes its part of every batch |
 # | `[rank::size]`, `allreduce`, `if rank == 0` | exercise 2 |
 #
+# With a `DataLoader`, you'd leave the sharing to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
+# `set_epoch(epoch)` so that it shuffles anew in each epoch.
+#
 # The learning rate stays as it is: its peak of 0.1 is already high for this network, and [07_large_batch](07_large_batch.ipynb)
 # shows when scaling helps. In a terminal, start the script with the line that begins with `$`:
 
