@@ -1,31 +1,37 @@
 # %% [markdown]
 # # Horovod: PyTorch
 #
-# **You will** turn a training script for one process into a Horovod script step by step, run it on several ranks, record what
-# Horovod's background thread does and see it drawn, measure what tensor fusion and the cycle time change, and compare three
-# ways to send or combine gradients differently: fp16, Adasum and accumulating.
+# In notebook 02 you averaged gradients yourself, between `backward()` and the step. In 2017 Horovod put that behind one line,
+# and scripts written for one GPU ran on hundreds. How can one line do that? And what does it leave to you?
 #
-# **Time** about 50 minutes. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no network. Notebook
-# [02](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
+# **Is Horovod still worth an hour?** To learn from, yes. It sends during backward, fuses small messages, and shows you what it
+# does on a timeline. These ideas are in everything that came later, and you'll still meet scripts written with Horovod. For a
+# new project, no: its last release is from 2023, so take DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch. Older guides that
+# recommend "Horovod with MPI" are out of date. [00_start_here](00_start_here.ipynb) helps you choose.
+#
+# **You will** turn a script for one process into a Horovod script, train with the two functions that make the difference, and
+# start the plain script from a terminal. Then you'll see what Horovod's background thread does, and find out which rank is late.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
+# network. Do notebook [02](02_synchronous_sgd.ipynb) first.
 
 # %%
-import difflib
-import json
 import statistics
 import sys
 
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import Markdown
+from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
+from workshop_lib.data import mnist
 from workshop_lib.exercises import horovod_torch as check
-from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import horovod as horovod_timeline
-from workshop_lib.notebook.figures import pictures
+from workshop_lib.models import torch_cnn
+from workshop_lib.notebook import profile, take_home
+from workshop_lib.notebook.figures import horovod
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
 from workshop_lib.training import backends
 
@@ -34,305 +40,116 @@ sizes = profile.current()
 samples, epochs = sizes.sweep_samples or 60_000, sizes.sweep_epochs
 folder = BUILD / "03_horovod_pytorch"
 folder.mkdir(parents=True, exist_ok=True)
-
-# %% [markdown]
-# ## A script for one process
-#
-# MNIST, the workshop's small network, a loop over epochs, a test, and after each epoch a *checkpoint*: what is needed to
-# go on later, here the weights and the optimizer's state. It is written to another name first and then renamed, so that a
-# crash leaves the old checkpoint whole.
-
-# %%
-# %%writefile {folder}/one_process.py
-import sys
-import time
-from pathlib import Path
-
-import torch
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
-
-
-def dataset(name, samples):
-    split = mnist.load(name)
-    images = torch_cnn.normalise(torch.tensor(split.images[:samples]))
-    return TensorDataset(images, torch.tensor(split.labels[:samples]).long())
-
-
-def save(model, optimizer, path):
-    temporary = path.with_suffix(".tmp")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
-    temporary.replace(path)
-
-
-def main(samples, epochs, device, batch_size=64, lr=0.02):
-    torch.manual_seed(1)
-    train, test = dataset("train", samples), dataset("test", 10_000)
-    loader = DataLoader(train, batch_size, shuffle=True)
-    model = torch_cnn.build(seed=1).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-
-    for epoch in range(epochs):
-        start = time.perf_counter()
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(images.to(device)), labels.to(device)).backward()
-            optimizer.step()
-        seconds = time.perf_counter() - start
-
-        correct = seen = 0
-        with torch.no_grad():
-            for images, labels in DataLoader(test, 500):
-                logits = model(images.to(device))
-                correct += (logits.argmax(dim=1).cpu() == labels).sum().item()
-                seen += len(labels)
-        print(f"epoch {epoch + 1}: {seconds:.2f} s, {correct} of {seen} test images right")
-        save(model, optimizer, Path(__file__).with_suffix(".pt"))
-
-
-if __name__ == "__main__":
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    main(int(sys.argv[1]), int(sys.argv[2]), device)
-
-# %%
-scripts.run("python", folder / "one_process.py", samples, epochs, timeout_s=sizes.timeout_s)
-
-# %% [markdown]
-# ## Step by step
-#
-# Horovod adds itself to a script in a few places. Each is tried here first, on this notebook's ranks.
-#
-# **Initialise.** `hvd.init()` starts a thread in every rank, Horovod's *background thread*, and from then on each rank can ask
-# who it is. `rank` counts over all hosts, `local_rank` within one host. The local rank has one use: it says which of the host's
-# GPUs this process takes.
-
-# %%
 team = ranks.start(sizes.ranks)
+
+# %% [markdown]
+# ## Two numbers for each rank
+#
+# `hvd.init()` starts a second thread in every rank, Horovod's *background thread*. From then on each rank can ask who it is.
 
 # %%
 # %%ranks
+import hashlib
+import time
+from contextlib import suppress
+
 import horovod.torch as hvd
 import torch
+from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.data import mnist
+from workshop_lib.data import mnist, shard
 from workshop_lib.models import torch_cnn
 
 torch.set_num_threads(1)
 hvd.init()
 print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd.local_size()}")
-
-# %% [markdown]
-# **Shard by the global rank.** Horovod does not share out the data. Here is what four ranks on two hosts would take of eight
-# samples, by each of the two numbers:
-
-# %%
-for name, number_of in (
-    ("rank", lambda host, local: 2 * host + local),
-    ("local_rank", lambda host, local: local),
-):
-    size = 4 if name == "rank" else 2
-    taken = [list(range(8))[number_of(host, local) :: size] for host in range(2) for local in range(2)]
-    print(f"by {name:>10}: {taken}")
-
-# %% [markdown]
-# By the local rank, both hosts train on the same samples. On one host the two are the same number, so the mistake shows only
-# on the cluster, and there only as time: the epoch does not get shorter with more hosts.
-#
-# **Broadcast.** All ranks must start from the same weights. `broadcast_parameters` sends those of one rank, the root, to all.
-
-# %%
-# %%ranks
-
-model = torch_cnn.build(seed=hvd.rank())
-first_weight = model[0].weight.flatten()[0]
-before = round(first_weight.item(), 3)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-after = round(first_weight.item(), 3)
-
-# %%
-pictures.collective("broadcast_\nparameters", team.pull("before"), team.pull("after"))
-
-# %% [markdown]
-# **Wrap the optimizer.** `hvd.DistributedOptimizer` registers a function with each parameter. When backward has finished a
-# gradient, the function hands it to the background thread; `step()` waits until all of them are averaged, and then calls the
-# step of your optimizer.
-
-# %%
-# %%ranks
-train = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(train.images[: 64 * hvd.size()]))[hvd.rank() :: hvd.size()]
-labels = torch.tensor(train.labels[: 64 * hvd.size()]).long()[hvd.rank() :: hvd.size()]
-
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02 * hvd.size(), momentum=0.9)
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-cross_entropy(model(images), labels).backward()
-own = model[0].weight.grad.norm().item()  # perhaps too early: the thread may be averaging already
-optimizer.step()
-print(f"norm of the first gradient: {own:.6f} after backward, {model[0].weight.grad.norm():.6f} after step")
-
-# %% [markdown]
-# After `backward()` the gradients may be those of the rank, or already the average: the thread works in the meantime. What reads
-# gradients before the step, such as clipping them, has to wait first: `optimizer.synchronize()`, and then the step inside
-# `with optimizer.skip_synchronize():`.
-#
-# The learning rate was multiplied by the number of ranks, the usual rule where each rank keeps its batch: the global batch is
-# that many times larger, so there are that many fewer steps.
-#
-# **The optimizer's state** is not carried over by the wrapper. Momentum is part of it: for each parameter, a tensor that mixes in
-# the gradients of earlier steps.
-
-# %%
-# %%ranks
-other = torch_cnn.build(seed=1)
-resumed = torch.optim.SGD(other.parameters(), lr=0.02, momentum=0.9)
-other(images).sum().backward()
-resumed.step()
-wrapped = hvd.DistributedOptimizer(resumed, named_parameters=other.named_parameters())
-if hvd.rank() == 0:
-    print(f"tensors with momentum: {len(resumed.state)} before wrapping, {len(wrapped.state)} after")
-wrapped.load_state_dict(resumed.state_dict())
-if hvd.rank() == 0:
-    print(f"                       {len(wrapped.state)} after load_state_dict")
 hvd.shutdown()
 
 # %% [markdown]
-# So a script that loads a checkpoint, and only then wraps, begins again without momentum and says nothing. The usual order is
-# therefore: wrap, load on rank 0, broadcast. `broadcast_optimizer_state` sends rank 0's learning rate, momentum and
-# all other state to the rest.
+# `rank` counts over all hosts, `local_rank` within one host. Here both are the same. On two hosts they aren't:
 #
-# **The test.** Each rank tests its part of the images. The parts may differ in length by one, so the mean of the ranks'
-# accuracies is not the accuracy; counts are added over the ranks first, and divided then.
+# | host | GPU | rank | local rank | images, by rank | images, by local rank |
+# |---|---|---|---|---|---|
+# | A | 0 | 0 | 0 | 0, 4, 8, … | 0, 2, 4, … |
+# | A | 1 | 1 | 1 | 1, 5, 9, … | 1, 3, 5, … |
+# | B | 0 | 2 | 0 | 2, 6, 10, … | 0, 2, 4, … |
+# | B | 1 | 3 | 1 | 3, 7, 11, … | 1, 3, 5, … |
 #
-# **Print and save on rank 0 alone.** Where all ranks write one file, each may overwrite what another has half written.
+# Use the **local rank** for whatever belongs to a host: which GPU a process takes, which cores it's bound to, or who unpacks the
+# data onto the host's disk for everyone there. Use the **rank** to share out the data, because Horovod doesn't do that for you.
 #
-# ### The whole script
+# What happens if you mix them up, as in the last column? Nothing fails, and on one host everything is right. On two hosts an
+# epoch doesn't get shorter, because each host goes through all images. And there is a second loss, which you don't see in the
+# clock. Averaging over more *different* samples makes the gradient less noisy, and that's what justifies a larger learning rate
+# for more ranks. Duplicates add nothing. The next cell measures how far the averaged gradient is from that of 2,000 images.
 
 # %%
-# %%writefile {folder}/horovod_script.py
-import sys
-import time
-from pathlib import Path
-
-from mpi4py import MPI  # isort: skip  (initialises MPI before Horovod)
-import horovod.torch as hvd
-import torch
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
-
-from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
+train, model = mnist.load("train"), torch_cnn.build(seed=1)
 
 
-def dataset(name, samples):
-    split = mnist.load(name)
-    images = torch_cnn.normalise(torch.tensor(split.images[:samples]))
-    return TensorDataset(images, torch.tensor(split.labels[:samples]).long())
+def gradient(indices):
+    model.zero_grad()
+    images, labels = torch_cnn.normalise(torch.tensor(train.images[indices])), torch.tensor(train.labels[indices])
+    cross_entropy(model(images), labels.long()).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def save(model, optimizer, path):
-    temporary = path.with_suffix(".tmp")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
-    temporary.replace(path)
-
-
-def main(samples, epochs, device, batch_size=64, lr=0.02):
-    torch.manual_seed(1)
-    rank, size = hvd.rank(), hvd.size()
-    train, test = dataset("train", samples), dataset("test", 10_000)
-    sampler = DistributedSampler(train, size, rank, seed=1)
-    loader = DataLoader(train, batch_size, sampler=sampler)
-    my_test = Subset(test, range(rank, len(test), size))
-    model = torch_cnn.build(seed=1).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr * size, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        start = time.perf_counter()
-        for images, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(images.to(device)), labels.to(device)).backward()
-            optimizer.step()
-        seconds = time.perf_counter() - start
-
-        correct = seen = 0
-        with torch.no_grad():
-            for images, labels in DataLoader(my_test, 500):
-                logits = model(images.to(device))
-                correct += (logits.argmax(dim=1).cpu() == labels).sum().item()
-                seen += len(labels)
-        counts = hvd.allreduce(torch.tensor([correct, seen]), op=hvd.Sum, name="counts")
-        correct, seen = counts.tolist()
-        if rank == 0:
-            print(f"epoch {epoch + 1}: {seconds:.2f} s, {correct} of {seen} test images right")
-            save(model, optimizer, Path(__file__).with_suffix(".pt"))
-
-
-if __name__ == "__main__":
-    hvd.init()
-    device = torch.device("cpu")
-    if torch.cuda.device_count() >= hvd.local_size():
-        device = torch.device("cuda", hvd.local_rank())
-        torch.cuda.set_device(device)
-    main(int(sys.argv[1]), int(sys.argv[2]), device)
-    hvd.shutdown()
-
-# %%
-texts = [(folder / name).read_text().splitlines() for name in ("one_process.py", "horovod_script.py")]
-lines = list(difflib.unified_diff(*texts, "one_process.py", "horovod_script.py", lineterm="", n=0))
-Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
+everything = gradient(np.arange(2000))
+shards = np.random.default_rng(1).permutation(2000)[: 7 * 4 * 64].reshape(7, 4, 64)
+of_shards = [[gradient(indices) for indices in step] for step in shards]
+sharding = {"one rank": [0], "four ranks, by rank": [0, 1, 2, 3], "four ranks, by local rank": [0, 1, 0, 1]}
+for name, taken in sharding.items():
+    means = [sum(gradients[shard] for shard in taken) / len(taken) for gradients in of_shards]
+    noise = [((mean - everything).norm() / everything.norm()).item() for mean in means]
+    print(f"{name:>26}: off by {statistics.mean(noise):.0%}")
 
 # %% [markdown]
-# `hvd.allreduce` averages unless told otherwise, hence `op=hvd.Sum`. Horovod matches tensors of different ranks by their
-# *names*; the names of gradients come from `named_parameters`. `set_epoch` makes the sampler shuffle anew in each epoch.
-# With mpi4py imported first, MPI outlives `hvd.shutdown()`, and Horovod can be initialised again in the same process.
+# Four different shards halve the noise, because it falls with the square root of the number of samples. Two shards, each taken
+# twice, are only as good as two ranks. But a script that follows the usual rule has multiplied its learning rate by four.
 #
-# Any launcher of MPI starts it. (`horovodrun`, Horovod's own launcher, does not know Open MPI 5.)
-
-# %%
-launch = ["mpiexec", "-n", sizes.ranks, sys.executable]
-scripts.run(*launch, folder / "horovod_script.py", samples, epochs, timeout_s=sizes.timeout_s)
-by_mpiexec = torch.load(folder / "horovod_script.pt", map_location="cpu")["model"]
-
-# %% [markdown]
-# The same `main` on the notebook's ranks. Horovod is shut down at the end, because its thread takes processor time even when
-# nobody asks anything of it; why is below.
-
-# %%
-team.push(path=str(folder / "horovod_script.py"), samples=samples, epochs=epochs)
-
-# %%
-# %%ranks --timeout 120
-import runpy
-
-hvd.init()
-runpy.run_path(path)["main"](samples, epochs, torch.device("cpu"))
-hvd.shutdown()
-
-# %%
-by_engines = torch.load(folder / "horovod_script.pt", map_location="cpu")["model"]
-apart = max((by_mpiexec[name] - by_engines[name]).abs().max().item() for name in by_mpiexec)
-print(f"largest difference between the weights of the two runs: {apart:.1g}")
-
-# %% [markdown]
-# ### Exercise 1: make it distributed
+# ## From one process to many
 #
-# Every rank calls `make_distributed` with a model, its optimizer, and Horovod as `hvd`. The learning rate of the optimizer is
-# for one process. On rank 0 model and optimizer have been loaded from a checkpoint, on the other ranks they are new.
-# Return a wrapped optimizer, with which all ranks go on together from rank 0's checkpoint: the same weights, the same momentum,
-# the learning rate for all ranks, and averaged gradients.
+# Every rank runs the whole script. Four things have to change in what it sets up:
 #
-# `optimizer.param_groups` is a list of dictionaries, each with its `"lr"`.
+# - All ranks must **start with the same weights**, those of rank 0. Horovod *broadcasts* them.
+# - The **gradients must be averaged** in each step. For that you *wrap* your optimizer. The wrapper registers a hook with each
+#   parameter. When backward has finished a gradient, the hook hands it to the background thread. `step()` waits until all of
+#   them are averaged, and then takes the step of your optimizer.
+# - The **learning rate** is usually multiplied by the number of ranks. If each rank keeps its batch, the global batch is that
+#   many times larger, and an epoch has that many times fewer steps.
+# - The **state of the optimizer**, such as momentum, must be the same everywhere. And here is a trap: a wrapper begins without
+#   any state, even if the optimizer inside had some. So a script that loads a checkpoint and then wraps silently goes on
+#   without momentum.
+#
+# ### Exercise 1: go on from a checkpoint, on all ranks
+#
+# With this function, a run that began on one process goes on with many. Every rank calls it. Rank 0 has loaded its model and
+# optimizer from a checkpoint; on the other ranks both are new. The learning rate is still that of one process. `hvd` is
+# Horovod, as imported above.
+#
+# <details><summary>Hint 1: in which order?</summary>
+#
+# The wrapper shares its `param_groups`, and so its learning rate, with your optimizer, but not the momentum. Momentum has to get
+# from the old optimizer to the wrapper on rank 0, and from there to everyone. Which of the two comes first?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `group["lr"]` for each `group` in `optimizer.param_groups`; `hvd.size()`; `optimizer.state_dict()` and `load_state_dict(state)`;
+# `hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())`;
+# `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`; `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of make_distributed}
+#
+# </details>
 
 
 # %%
 def make_distributed(model, optimizer, hvd):
+    """A wrapped optimizer, with which all ranks go on from rank 0's checkpoint: its weights, its momentum, averaged
+    gradients, and a learning rate for all ranks. Must be called on every rank."""
     # <solution>
     for group in optimizer.param_groups:
         group["lr"] *= hvd.size()
@@ -343,7 +160,6 @@ def make_distributed(model, optimizer, hvd):
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     return optimizer
     # <stub>
-    # # scale the learning rate, wrap without losing the state, broadcast twice
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -353,15 +169,43 @@ def make_distributed(model, optimizer, hvd):
 check.make_distributed(make_distributed)
 
 # %% [markdown]
+# *Break it:* leave out `load_state_dict`, and then the broadcast of the state. Would the loss have told you? *Beat it:* suppose
+# all ranks can read the checkpoint file. Which of your lines could you drop, and what might go wrong that can't go wrong now?
+#
+# After `backward()` a gradient may still be the rank's own, or already the average, because the background thread works in the
+# meantime. So if you clip gradients, wait first: `optimizer.synchronize()`, clip, and then step inside
+# `with optimizer.skip_synchronize():`.
+#
 # ### Exercise 2: the end of an epoch
 #
-# Every rank has the whole test set, `images` and `labels`, and calls `finish_epoch`. Each rank tests its own part, every image
-# is tested once, and the accuracy of all images together, a number from 0 to 1, is returned on every rank. Exactly one
-# rank calls `save()`. The number of images need not divide by the number of ranks, and the ranks may be on several hosts.
+# After an epoch you want one accuracy for all test images, and one checkpoint. Each rank tests its own part of the images, and
+# the parts may differ in length by one. So is the mean of the ranks' accuracies the accuracy? And if all ranks write the same
+# file, each may overwrite what another has half written.
+#
+# Write `finish_epoch`. Every rank calls it with all test images and labels. The number of images need not divide by the
+# number of ranks, and the ranks may be on several hosts.
+#
+# <details><summary>Hint 1: what to add up?</summary>
+#
+# Accuracies of parts of different size don't add up. What does? And when do you divide, before or after the sum over ranks?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `images[start::step]` takes every `step`-th image, beginning at `start`. `(model(x).argmax(dim=1) == y).sum()` counts right
+# answers, as a tensor. `hvd.allreduce(tensor, op=hvd.Sum, name="correct")` gives every rank the sum. Without `op`, Horovod
+# averages. It matches the tensors of different ranks by their *names*.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of finish_epoch}
+#
+# </details>
 
 
 # %%
 def finish_epoch(model, images, labels, save, hvd):
+    """The accuracy on all images, from 0 to 1, on every rank. Each image is tested once, by one rank, and exactly
+    one rank calls `save()`. Must be called on every rank."""
     # <solution>
     part = slice(hvd.rank(), None, hvd.size())
     with torch.no_grad():
@@ -371,9 +215,6 @@ def finish_epoch(model, images, labels, save, hvd):
         save()
     return correct.item() / len(labels)
     # <stub>
-    # # a[start::step] takes every step-th element, beginning at start
-    # # (model(x).argmax(dim=1) == y).sum() counts right answers, in a tensor
-    # # hvd.allreduce(tensor, op=..., name="correct") returns the same tensor on every rank
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -383,316 +224,321 @@ def finish_epoch(model, images, labels, save, hvd):
 check.finish_epoch(finish_epoch)
 
 # %% [markdown]
-# ## What the background thread does
+# *Break it:* return the mean of the ranks' accuracies, with plain `hvd.allreduce`. With 10,000 images on 3 ranks you'd hardly
+# notice the error. How many images per rank would it take to see it?
 #
-# Ranks finish their gradients at different moments, perhaps in different orders; an allreduce works only when all ranks start the
-# same one. So the background threads *negotiate*. Each works in *cycles*, one every `HOROVOD_CYCLE_TIME` milliseconds (1 by
-# default). In a cycle all ranks first exchange a few bytes: which of the tensors do I have? Those that every rank has are
-# sent. Several small ones go together: they are copied side by side into the *fusion buffer*, which takes up to
-# `HOROVOD_FUSION_THRESHOLD` bytes (128 MiB by default), reduced in one allreduce, and copied out again.
+# ## Train with your two functions
 #
-# Horovod records all that in a *timeline*. The script below takes steps with a network of many small tensors, 16 of them, and
-# writes down how long averaging takes after each backward; then it records five steps. The settings must be in the environment
-# before `hvd.init()`. They count for the life of the process: with both of them set, a second `hvd.init()` crashes Horovod
-# 0.28.1. So each setting gets processes of its own. `late_ms` lets the last rank come late to each recorded step.
+# The rest of the training loop stays as it is for one process. Each rank begins with weights of its own. If your functions do
+# their work, all ranks have the same digest after each epoch, as in notebook 02. (While an exercise is open, the ranks skip
+# the training.)
 
 # %%
-# %%writefile {folder}/measure.py
-import json
-import os
-import sys
-import time
-
-out, steps, late_ms = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-os.environ |= dict(setting.split("=") for setting in sys.argv[4:]) | {"HOROVOD_TIMELINE": "DYNAMIC"}
-
-from mpi4py import MPI  # isort: skip
-import horovod.torch as hvd
-import torch
-
-torch.set_num_threads(1)
-torch.manual_seed(1)
-layers = [torch.nn.Linear(64, 64) for _ in range(8)]
-model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.Tanh())))
-inputs = torch.randn(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-hvd.init()  # late, as its thread takes processor time from here on
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+where = {"samples": samples, "epochs": epochs, "path": str(folder / "mine.pt")}
+team.push(make_distributed=make_distributed, finish_epoch=finish_epoch, **where)
 
 
-def step():
-    """Milliseconds of backward and averaging."""
-    optimizer.zero_grad()
-    loss = model(inputs).square().mean()
-    MPI.COMM_WORLD.Barrier()
-    start = time.perf_counter()
-    loss.backward()
-    optimizer.synchronize()
-    milliseconds = 1000 * (time.perf_counter() - start)
-    with optimizer.skip_synchronize():
-        optimizer.step()
-    return milliseconds
+# %%
+# %%ranks
+def tensors(split, indices):
+    """These images, ready for the network, and their labels."""
+    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
 
 
-for _ in range(5):
-    step()
-step_ms = [step() for _ in range(steps)]
+def batches(samples, epoch):
+    """This rank's part of each global batch, in an order that all ranks agree on."""
+    for indices, _ in shard.epoch_batches(samples, 64, hvd.rank(), hvd.size(), seed=1, epoch=epoch):
+        yield tensors(train, indices)
 
-hvd.start_timeline(out + ".timeline.json", mark_cycles=True)
-time.sleep(0.05)
-for _ in range(5):
-    if hvd.rank() == hvd.size() - 1:
-        time.sleep(late_ms / 1000)
-    optimizer.zero_grad()
-    model(inputs).square().mean().backward()
-    optimizer.step()
-    time.sleep(0.02)  # the ranks compute something else
-hvd.stop_timeline()
-time.sleep(0.05)  # the file is written by a thread of its own
+
+train, test = mnist.load("train"), tensors(mnist.load("test"), slice(None))
+
+
+# %%
+# %%ranks --timeout 120
+hvd.init()
+model = torch_cnn.build(seed=hvd.rank())
+with suppress(NotImplementedError):
+    optimizer = make_distributed(model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), hvd)
+    for epoch in range(1, epochs + 1):
+        for images, labels in batches(samples, epoch):
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        accuracy = finish_epoch(model, *test, lambda: torch.save(model.state_dict(), path), hvd)
+        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        print(f"epoch {epoch}: {accuracy:.2%} right, digest {hashlib.sha256(weights).hexdigest()[:12]}")
 hvd.shutdown()
-if MPI.COMM_WORLD.rank == 0:
-    with open(out + ".json", "w") as file:
-        json.dump(step_ms, file)
+
+# %% [markdown]
+# `hvd.shutdown()` is there because the background thread takes processor time even when nobody needs it. You'll see why below.
+#
+# ## The script to take home
+#
+# [scripts/one_process.py](scripts/one_process.py) is a plain script for MNIST on one process, and
+# [scripts/horovod_torch.py](scripts/horovod_torch.py) is the same for Horovod. Neither needs this repository. This is all that
+# changes:
 
 # %%
-MIB = 2**20
+take_home.diff("one_process.py", "horovod_torch.py")
 
-
-def measure(name, *settings, late_ms=0, steps=3 * sizes.steps):
-    """Step times in ms, and the timeline of five more steps, of new processes with these settings."""
-    out = folder / name
-    scripts.run(*launch, folder / "measure.py", out, steps, late_ms, *settings, timeout_s=sizes.timeout_s)
-    return json.loads(out.with_suffix(".json").read_text()), horovod_timeline.read(f"{out}.timeline.json")
-
-
-measured = {"default": measure("default")}
+# %% [markdown]
+# | change | why |
+# |---|---|
+# | `hvd.init()` | starts the background thread, and the ranks learn who they are |
+# | `set_device(hvd.local_rank())` | each rank of a host takes its own GPU |
+# | `DistributedOptimizer`, `broadcast_parameters` | exercise 1. There's no checkpoint to go on from, so no state to keep |
+# | `64 * size` | each step takes 64 images per rank, so there are fewer steps |
+# | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle alike, and each takes its part of every batch |
+# | `[rank::size]`, `allreduce`, `if rank == 0` | exercise 2 |
+#
+# With a `DataLoader`, you'd leave the sharing to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
+# `set_epoch(epoch)` so that it shuffles anew in each epoch.
+#
+# The learning rate stays as it is: its peak of 0.1 is already high for this network, and [07_large_batch](07_large_batch.ipynb)
+# shows when scaling helps. In a terminal, start the script with the line that begins with `$`:
 
 # %%
-guess = predict(
-    "Of the time in which Horovod works on a step, which share is negotiation?", low=0, high=100, unit="%"
-)
+options = ["--images", samples, "--epochs", epochs, "--data", MNIST, "--out", folder / "script.pt"]
+launch = ["mpiexec", "-n", sizes.ranks, sys.executable]
+scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# Any launcher of MPI will do, such as `mpiexec` or `srun`. Horovod's own launcher, `horovodrun`, hands its work to `mpirun`, but
+# with options that Open MPI 5 no longer understands: it stops with "unable to find the specified executable file". So use
+# `mpiexec`, or `horovodrun --gloo`, which doesn't use MPI at all.
+#
+# ## What does the background thread do?
+#
+# Ranks finish their gradients at different moments, perhaps even in different orders. But an allreduce only works if all ranks
+# start the same one. That's why the background threads *negotiate*. They work in *cycles*, by default one per millisecond. In
+# each cycle the ranks first exchange a few bytes, which say what tensors each of them has. Then they send the tensors that
+# everyone has. Small ones travel together: Horovod copies them side by side into the *fusion buffer*, by default up to 128 MiB,
+# sends them in one allreduce, and copies them out again.
+#
+# Horovod can record all of this. `measure` starts fresh processes that train a network with 16 small tensors. They measure how
+# long backward and averaging take, and then record a *timeline* of five more steps.
+
+# %%
+guess = predict("Of the time Horovod works on a step, what share is negotiation?", low=0, high=100, unit="%")
 guess
 
 # %%
-recorded = measured["default"][1]
+measured = {"default": horovod.measure("default")}
+recorded = measured["default"].timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
+
+# %%
 shares = [100 * recorded.of_step(step).shares()["negotiation"] for step in range(recorded.steps)]
 guess.compare(statistics.median(shares), spread=(min(shares), max(shares)))
 
 # %% [markdown]
-# Each row below is a gradient, the last layer's on top, since backward finishes it first. A bar begins when rank 0 announces the tensor.
-# The recording is made by rank 0 and shows its view.
+# Each row below is a gradient. The last layer's is on top, because backward finishes it first. Rank 0 makes the recording, so
+# this is its view. Each bar begins when rank 0 announces the tensor.
 
 # %%
-horovod_timeline.draw({"default settings, the step of median length": recorded.typical()})
+horovod.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
-# Tensors that end together travelled together. The first to be ready leave without waiting for the rest, so a step needs a few
-# allreduces, not 16, and not always equally many. An allreduce is drawn from the moment when *this* rank enters it: like
-# negotiation, it holds the time in which other ranks are not there yet.
+# Tensors that end together travelled together. The first ones leave without waiting for the rest, so a step needs a few
+# allreduces rather than 16, and not the same number every time. An allreduce is drawn from the moment when *this* rank enters
+# it. So like negotiation, it contains the time in which rank 0 waits for the others.
 #
 # The ticks at the top are cycles. Most cycles of the recording have nothing to send:
 
 # %%
-cycles, messages = len(recorded.cycles_ms), len(recorded.allreduces())
-print(
-    f"{cycles} cycles began in five steps and the pauses after them; {messages} allreduces carried gradients"
-)
+print(f"{len(recorded.cycles_ms)} cycles in five steps and the pauses between them,")
+print(f"{len(recorded.allreduces())} allreduces that carried gradients")
 
 # %% [markdown]
-# Every one of those cycles exchanges its few bytes, also when there is nothing to do. That is why an idle Horovod uses the
-# processor, and why small messages can cost more than large ones. Where the thread has no core of its own, it competes with
-# the thread that computes, and two ranks do not halve the time of an epoch. The workshop's own backend
-# (`training/backends/horovod_process.py`) therefore gives it the lowest priority, and sends all gradients in one group.
+# Every cycle exchanges its few bytes, even when there is nothing to send. That's why an idle Horovod keeps the processor busy.
+# If the background thread has no core of its own, it competes with the thread that computes, and two ranks don't halve the time
+# of an epoch. The workshop's own backend (`training/backends/horovod_process.py`) gives it the lowest priority.
 #
-# On 32 ranks with Intel's KNL processors, an MPI trace of a training with Horovod found 47,108 allreduces in 250.5 of 317.9 seconds; 45,773 of them had 8 bytes, and took 214.9 s.
-# Much of such time is waiting: whoever comes first to an exchange waits in it for the last one.
+# At scale, those few bytes can cost more than the gradients. A tutorial for Theta, a machine with Intel's KNL processors, calls
+# the overhead of communication "not significant". But a trace of 32 ranks on such processors found 250.5 of 317.9 seconds in
+# 47,108 allreduces, and 214.9 of these in the 45,773 that carried only 8 bytes each. Much of that is waiting: whoever comes first
+# waits for the last one. Before Horovod could train on 27,360 GPUs of Summit in 2018, its users had to change it: the ranks
+# negotiated in a tree, instead of all of them with rank 0.
 #
-# Who is late? Horovod remembers the tensors of earlier steps, so that a single bit tells that a tensor is there. Without this
-# *response cache* (`HOROVOD_CACHE_CAPACITY=0`) each rank sends names to rank 0, and the timeline tells when each rank's word came.
-# In this run the last rank comes 20 ms late.
+# ## Who is late?
+#
+# Horovod remembers the tensors of earlier steps, so that a single bit can say that a tensor is there. Without this *response
+# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. In this run, the last rank
+# comes 20 ms late to every step. What do you expect to see?
 
 # %%
-late = measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20)[1]
+late = horovod.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
 print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
-horovod_timeline.draw({f"rank {sizes.ranks - 1} comes 20 ms late": late.typical()})
+horovod.draw({"one rank comes 20 ms late": late.typical()})
 
 # %% [markdown]
-# The long negotiation is no fault of Horovod: the digits tell who was waited for. Before tuning any setting, look here.
+# The digits are ranks, drawn when their message arrived. The long negotiation isn't Horovod's fault: it waits, and the digits
+# tell for whom. So look here before you tune any setting.
 #
-# *Try it:* let all ranks be late in turn, or add `"HOROVOD_CACHE_CAPACITY=0"` without `late_ms`.
+# *Break it:* measure with `late_ms=20` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
 #
-# ## Fusion and cycle time
+# ## Deeper: fusion and cycle time
 #
-# Fusion saves the cost of starting a message (the *latency*), and costs two copies. A longer cycle collects more tensors for one
-# message, and lets all of them wait.
+# Fusion saves the *latency*, the fixed cost of a message, and pays for it with two copies. A longer cycle collects more tensors
+# for one message, but all of them wait for it.
 
 # %%
-guess = predict("By which factor does a step with a cycle time of 20 ms take longer?", low=0, high=50)
+guess = predict("By what factor is a step with a cycle time of 20 ms longer?", low=0, high=50)
 guess
 
 # %%
-settings = {"no fusion": ["HOROVOD_FUSION_THRESHOLD=0"], "cycle 20 ms": ["HOROVOD_CYCLE_TIME=20"]}
+settings = {"a cycle every 20 ms": "HOROVOD_CYCLE_TIME=20"}
 if sizes.name != "quick":
-    settings["fuse up to 64 KiB"] = ["HOROVOD_FUSION_THRESHOLD=65536"]
-    settings["cycle 5 ms"] = ["HOROVOD_CYCLE_TIME=5"]
-for name, values in settings.items():
-    measured[name] = measure(name.replace(" ", "_"), *values)
+    settings |= {"a cycle every 5 ms": "HOROVOD_CYCLE_TIME=5", "no fusion": "HOROVOD_FUSION_THRESHOLD=0"}
+measured |= {name: horovod.measure(name, setting) for name, setting in settings.items()}
 
 # %%
-base_ms = statistics.median(measured["default"][0])
-ratios = np.array(measured["cycle 20 ms"][0]) / base_ms
+base_ms = statistics.median(measured["default"].step_ms)
+ratios = np.array(measured["a cycle every 20 ms"].step_ms) / base_ms
 guess.compare(np.median(ratios), spread=tuple(np.percentile(ratios, [10, 90])))
 
 # %%
-rows = []
-for name, (step_ms, timeline) in measured.items():
-    low, middle, high = np.percentile(step_ms, [10, 50, 90])
-    rows.append(
-        (
-            name,
-            f"{middle:.2f}",
-            f"{low:.2f} to {high:.2f}",
-            f"{len(timeline.allreduces()) / timeline.steps:.1f}",
-        )
-    )
-columns = ["setting", "step in ms (median)", "80 % of the steps", "allreduces a step"]
-pd.DataFrame(rows, columns=columns).style.hide(axis="index")
+horovod.compare(measured)
 
 # %%
-titles = {"no fusion": "no fusion", "cycle 20 ms": "a cycle every 20 ms"}
-horovod_timeline.draw({title: measured[name][1].typical() for name, title in titles.items()})
+horovod.draw({name: each.timeline.typical() for name, each in measured.items() if name != "a cycle every 5 ms"})
 
 # %% [markdown]
-# Compare medians with the spread beside them; each row comes from processes of its own, and on a busy machine they meet different
-# conditions. Without fusion, tensors take turns: 16 latencies, one after the other. Within a host a latency is
-# microseconds, so this may cost nothing here; between hosts it is more. With a long cycle the processor has less to do and few
-# messages leave, but gradients wait for the next cycle to begin: good where a step takes seconds, bad here. (The picture
-# begins only with that cycle; the table holds the wait.)
+# Compare medians, and look at the spread beside them: on a busy machine each run meets different conditions. Without fusion the
+# tensors take turns, so a step pays 16 latencies, one after another. Within a host a latency takes microseconds, so this may
+# cost nothing here; between hosts it costs more. With a long cycle the processor has less to do and fewer messages leave, but
+# the gradients wait for the next cycle. That's fine if a step takes seconds, and bad here. (The picture begins with that
+# cycle. The table includes the wait.)
 #
-# **Autotune.** Horovod can search for itself: `HOROVOD_AUTOTUNE=1` tries settings while it trains and keeps what moves most bytes
-# in a microsecond. It is quick here because it is told to look at few steps for each; by default it takes many more.
+# **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries settings while it trains, and keeps those that move the most bytes per
+# microsecond. Here it may look at only one step for each; by default it takes many more.
 
 # %%
 log = folder / "autotune.csv"
-tuning = {
-    "AUTOTUNE": 1,
-    "AUTOTUNE_LOG": log,
-    "AUTOTUNE_WARMUP_SAMPLES": 1,
-    "AUTOTUNE_STEPS_PER_SAMPLE": 1,
-    "AUTOTUNE_BAYES_OPT_MAX_SAMPLES": 6,
-}
-values = [f"HOROVOD_{name}={value}" for name, value in tuning.items()]
-measured["autotune"] = measure("autotune", *values, steps=4 * sizes.steps)
-
-# %%
-tried = pd.read_csv(log, skipinitialspace=True)
-tried = tried.rename(columns={"cycle_time_ms": "cycle in ms", "tensor_fusion_threshold": "fuse up to MiB"})
-tried = tried.rename(columns={"cache_enabled": "cache", "score": "bytes in 1 µs"})
-tried[["cycle in ms", "fuse up to MiB", "cache", "bytes in 1 µs"]].sort_values("bytes in 1 µs").tail(6)
-
-# %%
-last_ms = measured["autotune"][0][-sizes.steps :]
-print(
-    f"default settings: {base_ms:.2f} ms a step; the last steps of autotune: {statistics.median(last_ms):.2f} ms"
-)
+few_samples = {"WARMUP_SAMPLES": 1, "STEPS_PER_SAMPLE": 1, "BAYES_OPT_MAX_SAMPLES": 6}
+tuning = ["HOROVOD_AUTOTUNE=1", f"HOROVOD_AUTOTUNE_LOG={log}"]
+tuning += [f"HOROVOD_AUTOTUNE_{name}={value}" for name, value in few_samples.items()]
+tuned_ms = horovod.measure("autotune", *tuning, steps=4 * sizes.steps).step_ms[-sizes.steps :]
+print(f"default: {base_ms:.2f} ms per step; the last steps of autotune: {statistics.median(tuned_ms):.2f} ms")
+horovod.tried(log).tail(6)
 
 # %% [markdown]
-# The search begins at four fixed points, with cycles of 5, 10, 25 and 50 ms, and never tries less than 1 ms. It steers by few noisy
-# samples, so its best row is not always the best setting: check it against the default, as here. (It also tries
-# settings for several hosts, which are not shown.)
+# The search begins at four fixed points, with cycles of 5, 10, 25 and 50 ms, and never tries less than 1 ms. It goes by a few
+# noisy samples, so its best row isn't always the best setting. Always check it against the default.
 #
-# ## Fewer bytes: fp16
+# *Beat it:* can you find a setting that's faster than the default here? Try `measure` with settings of your own.
 #
-# `compression=hvd.Compression.fp16` sends each gradient as 16-bit numbers: half the bytes, about three digits, and what is
-# smaller than about $6 \cdot 10^{-8}$ becomes 0.
+# ## Deeper: fewer bytes with fp16
+#
+# `compression=hvd.Compression.fp16` sends each gradient as 16-bit numbers. That's half the bytes and about three digits. The
+# smallest number above zero is $2^{-24} \approx 6 \cdot 10^{-8}$. Rounding goes to the nearest one, so what's above half
+# of that, $3 \cdot 10^{-8}$, becomes $6 \cdot 10^{-8}$, and what's below becomes 0:
 
 # %%
-team.push(steps=sizes.steps)
+print(torch.tensor([3.1e-8, 2.9e-8]).half().tolist())
+
+# %% [markdown]
+# From here on the number of ranks is a power of two, because Adasum, below, needs that.
+
+# %%
+powers = [n for n in sizes.sweep_ranks if n & (n - 1) == 0]
+team = ranks.start(powers[-1])
+team.push(steps=sizes.steps, few=min(sizes.train_samples or 12_000, 12_000), powers=powers)
 
 # %%
 # %%ranks
-hvd.init()
-from workshop_lib.data import shard
+import time
+
+import horovod.torch as hvd
+import torch
+from mpi4py import MPI
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.data import mnist, shard
+from workshop_lib.models import torch_cnn
+
+torch.set_num_threads(1)
+train, test = mnist.load("train"), mnist.load("test")
 
 
-def batches(steps, batch_size=64):
-    """This rank's part of each global batch."""
-    size, rank = hvd.size(), hvd.rank()
-    for indices, _ in shard.epoch_batches(batch_size * size * steps, batch_size, rank, size, seed=1, epoch=1):
-        yield (
-            torch_cnn.normalise(torch.tensor(train.images[indices])),
-            torch.tensor(train.labels[indices]).long(),
-        )
-
-
-def trained(steps, lr=0.05, **how):
-    """The first step's gradient, and the weights after some steps; `how` is for DistributedOptimizer."""
-    model = torch_cnn.build(seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **how)
-    first = None
-    for images, labels in batches(steps):
-        optimizer.zero_grad()
-        cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        if first is None:
-            first = torch.cat([p.grad.flatten() for p in model.parameters()])
-    return first, model
-
-
-test = mnist.load("test")
-test_images, test_labels = torch_cnn.normalise(torch.tensor(test.images)), torch.tensor(test.labels).long()
+def tensors(split, indices):
+    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
 
 
 def accuracy(model):
+    images, labels = tensors(test, slice(None))
     with torch.no_grad():
-        return (model(test_images).argmax(dim=1) == test_labels).float().mean().item()
+        return (model(images).argmax(dim=1) == labels).float().mean().item()
 
 
-exact, model = trained(steps)
-rounded, half_model = trained(steps, compression=hvd.Compression.fp16)
+# %%
+# %%ranks
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def trained(samples, lr=0.05, **how):
+    """The gradient of the first step, and the model after one pass; `how` is for Horovod's optimizer."""
+    model, first = torch_cnn.build(seed=1), None
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **how)
+    for indices, _ in shard.epoch_batches(samples, 64, hvd.rank(), hvd.size(), seed=1, epoch=1):
+        images, labels = tensors(train, indices)
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        first = gradient(model) if first is None else first
+    return first, model
+
+
+# %%
+# %%ranks --timeout 120
+hvd.init()
+exact, model = trained(64 * hvd.size() * steps)
+rounded, half_model = trained(64 * hvd.size() * steps, compression=hvd.Compression.fp16)
 if hvd.rank() == 0:
     half, _ = hvd.Compression.fp16.compress(exact)
     print(f"bytes of the gradient: {exact.nbytes:,} and {half.nbytes:,}")
     print(f"relative error of the first gradient: {(rounded - exact).norm() / exact.norm():.1e}")
     lost = ((rounded == 0) & (exact != 0)).sum() / (exact != 0).sum()
-    print(f"gradients not zero that became zero: {lost:.2%}")
+    print(f"gradients that were not zero and became zero: {lost:.2%}")
     print(f"test accuracy after {steps} steps: {accuracy(model):.2%} and {accuracy(half_model):.2%}")
 
 # %% [markdown]
-# On one host the bytes are cheap and the conversion is not, so fp16 pays only where the network is slow.
+# On one host bytes are cheap and the conversion isn't, so fp16 only pays off where the network is slow.
 #
-# ## Accumulating: `backward_passes_per_step`
+# ## Deeper: accumulating
 #
-# A batch too large for the memory is split into *micro-batches*, whose gradients add up before one step.
-# `backward_passes_per_step=k` tells Horovod to send only with the k-th backward.
+# If a batch is too large for the memory, you split it into *micro-batches* and add up their gradients before one step.
+# `backward_passes_per_step=k` tells Horovod to send only with every k-th backward.
+
 
 # %%
 # %%ranks
-images, labels = next(batches(1))
+images, labels = tensors(train, range(64 * hvd.rank(), 64 * (hvd.rank() + 1)))
 
 
 def accumulated(parts, **how):
+    """The averaged gradient of one batch, computed in this many parts."""
     model = torch_cnn.build(seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **how)
     for some_images, some_labels in zip(images.chunk(parts), labels.chunk(parts), strict=True):
         cross_entropy(model(some_images), some_labels).backward()
     optimizer.step()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return gradient(model)
 
 
 whole, in_4 = accumulated(1), accumulated(4, backward_passes_per_step=4)
 if hvd.rank() == 0:
-    print(f"the whole batch at once: norm {whole.norm():.4f}; four micro-batches: norm {in_4.norm():.4f}")
-    print(
-        f"a quarter of the latter differs from the former by {(in_4 / 4 - whole).norm() / whole.norm():.1e}"
-    )
+    print(f"norm with the whole batch at once: {whole.norm():.4f}; in four micro-batches: {in_4.norm():.4f}")
+    print(f"a quarter of the second differs from the first by {(in_4 / 4 - whole).norm() / whole.norm():.1e}")
 
 # %% [markdown]
-# Horovod averages over ranks, not over micro-batches: it leaves their sum, so divide each loss by their number. Without the
-# setting, the second backward would change gradients that are on their way, and Horovod refuses. (This cell fails on purpose.)
+# Horovod averages over ranks, not over micro-batches: it leaves their sum. So divide each loss by the number of micro-batches.
+# Without the setting, the second backward would change gradients that are already on their way, and Horovod refuses. (The next
+# cell fails on purpose.)
 
 # %%
 # %%ranks --catch
@@ -703,122 +549,87 @@ accumulated(4)
 hvd.shutdown()
 
 # %% [markdown]
-# ## Adasum
+# ## Deeper: Adasum
 #
-# Averaging $N$ gradients keeps a step as long as one rank's, whatever $N$; hence the larger learning rate. Adding them would make
-# it $N$ times longer, too far where the gradients point the same way. *Adasum* lets the gradients decide, two at a time:
+# The average of $N$ gradients is about as long as one of them, whatever $N$ is. That's why you raise the learning rate. Their
+# sum would be up to $N$ times longer, too far if the gradients all point the same way. *Adasum* lets the gradients decide,
+# two at a time:
 #
 # $$\mathrm{Adasum}(a, b) = \Big(1 - \frac{a \cdot b}{2\,\|a\|^2}\Big)\, a + \Big(1 - \frac{a \cdot b}{2\,\|b\|^2}\Big)\, b$$
 #
-# If $a$ and $b$ are orthogonal, that is their sum; if they are equal, their mean. More ranks are combined in pairs, then pairs of
-# pairs, so their number must be a power of two.
+# If $a$ and $b$ are orthogonal, that's their sum; if they're equal, it's their mean. More ranks are combined in pairs, then
+# pairs of pairs, so their number must be a power of two.
 #
-# The script trains on 1, 2 and 4 ranks with the same batch a rank, hence fewer steps for the same samples: once averaging,
-# once with Adasum, at the learning rate of one rank. It makes a smaller Horovod of some of its ranks with `hvd.init(comm=...)`.
+# The next cell trains on 1, 2, … ranks with the same batch per rank, so it takes fewer and fewer steps for the same samples. It
+# trains once with averaging and once with Adasum, at the learning rate of one rank. `hvd.init(comm=…)` starts Horovod on only
+# some of the ranks.
 
 # %%
-guess = predict(
-    "On the most ranks: by how many points is Adasum's test accuracy above that of averaging?",
-    low=-20,
-    high=50,
-    unit="points",
-)
+guess = predict("On the most ranks, how far is Adasum's test accuracy above that of averaging?", -20, 50, unit="points")
 guess
 
 # %%
-# %%writefile {folder}/adasum.py
-import json
-import sys
-import time
-
-from mpi4py import MPI  # isort: skip
-import horovod.torch as hvd
-import torch
-from torch.nn.functional import cross_entropy
-
-from workshop_lib.data import mnist, shard
-from workshop_lib.models import torch_cnn
-
-torch.set_num_threads(1)
-samples, out = int(sys.argv[1]), sys.argv[2]
+# %%ranks --timeout 200
 world, results = MPI.COMM_WORLD, []
-train, test = mnist.load("train"), mnist.load("test")
-
-
-def batch(split, indices):
-    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(
-        split.labels[indices]
-    ).long()
-
-
-def trained(op, lr=0.02):
-    """Test accuracy after one pass over the samples, on rank 0."""
-    model = torch_cnn.build(seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr)
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=op)
-    for indices, _ in shard.epoch_batches(samples, 64, hvd.rank(), hvd.size(), seed=1, epoch=1):
-        optimizer.zero_grad()
-        images, labels = batch(train, indices)
-        cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    if hvd.rank() != 0:
-        return None
-    with torch.no_grad():
-        images, labels = batch(test, slice(None))
-        return (model(images).argmax(dim=1) == labels).float().mean().item()
-
-
-torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one takes seconds, better before Horovod's thread runs
-size = 1
-while size <= world.size:
+for size in powers:
     part = world.Split(0 if world.rank < size else MPI.UNDEFINED, world.rank)
     if part != MPI.COMM_NULL:
         hvd.init(comm=part)
-        results.append([size, trained(hvd.Average), trained(hvd.Adasum)])
+        models = [trained(few, lr=0.02, op=op)[1] for op in (hvd.Average, hvd.Adasum)]
         hvd.shutdown()
-    request = world.Ibarrier()  # the ranks that are left out sleep meanwhile
-    while not request.Test():
+        results.append([size, few // (64 * size), *map(accuracy, models)])
+    request = world.Ibarrier()
+    while not request.Test():  # the ranks that are left out sleep
         time.sleep(0.05)
-    size *= 2
-if world.rank == 0:
-    with open(out, "w") as file:
-        json.dump(results, file)
 
 # %%
-most = max(n for n in sizes.sweep_ranks if n & (n - 1) == 0)
-few = min(sizes.train_samples or 12_000, 12_000)
-words = ["mpiexec", "-n", most, sys.executable, folder / "adasum.py", few, folder / "adasum.json"]
-scripts.run(*words, timeout_s=sizes.timeout_s)
-results = json.loads((folder / "adasum.json").read_text())
+table = pd.DataFrame(team.pull("results")[0], columns=["ranks", "steps", "averaging", "Adasum"])
+averaging, adasum = table[["averaging", "Adasum"]].iloc[-1]
+guess.compare(100 * (adasum - averaging))
 
 # %%
-guess.compare(100 * (results[-1][2] - results[-1][1]))
-
-# %%
-rows = [(n, few // (64 * n), f"{average:.1%}", f"{adasum:.1%}") for n, average, adasum in results]
-pd.DataFrame(rows, columns=["ranks", "steps", "averaging", "Adasum"]).style.hide(axis="index")
+table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"})
 
 # %% [markdown]
-# At one rank the two are the same. (One run each, from one seed: small differences may be chance.) With averaging, fewer steps
-# of the same length lead less far once there are only few of them. Adasum's steps grow where the gradients of the ranks differ, so it needs less of
-# the learning rate's scaling; the price is arithmetic and messages, pair by pair.
+# On one rank both are the same. (Each number is one run from one seed, so small differences may be chance.) With averaging,
+# fewer steps of the same length don't get as far. Adasum's steps get longer where the gradients of the ranks differ, so it needs
+# less scaling of the learning rate. The price is arithmetic and messages, pair by pair.
 #
-# *Try it:* give averaging the larger learning rate, `lr * hvd.size()`. Which of the two is ahead then?
+# *Beat it:* give averaging the larger learning rate, `lr=0.02 * hvd.size()`. Which of the two is ahead now?
+#
+# ## Deeper: the same in TensorFlow
+#
+# Horovod works the same way in all frameworks, but the calls differ. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) goes
+# through the right columns, and says what's broken under Keras 3.
+#
+# | | PyTorch | TensorFlow, own loop | Keras |
+# |---|---|---|---|
+# | averaging | `DistributedOptimizer`, during backward | `DistributedGradientTape`, in `tape.gradient` | `DistributedOptimizer` |
+# | names of tensors | from `named_parameters` | automatic | automatic |
+# | same weights | `broadcast_parameters` | `broadcast_variables` | a callback |
+# | optimizer's state | `broadcast_optimizer_state` | `broadcast_variables`, after the first step | the same callback |
+# | counts and metrics | `hvd.allreduce` | `hvd.allreduce` | `MetricAverageCallback`, or by hand |
+# | the GPU | `torch.cuda.set_device` | `tf.config.set_visible_devices` | as on the left |
+#
+# Horovod also runs inside Spark and Ray. Below it are MPI, gloo, NCCL, or Intel's oneCCL, which older guides call MLSL. Cray's ML
+# Plugin, which they name next to Horovod, was a competitor for Cray's machines.
 #
 # ## Remember
 #
-# - Initialise, pin the device by local rank, shard by global rank, scale the learning rate, wrap, broadcast weights *and* state,
-#   test by counts, save on one rank.
-# - Wrapping forgets the optimizer's state: load it after wrapping.
-# - A background thread negotiates in cycles which gradients all ranks have, and sends small ones fused in one message.
-# - Negotiation and allreduce both hold waiting for the slowest rank. The timeline tells which rank that is.
-# - Settings count from `hvd.init()`; measure them against the default, with the spread. Shut an idle Horovod down.
+# - Take the GPU by local rank and the data by rank. Shards by local rank cost time *and* make the gradient noisier.
+# - Scale the learning rate, wrap, broadcast weights *and* state. Wrapping forgets the state, so load it afterwards.
+# - Add up counts of right answers and divide last. Save on one rank.
+# - A background thread negotiates in cycles which gradients all ranks have, and sends small ones fused into one message.
+# - Negotiation and allreduce both contain waiting for the slowest rank. The timeline tells you which rank that is.
+# - Compare settings with the default, and look at the spread. Shut down an idle Horovod.
 #
-# **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799):
-# tensor fusion, timeline. Horovod's documentation and the source of version 0.28.1: cycles, response cache, autotune,
-# what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is published in argonne-lcf/sdl_ai_workshop. S. Maleki et al.,
-# *Scaling Distributed Training with Adaptive Summation* (arXiv:2006.02924): Adasum. P. Goyal et al., *Accurate, Large Minibatch
-# SGD* (arXiv:1706.02677): the learning rate for larger batches.
+# **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799),
+# for tensor fusion and the timeline; the ring came from A. Gibiansky's post for Baidu, *Bringing HPC Techniques to Deep
+# Learning* (2017). Horovod's documentation and the source of version 0.28.1, for cycles, response cache, autotune, launcher and
+# what the wrapper does with the optimizer's state. The MPI trace of 32 ranks is in argonne-lcf/sdl_ai_workshop. T. Kurth et al.,
+# *Exascale Deep Learning for Climate Analytics* (arXiv:1810.01993), for Summit. S. Maleki et al., *Scaling Distributed Training
+# with Adaptive Summation* (arXiv:2006.02924), for Adasum. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677),
+# for the learning rate of larger batches.
 
 # %%
 ranks.stop()

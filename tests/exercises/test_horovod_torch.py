@@ -137,7 +137,7 @@ class TestHorovodTorch(Verdicts):
     wrong = planted(NOTEBOOK, KNOWN) | {
         "scaled by local_size": (
             lambda: variant(NOTEBOOK, "make_distributed", ("*= hvd.size()", "*= hvd.local_size()")),
-            "counts the ranks of one host",
+            "counts only the ranks of one host",
         ),
         "state broadcast before wrapping, and lost": (
             lambda: distributed(SCALE, WEIGHTS, EARLY_STATE, WRAP, RETURN),
@@ -148,7 +148,7 @@ class TestHorovodTorch(Verdicts):
             lambda: variant(
                 NOTEBOOK, "finish_epoch", ("hvd.rank()", "hvd.local_rank()"), ("hvd.size()", "hvd.local_size()")
             ),
-            "rank is alone on its host",
+            horovod_torch.UNSHARDED_HINT,
         ),
         "a result on rank 0 alone": (
             lambda: epoch(MINE, TOTAL, "if rank == 0:", "    save()", "    return total / n"),
@@ -156,7 +156,7 @@ class TestHorovodTorch(Verdicts):
         ),
         "one a host saves": (
             lambda: epoch(MINE, TOTAL, "if hvd.local_rank() == 0: save()", "return total / n"),
-            "once on every host",
+            horovod_torch.ALL_SAVE_HINT,
         ),
     }
     never_ends = {

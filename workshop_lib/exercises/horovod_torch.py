@@ -1,7 +1,5 @@
-"""The exercises of 03_horovod_pytorch. Horovod is left as it was before, which mostly means shut down.
-
-What the ranks did tells known mistakes apart: a check need not run them.
-"""
+"""The exercises of 03_horovod_pytorch. They leave Horovod as it was before, which mostly means shut down. What the
+ranks did tells known mistakes apart, so a check doesn't need to run the mistakes themselves."""
 
 import contextlib
 import math
@@ -22,21 +20,21 @@ LIMIT_S = 10.0  # starting and stopping Horovod included
 
 
 def load():
-    """Horovod itself; to import it takes a while on fresh ranks, and the notebook does without it."""
+    """Horovod itself. Importing it takes a while on fresh ranks, and the notebook's own process never needs it."""
     import horovod.torch
 
     return horovod.torch
 
 
 def ready() -> None:
-    """What takes long once on fresh ranks: imports, PyTorch's first optimizer, Horovod's first start."""
+    """What is slow the first time on fresh ranks: imports, PyTorch's first optimizer, Horovod's first start."""
     _checkpointed(0)
     with _running():
         pass
 
 
 class OneRankAHost:
-    """Horovod, as it would be if every rank were alone on its host: then local ranks tell nothing apart."""
+    """Horovod, as if every rank were alone on its host. Then local ranks can't tell the ranks apart."""
 
     def __getattr__(self, name: str):
         return getattr(load(), name)
@@ -82,7 +80,7 @@ def _momentum(optimizer, model: nn.Module) -> np.ndarray | None:
 
 
 def _backward(model: nn.Module, rank: int) -> None:
-    """A backward on this rank's samples, which differ from those of the others."""
+    """A backward on this rank's samples, which no other rank has."""
     random = torch.Generator().manual_seed(100 + rank)
     inputs = torch.randn(5, 6, generator=random, dtype=torch.float64)
     model.zero_grad()
@@ -90,7 +88,7 @@ def _backward(model: nn.Module, rank: int) -> None:
 
 
 def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Model and optimizer as on this rank before the call: rank 0's have trained, the others' are new."""
+    """Model and optimizer of this rank before the call. Rank 0's have trained, those of the other ranks are new."""
     model = _network(seed=1 + rank)
     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM)
     if rank == 0:
@@ -113,7 +111,7 @@ def _mean_gradient(ranks: int) -> np.ndarray:
 
 @dataclass
 class Distributed:
-    """What `make_distributed` made on one rank. The last four are there if all ranks came that far."""
+    """What `make_distributed` made on one rank. The last five are there if all ranks got that far."""
 
     type: str
     is_optimizer: bool
@@ -142,7 +140,7 @@ def observe_distributed(comm, function: Callable) -> Distributed:
             np.array_equal(weights, _flat(saved.parameters())),
             np.array_equal(weights, before),
         )
-        # All ranks must take the same way from here, or one would wait for the others.
+        # From here on all ranks must make the same calls, or one would wait for the others.
         if comm.allreduce(int(seen.is_optimizer and seen.is_wrapped)) != comm.size:
             return seen
         seen.rates = [float(group["lr"]) for group in returned.param_groups]
@@ -154,31 +152,31 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         return seen
 
 
-NO_OPTIMIZER_HINT = "return what `hvd.DistributedOptimizer` gives."
+NO_OPTIMIZER_HINT = "return what `hvd.DistributedOptimizer` gives you."
 PLAIN_HINT = "a plain optimizer averages nothing, so each rank would train a network of its own. " + NO_OPTIMIZER_HINT
 NOT_SENT_HINT = (
-    "a rank still has its own weights. Averaged gradients keep equal weights equal, they do not make them equal: "
-    "`hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
+    "a rank still has its own weights. Averaging gradients keeps equal weights equal, but it doesn't make them equal. "
+    "Send rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
 )
-ROOT_HINT = "rank 0's own weights, those of the checkpoint, are gone: all ranks get those of `root_rank`, which is 0."
+ROOT_HINT = "rank 0 lost the weights of its checkpoint. All ranks get those of `root_rank`, so it has to be 0."
 SOME_SENT_HINT = "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`."
 RATE_HINTS = {  # by the power of the number of ranks in the learning rate
-    0: "the learning rate is still that of one process. Multiply it by `hvd.size()`, because the global batch is that "
-    "many times larger. (`local_size` counts the ranks of one host, here one, not all.)",
-    -1: "the learning rate was divided by the number of ranks: multiply it instead.",
-    2: "the learning rate was scaled twice: wrapper and wrapped optimizer share their `param_groups`.",
-    0.5: "the learning rate grew with the root of the number of ranks; multiply it by the number itself.",
+    0: "the learning rate is still that of one process. The global batch is `hvd.size()` times larger, so multiply the "
+    "rate by that. (`local_size` counts only the ranks of one host, which is 1 here.)",
+    -1: "you divided the learning rate by the number of ranks: multiply it instead.",
+    2: "the learning rate was scaled twice. The wrapper and your optimizer share their `param_groups`, so scale once.",
+    0.5: "you multiplied the learning rate by the square root of the number of ranks: take the number itself.",
 }
 LOST_HINT = (
-    "rank 0's momentum, which came from the checkpoint, is lost: a wrapped optimizer begins without state. Load "
-    "`optimizer.state_dict()` into it with `load_state_dict`, before the state is broadcast."
+    "rank 0 lost the momentum of its checkpoint: a wrapped optimizer begins without state. Load the old optimizer's "
+    "`state_dict()` into it with `load_state_dict`, before you broadcast the state."
 )
-STATE_HINT = "a rank does not have rank 0's momentum: `hvd.broadcast_optimizer_state`, with the *wrapped* optimizer."
-SUM_HINT = "they are the sum over the ranks, and the learning rate is scaled as well: leave `op` as it is."
-COMPRESSED_HINT = "they are nearly right: was something compressed on the way?"
-SAME_CALLS_HINT = (
-    "a rank waits in a collective that another never starts: all ranks must make the same calls, rank 0 too."
+STATE_HINT = "a rank lacks rank 0's momentum: call `hvd.broadcast_optimizer_state` with the *wrapped* optimizer."
+SUM_HINT = (
+    "they're the sum over the ranks. You've scaled the learning rate already, so leave `op` at its default, the mean."
 )
+COMPRESSED_HINT = "they're nearly right. Did you compress something on the way?"
+SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, rank 0 too."
 
 
 def distributed_properties(observations: list[Distributed]) -> Iterator[Property]:
@@ -193,18 +191,18 @@ def distributed_properties(observations: list[Distributed]) -> Iterator[Property
     rates = [rate for seen in observations for rate in seen.rates or []]
     right = all(math.isclose(rate, LR * size) for rate in rates)
     powers = [power for power in RATE_HINTS if math.isclose(rates[0], LR * size**power)]
-    hint = RATE_HINTS[powers[0]] if powers else f"it is {rates[0]:g}: multiply that of one process by `hvd.size()`."
+    hint = RATE_HINTS[powers[0]] if powers else f"it's {rates[0]:g}: multiply that of one process by `hvd.size()`."
     yield Property("the learning rate is that of all ranks", right, hint)
     kept = first.momentum is not None and np.any(first.momentum)
     yield Property("rank 0 keeps the momentum of its checkpoint", bool(kept), LOST_HINT)
     right = close(first.momentum, first.expected_momentum)
-    hint = f"rank 0's momentum has changed: it was {shown(first.expected_momentum)} and is {shown(first.momentum)}."
+    hint = f"rank 0's momentum changed from {shown(first.expected_momentum)} to {shown(first.momentum)}."
     yield Property("rank 0's momentum is unchanged", right, hint)
     right = all(close(seen.momentum, first.expected_momentum) for seen in observations)
     yield Property("all ranks have the same momentum", right, STATE_HINT)
     right = all(close(seen.gradient, seen.expected_gradient) for seen in observations)
     hint = COMPRESSED_HINT if close(first.gradient, first.expected_gradient, 1e-2) else SUM_HINT
-    yield Property("with it, gradients are averaged over the ranks", right, hint)
+    yield Property("its gradients are averaged over the ranks", right, hint)
 
 
 make_distributed = Exercise(
@@ -218,9 +216,9 @@ make_distributed = Exercise(
 
 
 class Counted(nn.Module):
-    """A network that knows the right class of every image, and is right for some; it notes what it tested.
+    """A network that answers right for some images, wrong for the rest, and notes which images it was given.
 
-    An image's first element is its number, its second 1.0 where the network is to be right.
+    An image's first element is its number, its second is 1.0 where the network should be right.
     """
 
     def __init__(self):
@@ -243,7 +241,7 @@ class Epoch:
 
 
 def _is_right(size: int) -> np.ndarray:
-    """About which images the network is right, so that its accuracy differs between the ranks' parts."""
+    """For which images the network is right; its accuracy differs between the ranks' parts."""
     number = np.arange(IMAGES)
     return (number % size == 0) | (number < IMAGES // 4)
 
@@ -261,25 +259,26 @@ def observe_epoch(comm, function: Callable) -> Epoch:
 
 UNSHARDED_HINT = (
     "every rank tests all images: give each its part, by `hvd.rank()` and `hvd.size()`. (`local_rank()` and "
-    "`local_size()` do not tell the ranks of different hosts apart; here each rank is alone on its host.)"
+    "`local_size()` can't tell ranks of different hosts apart, and here each rank is alone on its host.)"
 )
 LOCAL_PART_HINT = (
-    "all test one part: `local_rank()` is 0 on every host, and here each rank has its own. Use `hvd.rank()`."
+    "all ranks test the same part: `local_rank()` is 0 on every host, and here each rank is alone on its host. "
+    "Use `hvd.rank()`."
 )
-MISSING_HINT = "nobody tests some of the images. Some parts must be one longer: `images[rank::size]`."
-AGAIN_HINT = "some images count twice. Are parts filled up to the same length, or do they overlap?"
-OWN_PART_HINT = "a rank returned the accuracy of its own part alone: add the ranks' counts with `hvd.allreduce`."
-MEAN_HINT = "it is the mean of the ranks' accuracies, whose parts differ in size: add up the *counts*, and divide once."
-SHARES_HINT = "it is the sum of the ranks' accuracies: add up the counts of all ranks, and divide by all images."
-AVERAGE_HINT = "it is too small by the number of ranks: `hvd.allreduce` averages unless you pass `op=hvd.Sum`."
-COUNT_HINT = "it is the number of right answers: divide it by the number of images."
-OWN_COUNT_HINT = "a rank divided its own count by all images: add the ranks' counts with `hvd.allreduce` first."
+MISSING_HINT = "nobody tests some of the images. Some parts must be one longer: try `images[rank::size]`."
+AGAIN_HINT = "some images count twice. Do the parts overlap, or did you fill them up to the same length?"
+OWN_PART_HINT = "a rank returned the accuracy of its own part only: add up the ranks' counts with `hvd.allreduce`."
+MEAN_HINT = "it's the mean of the ranks' accuracies, but their parts differ in size: add up *counts*, and divide last."
+SHARES_HINT = "it's the sum of the ranks' accuracies: add up the ranks' counts instead, and divide by all images."
+AVERAGE_HINT = "it's too small by the number of ranks: `hvd.allreduce` averages unless you pass `op=hvd.Sum`."
+COUNT_HINT = "it's the number of right answers: divide it by the number of images."
+OWN_COUNT_HINT = "a rank divided its own count by all images: add up the ranks' counts with `hvd.allreduce` first."
 ALL_SAVE_HINT = (
-    "the ranks all saved, into the same file. Let the rank save whose `hvd.rank()` is 0; `local_rank()` is 0 once on "
-    "every host, and here each rank has its own."
+    "all ranks saved, into the same file. Only the rank whose `hvd.rank()` is 0 should. `local_rank()` is 0 once on "
+    "every host, and here each rank is alone on its host."
 )
-NO_SAVE_HINT = "nobody called `save()`: it takes parentheses, on rank 0."
-SAVED_TWICE_HINT = "one rank must save, and once is enough: the ranks saved this often:"
+NO_SAVE_HINT = "nobody called `save()`. Rank 0 should, and it takes the parentheses."
+SAVED_TWICE_HINT = "one rank should save, and only once. This is how often each rank saved:"
 
 
 def epoch_properties(observations: list[Epoch]) -> Iterator[Property]:

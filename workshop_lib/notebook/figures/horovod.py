@@ -1,4 +1,5 @@
-"""Horovod's timeline: read from the file that rank 0 records, counted, and drawn, one row a tensor.
+"""Horovod's steps, measured in processes of their own, and its timeline: read from the file that rank 0 records,
+counted, and drawn, one row per tensor.
 
 The file is in Chrome's trace format: a tensor is a "process", and what Horovod does with it begins ("B")
 and ends ("E") at microseconds. It may also mark when a rank announced the tensor ("X", named by the
@@ -7,6 +8,7 @@ rank), and when a cycle of the background thread began ("CYCLE_START").
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,11 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook import figures, profile
+from workshop_lib.paths import BUILD
+from workshop_lib.ranks import scripts
 
 NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
 LOOKS = {  # from a tensor's first phase to its last
@@ -104,6 +109,54 @@ class Timeline:
             nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
         spent = np.bincount(nearest[:-1], np.diff(edges), len(phases))[1:]
         return dict(zip(LOOKS, (spent / (spent.sum() or 1.0)).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What Horovod took with some settings: milliseconds per step, and the timeline of five more steps."""
+
+    step_ms: list[float]
+    timeline: Timeline
+
+
+def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None = None) -> Measured:
+    """Steps of a network with 16 small tensors, in new processes with these settings, each "HOROVOD_NAME=value".
+
+    In the recorded steps the last rank comes `late_ms` late. Raises RankError when the processes fail or hang.
+    """
+    sizes = profile.current()
+    out = BUILD / "horovod_steps" / name.replace(" ", "_")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    launch = ["mpiexec", "-n", sizes.ranks, "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
+    program = [sys.executable, "-m", "workshop_lib.comm.horovod_steps", out, steps or 3 * sizes.steps, late_ms]
+    scripts.run(*launch, *program, timeout_s=sizes.timeout_s)
+    step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    return Measured(step_ms, read(out.with_suffix(".timeline.json")))
+
+
+def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
+    """The steps of each setting: their median, the middle 80 %, and how many allreduces one takes."""
+    rows = {}
+    for name, each in measured.items():
+        low, middle, high = np.percentile(each.step_ms, [10, 50, 90])
+        allreduces = len(each.timeline.allreduces()) / each.timeline.steps
+        rows[name] = [f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{allreduces:.1f}"]
+    columns = ["median step in ms", "80 % of the steps", "allreduces per step"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def tried(path: str | os.PathLike) -> pd.DataFrame:
+    """The settings in a HOROVOD_AUTOTUNE_LOG, the best last. Raises InputError when it holds none."""
+    names = {
+        "cycle_time_ms": "cycle in ms",
+        "tensor_fusion_threshold": "fuse up to MiB",
+        "cache_enabled": "cache",
+        "score": "bytes per µs",
+    }
+    log = pd.read_csv(path, skipinitialspace=True).rename(columns=names)
+    if log.empty:
+        raise InputError(f"{path} holds no setting: were there too few steps, or the settings given too late?")
+    return log[list(names.values())].sort_values("bytes per µs")
 
 
 def read(path: str | os.PathLike) -> Timeline:
