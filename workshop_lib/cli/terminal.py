@@ -1,6 +1,5 @@
 """What a training shows in a terminal, how Ctrl-C ends it, and how errors of ranks are told there."""
 
-import contextlib
 import signal
 import sys
 import time
@@ -9,6 +8,7 @@ from typing import Any
 from workshop_lib.errors import cause
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
+from workshop_lib.ranks.watch import send_signal
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended: 128 and the number of SIGINT
 ASK_EVERY_S = 1.0
@@ -63,8 +63,8 @@ class Terminal(TextView):
 class OfTeam(Terminal):
     """The progress of ranks that were started here; with `show` off, it only passes an interrupt on to them."""
 
-    def __init__(self, n: int, *_, team: Any, interrupt: Interrupt, show: bool):
-        super().__init__(n)
+    def __init__(self, n: int, trains: bool = False, *, team: Any, interrupt: Interrupt, show: bool):
+        super().__init__(n, trains)
         self.team, self.interrupt, self.show, self.asked_s = team, interrupt, show, 0.0
 
     def output(self, lines):
@@ -76,8 +76,7 @@ class OfTeam(Terminal):
             # Not by stop_requested, which gives the steps under way a few seconds. And more than once: a rank
             # forgets it when its part of the call begins.
             self.asked_s = time.monotonic()
-            with contextlib.suppress(Exception):  # a rank that is gone is noticed by whoever called it
-                self.team.client.send_signal(int(signal.SIGUSR2), block=False)
+            send_signal(self.team, running, signal.SIGUSR2)
         if self.show:
             super().update(data, elapsed_s, running)
 
