@@ -220,8 +220,8 @@ class _Screen:
 
 def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
     """Run a call on these ranks, or all, to its end; returns the values in rank order or raises one RankError."""
-    call = Call(team, payload, ranks)
     try:
+        call = Call(team, payload, ranks)  # in here, because a stop button may be pressed even while it is sent
         return _watch(call, timeout_s, _Screen(view))
     except RankError as error:
         error.reports = tuple(call.outcomes[rank]["error"] for rank in call.failed)
