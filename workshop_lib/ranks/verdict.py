@@ -133,6 +133,8 @@ def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 
 def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
+    if _errors_text(call):  # what a rank raised says more than that time is up
+        raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
     stopped = call.stopped()
