@@ -175,7 +175,7 @@ def test_ctrl_c_stops_a_process_alone_and_keeps_its_record(small_mnist, tmp_path
 
 def test_ctrl_c_is_passed_on_to_ranks_and_a_second_one_ends_the_process():
     sent = []
-    team = SimpleNamespace(client=SimpleNamespace(send_signal=lambda number, **_: sent.append(number)))
+    team = SimpleNamespace(send_signal=lambda ranks, number: sent.append((ranks, number)))
     with contextlib.closing(terminal.Interrupt()) as interrupt:
         interrupt.arm()
         view = terminal.OfTeam(2, team=team, interrupt=interrupt, show=False)
@@ -184,7 +184,7 @@ def test_ctrl_c_is_passed_on_to_ranks_and_a_second_one_ends_the_process():
         signal.raise_signal(signal.SIGINT)
         for _ in range(2):
             view.update([{}, {}], 0.0, [0, 1])
-        assert sent == [signal.SIGUSR2]
+        assert sent == [([0, 1], signal.SIGUSR2)]
         with pytest.raises(SystemExit) as ended:
             signal.raise_signal(signal.SIGINT)
     assert ended.value.code == 130

@@ -8,7 +8,6 @@ from typing import Any
 from workshop_lib.errors import cause
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
-from workshop_lib.ranks.watch import send_signal
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended: 128 and the number of SIGINT
 ASK_EVERY_S = 1.0
@@ -76,7 +75,7 @@ class OfTeam(Terminal):
             # Not by stop_requested, which gives the steps under way a few seconds. And more than once: a rank
             # forgets it when its part of the call begins.
             self.asked_s = time.monotonic()
-            send_signal(self.team, running, signal.SIGUSR2)
+            self.team.send_signal(running, signal.SIGUSR2)
         if self.show:
             super().update(data, elapsed_s, running)
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import psutil
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes
+from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
 from .watch import watch
@@ -185,6 +187,22 @@ class Ranks:
     def about(self) -> list[dict]:
         """Host, process, threads, allowed cores and MPI library of every rank."""
         return self.run(engine.about, show=False, timeout=30)
+
+    def processes_here(self, ranks: list[int]) -> dict[int, psutil.Process]:
+        """The processes of those of these ranks that are on this host."""
+        notes, mark = folders.rank_notes(self.folder), folders.mark(self.folder)
+        pids = {rank: notes[rank]["pid"] for rank in ranks if rank in notes and is_here(notes[rank]["host"])}
+        return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
+
+    def send_signal(self, ranks: list[int], number: int) -> None:
+        """Send these ranks a signal: to those elsewhere through the controller."""
+        here = self.processes_here(ranks)
+        for process in here.values():
+            with contextlib.suppress(psutil.Error):  # a rank that is gone is reported by whoever called it
+                process.send_signal(number)
+        if elsewhere := [rank for rank in ranks if rank not in here]:
+            with contextlib.suppress(Exception):
+                self.client.send_signal(int(number), targets=elsewhere, block=False)
 
     def restart(self, n: int | None = None) -> "Ranks":
         """Fresh ranks (of another number, if `n` is given), the notebook's current ones from now on.

@@ -11,7 +11,7 @@ import cloudpickle
 import psutil
 from ipyparallel.error import KernelError
 
-from . import engine, folders, processes, verdict
+from . import engine, folders, verdict
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, positions_text, stopped_text, where
 from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published, StopNote
@@ -23,24 +23,6 @@ STACK_LIMIT_S = 1.5
 RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # for the record of the rank that was lost, and of those it took along
 STOP_LIMIT_S = 4.0
 OUTPUT_LIMIT_S = 5.0  # for what a rank printed to arrive after its result, on a busy machine
-
-
-def processes_here(team, ranks: list[int]) -> dict[int, psutil.Process]:
-    """The processes of those of these ranks that are on this host."""
-    notes, mark = folders.rank_notes(team.folder), folders.mark(team.folder)
-    pids = {rank: notes[rank]["pid"] for rank in ranks if rank in notes and is_here(notes[rank]["host"])}
-    return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
-
-
-def send_signal(team, ranks: list[int], number: int) -> None:
-    """Send these ranks a signal: to those elsewhere through the controller."""
-    here = processes_here(team, ranks)
-    for process in here.values():
-        with contextlib.suppress(psutil.Error):  # a rank that is gone is reported by Call.collect()
-            process.send_signal(number)
-    if elsewhere := [rank for rank in ranks if rank not in here]:
-        with contextlib.suppress(Exception):
-            team.client.send_signal(int(number), targets=elsewhere, block=False)
 
 
 class Call:
@@ -101,7 +83,7 @@ class Call:
 
     def signal(self, number: int) -> None:
         """Send the running ranks a signal."""
-        send_signal(self.team, self.running, number)
+        self.team.send_signal(self.running, number)
 
     def stopped(self) -> dict[int, StopNote]:
         """Those of the running ranks that are stopped, by SIGSTOP for instance."""
@@ -137,7 +119,7 @@ class Call:
     def cpu_s(self) -> dict[int, float]:
         """CPU seconds of those running ranks that are on this host."""
         used_s = {}
-        for rank, process in processes_here(self.team, self.running).items():
+        for rank, process in self.team.processes_here(self.running).items():
             with contextlib.suppress(psutil.Error):
                 used_s[rank] = sum(process.cpu_times()[:2])
         return used_s
