@@ -1,17 +1,66 @@
-"""For all tests: settings stay in the checkout, and no process of ours outlives the run."""
+"""For all tests: settings stay in the checkout, no process of ours outlives the run, and who runs beside whom.
 
+`make test` runs the tests in two lanes (pytest-xdist), because a test with ranks waits for a third of its time.
+"""
+
+import contextlib
+import fcntl
+import functools
 import os
 import time
 
 import pytest
 from our_ranks import our_ranks
+from xdist.scheduler import LoadScopeScheduling
 
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import processes
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib")):
     os.environ.setdefault(variable, str(BUILD / folder))
+
+
+class Lanes(LoadScopeScheduling):
+    """What stays together goes to the lane that is free next."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Tests of one name stay in one lane, one after another: those of a file, as a rule."""
+        path = nodeid.partition("::")[0]
+        if path.endswith("notebooks/test_run.py"):
+            return nodeid  # each notebook is on its own
+        if "/slurm/" in path:
+            return "slurm"  # one Slurm
+        return "trainings" if uses_trainings(path) else path
+
+
+@functools.cache
+def uses_trainings(path: str) -> bool:
+    """Whether a file looks at the trainings of ranks/trainings.py, which start once for all of them."""
+    return "def trainings(" in (ROOT / path).read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Lanes(config, log)
+
+
+@contextlib.contextmanager
+def locked(name: str, how: int):
+    BUILD.mkdir(exist_ok=True)
+    with open(BUILD / name, "a") as file:
+        fcntl.flock(file, how)
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout: waiting for the other lane does not count
+def pytest_runtest_protocol(item):
+    """A test that compares times has the machine to itself: the other lane waits meanwhile."""
+    how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
+    with contextlib.ExitStack() as running:
+        with locked("tests.turn", fcntl.LOCK_EX):  # nobody overtakes the one that waits to be alone
+            running.enter_context(locked("tests.lock", how))
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The processes of this test run's ranks: not those of a notebook that runs beside the tests."""
+"""The processes of this test run's ranks: not those of a notebook, or of another lane, beside these tests."""
 
 import os
 import uuid
@@ -8,7 +8,10 @@ import psutil
 from workshop_lib.ranks import processes
 
 TEST_RUN = "WORKSHOP_TEST_RUN"
-os.environ.setdefault(TEST_RUN, uuid.uuid4().hex)  # inherited by all that the tests start
+LANE = os.environ.get("PYTEST_XDIST_WORKER", "")
+# Inherited by all that the tests of this lane start.
+if not os.environ.get(TEST_RUN, "").endswith(f"/{LANE}"):
+    os.environ[TEST_RUN] = f"{uuid.uuid4().hex}/{LANE}"
 
 
 def our_ranks() -> list[psutil.Process]:

@@ -3,7 +3,6 @@
 import gzip
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -13,16 +12,15 @@ from workshop_lib.notebook import execute, generate
 from workshop_lib.ranks import processes
 
 STEMS = [source.stem for source in generate.sources()]
-# Two at a time, a long one with a short one: much of a notebook's time is waiting, for kernels and ranks to start and
-# to time out. In `make test` the learner's versions, quickly and on a part of MNIST, because every fresh rank would
-# unpack all of it and test on it after each epoch; in `make test-all` both, as on a learner's laptop.
+# The long ones first: what starts late in one lane is waited for in the other. In `make test` the learner's versions,
+# quickly and on a part of MNIST, because every fresh rank would unpack all of it and test on it after each epoch; in
+# `make test-all` both, as on a learner's laptop.
 ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
-PAIRS = [tuple(dict.fromkeys(pair)) for pair in zip(ORDER[: (len(ORDER) + 1) // 2], reversed(ORDER), strict=False)]
-RUNS = [("quick", "", pair) for pair in PAIRS]
+RUNS = [("quick", "", stem) for stem in ORDER]
 RUNS += [
-    pytest.param("laptop", folder, pair, marks=pytest.mark.exhaustive)
+    pytest.param("laptop", folder, stem, marks=pytest.mark.exhaustive)
     for folder in ("", "solutions/")
-    for pair in PAIRS
+    for stem in ORDER
 ]
 
 
@@ -51,14 +49,18 @@ def left_after(mark: str, seconds: float) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("profile", "version", "stems"), RUNS)
-def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stems, part_of_mnist):
-    if any("horovod" in stem for stem in stems):
+@pytest.mark.parametrize(("profile", "version", "stem"), RUNS)
+def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stem, part_of_mnist):
+    if "horovod" in stem:
         pytest.importorskip("horovod", reason="Horovod is not installed")
     env = {"WORKSHOP_PROFILE": profile} | ({"WORKSHOP_MNIST": str(part_of_mnist)} if profile == "quick" else {})
-    with ThreadPoolExecutor(len(stems)) as pool:
-        for _ in pool.map(lambda stem: run(f"{version}{stem}.ipynb", env), stems):
-            pass
+    mark = uuid.uuid4().hex
+    name = f"{version}{stem}.ipynb"
+    path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
+    outcome = execute.run_notebook(path, output, cell_timeout_s=180, env=env | {MARK: mark})
+    left = left_after(mark, 10)
+    assert not outcome.error, str(outcome)
+    assert not left, f"{name} left processes behind: {left}"
 
 
 @pytest.fixture(scope="session")
@@ -69,16 +71,6 @@ def part_of_mnist(tmp_path_factory):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
         path.unlink()
     return folder
-
-
-def run(name: str, env: dict[str, str]) -> None:
-    mark = uuid.uuid4().hex
-    env = env | {MARK: mark}
-    path, output = generate.NOTEBOOKS / name, execute.EXECUTED / name
-    outcome = execute.run_notebook(path, output, cell_timeout_s=180, env=env)
-    left = left_after(mark, 10)
-    assert not outcome.error, str(outcome)
-    assert not left, f"{name} left processes behind: {left}"
 
 
 def test_a_process_left_behind_would_be_seen(tmp_path):

@@ -80,6 +80,7 @@ def waits_ms(view):
     return [1000 * statistics.median(of_rank) for of_rank in zip(*waits, strict=True)]
 
 
+@pytest.mark.alone
 def test_the_others_wait_for_a_planted_slow_rank():
     _, view = train(2, late_rank=1)
     punctual, late = waits_ms(view)
@@ -88,6 +89,7 @@ def test_the_others_wait_for_a_planted_slow_rank():
     assert late < 0.4 * delay_ms
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_the_curve_adds_up_to_the_record(n):
     record, view = train(n)

@@ -73,6 +73,7 @@ def run_once(program, hosts) -> dict:
     return told | {"sent": sent}
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_a_slow_network_costs_a_step_what_its_bytes_take(hosts, program):
     first = json.loads(program.stdout.readline())
