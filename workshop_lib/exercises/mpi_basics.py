@@ -80,7 +80,9 @@ exchange = Exercise(
     observe_exchange,
     exchange_properties,
     [
-        Mistake(lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."),
+        Mistake(
+            lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."
+        ),
         Mistake(_from_neighbour(-1), _PARTNER),
         Mistake(_from_neighbour(1), _PARTNER),
     ],
@@ -134,9 +136,7 @@ global_mean = Exercise(
         ),
         Mistake(lambda c, v: c.allreduce(v.mean()), "That is the sum of the ranks' means: add up values and counts."),
         Mistake(lambda c, v: c.allreduce(v.sum()), "That is the sum of all values: divide by how many there are."),
-        Mistake(
-            lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the number of ranks: use that of values."
-        ),
+        Mistake(lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the number of ranks: use that of values."),
         Mistake(
             lambda comm, values: comm.allreduce(values.sum()) / max(1, len(values)),
             "The sum is right, but you divided it by this rank's count alone: add up the counts as well.",

@@ -102,7 +102,9 @@ train_epoch = Exercise(
     observe_loop,
     loop_properties,
     [
-        Mistake(partial(_loop, without="average"), "Each rank trains alone: call `average` before the optimizer steps."),
+        Mistake(
+            partial(_loop, without="average"), "Each rank trains alone: call `average` before the optimizer steps."
+        ),
         Mistake(
             partial(_loop, without="order"), "You average after the step: by then, the optimizer has used `p.grad`."
         ),
