@@ -4,13 +4,13 @@
 # Your model trains in four days on one device. You have eight devices. Will it take half a day? And if a colleague's model
 # doesn't even fit on one device, do eight help at all?
 #
-# **You will** see which ways there are to split a training, and which one to try first. Then you'll check your machine, start
-# several processes from this notebook, watch one of them fail, and train your first network on all of them.
+# **You will** see how a training run can be split across devices, and which way to try first. Then you'll check your machine,
+# start several processes from this notebook, watch one of them fail, and train your first network on all of them.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network.
 #
 # A notebook is made of *cells*. Click on one and press **Shift+Enter** to run it and move on to the next. Run them from top to
-# bottom, because later cells use what earlier ones define. The button ■ interrupts a cell that takes too long. Change things
+# bottom, because later cells use what earlier ones define. The ■ button interrupts a cell that takes too long. Change things
 # as you go, especially where it says *Try it*. If something breaks, run the notebook again from the top.
 
 # %%
@@ -27,7 +27,7 @@ from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 
 # %% [markdown]
-# ## What it's for
+# ## Why split a training run?
 #
 # In *distributed* training, several processes train one network together. People do it for three reasons: the data has grown
 # so large that a pass over it takes days; the model has grown too large for one device; or they want an answer today, because
@@ -37,19 +37,20 @@ from workshop_lib.training.options import TrainOptions
 pictures.splits()
 
 # %% [markdown]
-# Colour is what a rank holds; dotted is what it lacks. *State* is what the optimizer remembers, for Adam twice as much as the
-# weights. Under each way you see the messages it needs, and these decide how far it scales. Notebooks 02 to 05 split the data, and
-# 06 splits the optimizer's state, the gradients and the weights.
+# A rank is one of the processes (more on ranks below). Coloured boxes show what it holds, dotted ones what it lacks. *State*
+# is what the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that
+# this way of splitting needs, and they decide how far it scales. Notebooks 02 to 05 split the data, and 06 splits the
+# optimizer's state, the gradients and the weights.
 #
 # ### Which one first?
 #
 # | your situation | start with | because |
 # |---|---|---|
 # | one device gives you a good result overnight | PyTorch alone | every other row costs you time and gives you new ways to fail |
-# | too slow, but model, gradients and optimizer state fit on one device | DDP (02, 05) | a few lines, and one message per step that hides behind computing |
-# | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps only a share, and sends one and a half times the bytes of DDP |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallel inside a node, pipeline between nodes, with FSDP around them | they send more often, or leave ranks idle, so use them for what the others can't do |
-# | many settings to try | one training per device | trainings that don't know of each other scale perfectly |
+# | too slow, but model, gradients and optimizer state fit on one device | DDP (02, 05) | it takes only a few lines, and most of its messages hide behind the computation |
+# | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps only a share; splitting the weights too takes one and a half times the bytes of DDP |
+# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node, a pipeline between nodes, and FSDP around both | they send more often or leave ranks idle, so use them only where the rows above can't help |
+# | many settings to try | one run per device | runs that never talk to each other scale perfectly |
 #
 # **And if you don't need it, don't.** First get a good model on *one* device, from a random subset of the data. A bug costs
 # seconds there, and if the model can't learn from a tenth of the data, eight devices will only make it fail faster. Distribute
@@ -59,29 +60,29 @@ pictures.splits()
 #
 # | name | where it stands today |
 # |---|---|
-# | Horovod | The documents behind this workshop, from 2018 and 2019, say "use Horovod over MPI". That was right, and it's outdated: its last release dates from June 2023. Still, it's worth an hour (03, 04), because its ideas are in everything since: allreduce instead of parameter servers, small tensors fused into large messages, and one line to change. |
-# | DeepSpeed | Alive. It invented ZeRO; PyTorch's FSDP is the same idea without another library. Choose it for offloading to memory or disk. |
-# | Keras 3 | Runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX; on PyTorch, put DDP around the model. |
-# | TensorFlow's `tf.distribute` | Good on one host. Between hosts it coordinates through *gRPC*, which runs over plain TCP and wants every address in `TF_CONFIG`. On HPC systems that leaves the fast network idle, so there people took MPI or NCCL, and still do. |
-# | `torch.nn.DataParallel` | Don't. One process drives all GPUs with a thread each, copies the model in every step, and fights over Python's lock. PyTorch itself recommends DDP, even on one machine. |
+# | Horovod | The documents behind this workshop, from 2018 and 2019, say "use Horovod over MPI". That was right then, but it's out of date: Horovod's last release was in June 2023. Still, it's worth an hour (03, 04), because its ideas are in everything since: allreduce instead of parameter servers, small tensors fused into large messages, and one line to change. |
+# | DeepSpeed | Alive. It invented ZeRO; PyTorch's FSDP is the same idea without another library. Choose DeepSpeed if you want to offload to main memory or disk. |
+# | Keras 3 | Runs on TensorFlow, JAX or PyTorch. Its own `keras.distribution` was built for JAX; on PyTorch, wrap the model in DDP. |
+# | TensorFlow's `tf.distribute` | Good on one host. Between hosts it coordinates through *gRPC*, which runs over plain TCP, and you have to list every address in `TF_CONFIG`. On HPC systems gRPC leaves the fast network idle, so people there send gradients through MPI or NCCL instead. |
+# | `torch.nn.DataParallel` | Don't. One process drives all GPUs, with one thread for each. It copies the model to them in every step, and its threads fight over Python's lock. PyTorch itself recommends DDP, even on one machine. |
 #
 # A laptop shows you most of what matters: messages, waiting, wrong averages, large batches that stop learning. It can't show
-# you a network between machines, GPUs that are faster than their links, or a file system with a thousand readers. Where that
-# matters, the notebooks bring published measurements, and the same notebooks run on a cluster.
+# you a network between machines, GPUs that are faster than their links, or a file system with a thousand readers. For these,
+# the notebooks show published measurements, and you can run the same notebooks on a cluster.
 #
 # ## Is this machine ready?
 #
-# The doctor checks everything that the workshop needs. Each line begins with *ok*, *warn* (it works, but you should know
-# something) or *fail*. Under a warning or a failure, an arrow says what to do.
+# The next cell runs the *doctor*, which checks everything the workshop needs. Each line begins with *ok*, *warn* (it works,
+# but you should know something) or *fail*. Under a warning or a failure, an arrow says what to do.
 
 # %%
 healthy = doctor.main() == 0
 print("Ready." if healthy else "Something is missing: see the lines that begin with 'fail'.")
 
 # %% [markdown]
-# How long the runs in the notebooks take is set in one place, the *profile*. It's `laptop` unless you start JupyterLab with
-# another, as in `WORKSHOP_PROFILE=quick make lab`. `quick` has the smallest sizes that still run, and `cluster` is for many
-# cores or GPUs.
+# The *profile* decides how long the runs in all notebooks take. It's `laptop` unless you start JupyterLab with a different
+# one, as in `WORKSHOP_PROFILE=quick make lab`. `quick` has the smallest sizes that still run, and `cluster` is for many cores
+# or GPUs.
 
 # %%
 sizes = profile.current()
@@ -92,8 +93,8 @@ print(f"profile {sizes.name}: {sizes.ranks} ranks, training with {images:,} imag
 # ## Ranks
 #
 # A *process* is a running program with memory of its own. This notebook's process is called its *kernel*. The next cell starts
-# more of them, and these will compute together. They're numbered from 0; each of them, and its number too, is called a *rank*.
-# They talk to each other through *MPI*, the Message Passing Interface.
+# several more processes, which will work together. They're numbered from 0. Each of them is called a *rank*, and so is its
+# number. They talk to each other through *MPI*, the Message Passing Interface.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -113,8 +114,8 @@ print(f"I am rank {comm.rank} of {comm.size}")
 # %% [markdown]
 # All ranks ran the same code. `comm` is a *communicator*, a group of ranks that can talk to each other; `MPI.COMM_WORLD` holds
 # all of them. `comm.rank` is the number of the rank that asks, and `comm.size` says how many there are. Programs use
-# `comm.rank` to give each rank its own part of the work. Everything else that differs between ranks, such as a clock, a random
-# seed or a local file, makes them do different things by accident.
+# `comm.rank` to give each rank its own part of the work. Anything else that differs between ranks, such as a clock, a random
+# seed or a local file, can make them do different things by accident.
 #
 # ## Each rank has its own memory
 #
@@ -125,8 +126,8 @@ guess = predict("What is x on rank 0 in the end?", low=0, high=10_000)
 guess
 
 # %% [markdown]
-# You'll meet questions like this before results that surprise many people. Move the slider and commit to a guess before you
-# run on. You'll remember a guess that was wrong longer than an explanation you only read.
+# Questions like this one come before results that surprise many people. Move the slider and commit to a guess before you go
+# on. You'll remember a wrong guess longer than an explanation you only read.
 
 # %%
 # %%ranks
@@ -135,7 +136,7 @@ for _ in range(1000):
     x = x + 1
 
 # %% [markdown]
-# `team.pull("x")` brings a variable of every rank into the notebook, as a list in the order of the ranks.
+# `team.pull("x")` brings every rank's `x` into the notebook, as a list in rank order.
 
 # %%
 xs = team.pull("x")
@@ -151,8 +152,8 @@ guess.compare(xs[0])
 print(f"Does the notebook have an x? {'x' in globals()}")
 
 # %% [markdown]
-# There are three ways between the notebook and the ranks. You've seen `pull`; `push` sets a variable on every rank; `run` calls
-# a function of the notebook on every rank and returns the list of results.
+# The notebook can reach the ranks in three ways. You've seen `pull`. `push` sets a variable on every rank, and `run` calls one
+# of the notebook's functions on every rank and returns a list of the results.
 
 # %%
 team.push(greeting="hello")
@@ -168,14 +169,16 @@ print("the notebook:", answer("Who are you?"))
 print("the ranks:   ", team.run(answer, "Who are you?"))
 
 # %% [markdown]
-# *Try it:* in a `%%ranks` cell, let each rank make a list with as many elements as its rank, and pull it.
+# *Try it:* in a `%%ranks` cell, let rank 0 make an empty list, rank 1 a list with one element, rank 2 one with two, and so on.
+# Then pull them.
 #
 # ## When a rank fails
 #
 # Programs on many ranks fail in an unpleasant way, because ranks wait for each other. If a rank is killed, MPI's launcher
-# usually notices and ends the whole job. But if its Python code just raises an error, the others may wait indefinitely:
-# [01_mpi_basics](01_mpi_basics.ipynb) shows why, and the cure. Here the last rank raises an error while the others are in
-# `Barrier`, a call that returns once every rank has called it. (`--catch` prints the error, so that "Run all" goes on.)
+# usually notices and ends the whole job. But if its Python code just raises an error, the other ranks may wait indefinitely.
+# [01_mpi_basics](01_mpi_basics.ipynb) shows why, and what to do about it. Here the last rank raises an error while the others
+# are in `Barrier`, a call that returns once every rank has called it. (`--catch` prints the error, so that "Run all" keeps
+# going.)
 
 # %%
 # %%ranks --catch
@@ -184,10 +187,11 @@ if comm.rank == comm.size - 1:
 comm.Barrier()
 
 # %% [markdown]
-# Within seconds the message tells you which rank failed, why, and on which line each other rank was waiting. Read such a
-# message from the top: first comes the error, then those who waited for it.
+# Within seconds the message tells you which rank failed, why, and on which line each of the other ranks was waiting. Read such
+# a message from the top: first comes the error, then the ranks that were waiting.
 #
-# The waiting ranks had to be ended. `team.restart()` brings fresh ones, with empty memory.
+# The workshop ended the waiting ranks as well, since nothing would ever have released them. `team.restart()` starts fresh
+# ones, with empty memory.
 
 # %%
 team.restart()
@@ -199,18 +203,18 @@ team.restart()
 #
 # ## The first training
 #
-# Now train a network on all ranks. It's a small convolutional network that learns to read handwritten digits, from the MNIST
-# collection. Each rank computes with its own part of the images, and after every step the ranks average their gradients. (You'll
+# Now train a network on all ranks. It's a small convolutional network that learns to read handwritten digits from the MNIST
+# collection. Each rank works on its own part of the images, and after every step the ranks average their gradients. (You'll
 # write that yourself in notebook 02.) One pass over all training images is an *epoch*. The *test accuracy* is the share of
-# right answers on images that the network never trained with. Guessing at random gives 10 %.
+# correct answers on images the network never trained on. Guessing at random gives 10 %.
 
 # %%
 guess = predict(f"Test accuracy after one epoch with {images:,} images?", low=10, high=100, unit="%")
 guess
 
 # %% [markdown]
-# While it trains you see the *loss* fall, which is how wrong the network's answers are, and the accuracy grow. A strip under the
-# curves shows how each rank spends its time. The button *Stop* ends the run cleanly, on all ranks together.
+# While it trains, you'll see the accuracy rise and the *loss* fall, which measures how wrong the network's answers are. A
+# strip under the curves shows how each rank spends its time. The *Stop* button ends the run cleanly, on all ranks at once.
 
 # %%
 options = TrainOptions(backend="mpi", epochs=1, train_samples=sizes.train_samples)
@@ -234,14 +238,14 @@ guess.compare(100 * max([epoch["test_accuracy"] for epoch in record["epochs"]], 
 # ## Exercises and checks
 #
 # Each notebook has a few exercises. Replace the line that raises `NotImplementedError`, run the cell, then run the cell after
-# it. The check sends **your** function to the ranks, calls it there, and tells you what holds; for the first thing that doesn't
-# hold it gives a hint. It looks at what your function does, not at how you wrote it. If you're stuck, open the hints one after
-# the other; the last one is a solution.
+# it. The check sends **your** function to the ranks, calls it there, and tells you what's right about the result. It stops at
+# the first thing that's wrong and gives you a hint. It looks at what your function does, not at how you wrote it. If you're
+# stuck, open the hints one after the other; the last one is a solution.
 #
 # ### Exercise 1: who am I?
 #
-# Every rank calls `whoami` with a communicator, to find its place. Return two numbers: the rank's own number in this
-# communicator, and how many ranks it has.
+# Almost every MPI program begins with this question. Every rank calls `whoami` with a communicator. Return two numbers: the
+# rank's own number in that communicator, and how many ranks there are in it.
 #
 # <details><summary>Hint</summary>
 #
@@ -273,14 +277,14 @@ check.whoami(whoami)
 #
 # ### Exercise 2: my part
 #
-# With this function you share out anything: images, files, settings to try. Items are numbered from 0 to `n - 1`. Rank `rank` of
-# `size` takes those from `start` up to, but not including, `stop`, as in `range(start, stop)`. Each item belongs to exactly one
-# rank, and no rank has more than one item more than another, or the others would wait for it. Mind that `n` needn't divide by
-# `size`. For 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
+# With this function you can share out anything among ranks: images, files, settings to try. Items are numbered from 0 to
+# `n - 1`. Rank `rank` of `size` takes those from `start` up to, but not including, `stop`, as in `range(start, stop)`. Each
+# item belongs to exactly one rank, and the ranks' shares differ by at most one item, because ranks with less work have to wait
+# for the others. `n` isn't always a multiple of `size`: for 7 items on 3 ranks, `0, 2` and `2, 4` and `4, 7` would be fine.
 #
 # <details><summary>Hint 1: the operators</summary>
 #
-# `a // b` divides and drops what's left over, and `a % b` is what's left over.
+# `a // b` divides and drops the remainder, and `a % b` is the remainder.
 #
 # </details><details><summary>Hint 2: where to start</summary>
 #
@@ -296,7 +300,7 @@ check.whoami(whoami)
 
 # %%
 def my_part(n, rank, size):
-    """The `start, stop` of the items, of `n` in all, that this rank of `size` takes."""
+    """The `start, stop` of this rank's items, when `n` items are shared out among `size` ranks."""
     # <solution>
     return n * rank // size, n * (rank + 1) // size
     # <stub>
@@ -309,30 +313,30 @@ def my_part(n, rank, size):
 check.my_part(my_part)
 
 # %% [markdown]
-# Every distributed training has this function at its heart: it decides who learns from which data. *Beat it:* can you do it in
-# one line, without an `if`? Then let the last rank take everything that's left over instead: how much longer does a step with
-# 103 samples take on 8 ranks?
+# Every distributed training loop has a function like this at its heart: it decides which rank learns from which data.
+# *Beat it:* can you do it in one line, without an `if`? Then let the last rank take everything that's left over instead. How
+# much longer does a step with 103 samples take on 8 ranks now?
 #
 # ## What comes next
 #
-# If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also pick
-# one. The minutes are computed: 150 words or 15 lines of code per minute, 7 minutes per exercise, and the runs on a laptop where
-# they've been measured. The *core* of a notebook is what later ones build on; nobody needs its *Deeper* sections. The last column
-# counts what you've solved so far; run the cell again to see how far you've come.
+# If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also
+# start with whichever interests you. The minutes are an estimate: 150 words or 15 lines of code per minute, 7 minutes per
+# exercise, plus the runs, where we've timed them on a laptop. Later notebooks build on the *core* of a notebook, but never on
+# its *Deeper* sections. The last column counts the exercises you've solved so far; run the cell again to bring it up to date.
 
 # %%
 Markdown(generate.overview("00_start_here"))
 
 # %% [markdown]
-# Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts): less than 60 lines
-# each, and nothing in them needs this repository.
+# Every technique also comes as a plain script that you can take home, in the folder [scripts](scripts). Each has fewer than 60
+# lines and needs nothing from this repository.
 #
 # ## Remember
 #
 # - Get a good model on one device first. Then DDP if it's slow, FSDP if it doesn't fit.
 # - A rank is a process with a number. All ranks run the same code; `comm.rank` gives each its part.
-# - Ranks share no memory. `pull`, `push` and `run` go between the notebook and the ranks.
-# - When a rank fails, one message says who and where; `team.restart()` brings fresh ranks.
+# - Ranks share no memory. The notebook reaches them with `pull`, `push` and `run`.
+# - When a rank fails, one message tells you which one and where; `team.restart()` starts fresh ranks.
 # - Predict first, then measure.
 #
 # **Sources.** P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), for data parallelism; S. Rajbhandari et al.,

@@ -45,9 +45,10 @@ comm = MPI.COMM_WORLD
 print(f"rank {comm.rank} of {comm.size}")
 
 # %% [markdown]
-# Every MPI program needs three things. It calls `MPI_Init` before anything else, `MPI_Finalize` at its end, and a launcher such
-# as `mpiexec -n 4` starts it as several processes that know of each other. In Python, `from mpi4py import MPI` does the first,
-# and the second happens when Python exits. Remember that: it will matter when a rank fails.
+# Every MPI program needs three things: a call to `MPI_Init` before anything else, a call to `MPI_Finalize` at its end, and a
+# launcher such as `mpiexec -n 4`, which starts it as several processes that know about each other. In Python,
+# `from mpi4py import MPI` does the first, and the second happens when Python exits. Remember that: it will matter when a rank
+# fails.
 #
 # <details><summary>The same program in C</summary>
 #
@@ -84,16 +85,17 @@ if comm.rank == 1:
     print("received", message)
 
 # %% [markdown]
-# `recv` is *blocking*: it returns once the message is there. A message can carry a number, its `tag`, so that the receiver
-# can tell messages apart. In C you'd also give the number and type of the elements; mpi4py reads both from the array.
+# `recv` is *blocking*: it returns only when the message has arrived. A message can carry a number, its `tag`, so that the
+# receiver can tell messages apart.
 #
-# mpi4py has every call twice. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send` takes an array
-# and sends its memory as it is, into an array that the receiver has made ready. Use upper case for anything large.
+# mpi4py has two versions of every call. Lower-case `send` takes any Python object and turns it into bytes. Upper-case `Send`
+# takes an array and sends its memory as it is, into an array that the receiver has allocated. Use upper case for anything
+# large. (In C you'd also say how many elements there are and of which type. mpi4py reads both from the array.)
 #
 # ## What does a message cost?
 #
-# In a *ping-pong* two ranks send the same message back and forth. Half of the round trip is the time of one message. We'll
-# measure it from 8 bytes to 8 megabytes.
+# In a *ping-pong* two ranks send the same message back and forth. Half of a round trip is the time one message takes. We'll
+# measure it for messages from 8 bytes to 8 megabytes.
 
 # %%
 guess = predict("How many times longer do 2,048 bytes take than 8?", low=1, high=256, unit="times")
@@ -142,18 +144,18 @@ print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
 costs.message_times(nbytes, [median_s, low_s, high_s], alpha_s, beta_s_per_byte)
 
 # %% [markdown]
-# On the left the curve is flat: a small message costs the same, however small it is. That's the *latency*, $\alpha$. On the right
-# the time grows with the bytes: each costs $\beta$ seconds more, and $1/\beta$ is the *bandwidth*. Every cost estimate in this
-# workshop starts from this little model, $\alpha + \beta \cdot \text{bytes}$.
+# On the left the curve is flat: a small message costs the same, however small it is. That's the *latency*, $\alpha$. On the
+# right the time grows with the bytes: each one adds $\beta$ seconds, and $1/\beta$ is the *bandwidth*. Every cost estimate in
+# this workshop starts from this little model, $\alpha + \beta \cdot \text{bytes}$.
 #
-# Where the two cost the same is the number to remember. Below it, put small messages together into fewer large ones. Above it,
-# only fewer bytes help. (Between machines the numbers change, but the curve keeps its shape. Where it jumps off the line, MPI
-# switches to another method.)
+# Remember the size at which the two cost the same. Below it, combine small messages into fewer, larger ones. Above it, only
+# sending fewer bytes helps. (Over a network the numbers change, but the curve keeps its shape. Where it jumps off the line,
+# MPI switches to a different method.)
 #
 # ## Deadlock
 #
 # Two ranks want to swap their arrays. Each sends its own first and then receives the other's. `Ssend` is a *synchronous* send:
-# it ends only when the receiver has begun to receive. We give the cell five seconds.
+# it returns only when the receiver has begun to receive. We give the cell five seconds.
 
 # %%
 # %%ranks --catch --timeout 5
@@ -163,14 +165,15 @@ comm.Ssend(mine, dest=1 - comm.rank)
 comm.Recv(theirs, source=1 - comm.rank)
 
 # %% [markdown]
-# Each rank waits for the other to receive, and neither gets to the line where it would. That's a *deadlock*. Nothing fails and
-# nothing is computed. Plain MPI would wait indefinitely; here the message names the line on which each rank is.
+# Each rank waits for the other to receive, so neither ever reaches its own `Recv`. That's a *deadlock*. Nothing fails and
+# nothing is computed. Plain MPI would wait indefinitely; here the message tells you on which line each rank is stuck.
 #
 # An ordinary `Send` may copy a small message into a *buffer* and return at once, but it waits like `Ssend` when the message is
-# large. So a program with this mistake passes its test and hangs with real data. *Try it:* replace `Ssend` by `Send`, then send
-# a million numbers instead of ten. (Run the notebook from the top again first, because these ranks are gone.)
+# large. So a program with this mistake passes its tests on small data, then hangs on the real data. *Try it:* replace `Ssend`
+# with `Send`, then send a million numbers instead of ten. (Run the notebook from the top again first, because these ranks are
+# gone.)
 #
-# We take four ranks this time, as many as in the pictures that follow.
+# From here on we use four ranks, as many as in the pictures that follow.
 
 # %%
 team.restart(4)
@@ -178,12 +181,12 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 
 # %% [markdown]
 # With more ranks than cores the machine is *oversubscribed*, and ranks take turns on a core. That's fine for seeing who gets
-# what, but don't measure speed with it.
+# what, but not for measuring speed.
 #
 # ## Exercise 1: swap without deadlock
 #
-# Neighbours swap data all the time, in simulations as well as in the ring below. Here ranks form pairs, 0 with 1 and 2 with 3, and
-# swap their arrays without getting stuck. In the check, every send waits for its receiver.
+# Neighbours swap data all the time, in simulations as well as in the ring below. Your `exchange` lets ranks swap their arrays
+# in pairs, 0 with 1 and 2 with 3, without getting stuck. In the check, every send waits for its receiver, as `Ssend` does.
 #
 # <details><summary>Hint 1: the order</summary>
 #
@@ -191,8 +194,8 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 #
 # </details><details><summary>Hint 2: or let MPI do it</summary>
 #
-# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives at once. `Isend` and `Irecv` return
-# immediately, and the request that they return has a `Wait()`.
+# `comm.Sendrecv(array, dest=…, recvbuf=…, source=…)` sends and receives at once. `Isend` and `Irecv` return a request
+# immediately; call its `Wait()` before you use the array.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -203,7 +206,7 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 
 # %%
 def exchange(comm, mine):
-    """The partner's array, as long and of the same type as `mine`, which stays as it is. Called on every rank."""
+    """The partner's array, which has the length and type of `mine`. Leaves `mine` unchanged. Called on every rank."""
     partner = comm.rank ^ 1  # the number with its last bit flipped
     # <solution>
     theirs = np.empty_like(mine)
@@ -224,10 +227,11 @@ check.exchange(exchange)
 # ## The collectives
 #
 # A *collective* is a call that all ranks of a communicator make together. With a handful of them you can write nearly every
-# parallel program without a single `send`. The pictures show what each rank holds before and after; they're drawn from what the
-# ranks really hold. In the value `10 * rank + i`, the tens tell you which rank it came from.
+# parallel program without a single `send`. The pictures show what each rank holds before and after, and they're drawn from the
+# ranks' actual variables. In the value `10 * rank + i`, the tens tell you which rank it came from.
 #
-# In a **broadcast**, one rank, the *root*, gives the same thing to everyone. In training: the first weights.
+# In a **broadcast**, one rank, the *root*, gives the same thing to everyone. That's how all ranks begin training with the same
+# weights.
 
 # %%
 # %%ranks
@@ -249,8 +253,8 @@ def picture(name):
 picture("bcast, root 1")
 
 # %% [markdown]
-# A **scatter** deals out a list of the root, one element per rank. In training: parts of the data. A **gather** is the reverse:
-# the root gets a list with one element from each rank, such as their measurements.
+# In a **scatter**, the root deals out a list, one element per rank. In training, these could be parts of the data. A
+# **gather** is the reverse: the root gets a list with one element from each rank, such as their measurements.
 
 # %%
 # %%ranks
@@ -269,8 +273,8 @@ after = comm.gather(before, root=0)
 picture("gather, root 0")
 
 # %% [markdown]
-# An **allgather** gives that list to everyone. In training: weights of which every rank keeps only a share, just before
-# they're needed.
+# An **allgather** gives that list to everyone. When each rank keeps only a share of the weights, an allgather brings them
+# together just before they're needed.
 
 # %%
 # %%ranks
@@ -282,8 +286,9 @@ picture("allgather")
 
 # %% [markdown]
 # A **reduce** combines the ranks' values and gives the result to the root. It adds them unless you say otherwise (`op=MPI.MAX`
-# takes the largest), and it combines arrays element by element. An **allreduce** gives the result to everyone. In training: the
-# sum of all gradients, in every single step. The speed of distributed training depends on this one. Stripes mark a sum.
+# takes the largest), and it combines arrays element by element. An **allreduce** gives the result to everyone. Training uses
+# it in every single step, to add up all gradients, so its speed depends on this collective more than on any other. Stripes
+# mark a sum.
 
 # %%
 # %%ranks
@@ -294,8 +299,8 @@ after = comm.allreduce(before, op=MPI.SUM)
 picture("allreduce")
 
 # %% [markdown]
-# A **reduce-scatter** adds up just the same, but each rank gets only its own part of the sum. It's the collective behind ZeRO and
-# FSDP, where a rank needs gradients only for the share of the weights that it updates.
+# A **reduce-scatter** adds up in the same way, but each rank gets only its own part of the sum. It's the collective behind
+# ZeRO and FSDP, where a rank needs gradients only for the share of the weights that it updates.
 
 # %%
 # %%ranks
@@ -307,9 +312,10 @@ comm.Reduce_scatter_block(before, after)
 picture("reduce-scatter")
 
 # %% [markdown]
-# In an **all-to-all**, each rank has something for each: element `i` of rank `j`'s list becomes element `j` of rank `i`'s. Three
-# kinds of training need it. In a *mixture of experts*, every token travels to the rank that holds its expert. *Sharded embeddings*
-# send each index to the rank that holds its row. *Sequence parallelism* swaps a split by position for a split by attention head.
+# In an **all-to-all**, each rank has something for every rank: element `i` of rank `j`'s list becomes element `j` of rank
+# `i`'s. Three kinds of training need it. In a *mixture of experts*, every token travels to the rank that holds its expert.
+# *Sharded embeddings* send each index to the rank that holds its row. *Sequence parallelism* swaps a split by position for a
+# split by attention head.
 
 # %%
 # %%ranks
@@ -323,34 +329,36 @@ picture("alltoall")
 # *Try it:* another root, `op=MPI.MAX`, or lists of strings. A picture needs nothing but `before` and `after`.
 #
 # **The danger.** Collectives carry no labels. MPI matches the first collective of each rank with the first of the others, the
-# second with the second, and so on. If one rank calls `bcast` while another calls `reduce`, or skips one because of an `if`, MPI
-# promises nothing: the program may hang, crash, or go on with wrong numbers. Two rules help. Every rank calls the same
-# collectives in the same order, and no `if comm.rank == 0:` has a collective in it. *Try it:* give the scatter's cell
-# `--catch --timeout 5`, and put `if rank > 0:` in front of its last line.
+# second with the second, and so on. If one rank calls `bcast` while another calls `reduce`, or skips one because of an `if`,
+# MPI promises nothing: the program may hang, crash, or go on with wrong numbers. Two rules help. Call the same collectives in
+# the same order on every rank, and never put one inside an `if comm.rank == 0:`. *Try it:* in the scatter's cell, put
+# `if rank > 0:` in front of the last line. Most likely nothing complains, but look at rank 0 in the picture: what it shows is
+# left over from another cell. Then add `--catch --timeout 5` to the cell and let the root skip the call, with `if rank != 1:`.
+# (These ranks are gone afterwards: call `team.restart()` and run the broadcast's cell again.)
 #
 # ## Inside an allreduce
 #
-# How would you build an allreduce from sends? The obvious way: everyone sends its array to rank 0, which adds them up and sends
-# the sum back. Rank 0 then receives $p - 1$ arrays and sends $p - 1$, for $p$ ranks. The more ranks, the longer they all wait for
-# it.
+# How would you build an allreduce from sends? The obvious way is for every rank to send its array to rank 0, which adds them
+# up and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
+# the longer they all wait for rank 0.
 #
-# The *ring* spreads that work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbour on the right, the
-# last rank to rank 0. A cell of the picture lists the ranks whose values are summed in it, and a thick frame marks a chunk that
-# has just come in from the left.
+# The *ring* spreads that work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbour on the right
+# (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it, and a
+# thick frame marks a chunk that has just come in from the left.
 
 # %%
 pictures.ring(4)
 
 # %% [markdown]
-# In the first $p - 1$ steps each rank adds the chunk that arrives to its own, and sends this sum on in the next step. Afterwards
-# each rank holds one chunk of the complete sum: that's a reduce-scatter. In another $p - 1$ steps the finished chunks go round
-# until everyone has all of them: an allgather. So
+# In the first $p - 1$ steps each rank adds the chunk that arrives to its own, and sends this sum on in the next step.
+# Afterwards each rank holds one chunk of the complete sum: that's a reduce-scatter. In another $p - 1$ steps the finished
+# chunks go round until every rank has all of them: that's an allgather. So
 #
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
-# Each of the $2(p-1)$ steps sends one chunk, $1/p$ of the array. Together that's $\frac{2(p-1)}{p}$ of it: less than two arrays
-# per rank, no matter how many ranks there are. No allreduce made of messages between ranks needs fewer bytes (Patarasuk and
-# Yuan, 2009).
+# In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
+# arrays: fewer than two, no matter how many ranks there are. As long as ranks only send messages to each other, no allreduce
+# can do it with fewer bytes (Patarasuk and Yuan, 2009).
 
 # %%
 print("   ranks   ring: each rank sends   plain: rank 0 sends   ring: steps")
@@ -358,30 +366,31 @@ for p in (2, 4, 16, 256, 4096):
     print(f"{p:>8,}   {2 * (p - 1) / p:>14.3f} arrays   {p - 1:>12,} arrays   {2 * (p - 1):>11,}")
 
 # %% [markdown]
-# The last column is the price: the ring pays the latency $2(p-1)$ times. For small arrays other ways are better, such as
-# *recursive doubling*, where rank $r$ swaps all it has with rank $r$ ^ $2^k$ in step $k$ and is done after $\log_2 p$ steps. MPI
-# chooses by size.
+# The last column is the price: the ring pays the latency $2(p-1)$ times. For small arrays, other algorithms are faster. In
+# *recursive doubling*, for example, rank `r` swaps everything it has with rank `r ^ 2**k` in step `k`, counted from 0, and is
+# done after $\log_2 p$ steps. MPI picks an algorithm by the size of the array.
 #
 # ## Exercise 2: the ring allreduce
 #
-# Horovod and NCCL average gradients this way, and you can write it in about ten lines. The check's communicator only has
-# `rank`, `size`, sends and receives, and it counts. Each rank must send $2(p-1)/p$ of the array, in $2(p-1)$ messages, and all of
-# them together take $2(p-1)$ rounds, in each of which a rank can send one message and receive one.
+# Horovod and NCCL add up large gradients this way, and you can write it in about ten lines. The check gives you a communicator
+# that has only `rank`, `size`, sends and receives, and it counts what you send. Each rank must send $2(p-1)/p$ of the array,
+# in $2(p-1)$ messages. In one round, a rank can send one message and receive one, and $2(p-1)$ rounds must be enough.
 #
 # <details><summary>Hint 1: follow a chunk</summary>
 #
-# Follow one chunk through the picture. Then write down which chunk rank $r$ sends in step 1, 2, 3, and which one it
-# receives. `(rank - 1) % p` counts round the ring: for rank 0 it's $p - 1$.
+# Follow one chunk through the picture. Then write down which chunk rank $r$ sends in step 1, 2, 3, and which one it receives.
+# `(rank - 1) % p` wraps around the ring: for rank 0 it's $p - 1$.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `chunks = np.array_split(total, p)` cuts any length into $p$ *views*: if you change one, you change `total`. In step
-# $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]` and receives what belongs to `chunks[(r - s - 1) % p]`.
+# `chunks = np.array_split(total, p)` cuts an array of any length into $p$ *views*: if you change one, you change `total`. In
+# step $s$, counted from 0, rank $r$ sends `chunks[(r - s) % p]`, and what it receives belongs to `chunks[(r - s - 1) % p]`.
 #
 # </details><details><summary>Hint 3: the two phases</summary>
 #
-# Receive into `np.empty_like(…)` of the chunk that arrives, with `Sendrecv`. In the first $p - 1$ steps *add* it to the
-# chunk (`chunk += incoming`), in the others *replace* the chunk (`chunk[:] = incoming`).
+# Use `Sendrecv`, and receive into a new array that's as long as the arriving chunk, `incoming = np.empty_like(…)`. In the
+# first $p - 1$ steps, *add* it to your own chunk (`chunk += incoming`). In the other steps, *replace* your chunk with it
+# (`chunk[:] = incoming`).
 #
 # </details><details><summary>Solution</summary>
 #
@@ -392,7 +401,7 @@ for p in (2, 4, 16, 256, 4096):
 
 # %%
 def ring_allreduce(comm, values):
-    """A new array: the sum of all ranks' `values`, which are equally long (a length that p needn't divide)."""
+    """A new array: the sum of all ranks' `values`. All have the same length, which p need not divide."""
     p = comm.size
     right, left = (comm.rank + 1) % p, (comm.rank - 1) % p
     # <solution>
@@ -423,22 +432,23 @@ check.ring_allreduce(ring_allreduce)
 #
 # ## Out of the notebook
 #
-# So far the notebook has started the ranks. On your own you write a file and start it with `mpiexec`, in a terminal or in the
-# line of a job script.
+# So far the notebook has started the ranks. On your own, you'll write a file and start it with `mpiexec`, in a terminal or in
+# a job script.
 #
 # ### Exercise 3: hello.py
 #
-# This is the program to start first on every new cluster, because it shows where your processes really are. Each process prints a
-# line such as `rank 0 of 3 on node17`. Then rank 0 alone prints `3 ranks on 2 hosts`. `%%writefile` writes the cell into a file,
-# and the check starts that file on three processes.
+# Run this program first on every new cluster, because it shows where your processes really are. Each process prints a line
+# such as `rank 0 of 3 on node17`. Then rank 0 alone prints `3 ranks on 2 hosts`. `%%writefile` writes the cell into a file,
+# and the check runs that file as three processes.
 #
 # <details><summary>Hint 1</summary>
 #
-# `socket.gethostname()` is the name of the host. Which collective brings all names to rank 0?
+# `socket.gethostname()` returns the name of the host. Which collective brings all names to rank 0?
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `hosts = comm.gather(host)` is a list on rank 0 and `None` elsewhere. `len(set(hosts))` counts the different ones.
+# After `hosts = comm.gather(host)`, `hosts` is a list on rank 0 and `None` elsewhere. `len(set(hosts))` counts the different
+# names.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -479,7 +489,7 @@ if comm.rank == 0:
 programs.hello(folder / "hello.py")
 
 # %% [markdown]
-# *Beat it:* print the lines in the order of the ranks, whatever order the processes run in.
+# *Beat it:* print the lines in rank order, whatever order the processes run in.
 #
 # ### When a program fails
 #
@@ -521,19 +531,19 @@ start(folder / "fails.py", "raise")
 # %% [markdown]
 # Rank 1 prints its error, and then nothing happens until the six seconds are over. When Python exits, mpi4py calls
 # `MPI_Finalize` first. That waits for rank 0, which is waiting for rank 1. So the process never exits, `mpiexec` sees nothing
-# wrong, and on a cluster the job would burn its hours. The cure is two words: `-m mpi4py` makes an uncaught error call
-# `MPI_Abort`, which ends everyone.
+# wrong, and on a cluster the job would burn through its hours. The cure is two words: with `-m mpi4py`, an uncaught error
+# calls `MPI_Abort`, which ends all ranks.
 
 # %%
 start("-m", "mpi4py", folder / "fails.py", "raise")
 
 # %% [markdown]
-# Start every MPI program in Python with `mpiexec -n N python -m mpi4py program.py`.
+# Start every Python program that uses MPI with `mpiexec -n N python -m mpi4py program.py`.
 #
 # ## Deeper: objects and arrays
 #
-# What does it cost to send an array with lower-case `send`? It turns any object into bytes with *pickle*, and the receiver
-# makes a new object from them.
+# What does it cost to send an array with lower-case `send`? `send` turns any object into bytes with *pickle*, and the receiver
+# builds a new object from them.
 
 # %%
 guess = predict("How many times faster is Send than send, for a million numbers?", low=0.5, high=20, unit="times")
@@ -582,8 +592,9 @@ guess.compare(lower[1] / upper[1], spread=(lower[0] / upper[2], lower[2] / upper
 #
 # ## Deeper: computing in parallel
 #
-# A first real computation: $\pi = \int_0^1 \frac{4}{1+x^2}\,dx$. The *midpoint rule* cuts the range into $n$ intervals, adds up the
-# function at their middles, and divides by $n$. Each rank takes its part of the intervals, and an allreduce adds the parts.
+# Do more ranks really make a computation faster? Let's try it with $\pi = \int_0^1 \frac{4}{1+x^2}\,dx$. The *midpoint rule*
+# cuts the range into $n$ intervals, adds up the function's values at their midpoints, and divides by $n$. Each rank takes its
+# part of the intervals, and an allreduce adds up the parts.
 
 # %%
 team.push(repeats=3, fine=50_000_000)
@@ -592,7 +603,7 @@ team.push(repeats=3, fine=50_000_000)
 # %%
 # %%ranks
 def part_of_pi(n, rank, size):
-    """What the intervals of `rank` contribute, of n intervals shared out to `size` ranks."""
+    """What the intervals of `rank` contribute, when n intervals are shared out among `size` ranks."""
     start, stop = n * rank // size, n * (rank + 1) // size
     total = 0.0
     for first in range(start, stop, 50_000):  # in pieces that fit into a core's cache
@@ -607,8 +618,9 @@ for n in (10, 100, 1000, 10_000):
         print(f"{n:>6,} intervals: {pi:.12f}, wrong by {abs(pi - np.pi):.1e}")
 
 # %% [markdown]
-# Ten times the intervals, a hundredth of the error. Any number of ranks gives the same result except for rounding, because they
-# add in a different order. Now the time, with many more intervals. Rank 0 goes first, alone, while the others sleep.
+# With ten times the intervals, the error is a hundred times smaller. The number of ranks changes only the rounding, because it
+# changes the order of the additions. Now let's see how long it takes, with many more intervals. Rank 0 goes first, alone,
+# while the others sleep.
 
 # %%
 guess = predict("How many times faster are four ranks than one, on this machine?", low=0.5, high=5, unit="times")
@@ -623,7 +635,7 @@ for _ in range(repeats if comm.rank == 0 else 0):
     alone_s.append(time.perf_counter() - start)
 
 # %% [markdown]
-# Now all of them. A parallel computation takes as long as its slowest rank.
+# Now all of them together. A parallel computation takes as long as its slowest rank.
 
 # %%
 # %%ranks
@@ -641,20 +653,21 @@ spread = (min(alone_s) / max(together_s), max(alone_s) / min(together_s))
 guess.compare(np.median(alone_s) / np.median(together_s), spread=spread)
 
 # %% [markdown]
-# The ranks talk only once, with eight bytes, so nothing but the cores limits them: four ranks can be four times faster, but never
-# by more than there are cores. If it's less, something else uses the cores, or waiting ranks do: in a `Barrier` they look for
-# messages all the time and take turns away from those that work.
+# The ranks talk only once, with eight bytes, so nothing but the number of cores limits them. Four ranks can be four times
+# faster if there are four cores; two cores make them at most twice as fast. If you see less than that, something else is using
+# the cores. It may be the waiting ranks themselves: in a `Barrier` they keep checking for messages, which takes time away from
+# the ranks that work.
 #
-# *Try it:* fewer intervals, `team.push(fine=100_000)`. From which number on is it worth sharing the work?
+# *Try it:* use fewer intervals, with `team.push(fine=100_000)`. How many do you need before sharing the work pays off?
 #
 # ### Exercise 4: the mean of all values
 #
-# You'll need this one in every training: a loss or an accuracy over all ranks is a mean over *samples*, and the last batch is rarely
-# the same size everywhere. So ranks have *different numbers* of values, and a rank may have none.
+# You'll need this one whenever you train: a loss or an accuracy over all ranks is a mean over *samples*, and the last batch is
+# rarely the same size everywhere. So the ranks have *different numbers* of values, and some may have none.
 #
 # <details><summary>Hint 1</summary>
 #
-# Rank 0 has the values [1], rank 1 has [3, 5]: the mean is 3, and the mean of the means is 2.5. Which sums do you need?
+# Say rank 0 has the value [1], and rank 1 has [3, 5]. The mean is 3, but the mean of the means is 2.5. Which sums do you need?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -684,12 +697,12 @@ def global_mean(comm, values):
 check.global_mean(global_mean)
 
 # %% [markdown]
-# *Beat it:* a single message instead of two.
+# *Beat it:* do it with a single allreduce instead of two.
 #
 # ## Deeper: your ring against MPI's
 #
-# How does your ring compare with MPI's own allreduce, on a million numbers? It isn't a fair race: theirs is compiled, and here
-# the ranks share cores.
+# How does your ring compare with MPI's own allreduce, on a million numbers? It isn't a fair race: MPI's is compiled, and here
+# the ranks may have to share cores.
 
 
 # %%
@@ -719,8 +732,8 @@ except ranks.RankError as error:
     print(error)  # while exercise 2 is open
 
 # %% [markdown]
-# Both are right, and may differ in the last digits because they add in a different order. What the training libraries do with
-# gradients is what you've just written.
+# Both are right, though they may differ in the last digits because they add in a different order. You've just written what the
+# training libraries do with gradients.
 #
 # ## Remember
 #
@@ -729,7 +742,7 @@ except ranks.RankError as error:
 # - Upper-case calls for arrays, lower-case calls for objects.
 # - Every rank calls the same collectives in the same order.
 # - A ring allreduce sends less than two arrays per rank, however many ranks there are, and pays the latency $2(p-1)$ times.
-# - `mpiexec -n N python -m mpi4py program.py`, or an error on one rank hangs them all.
+# - Start programs with `mpiexec -n N python -m mpi4py program.py`, or an error on one rank can hang them all.
 #
 # **Sources.** Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard* (mpi-forum.org); tutorials by Argonne
 # National Laboratory at mcs.anl.gov/research/projects/mpi. R. Hockney, *The communication challenge for MPP* (Parallel Computing

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # Synchronous SGD
 #
-# Two ranks hold the same network and half of the data each. They train for an hour, and at the end their weights are equal
-# to the last bit. Up to rounding, they're also what one process with all the data would have got. What did the ranks tell each
-# other?
+# Two ranks hold the same network, and each has half of the data. They train for an hour, and at the end their weights are
+# equal to the last bit. And in every step, apart from rounding, they did what one process with all the data would have done.
+# What did the ranks tell each other?
 #
-# **You will** write the three functions that make this work, train MNIST to 99 % with them, and check them against the
-# library bit by bit. Then you'll see where the time of a step goes, and how a mean can be silently wrong.
+# **You will** write the three functions that make this work, train a network on MNIST to 99 % with them, and check them
+# against the library bit by bit. Then you'll see where the time in a step goes, and how a mean can be silently wrong.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. If `%%ranks` is new to you,
 # begin with [00_start_here](00_start_here.ipynb); [01_mpi_basics](01_mpi_basics.ipynb) explains `Allreduce` and `Bcast`.
@@ -30,9 +30,9 @@ team
 # %% [markdown]
 # ## One batch, in parts
 #
-# *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, and subtracts it
-# from the weights, times a *learning rate*. Suppose each of $N$ ranks holds $B$ samples. The mean over all $N B$ samples is
-# the mean over the ranks of their own means, and the gradient of a mean is the mean of the gradients:
+# *Stochastic gradient descent*, SGD, takes a *batch* of samples, computes the gradient of their mean loss, multiplies it by a
+# *learning rate*, and subtracts the result from the weights. Suppose each of $N$ ranks holds $B$ samples. The mean over all
+# $N B$ samples is the mean of the ranks' own means, and the gradient of a mean is the mean of the gradients:
 #
 # $$\underbrace{\nabla \frac{1}{NB} \sum_{i=1}^{NB} \ell_i}_{\text{gradient of the global batch}} \;=\;
 # \underbrace{\frac{1}{N} \sum_{r=0}^{N-1}}_{\text{mean over ranks}} \;
@@ -83,23 +83,24 @@ mean = comm.allreduce(mine) / comm.size
 whole = gradient(model, *batch(np.arange(128)))
 print(f"samples {start} to {stop - 1}: the norm of my gradient is {np.linalg.norm(mine):.4f}")
 print(f"mean over ranks {np.linalg.norm(mean):.4f}, global batch {np.linalg.norm(whole):.4f}")
-print(f"largest difference between the two: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}, relatively")
+print(f"largest relative difference between the two: {np.abs(mean - whole).max() / np.abs(whole).max():.1e}")
 
 # %% [markdown]
 # The shards' gradients differ, but their mean is the gradient of the global batch. What's left is rounding: float32 has about
 # seven digits, and the two sums were taken in a different order.
 #
-# Some older slides say that the ranks "average loss and gradients each epoch". If you do that literally, the ranks take
-# different steps for a whole epoch, and you train something else (*local SGD*). In this workshop, and in DDP and Horovod,
-# the ranks average **gradients, in every step**. They average losses only to print them.
+# Some older slides say that the ranks "average loss and gradients each epoch". Taken literally, that lets the ranks go their
+# own ways for a whole epoch, and that's a different algorithm. (The one that averages the *weights* now and then is called
+# *local SGD*.) In this workshop, and in DDP and Horovod, the ranks average **gradients, in every step**. They average losses
+# only to print them.
 #
 # *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64`. It's still a mean, but of which batch?
 #
 # ## Exercise 1: average the gradients
 #
 # With this function, many ranks train as one. Every rank calls it with its own model, right after its own `backward()`.
-# Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and a tensor on the CPU
-# has one: `tensor.numpy()`.
+# Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and you get one from a CPU
+# tensor with `tensor.numpy()`.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -141,14 +142,14 @@ check.average_gradients(average_gradients)
 #
 # ## Exercise 2: the training loop
 #
-# Now write the loop that uses it: one pass over the batches of this rank. It's the loop of any PyTorch script, with one
-# line more. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)`
-# will be your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
+# Now write the loop that uses it: one pass over the batches of this rank. It's the loop of any PyTorch script, with one extra
+# line. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be
+# your function. `schedule.step()` sets the learning rate of the next step, so it comes last.
 #
 # <details><summary>Hint 1: the order</summary>
 #
-# `backward()` *adds* to the gradients that are there. The optimizer reads `p.grad` when it steps. So what has to
-# happen before `backward()`, and what between it and the step?
+# `backward()` *adds* to the gradients that are already there. The optimizer reads `p.grad` when it steps. So what has to
+# happen before `backward()`, and what between `backward()` and the step?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -241,14 +242,14 @@ short_run(torch_cnn.build(seed=1), average_gradients)
 short_run(torch_cnn.build(seed=1), average=lambda model, comm: None)
 
 # %% [markdown]
-# The losses still look fine. Each rank is training a network of its own on half of the data, and the loss gives no hint that
-# anything is wrong. Only the digests give it away. This happens to real scripts, when a framework silently leaves the
-# averaging out. So compare the weights at least once; the library does at the end of every run.
+# The losses still look fine. Each rank is training its own network on its own part of the data, and the loss gives no hint
+# that anything is wrong. Only the digests give it away. This happens to real scripts, when a framework silently leaves the
+# averaging out. So compare the weights at least once. The library does so at the end of every run.
 #
 # ## The same start
 #
-# Averaging keeps equal weights equal. Does it also make *different* weights equal? Let every rank draw its first weights
-# from a seed of its own.
+# Averaging keeps equal weights equal. Does it also make *different* weights equal? Let every rank draw its initial weights
+# from its own seed.
 
 # %%
 guess = predict(
@@ -274,14 +275,14 @@ shares = 100 * np.array(team.pull("after")[1:]) / np.array(team.pull("before")[1
 guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
 
 # %% [markdown]
-# With averaged gradients every rank takes the *same* step, so the distance between the ranks stays what it was. The loss may
-# even fall. But each step is the mean of gradients taken at different weights, and that's the gradient of none of these
+# With averaged gradients every rank takes the *same* step, so the distance between the ranks stays the same. The loss may even
+# fall. But each step is the mean of gradients taken at different weights, and that isn't the gradient of any of these
 # networks.
 #
 # ## Exercise 3: the same start
 #
-# So training begins with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold them, to the
-# last bit. Only the parameters count; this network has nothing else to send.
+# So training begins with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
+# weights, to the last bit. You only have to send the parameters, since this network has nothing else.
 #
 # <details><summary>Hint 1: which call?</summary>
 #
@@ -323,8 +324,8 @@ check.broadcast_weights(broadcast_weights)
 #
 # ## MNIST to 99 %, with what you wrote
 #
-# That's all of *synchronous SGD*: the same start, different shards, one averaging in each step. It's called synchronous
-# because no rank updates its weights before all of them have computed their gradients. Now train for real.
+# That's all there is to *synchronous SGD*: the same start, different shards, and one averaging per step. It's called
+# synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
 
 # %%
 team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
@@ -346,8 +347,8 @@ mine = digest(model)
 
 # %% [markdown]
 # Now the library does the same. Whatever averages the gradients is called a *backend* there; `mpi` is what you've just
-# written. Watch it run. The strip under the curves shows how each rank spends its last steps, and the button stops the run
-# cleanly.
+# written. Watch it run. The strip under the curves shows how each rank spent its most recent steps, and the button stops the
+# run cleanly.
 
 # %%
 guess = predict("What share of the time will the ranks spend in Allreduce, waiting included?", 0, 100, unit="%")
@@ -368,13 +369,13 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 
 # %% [markdown]
 # With your three functions in place, all of these digests are equal: you've done, bit for bit, what the library does. (With
-# more than two ranks the last bits may differ, because MPI may add up six small messages in another order than one large
-# one. With the function of the next exercise they're equal again.)
+# more than two ranks the last bits may differ, because MPI may add up six small messages in a different order than one large
+# one. With the function from the next exercise they're equal again.)
 #
 # ## Deeper: one message instead of six
 #
-# Your function sends one message per parameter, and each of them pays the latency. The library copies all gradients
-# into one *flat buffer* and sends that. DDP and Horovod do the same in pieces of some megabytes.
+# Your function sends one message per parameter, and each of them pays the latency. The library copies all gradients into one
+# *flat buffer* and sends that. DDP and Horovod do the same, in pieces of tens of megabytes.
 #
 # ### Exercise 4: the flat buffer
 #
@@ -386,8 +387,8 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 #
 # </details><details><summary>Hint 2: and back</summary>
 #
-# `p.numel()` is the number of values of a parameter. `flat.split([…])` cuts a flat tensor into pieces of these lengths,
-# and `piece.view(p.shape)` gives each its shape back.
+# `p.numel()` is the number of values of a parameter. `flat.split([…])` cuts a flat tensor into pieces of the lengths you list,
+# and `piece.view(p.shape)` gives a piece its shape back.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -417,13 +418,13 @@ def average_in_one_message(model, comm):
 check.average_in_one_message(average_in_one_message)
 
 # %% [markdown]
-# *Beat it:* hand this function to the 99 % training. Does the digest stay the same, and is an epoch faster? Then send half
-# of the bytes, as `float16`, and see what that costs in accuracy.
+# *Beat it:* use this function in the training to 99 %. Does the digest stay the same, and is an epoch faster? Then send half
+# the bytes, as `float16`, and see what that costs in accuracy.
 #
 # ## Deeper: where the time goes
 #
-# A rank that comes early to the `Allreduce` has to wait for the others. To separate waiting from sending, the next cell puts
-# a `Barrier` before the `Allreduce`, which ends when the last rank has come. `rows` says how many samples each rank has.
+# A rank that reaches the `Allreduce` early has to wait for the others. To separate waiting from sending, the next cell puts a
+# `Barrier` in front of it. The `Barrier` returns once the last rank has arrived. `rows` says how many samples each rank has.
 
 # %%
 # %%ranks
@@ -461,8 +462,8 @@ even = of_ranks(team.pull("even_ms"))
 step_figures.step_times({"64 samples on every rank": even})
 
 # %% [markdown]
-# *Computing* is what a single rank would have to do as well; the rest is the price of working together. Even with equal
-# samples no two ranks are equally fast in every step, so somebody always waits a little.
+# *Computing* is what a single process would have to do as well; the rest is the price of working together. Even with the same
+# number of samples, no two ranks are equally fast in every step, so somebody always waits a little.
 #
 # Now give the last rank three times as many samples.
 
@@ -484,16 +485,16 @@ shares = 100 * uneven_ms[0][:, 1] / uneven_ms[0].sum(axis=1)
 guess.compare(np.median(shares), spread=tuple(np.percentile(shares, [10, 90])))
 
 # %% [markdown]
-# If computing took time in strict proportion to the samples, rank 0 would wait for nearly two thirds of a step. The slowest
-# rank sets the pace. In practice it may be slow because of another job on its cores, a slow disk, or a hot GPU. And without
-# the `Barrier` the waiting would hide inside `Allreduce`, where it looks like a slow network.
+# If computing time were strictly proportional to the number of samples, rank 0 would wait for nearly two thirds of a step. The
+# slowest rank sets the pace. In practice a rank may be slow because of another job on its cores, a slow disk, or a hot GPU.
+# And without the `Barrier` the waiting would hide inside `Allreduce`, where it looks like a slow network.
 #
 # *Try it:* make the rows equal, but let one rank `time.sleep(0.01)` before it computes.
 #
 # ## Deeper: unequal shards
 #
-# An imbalance does something else too, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
-# *ranks* isn't the mean over *samples*: a sample of the small shard counts three times as much.
+# An imbalance has a second effect, and this one is silent. With 64 samples on one rank and 192 on another, the mean over
+# *ranks* isn't the mean over *samples*: a sample in the small shard counts three times as much as one in the large shard.
 
 # %%
 # %%ranks
@@ -510,8 +511,9 @@ if comm.rank == 0:
 #
 # ### Exercise 5: the mean over samples
 #
-# Every rank calls `weighted_mean` with the gradient of the *mean* loss of its own samples, and with their number. Return the
-# gradient of the mean loss over all samples. A rank may have none; then its gradient is all zeros.
+# With this function, uneven shards do no harm. Every rank calls `weighted_mean` with the gradient of the *mean* loss of its
+# own samples, and with the number of these samples. Return the gradient of the mean loss over all samples. A rank may have no
+# samples; its gradient is then all zeros.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -545,13 +547,13 @@ check.weighted_mean(weighted_mean)
 
 # %% [markdown]
 # *Beat it:* do without the second allreduce. The size of the global batch is known before the step, so let each rank divide
-# the *sum* of its losses by it. Then the gradients only have to be added up. That's how the library does it.
+# the *sum* of its losses by that size. Then the gradients only have to be added up. That's how the library does it.
 #
 # ## Deeper: what batch normalization changes
 #
 # The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that: it
 # subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all others in its batch.
-# Each rank then normalizes with the statistics of its own 64 samples, not those of the global batch:
+# Each rank then normalizes with the statistics of its own samples, not those of the global batch:
 
 
 # %%
@@ -569,15 +571,16 @@ if comm.rank == 0:
 
 # %% [markdown]
 # So N ranks with 64 samples each don't train like one process with 64 N. That's often fine, and sometimes better: many recipes
-# are tuned for statistics of 32 or 64 samples. With only a few samples per rank they get noisy. Then use `SyncBatchNorm`,
-# which pays a message per layer to share them, or a layer that looks at one sample only, such as `GroupNorm` or `LayerNorm`.
-# The running means that batch normalization keeps for the test aren't parameters: your `average_gradients` leaves them alone,
-# and they end up different on every rank. DDP broadcasts rank 0's before each forward pass.
+# are tuned for statistics of 32 or 64 samples. But with only a few samples per rank, the statistics get noisy. Then use
+# `SyncBatchNorm`, which shares them at the price of extra messages for each such layer, or a layer that looks at only one
+# sample at a time, such as `GroupNorm` or `LayerNorm`. The running means that batch normalization keeps for testing aren't
+# parameters. Your `average_gradients` leaves them alone, so they end up different on every rank. DDP broadcasts rank 0's
+# running means before each forward pass.
 #
 # ## Deeper: larger batches need fewer messages
 #
-# The messages of a step are as large as the network, whatever the batch. So a larger batch per rank means fewer steps, and
-# fewer messages, for the same samples.
+# The messages of a step are as large as the network, no matter how large the batch is. So for the same number of samples, a
+# larger batch per rank means fewer steps and fewer messages.
 
 # %%
 samples = sizes.sweep_samples or 60_000
@@ -588,22 +591,22 @@ for batch_size in (64, 256):
 
 # %% [markdown]
 # Look at both numbers. (Each comes from a single run, so a small difference in speed may be chance.) Larger batches aren't
-# free: they take fewer steps, and here the network learns less in the same number of epochs.
-# [07_large_batch](07_large_batch.ipynb) is about what to do then. *Try it:* `lr_scaling="linear"` in the options.
+# free: an epoch has fewer steps, so here the network learns less in the same number of epochs.
+# [07_large_batch](07_large_batch.ipynb) shows what you can do about that. *Try it:* add `lr_scaling="linear"` to the options.
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script of less than 60 lines, which needs
-# nothing from this repository. It sends the gradients as one message, and rank 0 saves a checkpoint. Start it in a terminal
-# with as many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script of fewer than 60 lines. It needs nothing
+# from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
+# many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember
 #
 # - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weight by samples.
-# - Synchronous SGD is the same start, different shards, and one averaging in each step. Then the ranks stay identical.
+# - Synchronous SGD means the same start, different shards, and one averaging per step. That keeps the ranks identical.
 # - Check that they are. Training without averaging looks almost normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
-# - A step costs the same messages whatever its batch. One large message is cheaper than six small ones.
+# - A step sends the same messages, no matter how large its batch is. One large message is cheaper than six small ones.
 #
 # **Sources.** J. Chen et al., *Revisiting Distributed Synchronous SGD* (arXiv:1604.00981), for synchronous training and its
 # slowest workers. P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677), sections 2 and 3, for what to average

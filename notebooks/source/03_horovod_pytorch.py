@@ -67,7 +67,7 @@ print(f"rank {hvd.rank()} of {hvd.size()}, local rank {hvd.local_rank()} of {hvd
 hvd.shutdown()
 
 # %% [markdown]
-# `rank` counts over all hosts, `local_rank` within one host. Here both are the same. On two hosts they aren't:
+# `rank` numbers the processes across all hosts, `local_rank` those on one host. Here the two are equal. On two hosts they aren't:
 #
 # | host | GPU | rank | local rank | images, by rank | images, by local rank |
 # |---|---|---|---|---|---|
@@ -79,10 +79,10 @@ hvd.shutdown()
 # Use the **local rank** for whatever belongs to a host: which GPU a process takes, which cores it's bound to, or who unpacks the
 # data onto the host's disk for everyone there. Use the **rank** to share out the data, because Horovod doesn't do that for you.
 #
-# What happens if you mix them up, as in the last column? Nothing fails, and on one host everything is right. On two hosts an
-# epoch doesn't get shorter, because each host goes through all images. And there is a second loss, which you don't see in the
-# clock. Averaging over more *different* samples makes the gradient less noisy, and that's what justifies a larger learning rate
-# for more ranks. Duplicates add nothing. The next cell measures how far the averaged gradient is from that of 2,000 images.
+# What happens if you mix them up, as in the last column? You get no error, and on one host the results are even correct. On two
+# hosts an epoch takes as long as on one, because each host goes through all images. And there's a second loss that doesn't show
+# on the clock. Averaging over more *different* samples makes the gradient less noisy, and that's what justifies a larger learning
+# rate for more ranks. Duplicates add nothing. The next cell measures how far the averaged gradient is from that of 2,000 images.
 
 # %%
 train, model = mnist.load("train"), torch_cnn.build(seed=1)
@@ -110,22 +110,22 @@ for name, taken in sharding.items():
 #
 # ## From one process to many
 #
-# Every rank runs the whole script. Four things have to change in what it sets up:
+# Every rank runs the whole script. Four things in its setup have to change:
 #
 # - All ranks must **start with the same weights**, those of rank 0. Horovod *broadcasts* them.
-# - The **gradients must be averaged** in each step. For that you *wrap* your optimizer. The wrapper registers a hook with each
-#   parameter. When backward has finished a gradient, the hook hands it to the background thread. `step()` waits until all of
-#   them are averaged, and then takes the step of your optimizer.
-# - The **learning rate** is usually multiplied by the number of ranks. If each rank keeps its batch, the global batch is that
-#   many times larger, and an epoch has that many times fewer steps.
-# - The **state of the optimizer**, such as momentum, must be the same everywhere. And here is a trap: a wrapper begins without
-#   any state, even if the optimizer inside had some. So a script that loads a checkpoint and then wraps silently goes on
-#   without momentum.
+# - The **gradients must be averaged** in each step. For that you *wrap* your optimizer. The wrapper registers a *hook* with each
+#   parameter, a function that backward calls when that gradient is finished. The hook hands the gradient to the background
+#   thread. `step()` waits until all gradients are averaged, and then takes your optimizer's step.
+# - The **learning rate** is usually multiplied by the number of ranks. If each rank keeps its batch size, the global batch is
+#   that many times larger, and an epoch has that many times fewer steps.
+# - The **state of the optimizer**, such as momentum, must be the same everywhere. And here's a trap: a wrapper begins without
+#   any state, even if the optimizer inside had some. So if a script loads a checkpoint and then wraps its optimizer, training
+#   silently continues without momentum.
 #
-# ### Exercise 1: go on from a checkpoint, on all ranks
+# ### Exercise 1: continue from a checkpoint, on all ranks
 #
-# With this function, a run that began on one process goes on with many. Every rank calls it. Rank 0 has loaded its model and
-# optimizer from a checkpoint; on the other ranks both are new. The learning rate is still that of one process. `hvd` is
+# With this function, a run that began on one process can continue on many. Every rank calls it. Rank 0 has loaded its model and
+# optimizer from a checkpoint; on the other ranks both are new. The learning rate is still the one for a single process. `hvd` is
 # Horovod, as imported above.
 #
 # <details><summary>Hint 1: in which order?</summary>
@@ -148,8 +148,8 @@ for name, taken in sharding.items():
 
 # %%
 def make_distributed(model, optimizer, hvd):
-    """A wrapped optimizer, with which all ranks go on from rank 0's checkpoint: its weights, its momentum, averaged
-    gradients, and a learning rate for all ranks. Must be called on every rank."""
+    """A wrapped optimizer, with which all ranks continue from rank 0's checkpoint: its weights, its momentum, averaged
+    gradients, and the learning rate scaled for all ranks. Must be called on every rank."""
     # <solution>
     for group in optimizer.param_groups:
         group["lr"] *= hvd.size()
@@ -169,8 +169,9 @@ def make_distributed(model, optimizer, hvd):
 check.make_distributed(make_distributed)
 
 # %% [markdown]
-# *Break it:* leave out `load_state_dict`, and then the broadcast of the state. Would the loss have told you? *Beat it:* suppose
-# all ranks can read the checkpoint file. Which of your lines could you drop, and what might go wrong that can't go wrong now?
+# *Break it:* leave out `load_state_dict`. Then put it back, and leave out the broadcast of the state instead. Would the loss have
+# told you? *Beat it:* suppose all ranks can read the checkpoint file. Which of your lines could you drop, and what might go wrong
+# that can't go wrong now?
 #
 # After `backward()` a gradient may still be the rank's own, or already the average, because the background thread works in the
 # meantime. So if you clip gradients, wait first: `optimizer.synchronize()`, clip, and then step inside
@@ -179,21 +180,22 @@ check.make_distributed(make_distributed)
 # ### Exercise 2: the end of an epoch
 #
 # After an epoch you want one accuracy for all test images, and one checkpoint. Each rank tests its own part of the images, and
-# the parts may differ in length by one. So is the mean of the ranks' accuracies the accuracy? And if all ranks write the same
-# file, each may overwrite what another has half written.
+# the parts may differ in length by one. So is the mean of the ranks' accuracies really the accuracy you want? And if all ranks
+# write to the same file, one may overwrite what another has only half written.
 #
-# Write `finish_epoch`. Every rank calls it with all test images and labels. The number of images need not divide by the
-# number of ranks, and the ranks may be on several hosts.
+# Write `finish_epoch`, which gets both right on any number of ranks. Every rank calls it with all test images and labels. The
+# images may not divide evenly among the ranks, and the ranks may be on several hosts.
 #
 # <details><summary>Hint 1: what to add up?</summary>
 #
-# Accuracies of parts of different size don't add up. What does? And when do you divide, before or after the sum over ranks?
+# You can't add up accuracies of parts that differ in size. What can you add up? And do you divide before or after the sum over
+# ranks?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `images[start::step]` takes every `step`-th image, beginning at `start`. `(model(x).argmax(dim=1) == y).sum()` counts right
+# `images[start::step]` takes every `step`-th image, beginning at `start`. `(model(x).argmax(dim=1) == y).sum()` counts the right
 # answers, as a tensor. `hvd.allreduce(tensor, op=hvd.Sum, name="correct")` gives every rank the sum. Without `op`, Horovod
-# averages. It matches the tensors of different ranks by their *names*.
+# averages. It uses the *names* to match tensors from different ranks.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -225,13 +227,13 @@ check.finish_epoch(finish_epoch)
 
 # %% [markdown]
 # *Break it:* return the mean of the ranks' accuracies, with plain `hvd.allreduce`. With 10,000 images on 3 ranks you'd hardly
-# notice the error. How many images per rank would it take to see it?
+# notice the error. How few images per rank would make it visible?
 #
 # ## Train with your two functions
 #
-# The rest of the training loop stays as it is for one process. Each rank begins with weights of its own. If your functions do
-# their work, all ranks have the same digest after each epoch, as in notebook 02. (While an exercise is open, the ranks skip
-# the training.)
+# The rest of the training loop is the same as for one process. Each rank begins with different weights. But if your functions
+# work, all ranks have the same digest after each epoch, as in notebook 02. (While an exercise is open, the ranks skip the
+# training.)
 
 # %%
 where = {"samples": samples, "epochs": epochs, "path": str(folder / "mine.pt")}
@@ -287,9 +289,9 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # |---|---|
 # | `hvd.init()` | starts the background thread, and the ranks learn who they are |
 # | `set_device(hvd.local_rank())` | each rank of a host takes its own GPU |
-# | `DistributedOptimizer`, `broadcast_parameters` | exercise 1. There's no checkpoint to go on from, so no state to keep |
+# | `DistributedOptimizer`, `broadcast_parameters` | exercise 1. There's no checkpoint to continue from, so there's no state to keep |
 # | `64 * size` | each step takes 64 images per rank, so there are fewer steps |
-# | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle alike, and each takes its part of every batch |
+# | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle the same way, and each takes its part of every batch |
 # | `[rank::size]`, `allreduce`, `if rank == 0` | exercise 2 |
 #
 # With a `DataLoader`, you'd leave the sharing to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
@@ -304,23 +306,23 @@ launch = ["mpiexec", "-n", sizes.ranks, sys.executable]
 scripts.run(*launch, SCRIPTS / "horovod_torch.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Any launcher of MPI will do, such as `mpiexec` or `srun`. Horovod's own launcher, `horovodrun`, hands its work to `mpirun`, but
-# with options that Open MPI 5 no longer understands: it stops with "unable to find the specified executable file". So use
-# `mpiexec`, or `horovodrun --gloo`, which doesn't use MPI at all.
+# Any MPI launcher will do, such as `mpiexec` or `srun`. Horovod's own launcher, `horovodrun`, hands its work to `mpirun`, but
+# with options that Open MPI 5 no longer understands, so it stops with "unable to find the specified executable file". Use
+# `mpiexec` instead, or `horovodrun --gloo`, which doesn't use MPI at all.
 #
 # ## What does the background thread do?
 #
 # Ranks finish their gradients at different moments, perhaps even in different orders. But an allreduce only works if all ranks
 # start the same one. That's why the background threads *negotiate*. They work in *cycles*, by default one per millisecond. In
-# each cycle the ranks first exchange a few bytes, which say what tensors each of them has. Then they send the tensors that
-# everyone has. Small ones travel together: Horovod copies them side by side into the *fusion buffer*, by default up to 128 MiB,
-# sends them in one allreduce, and copies them out again.
+# each cycle the ranks first exchange a few bytes, to tell each other which tensors they have ready. Then they send the tensors
+# that are ready on every rank. Small ones travel together: Horovod copies them side by side into the *fusion buffer*, by default
+# up to 128 MiB, sends them in one allreduce, and copies them out again.
 #
-# Horovod can record all of this. `measure` starts fresh processes that train a network with 16 small tensors. They measure how
-# long backward and averaging take, and then record a *timeline* of five more steps.
+# Horovod can record all of this. This workshop's `horovod.measure` starts fresh processes that train a network with 16 small
+# tensors. They measure how long backward and averaging take, and then record a *timeline* of five more steps.
 
 # %%
-guess = predict("Of the time Horovod works on a step, what share is negotiation?", low=0, high=100, unit="%")
+guess = predict("What share of Horovod's time per step goes into negotiation?", low=0, high=100, unit="%")
 guess
 
 # %%
@@ -340,11 +342,11 @@ guess.compare(statistics.median(shares), spread=(min(shares), max(shares)))
 horovod.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
-# Tensors that end together travelled together. The first ones leave without waiting for the rest, so a step needs a few
-# allreduces rather than 16, and not the same number every time. An allreduce is drawn from the moment when *this* rank enters
-# it. So like negotiation, it contains the time in which rank 0 waits for the others.
+# Bars that end together are tensors that travelled together. So a step needs only a few allreduces rather than 16. It needs more
+# than one because the first tensors leave without waiting for the rest, and the number varies from step to step. The bar of an
+# allreduce starts when *rank 0* enters it. So like negotiation, it includes the time rank 0 spends waiting for the other ranks.
 #
-# The ticks at the top are cycles. Most cycles of the recording have nothing to send:
+# The ticks at the top are cycles. Most cycles in the recording have nothing to send:
 
 # %%
 print(f"{len(recorded.cycles_ms)} cycles in five steps and the pauses between them,")
@@ -356,16 +358,16 @@ print(f"{len(recorded.allreduces())} allreduces that carried gradients")
 # of an epoch. The workshop's own backend (`training/backends/horovod_process.py`) gives it the lowest priority.
 #
 # At scale, those few bytes can cost more than the gradients. A tutorial for Theta, a machine with Intel's KNL processors, calls
-# the overhead of communication "not significant". But a trace of 32 ranks on such processors found 250.5 of 317.9 seconds in
-# 47,108 allreduces, and 214.9 of these in the 45,773 that carried only 8 bytes each. Much of that is waiting: whoever comes first
-# waits for the last one. Before Horovod could train on 27,360 GPUs of Summit in 2018, its users had to change it: the ranks
-# negotiated in a tree, instead of all of them with rank 0.
+# the overhead of communication "not significant". But in a trace of 32 ranks on such processors, 47,108 allreduces took 250.5 of
+# 317.9 seconds, and 214.9 of those seconds went into the 45,773 allreduces that carried only 8 bytes each. Much of that is
+# waiting, because the first rank to arrive waits for the last. Before Horovod could train on 27,360 GPUs of Summit in 2018, its
+# users had to change it, so that the ranks negotiated in a tree instead of all talking to rank 0.
 #
 # ## Who is late?
 #
-# Horovod remembers the tensors of earlier steps, so that a single bit can say that a tensor is there. Without this *response
-# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. In this run, the last rank
-# comes 20 ms late to every step. What do you expect to see?
+# Horovod remembers the tensors of earlier steps, so a single bit is enough to say that a tensor is ready. Without this *response
+# cache*, each rank sends names to rank 0, and the timeline shows when each rank's message arrived. In the next run the cache is
+# off, and the last rank comes 20 ms late to every step. What do you expect to see?
 
 # %%
 late = horovod.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
@@ -373,10 +375,10 @@ print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
 horovod.draw({"one rank comes 20 ms late": late.typical()})
 
 # %% [markdown]
-# The digits are ranks, drawn when their message arrived. The long negotiation isn't Horovod's fault: it waits, and the digits
-# tell for whom. So look here before you tune any setting.
+# The digits are ranks, each drawn at the moment its message arrived. The long negotiation isn't Horovod's fault. It's waiting, and
+# the digits tell you for whom. So look here before you tune any setting.
 #
-# *Break it:* measure with `late_ms=20` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
+# *Break it:* call `horovod.measure` with `late_ms=20` but without `HOROVOD_CACHE_CAPACITY=0`. Can you still tell who is late?
 #
 # ## Deeper: fusion and cycle time
 #
@@ -384,7 +386,7 @@ horovod.draw({"one rank comes 20 ms late": late.typical()})
 # for one message, but all of them wait for it.
 
 # %%
-guess = predict("By what factor is a step with a cycle time of 20 ms longer?", low=0, high=50)
+guess = predict("How many times as long does a step take with a cycle time of 20 ms?", low=0, high=50)
 guess
 
 # %%
@@ -405,14 +407,14 @@ horovod.compare(measured)
 horovod.draw({name: each.timeline.typical() for name, each in measured.items() if name != "a cycle every 5 ms"})
 
 # %% [markdown]
-# Compare medians, and look at the spread beside them: on a busy machine each run meets different conditions. Without fusion the
-# tensors take turns, so a step pays 16 latencies, one after another. Within a host a latency takes microseconds, so this may
-# cost nothing here; between hosts it costs more. With a long cycle the processor has less to do and fewer messages leave, but
-# the gradients wait for the next cycle. That's fine if a step takes seconds, and bad here. (The picture begins with that
-# cycle. The table includes the wait.)
+# Compare medians, and look at the spread beside them, because on a busy machine each run meets different conditions. Without
+# fusion the tensors take turns, so a step pays 16 latencies, one after another. Within a host a latency takes microseconds, so
+# this may cost almost nothing here; between hosts it costs more. With a long cycle the processor has less to do and sends fewer
+# messages, but the gradients wait for the next cycle. That doesn't matter if a step takes seconds, but it does here. (The picture
+# only starts at that cycle, so it doesn't show the wait. The table includes it.)
 #
 # **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries settings while it trains, and keeps those that move the most bytes per
-# microsecond. Here it may look at only one step for each; by default it takes many more.
+# microsecond. Here we let it spend only one step on each setting; by default it spends many more.
 
 # %%
 log = folder / "autotune.csv"
@@ -427,13 +429,13 @@ horovod.tried(log).tail(6)
 # The search begins at four fixed points, with cycles of 5, 10, 25 and 50 ms, and never tries less than 1 ms. It goes by a few
 # noisy samples, so its best row isn't always the best setting. Always check it against the default.
 #
-# *Beat it:* can you find a setting that's faster than the default here? Try `measure` with settings of your own.
+# *Beat it:* can you find a setting that's faster than the default here? Try `horovod.measure` with settings of your own.
 #
 # ## Deeper: fewer bytes with fp16
 #
-# `compression=hvd.Compression.fp16` sends each gradient as 16-bit numbers. That's half the bytes and about three digits. The
-# smallest number above zero is $2^{-24} \approx 6 \cdot 10^{-8}$. Rounding goes to the nearest one, so what's above half
-# of that, $3 \cdot 10^{-8}$, becomes $6 \cdot 10^{-8}$, and what's below becomes 0:
+# `compression=hvd.Compression.fp16` sends each gradient as 16-bit numbers. That takes half the bytes, but keeps only about three
+# digits. The smallest number above zero is $2^{-24} \approx 6 \cdot 10^{-8}$. Values are rounded to the nearest 16-bit number, so
+# one just above half of that, $3 \cdot 10^{-8}$, becomes $6 \cdot 10^{-8}$, and anything below becomes 0:
 
 # %%
 print(torch.tensor([3.1e-8, 2.9e-8]).half().tolist())
@@ -502,7 +504,7 @@ if hvd.rank() == 0:
     print(f"bytes of the gradient: {exact.nbytes:,} and {half.nbytes:,}")
     print(f"relative error of the first gradient: {(rounded - exact).norm() / exact.norm():.1e}")
     lost = ((rounded == 0) & (exact != 0)).sum() / (exact != 0).sum()
-    print(f"gradients that were not zero and became zero: {lost:.2%}")
+    print(f"nonzero gradients that became zero: {lost:.2%}")
     print(f"test accuracy after {steps} steps: {accuracy(model):.2%} and {accuracy(half_model):.2%}")
 
 # %% [markdown]
@@ -510,7 +512,7 @@ if hvd.rank() == 0:
 #
 # ## Deeper: accumulating
 #
-# If a batch is too large for the memory, you split it into *micro-batches* and add up their gradients before one step.
+# If a batch doesn't fit into memory, you split it into *micro-batches* and add up their gradients before you take a step.
 # `backward_passes_per_step=k` tells Horovod to send only with every k-th backward.
 
 
@@ -536,9 +538,9 @@ if hvd.rank() == 0:
     print(f"a quarter of the second differs from the first by {(in_4 / 4 - whole).norm() / whole.norm():.1e}")
 
 # %% [markdown]
-# Horovod averages over ranks, not over micro-batches: it leaves their sum. So divide each loss by the number of micro-batches.
-# Without the setting, the second backward would change gradients that are already on their way, and Horovod refuses. (The next
-# cell fails on purpose.)
+# Horovod averages over ranks but not over micro-batches, where it leaves you with the sum. So divide each loss by the number of
+# micro-batches. Without `backward_passes_per_step`, the second backward would change gradients that are already on their way, so
+# Horovod refuses. (The next cell fails on purpose.)
 
 # %%
 # %%ranks --catch
@@ -551,21 +553,21 @@ hvd.shutdown()
 # %% [markdown]
 # ## Deeper: Adasum
 #
-# The average of $N$ gradients is about as long as one of them, whatever $N$ is. That's why you raise the learning rate. Their
-# sum would be up to $N$ times longer, too far if the gradients all point the same way. *Adasum* lets the gradients decide,
-# two at a time:
+# The average of $N$ gradients is no longer than a typical single one, however large $N$ is. That's why you raise the learning
+# rate. Their sum would be up to $N$ times longer, which is too far a step if the gradients all point the same way. *Adasum* lets
+# the gradients decide, two at a time:
 #
 # $$\mathrm{Adasum}(a, b) = \Big(1 - \frac{a \cdot b}{2\,\|a\|^2}\Big)\, a + \Big(1 - \frac{a \cdot b}{2\,\|b\|^2}\Big)\, b$$
 #
 # If $a$ and $b$ are orthogonal, that's their sum; if they're equal, it's their mean. More ranks are combined in pairs, then
 # pairs of pairs, so their number must be a power of two.
 #
-# The next cell trains on 1, 2, … ranks with the same batch per rank, so it takes fewer and fewer steps for the same samples. It
-# trains once with averaging and once with Adasum, at the learning rate of one rank. `hvd.init(comm=…)` starts Horovod on only
-# some of the ranks.
+# The next cell trains on 1, 2, … ranks. Each rank keeps its batch size, so the more ranks there are, the fewer steps the same
+# samples take. Each time it trains once with averaging and once with Adasum, at the learning rate for one rank.
+# `hvd.init(comm=…)` starts Horovod on only some of the ranks.
 
 # %%
-guess = predict("On the most ranks, how far is Adasum's test accuracy above that of averaging?", -20, 50, unit="points")
+guess = predict("With the most ranks, how far does Adasum beat averaging in test accuracy?", -20, 50, unit="points")
 guess
 
 # %%
@@ -593,14 +595,14 @@ table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"
 # %% [markdown]
 # On one rank both are the same. (Each number is one run from one seed, so small differences may be chance.) With averaging,
 # fewer steps of the same length don't get as far. Adasum's steps get longer where the gradients of the ranks differ, so it needs
-# less scaling of the learning rate. The price is arithmetic and messages, pair by pair.
+# less scaling of the learning rate. The price is extra arithmetic and messages, pair by pair.
 #
 # *Beat it:* give averaging the larger learning rate, `lr=0.02 * hvd.size()`. Which of the two is ahead now?
 #
 # ## Deeper: the same in TensorFlow
 #
-# Horovod works the same way in all frameworks, but the calls differ. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) goes
-# through the right columns, and says what's broken under Keras 3.
+# Horovod works the same way in all frameworks, but the calls differ. [04_horovod_tensorflow](04_horovod_tensorflow.ipynb) covers
+# the last two columns, and tells you what's broken under Keras 3.
 #
 # | | PyTorch | TensorFlow, own loop | Keras |
 # |---|---|---|---|
@@ -611,16 +613,16 @@ table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"
 # | counts and metrics | `hvd.allreduce` | `hvd.allreduce` | `MetricAverageCallback`, or by hand |
 # | the GPU | `torch.cuda.set_device` | `tf.config.set_visible_devices` | as on the left |
 #
-# Horovod also runs inside Spark and Ray. Below it are MPI, gloo, NCCL, or Intel's oneCCL, which older guides call MLSL. Cray's ML
-# Plugin, which they name next to Horovod, was a competitor for Cray's machines.
+# Horovod also runs inside Spark and Ray. Underneath, it uses MPI, gloo, NCCL, or Intel's oneCCL, which older guides call MLSL.
+# They also list Cray's ML Plugin next to Horovod; it was a competitor, made for Cray's machines.
 #
 # ## Remember
 #
-# - Take the GPU by local rank and the data by rank. Shards by local rank cost time *and* make the gradient noisier.
+# - Choose the GPU by local rank and the data by rank. Sharding by local rank costs time *and* makes the gradient noisier.
 # - Scale the learning rate, wrap, broadcast weights *and* state. Wrapping forgets the state, so load it afterwards.
 # - Add up counts of right answers and divide last. Save on one rank.
-# - A background thread negotiates in cycles which gradients all ranks have, and sends small ones fused into one message.
-# - Negotiation and allreduce both contain waiting for the slowest rank. The timeline tells you which rank that is.
+# - A background thread finds out, in cycles, which gradients are ready on all ranks, and fuses small ones into one message.
+# - Negotiation and allreduce both include the time spent waiting for the slowest rank. The timeline tells you which rank that is.
 # - Compare settings with the default, and look at the spread. Shut down an idle Horovod.
 #
 # **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow* (arXiv:1802.05799),

@@ -5,11 +5,11 @@
 # loss falls, the accuracy is good, and an epoch takes half the time. But the ranks never exchanged a single gradient. How
 # would you have noticed?
 #
-# **You will** read what Horovod adds to a TensorFlow script and start it, meet this bug and find its cause, write the
-# optimizer that fixes it, and turn a Keras function for one process into one for many.
+# **You will** read and run a TensorFlow script with Horovod, meet this bug and find its cause, write the optimizer that fixes
+# it, and turn a Keras function for one process into one for many.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network; Horovod, which `make setup`
-# builds. Do [02_synchronous_sgd](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
+# **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
+# network. Do [02_synchronous_sgd](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
 
 # %%
 import os
@@ -35,10 +35,10 @@ folder.mkdir(parents=True, exist_ok=True)
 # %% [markdown]
 # ## A script for many processes
 #
-# Here's MNIST as a plain TensorFlow script, which you can take home: [scripts/horovod_tf.py](scripts/horovod_tf.py). It records
-# what it computes under a `GradientTape` and plays it backwards for the gradients. `tf.function` turns a Python function
-# into a *graph*, which then runs without Python. The marked lines are those that know about other processes. Leave them out,
-# with a `size` of 1 and a `rank` of 0, and it's a script for one process.
+# Here's a complete TensorFlow script that trains on MNIST, and you can take it home:
+# [scripts/horovod_tf.py](scripts/horovod_tf.py). It records what it computes on a `GradientTape` and plays the tape backwards
+# to get the gradients. `tf.function` turns a Python function into a *graph*, which then runs without Python. Only the marked
+# lines know about other processes. Without them, and with `size` set to 1 and `rank` to 0, it's a script for one process.
 
 # %%
 take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
@@ -46,25 +46,24 @@ take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
 # %% [markdown]
 # | line | why |
 # |---|---|
-# | `hvd.init()` | the ranks find each other, through MPI here. From then on a thread of Horovod's runs in each process and finds out which gradients are ready on all ranks |
+# | `hvd.init()` | the ranks find each other, through MPI here. From then on a Horovod thread runs in each process and finds out which gradients are ready on all ranks |
 # | `set_visible_devices` | each rank of a host takes its own GPU, by its *local* rank. Without it, all of them compute on GPU 0 |
-# | `broadcast_variables` | everybody starts with rank 0's weights and optimizer state |
+# | `broadcast_variables` | every rank starts with rank 0's weights and optimizer state |
 # | `steps` | 64 images per rank and step, so the *global batch* is `64 * size`, and an epoch has fewer steps. All ranks must take the same number of steps, or one waits forever |
 # | `DistributedGradientTape` | its `gradient` returns the mean over the ranks |
 # | `reshape(steps, size, 64)[:, rank]` | each rank takes its own part of every global batch, by its *global* rank. The shuffle has the same seed everywhere, so the parts don't overlap |
-# | `allreduce(…, op=hvd.Sum)` | each rank tests its own share. Add up counts, and divide only then; Horovod's default is the mean |
+# | `allreduce(…, op=hvd.Sum)` | each rank tests its own share. Add up the counts first, and divide last. You need `op`, because Horovod's default is the mean |
 # | `if rank == 0` | one rank prints and writes the file |
 #
 # Keras keeps its weights in variables of its own, and `v.value` is the TensorFlow variable inside. Horovod only knows
 # TensorFlow's, so it needs `v.value`.
 #
-# Start it with `mpiexec`, like any MPI program. Horovod's own launcher, `horovodrun`, calls `mpirun` with options in the
-# spelling of Open MPI 4. Open MPI 5 takes one of them for the name of your program, and stops. (`horovodrun --gloo` does
-# without MPI.)
+# Start it with `mpiexec`, like any MPI program. Horovod's own launcher, `horovodrun`, calls `mpirun` with options written for
+# Open MPI 4. Open MPI 5 takes one of them for the name of your program, and stops. (`horovodrun --gloo` works without MPI.)
 
 # %%
 guess = predict(
-    f"{samples:,} images, 64 per rank and step: how many steps has an epoch on {sizes.ranks} ranks?",
+    f"{samples:,} images, 64 per rank and step: how many steps does an epoch take on {sizes.ranks} ranks?",
     low=0,
     high=2 * (samples // 64),
 )
@@ -79,15 +78,15 @@ guess.compare(samples // (64 * sizes.ranks))
 # %% [markdown]
 # The first epoch is slower, because its first step builds the graph.
 #
-# *Break it:* `python horovod_tf.py` works too; then Horovod finds a single rank. What would happen if you started it twice
-# that way, in two terminals, and forgot `mpiexec`?
+# *Break it:* `python horovod_tf.py` works too, and Horovod then finds a single rank. What would happen if you forgot `mpiexec`
+# and started the script twice that way, in two terminals?
 #
 # ## model.fit
 #
 # With Keras you don't write the loop: `compile` takes the optimizer and the loss, `fit` takes the samples. The tape is
 # somewhere inside `fit`, where you can't wrap it. So Horovod offers a different hook, an optimizer that averages the
-# gradients it gets: `horovod.tensorflow.keras.DistributedOptimizer`. Try it on this notebook's ranks. They need some seconds
-# to import TensorFlow, and you can ignore what it says about logs and oneDNN meanwhile.
+# gradients it gets: `horovod.tensorflow.keras.DistributedOptimizer`. Try it on this notebook's ranks. They need a few seconds
+# to import TensorFlow, and you can ignore its messages about logs and oneDNN.
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -103,7 +102,7 @@ import horovod.tensorflow.keras as hvd_keras
 import keras
 import numpy as np
 import tensorflow as tf
-from mpi4py import MPI  # first, so that MPI outlives hvd.shutdown()
+from mpi4py import MPI  # before hvd.init(), so that MPI outlives hvd.shutdown()
 
 from workshop_lib.data import mnist
 from workshop_lib.models import keras_cnn
@@ -115,9 +114,9 @@ train, test = mnist.load("train"), mnist.load("test")
 
 # %% [markdown]
 # Each rank fits the network to its own part of the samples. All of them start from the same seed, so there is nothing to
-# broadcast. The learning rate is multiplied by `size`, because a step for `size` times as many samples can be longer. This
-# *linear scaling* has limits, which are the topic of [07_large_batch](07_large_batch.ipynb). (`jit_compile=False` keeps Keras from using its compiler, XLA. Horovod's operations for XLA need a GPU, and
-# aren't in this build.)
+# broadcast. The learning rate is multiplied by `size`, because a step based on `size` times as many samples can be longer. This
+# *linear scaling* has limits, which are the topic of [07_large_batch](07_large_batch.ipynb). (`jit_compile=False` keeps Keras
+# from using its compiler, XLA. Horovod's operations for XLA need a GPU, and aren't in this build.)
 
 
 # %%
@@ -153,9 +152,9 @@ guess.compare(int((answers[0] != answers[-1]).sum()))
 # %% [markdown]
 # ## Do the ranks agree?
 #
-# You can ask this in every run, in one line. A *digest* is a checksum of all weights: flip one bit, and it almost certainly
-# changes. Gather the digests of all ranks and count the different ones. There must be one. (`hvd.allgather_object` collects any
-# object from every rank. Horovod matches messages by name, so give it one.)
+# You can check that in any run, with a single line of code. A *digest* is a checksum of all weights: flip one bit, and it almost
+# certainly changes. Gather the digests of all ranks and count how many different ones there are. It should be one.
+# (`hvd.allgather_object` collects any object from every rank. Horovod matches messages by name, so give it one.)
 
 
 # %%
@@ -176,8 +175,8 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 # ## One step
 #
 # To see what happened, take the smallest model there is: a single weight $w$, which starts at 0. On rank $r$ the loss is
-# $(w - r)^2$. Its gradient is $-2r$, so with a learning rate of 0.5 a rank by itself steps from 0 to $r$, its own number.
-# With averaged gradients, every rank steps to the mean of their numbers.
+# $(w - r)^2$. At the start its gradient is $-2r$, so with a learning rate of 0.5, a rank on its own steps from 0 to $r$, its own
+# number. With averaged gradients, every rank steps to the mean of all the ranks' numbers.
 
 
 # %%
@@ -205,7 +204,7 @@ if rank == 0:
     print("its `apply` is that of", type(stock).apply.__module__)
 
 # %% [markdown]
-# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and its relatives. Keras 2 called those for the
+# Horovod 0.28 was written for Keras 2, and averages in `_compute_gradients` and its relatives. Keras 2 called them to get the
 # gradients; Keras 3 never does. It computes the gradients elsewhere and calls `apply_gradients`, which trusts that they've been
 # averaged and hands them on to `apply`. Python is perfectly happy to let you define a method nobody ever calls.
 #
@@ -216,17 +215,17 @@ if rank == 0:
 #
 # With this function you can use any Keras optimizer on many ranks. Give it `keras.optimizers.Adam(0.001)`, and you get back
 # an Adam with the same settings that applies the mean of all ranks' gradients. If the optimizer clips gradients
-# (`clipnorm`), it must clip their mean. The last line creates an object of your class with the settings of the given one.
+# (`clipnorm`), it must clip their mean. The last line creates an object of your class with the given optimizer's settings.
 #
 # <details><summary>Hint 1: where?</summary>
 #
 # Horovod's class overrides methods that Keras 3 doesn't call. Which method do all gradients go through, whether they come
-# from `fit` or from `apply_gradients`? Yours has to do something before the optimizer's own.
+# from `fit` or from `apply_gradients`? Your version of it has to do something before the optimizer's own runs.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # The method is `apply(self, gradients, variables=None)`. `hvd.grouped_allreduce(list, op=hvd.Average)` averages a whole list
-# in one go. `super()` is the optimizer you were given.
+# in one go. `super().apply(…)` is what the given optimizer would have done.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -258,7 +257,7 @@ def averaging(optimizer):
 check.averaging(averaging)
 
 # %% [markdown]
-# Now train with it. (The check has shut Horovod down, so start it again.)
+# Now train with it. (The check has shut Horovod down, so the next cells start it again.)
 
 # %%
 team.push(averaging=averaging)
@@ -274,13 +273,14 @@ with suppress(NotImplementedError):  # while the exercise is open
 # %% [markdown]
 # The ranks' losses still differ, because each is the loss of one rank's samples. The weights don't.
 #
-# *Beat it:* send half the bytes. `hvd.Compression.fp16.compress(gradient)` returns a smaller tensor and a context, with which
-# `hvd.Compression.fp16.decompress` restores it. What does it cost in accuracy?
+# *Beat it:* send half the bytes. `hvd.Compression.fp16.compress(gradient)` returns a smaller tensor and a context. Pass both to
+# `hvd.Compression.fp16.decompress` to get float32 back. What does it cost in accuracy?
 #
 # ## Exercise 2: from one process to many
 #
-# The function below trains a model in one process. Make it right for several. All ranks call it with the same arguments,
-# except that each has built `model` with its own random weights. Horovod is already initialized.
+# The function below trains a model in one process. Change it so that many ranks train one model together. The same changes turn
+# any Keras script into one for many processes. All ranks call the function with the same arguments, except that each has built
+# `model` with its own random weights. Horovod is already initialized.
 #
 # - Together they train on each sample once per epoch, in batches of `batch_size` *per rank*, with `lr` scaled linearly.
 #   (The number of samples divides evenly.)
@@ -292,7 +292,7 @@ with suppress(NotImplementedError):  # while the exercise is open
 #
 # <details><summary>Hint 1: what has to change?</summary>
 #
-# Go through the table under the script above. Five of its rows apply: the broadcast, the gradients, a rank's samples, the
+# Go through the table under the script above. Five of its rows apply: the broadcast, the gradients, each rank's samples, the
 # counts, and the file. And what about the learning rate?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -351,20 +351,20 @@ check.train(train)
 # %% [markdown]
 # *Break it:* leave out the broadcast. Does the loss still fall? Would you notice without a digest?
 #
-# With a `tf.data` pipeline, a rank's samples are `dataset.shard(size, rank)`. Put it before `shuffle` and `batch`, so that the
-# ranks stay disjoint and nobody reads what it won't use.
+# With a `tf.data` pipeline, a rank's samples are `dataset.shard(size, rank)`. Put it before `shuffle` and `batch`, so that no two
+# ranks get the same sample and no rank reads samples it won't use.
 #
 # ## Take it home
 #
-# [scripts/horovod_keras.py](scripts/horovod_keras.py) is the script from above with a Keras optimizer that averages. In place of
-# the tape, it lets Keras take the step:
+# [scripts/horovod_keras.py](scripts/horovod_keras.py) is the script from above with a Keras optimizer that averages. It doesn't
+# use the tape, but lets Keras take the step:
 
 # %%
 take_home.diff("horovod_tf.py", "horovod_keras.py")
 
 # %% [markdown]
 # Start it in a terminal: `mpiexec -n 2 python horovod_keras.py`. Its learning rate rises during the first half epoch and falls
-# afterwards: this *warm-up* matters because weights change fast at the start, and long steps do harm then.
+# afterwards. This *warm-up* matters because the weights change fast at the start, and that's when long steps do harm.
 #
 # ## Deeper: what the tape sends
 #
@@ -387,14 +387,14 @@ print(f"TensorFlow's tape: {slope(lambda tape: tape):g}, Horovod's: {slope(hvd.D
 # It does: $-2r$ on each rank, and their mean from Horovod. *Try it:* `lambda tape: hvd.DistributedGradientTape(tape,
 # op=hvd.Sum)`. By what would you have to multiply the learning rate?
 #
-# Horovod matches tensors by name, and TensorFlow names a gradient after its layer. Keras numbers its layers. If a single
-# rank builds one network more than the others, its names differ from then on, and all ranks wait forever. Build the same
-# networks in the same order on every rank, or name the layers.
+# Horovod matches tensors by name, TensorFlow names a gradient after its layer, and Keras numbers the layers as it builds them.
+# So if a single rank builds one more network than the others, its names differ from then on, and all ranks wait forever. Build
+# the same networks in the same order on every rank, or name the layers.
 #
 # ## Deeper: callbacks
 #
 # Keras calls the methods of a *callback* at certain moments, such as the start of training or the end of an epoch. Horovod's
-# were written for Keras 2 too, but they fail with an error. (So this cell fails on purpose.)
+# callbacks were written for Keras 2 as well, but at least they fail with an error. (This cell fails on purpose.)
 
 # %%
 # %%ranks --catch
@@ -407,20 +407,21 @@ callback.on_batch_end(0)
 #
 # | callback | what it does |
 # |---|---|
-# | `BroadcastVariables()` | before the first step, builds the optimizer, because it has no state until then, and sends rank 0's weights and state |
+# | `BroadcastVariables()` | before the first step, builds the optimizer (until then it has no state), and sends rank 0's weights and state to every rank |
 # | `WarmUp(peak_lr, steps)` | sets the optimizer's `learning_rate` before each step; it's an ordinary attribute |
-# | `AverageMetrics()` | at the end of an epoch, replaces each metric by its mean over the ranks. That's exact if all ranks have the same number of samples |
+# | `AverageMetrics()` | at the end of an epoch, replaces each metric with its mean over the ranks. That's exact if all ranks have the same number of samples |
 #
 # Keras calls them in the order of the list. Put `AverageMetrics` before any callback that reads metrics, such as
-# `EarlyStopping` or `ReduceLROnPlateau`. Otherwise each rank decides by its own numbers; one stops, and the others wait for it.
+# `EarlyStopping` or `ReduceLROnPlateau`. Otherwise each rank decides on its own numbers, and if one of them stops, the other
+# ranks wait for it forever.
 #
 # ## Deeper: what else Keras 3 breaks
 #
 # | broken | what happens | what to do |
 # |---|---|---|
-# | `hvd.SyncBatchNormalization` | an error: it passes on `fused`, which Keras 3 no longer knows | use `GroupNormalization` or `LayerNormalization`, which need no other rank's samples. Keras's own `BatchNormalization(synchronized=True)` is no way out: it synchronizes the replicas of `tf.distribute`, finds one, and silently uses each rank's own statistics |
+# | `hvd.SyncBatchNormalization` | an error: it passes on `fused`, which Keras 3 no longer accepts | use `GroupNormalization` or `LayerNormalization`, which don't need other ranks' samples. Keras's own `BatchNormalization(synchronized=True)` doesn't help: it synchronizes the replicas of `tf.distribute`, finds only one, and silently uses each rank's own statistics |
 # | `hvd.PartialDistributedGradientTape` and `register_local_source`, for layers that differ by rank | an error: Keras 3 variables have no `ref` | register TensorFlow's variable: `tape.register_local_source(v.value)` for each variable of those layers, on a `DistributedGradientTape`. Horovod divides their gradients by the number of ranks, unless you create the tape with `scale_local_gradients=False` |
-# | `model.save` with Horovod's optimizer | an error, as its class can't be saved | average in `apply`, as you did |
+# | `model.save` with Horovod's optimizer | an error, because its class can't be saved | average in `apply`, as you did |
 #
 # All of these work with the legacy Keras 2 (the package `tf-keras`, and `TF_USE_LEGACY_KERAS=1` in the environment).
 
@@ -473,12 +474,12 @@ for load in (keras.models.load_model, keras3.load_model):
 hvd.shutdown()
 
 # %% [markdown]
-# The optimizer that Keras loads is its own, and averages nothing: the same trap through another door. Wrap it again after
+# What Keras loads is a plain optimizer, which averages nothing: the same trap through another door. Wrap it again after
 # loading, which is all that `keras3.load_model` adds.
 #
 # ## Deeper: old code, PyTorch, and TensorFlow's own way
 #
-# You'll still find scripts for TensorFlow 1, with a *session* and *hooks* that it calls. This is what became of them:
+# You'll still find scripts for TensorFlow 1, with a *session* that calls *hooks*. This is what became of them:
 #
 # | TensorFlow 1 | today |
 # |---|---|
@@ -491,7 +492,7 @@ hvd.shutdown()
 # | `gpu_options.visible_device_list` | `tf.config.set_visible_devices` |
 # | `tf.contrib` | gone; its layers and optimizers are in Keras |
 #
-# And next to Horovod for PyTorch, notebook [03](03_horovod_pytorch.ipynb):
+# And this is how it compares with Horovod for PyTorch, in notebook [03](03_horovod_pytorch.ipynb):
 #
 # | | PyTorch | TensorFlow |
 # |---|---|---|
@@ -502,21 +503,21 @@ hvd.shutdown()
 # | samples | `DistributedSampler` or indices | `dataset.shard` or indices |
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
-# `MultiWorkerMirroredStrategy` several hosts; you list these in the variable `TF_CONFIG`, and the processes talk over gRPC.
-# That needs no MPI, which suits a cloud. On a supercomputer it was advised against: gRPC runs over TCP and leaves the fast
-# network unused, unless NCCL moves the tensors. `ParameterServerStrategy` updates weights asynchronously. Choose these if your
-# code already is TensorFlow throughout; Horovod's last release is from 2023, so for new work look at DDP
-# ([05](05_ddp.ipynb)) first.
+# `MultiWorkerMirroredStrategy` uses several hosts. You list them in the environment variable `TF_CONFIG`, and the processes talk
+# over gRPC. That needs no MPI, which suits a cloud. On supercomputers, people used to advise against it, because gRPC runs over
+# TCP and leaves the fast network unused, unless NCCL moves the tensors. `ParameterServerStrategy` updates weights asynchronously.
+# Choose one of these if your code is already TensorFlow throughout. Horovod's last release is from 2023, so for new work look at
+# DDP ([05](05_ddp.ipynb)) first.
 #
 # ## Remember
 #
-# - From one process to many: initialize, a GPU by the local rank, samples by the global rank, broadcast, average the gradients,
-#   scale the learning rate. Rank 0 saves; add up counts, then divide.
-# - Horovod knows TensorFlow's variables: hand it `v.value`.
-# - Horovod 0.28's `DistributedOptimizer` averages nothing under Keras 3, and no message tells you. Average in `apply`, and wrap
-#   the optimizer again after loading.
-# - A falling loss proves nothing about communication, because every rank learns by itself, too. At the end of every run, ask
-#   whether the ranks agree.
+# - From one process to many: initialize, take a GPU by local rank and samples by global rank, broadcast, average the gradients,
+#   and scale the learning rate. Add up counts, then divide. Rank 0 saves.
+# - Horovod only knows TensorFlow's variables, so hand it `v.value`.
+# - Under Keras 3, Horovod 0.28's `DistributedOptimizer` silently averages nothing. Average in `apply`, and wrap the optimizer
+#   again after loading.
+# - A falling loss proves nothing about communication, because a rank also learns on its own. At the end of every run, check that
+#   the ranks agree.
 #
 # **Sources.** A. Sergeev and M. Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*
 # (arXiv:1802.05799): the steps from one process to many. The source of Horovod 0.28.1 (`horovod/_keras`) for where it averages,

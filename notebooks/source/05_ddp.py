@@ -1,8 +1,8 @@
 # %% [markdown]
 # # DDP: gradients averaged during backward
 #
-# In notebook 02 a step was backward, *then* averaging. But the gradient of the last layer is there long before that of the
-# first. Why does it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends it at once, while backward is still
+# In notebook 02 a step was backward, *then* averaging. But the gradient of the last layer is ready long before that of the
+# first. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends it at once, while backward is still
 # computing the rest. You can write that yourself in a dozen lines.
 #
 # **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, train with
@@ -38,9 +38,10 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## How do processes find each other?
 #
-# MPI's processes know each other from the start, because `mpiexec` started them. PyTorch's don't: each one needs an address
-# where all of them meet, its own number, and how many they are. It reads these from four environment variables, and
-# `torchrun` sets them for you. Under `mpiexec` or `srun` you do it yourself. It's the last eight lines that matter:
+# MPI's processes know each other from the start, because `mpiexec` started them. PyTorch's don't. Each one needs the address and
+# port where they all meet, its own rank, and the number of ranks. It reads these from four environment variables, and
+# `torchrun` sets them for you. Under `mpiexec` or `srun` you set them yourself. The lines that matter begin at
+# `with socket.create_server`:
 
 
 # %%
@@ -71,13 +72,15 @@ torch.set_num_threads(1)
 print(f"rank {rank} of {size}, over {dist.get_backend()}")
 
 # %% [markdown]
-# Under `srun` there is no `comm.bcast`: take the number and the size from `SLURM_PROCID` and `SLURM_NTASKS`, the first host
-# of `scontrol show hostnames` as the address, and any port that's the same for all. The ranks now form a *process group*,
-# PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL* between NVIDIA GPUs.
+# If you start with `srun` and without MPI, there is no `comm.bcast`. Take the rank from `SLURM_PROCID`, the number of ranks from
+# `SLURM_NTASKS`, and the first host that `scontrol show hostnames` lists as the address. Any free port will do, as long as all
+# ranks use the same one.
 #
-# The `timeout` is how long a collective waits for a missing partner before it raises an error. We're sitting in front of it,
-# so 60 seconds will do. In a job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or set it above the longest
-# time that ranks wait on purpose. With 60 seconds, a job dies while rank 0 is still preparing the data.
+# The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
+# between NVIDIA GPUs. The `timeout` is how long a collective waits for a missing partner before it raises an error. You're
+# sitting in front of it, so 60 seconds will do. In a batch job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or
+# set it above the longest time that ranks wait on purpose. With 60 seconds, a job could die while rank 0 is still preparing the
+# data.
 #
 # ## From one process to many
 #
@@ -94,14 +97,14 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 # %% [markdown]
 # ### Exercise 1: the script for many processes
 #
-# Every process will run all of the script. Below are the only six places that have to change, each still as it is in the
+# Every process will run the whole script. Below are the only six places that have to change, each still as it is in the
 # script above. Make the processes train one network together: each takes 64 images *of its own* in every step, tests its own
 # share of the test images, and only rank 0 prints and saves. (The check adds two lines for you, the import of `distributed`
 # at the top, and `destroy_process_group()` at the end.)
 #
 # <details><summary>Hint 1: who needs what?</summary>
 #
-# Part 1: who am I, and how many are we? Part 2: who averages the gradients, and which name does the loss have to call then?
+# Part 1: who am I, and how many are we? Part 2: what averages the gradients, and which model should the loss call from then on?
 # Parts 3 to 5: all ranks together take `64 * size` images in a step. Part 6: who tests which images, and who prints the sum?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -112,7 +115,7 @@ scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.time
 #
 # </details><details><summary>Solution</summary>
 #
-# After the check and the run, a cell shows all that changes.
+# After the check and the run, a cell shows everything that changes.
 #
 # </details>
 
@@ -206,8 +209,8 @@ take_home.diff("one_process.py", "ddp.py")
 # | `model`, not `ddp` | the network inside the wrapper tests without messages, and its weights are saved under their own names |
 # | `if rank == 0` | one rank prints, and one writes the file |
 #
-# If you want to keep the *global* batch instead, each rank takes `batch_size // size`. Mind the remainder: 100 on 3 ranks are
-# 99 in all, and 64 on 96 ranks are none.
+# If you want to keep the size of the *global* batch instead, each rank takes `batch_size // size` images. Mind the remainder: a
+# batch of 100 on 3 ranks shrinks to 99, and a batch of 64 on 96 ranks to nothing.
 #
 # *Break it:* take the same images on every rank, with `[:, 0]`. Training still runs, the loss falls, and nobody complains. What
 # does the check see that you wouldn't?
@@ -237,8 +240,8 @@ network(torch.ones(1, 784)).sum().backward()
 print(*order, sep="\n")
 
 # %% [markdown]
-# The last layer comes first, as backward goes. While it computes the gradient of layer 1, the one of layer 7 could travel
-# already: communication would *overlap* with computing.
+# The last layer comes first, because backward runs from the output to the input. While it computes the gradient of layer 1, that
+# of layer 7 could already be on its way. Communication would *overlap* with computing.
 #
 # ### Exercise 2: your own DDP
 #
@@ -246,15 +249,15 @@ print(*order, sep="\n")
 # which the training loop calls between `backward()` and `optimizer.step()`. Three things to get right:
 #
 # - All ranks start with the weights of rank 0.
-# - Each gradient leaves as soon as it's there, in a message of its own, and no hook waits for another rank.
+# - Each gradient leaves as soon as it's ready, in a message of its own, and no hook waits for another rank.
 # - When `finish()` returns, every `p.grad` is the mean over the ranks, in every step.
 #
-# Some parameter may get no gradient, on any rank. Its hook never runs, and you don't have to do anything about it.
+# A parameter may get no gradient on any rank. Then its hook never runs, and you don't have to do anything about it.
 #
 # <details><summary>Hint 1: an allreduce that doesn't wait</summary>
 #
 # `dist.all_reduce(tensor)` adds up `tensor` over all ranks, in place, and waits until that's done. With `async_op=True` it
-# returns at once, with a handle. The sum is only there after the handle's `wait()`. So who keeps the handles, and who waits?
+# returns at once, with a handle. The sum is only ready after the handle's `wait()`. So who keeps the handles, and who waits?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -302,8 +305,8 @@ check.my_ddp(my_ddp)
 #
 # ## Does it overlap?
 #
-# Let's watch three ways to average, in turn, so that all of them meet the same machine: after backward in one message, as in
-# notebook 02; yours; and PyTorch's DDP. (While your exercise is open, yours is missing.)
+# Let's watch three ways to average: after backward in one message, as in notebook 02; yours; and PyTorch's DDP. They take turns,
+# so that a slow moment on this machine affects all of them equally. (While your exercise is open, yours is missing.)
 
 # %%
 guess = predict("How much shorter does DDP make backward and averaging?", low=-50, high=75, unit="%")
@@ -345,13 +348,13 @@ guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
 
 # %% [markdown]
 # Each picture is one typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the
-# time it waits for the other. On top, the message leaves after the last gradient. Below, messages travel while backward is
-# still busy. Only the gradient of the *first* layer has nothing left to hide behind, since backward ends with it
+# time it waits for the other. In the top picture, the message leaves after the last gradient. In those below, messages travel
+# while backward is still busy. Only the gradient of the *first* layer has nothing left to hide behind, since backward ends with it
 # ([07b](07b_noise_and_limits.ipynb) shows a way around even that).
 #
 # On CPUs, overlap has a price. gloo's threads add and send on the cores that backward needs, so backward takes longer. A GPU
-# moves data while it computes, and gains more. And why does DDP send fewer messages than you? It fills *buckets*, which is the
-# first *Deeper* section.
+# moves data while it computes, and gains more. And why does DDP send fewer messages than you do? It collects gradients in
+# *buckets*, which are the topic of the first *Deeper* section.
 #
 # ## Train with it
 #
@@ -361,7 +364,7 @@ guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
 # %%
 # %%ranks
 def trained(wrap):
-    """Digest of the weights, samples/s and test accuracy after the training; `wrap` makes a model a way to average."""
+    """Digest of the weights, samples/s and test accuracy after training. `wrap` returns a model and its `finish`."""
     network = torch_cnn.build(seed=rank)
     model, finish = wrap(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
@@ -398,13 +401,13 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 
 # %% [markdown]
 # The digests agree: on two ranks, your dozen lines and DDP take the same steps, to the last bit. (With more ranks, the sums may
-# be taken in another order, and the last bits differ.)
+# be taken in a different order, so the last bits may differ.)
 #
-# For this small network DDP isn't faster than the averaging after backward in notebook 02. It has one bucket, which is full
-# only when backward is over, so nothing overlaps, and what remains is bookkeeping and gloo's sockets. DDP is for networks
-# whose backward takes longer than a message.
+# For this small network DDP isn't faster than averaging after backward, as in notebook 02. All its gradients fit into one
+# bucket, which is full only when backward is over. So nothing overlaps, and you pay for bookkeeping and gloo's sockets. DDP
+# pays off for networks whose backward takes longer than a message.
 #
-# *Beat it:* your DDP sends a message per parameter, and each pays the latency. How few messages can you make do with, and
+# *Beat it:* your DDP sends one message per parameter, and each pays the latency. How few messages can you get by with, and
 # still overlap? Exercise 3 has an answer.
 #
 # ## What DDP doesn't do
@@ -416,9 +419,9 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 # - It doesn't average what isn't a gradient. *Buffers*, such as the running means of batch normalization, are sent from rank 0
 #   before every forward pass, and each rank normalizes with the statistics of its own batch.
 #   [02](02_synchronous_sgd.ipynb) shows what that changes.
-# - It doesn't notice ranks that take different numbers of steps, or weights that have come apart.
-# - It doesn't save memory. Every rank holds all weights, gradients and the optimizer's state; [06](06_deepspeed_zero.ipynb)
-#   is about that.
+# - It doesn't notice ranks that take different numbers of steps, or weights that have drifted apart.
+# - It doesn't save memory. Every rank holds all the weights, the gradients and the optimizer's state.
+#   [06](06_deepspeed_zero.ipynb) shows what you can do about it.
 #
 # And don't confuse it with `nn.DataParallel`, which looks like a shortcut: one process, one thread per GPU, one line to change.
 # Threads share the memory of their process, but also Python's lock, and GPU 0 sends the weights to all others in every
@@ -426,16 +429,17 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 #
 # ## Deeper: buckets
 #
-# A message per gradient pays the latency many times. One message for all can only leave at the end. DDP takes the
-# middle: it collects gradients in *buckets*, in the order in which they come, and sends a bucket as soon as it's full.
+# If you send one message per gradient, you pay the latency many times. If you send one message for all, it can only leave at
+# the end. DDP takes the middle road: it collects gradients in *buckets*, in the order in which they come, and sends a bucket as
+# soon as it's full.
 
 # %%
-guess = predict("In how many buckets does DDP send our four layers, by default (bucket_cap_mb=25)?", low=1, high=10)
+guess = predict("In how many buckets does DDP send our four layers, if you don't set bucket_cap_mb?", low=1, high=10)
 guess
 
 # %% [markdown]
 # A *communication hook* is a function that DDP calls for each full bucket, instead of its own allreduce. It returns a
-# *future*, an object for a result that isn't there yet. This one takes notes, and leaves the averaging to `allreduce_hook`.
+# *future*, an object for a result that isn't ready yet. This one takes notes, and leaves the averaging to `allreduce_hook`.
 
 # %%
 # %%ranks
@@ -475,15 +479,15 @@ rows = [
 pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).style.hide(axis="index")
 
 # %% [markdown]
-# - If you don't set a cap, the first bucket closes at 1 MiB, so that sending starts early. With `bucket_cap_mb=25` written
-#   out, this exception is gone.
+# - If you don't set a cap, it's 25 MiB, but the first bucket closes at 1 MiB, so that sending starts early. If you write out
+#   `bucket_cap_mb=25`, there's no such exception.
 # - A tensor is never cut, so a bucket may be larger than its cap.
 # - Small caps mean many messages, and each pays its latency.
 #
 # ### Exercise 3: buckets of your own
 #
 # `my_buckets` does what `my_ddp` does, with fewer messages. Collect gradients in the order in which they come, and send them
-# together as soon as they make at least `bucket_bytes` bytes. The check counts messages.
+# together as soon as they add up to at least `bucket_bytes` bytes. The check counts messages.
 #
 # <details><summary>Hint 1: what changes</summary>
 #
@@ -493,8 +497,8 @@ pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).sty
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # `torch.cat([p.grad.flatten() for p in bucket])` joins; `flat.split([p.numel() for p in parameters])` cuts;
-# `p.grad.copy_(part.view_as(p))` copies back; `p.grad.nbytes` counts. Keep the handle, the flat tensor and its
-# parameters of each message together.
+# `p.grad.copy_(part.view_as(p))` copies back; `p.grad.nbytes` counts. For each message, keep the handle, the flat tensor and
+# its parameters together.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -563,10 +567,10 @@ steps.typical_overlap(team.pull("times"), ranks=1)
 #
 # ## Deeper: accumulating gradients
 #
-# When a batch doesn't fit into memory, you split it into *micro-batches*: forward and backward for each, while the gradients
-# add up in `p.grad`, and one step of the optimizer at the end. DDP would average in each of these backwards, though only the
-# sum at the end matters. Inside `with model.no_sync():` it doesn't. Gradients just add up on each rank, and the next
-# backward outside averages all of them.
+# When a batch doesn't fit into memory, you split it into *micro-batches*. You run forward and backward for each, let the
+# gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average in every one of these backward passes,
+# though only the sum at the end matters. Inside `with model.no_sync():` it doesn't. The gradients just add up on each rank, and
+# the next backward outside averages all of them.
 #
 # ### Exercise 4: accumulate
 #
@@ -576,7 +580,7 @@ steps.typical_overlap(team.pull("times"), ranks=1)
 #
 # <details><summary>Hint 1</summary>
 #
-# Which of the micro-batches has to communicate? And `backward()` adds up: what makes a mean out of the sum?
+# Which of the micro-batches has to communicate? And since `backward()` adds up, how do you turn the sum into a mean?
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -592,7 +596,7 @@ steps.typical_overlap(team.pull("times"), ranks=1)
 
 # %%
 def accumulate(model, micro_batches, loss_function):
-    """Leave the gradients of the mean loss over all micro-batches of all ranks in the model. One batch in memory."""
+    """Leave the gradients of the mean loss over all ranks' micro-batches in the model. One micro-batch in memory."""
     # <solution>
     for number, (inputs, targets) in enumerate(micro_batches, 1):
         last = number == len(micro_batches)
@@ -609,11 +613,11 @@ def accumulate(model, micro_batches, loss_function):
 check.accumulate(accumulate)
 
 # %% [markdown]
-# *Beat it:* `my_ddp` has no `no_sync`. How few lines does it need to get one?
+# *Beat it:* `my_ddp` has no `no_sync`. How few lines does it take to add one?
 #
 # ## Deeper: fewer bytes
 #
-# Gradients are 32-bit numbers. Sent as 16-bit ones (*fp16*) they take half the bytes, and lose digits. How small a gradient
+# Gradients are 32-bit numbers. Sent as 16-bit ones (*fp16*), they take half the bytes but lose digits. How small a gradient
 # survives that?
 
 # %%
@@ -621,8 +625,9 @@ for value in (1e-3, 1e-7, 6e-8, 3.1e-8, 2.9e-8):
     print(f"{value:.1e} becomes {torch.tensor(value).half().item():.1e}")
 
 # %% [markdown]
-# The smallest number fp16 can hold is $2^{-24} \approx 6 \cdot 10^{-8}$, and rounding goes to the nearest. So everything above
-# half of that, about $3 \cdot 10^{-8}$, survives, and everything below becomes 0. A communication hook decides what travels:
+# The smallest positive number fp16 can hold is $2^{-24} \approx 6 \cdot 10^{-8}$, and values are rounded to the nearest one. So
+# everything above half of that, about $3 \cdot 10^{-8}$, survives, and everything below becomes 0. A communication hook decides
+# what travels:
 
 
 # %%
@@ -645,7 +650,7 @@ exact, rounded = averaged(default_hooks.allreduce_hook), averaged(half_hook)
 if rank == 0:
     print(f"relative error of the gradient: {(rounded - exact).norm() / exact.norm():.1e}")
     lost = ((rounded == 0) & (exact != 0)).sum() / (exact != 0).sum()
-    print(f"gradients not zero that became zero: {lost:.2%}")
+    print(f"nonzero gradients that became zero: {lost:.2%}")
 
 # %% [markdown]
 # `default_hooks.fp16_compress_hook` does the same. PyTorch also has *PowerSGD*, which sends two thin matrices instead of each
@@ -658,15 +663,15 @@ if rank == 0:
 # ## Deeper: who sees which sample
 #
 # Most scripts leave the slicing to PyTorch's `DistributedSampler`, which deals out a shuffled order like cards: rank 0 gets the
-# first sample, rank 1 the second, and so on. All ranks must get equally many, or the one with more would wait in its last
-# allreduce. When the number doesn't divide, the sampler fills up with samples from the beginning.
+# first sample, rank 1 the second, and so on. Every rank must get the same number, or a rank with more would wait in its last
+# allreduce. When the samples don't divide evenly, the sampler fills up with samples from the beginning.
 
 # %%
 from torch.utils.data import DistributedSampler
 
 
 def dealt(n, size, **how):
-    """The samples of each rank, by rank. This needs no ranks, because you tell the sampler who asks."""
+    """The samples of each rank, by rank. This needs no ranks, because you tell the sampler who is asking."""
     return [list(DistributedSampler(range(n), size, rank, **how)) for rank in range(size)]
 
 
@@ -682,8 +687,8 @@ tested = sum(map(len, dealt(10_000, 96, shuffle=False)))
 guess.compare(tested - 10_000)
 
 # %% [markdown]
-# In training, a few samples that count twice do little harm. In a test they make the number wrong. Suppose that of 10 images a
-# network gets all right but the first two:
+# In training, a few samples that count twice do little harm. In a test they make the number wrong. Suppose a network gets all
+# of 10 images right except the first two:
 
 # %%
 right = np.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
@@ -695,16 +700,17 @@ print(f"accuracy, each image once:              {right.mean():.1%}")
 # %% [markdown]
 # The script above is safe: it tests `test_images[rank::size]`, parts that differ in length but repeat nothing, and adds up the
 # counts at the end. For training, the workshop's library cuts each *global batch* into parts instead of the whole epoch. Then
-# all ranks take the same number of steps, the last batch is simply smaller, and each rank's loss counts by its share.
+# all ranks take the same number of steps, the last batch is simply smaller, and each rank's loss is weighted by its share.
 #
 # One more trap: the sampler shuffles with its seed plus the epoch that you tell it with `set_epoch`. If you never call it, every
 # epoch has the same order.
 #
 # ### Exercise 5: a sampler without padding
 #
-# Return the list of samples, of those numbered `0` to `n - 1`, that `rank` (of `size`) takes in this epoch, so that nothing
-# is taken twice and no rank takes two more than another. The order is shuffled, and different in every epoch.
-# All ranks must agree without talking to each other.
+# With `shard_of`, you can deal out any number of samples without repeating or dropping one. The samples are numbered `0` to
+# `n - 1`. Return the list of those that `rank` (of `size`) takes in this epoch. Every sample is taken exactly once, and no rank
+# takes two more than another. The order is shuffled, and different in every epoch. All ranks must agree without talking to each
+# other.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -743,7 +749,7 @@ check.shard_of(shard_of)
 #
 # DDP waits for *every* gradient of a bucket. This network has a part that only rank 0 uses in this step. On the other ranks
 # its gradient never comes, so they never send their bucket, and rank 0 waits for them in `backward()`. (This cell fails on
-# purpose, after some seconds.)
+# purpose, after a few seconds.)
 
 
 # %%
@@ -768,12 +774,12 @@ outputs.sum().backward()
 print(f"rank {rank} is through backward")
 
 # %% [markdown]
-# Had the other ranks begun a second step, PyTorch would have told *them* "Expected to have finished reduction in the prior
+# If the other ranks had begun a second step, PyTorch would have told *them* "Expected to have finished reduction in the prior
 # iteration". That message blames the ranks that did nothing wrong.
 #
-# With `find_unused_parameters=True`, DDP looks after every forward which parameters the outputs depend on, and counts the others
-# as ready. The search costs time in each step, so it's off by default. We need new ranks first, and start four of them,
-# because the clinic below needs four. (`check.join` does what the lines at the top of this notebook do.)
+# With `find_unused_parameters=True`, DDP checks after every forward which parameters the outputs depend on, and treats the rest
+# as ready. The search costs time in each step, so it's off by default. To try it we need new ranks. We start four, because the
+# clinic below needs that many. (`check.join` does what the lines at the top of this notebook do.)
 
 # %%
 team = ranks.start(4)
@@ -802,9 +808,9 @@ if rank == 0:
 #
 # ## Deeper: a clinic for sick runs
 #
-# Five people come to you: "my training runs, but something is off." None of them got an error message. You have what every
-# run can tell: a timeline, the last losses, and a digest of the weights on each rank. The run on top is healthy. All of them
-# train on four ranks, which belong to two (emulated) hosts with two ranks each.
+# Five people come to you and say, "My training runs, but something is off." None of them got an error message. You have what
+# any run can give you: a timeline, the last losses, and a digest of the weights on each rank. The run on top is healthy. All of
+# these runs train on four ranks, on two (emulated) hosts with two ranks each.
 
 # %%
 patients = check.admit(team)
@@ -816,13 +822,13 @@ pd.DataFrame(patients.rows).set_index(["run", "rank"])
 # %% [markdown]
 # ### Exercise 6: the diagnosis
 #
-# Each run has one of these, and none comes twice: `"sampler forgotten"` (every rank goes through all images), `"sharded by
-# local rank"` (instead of by rank), `"one rank diverged"` (it began with other weights), `"one rank is slow"`,
-# `"averaged twice"`. Which is which? Write it in place of the dots.
+# Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
+# `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,
+# and `"averaged twice"`. Which is which? Replace the dots with your diagnoses.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Two of the five show only in the timeline, one only in the digests, two in the losses and the number of steps.
+# Two of the five show only in the timeline, one only in the digests, and two in the losses and the number of steps.
 #
 # </details><details><summary>Hint 2: the losses</summary>
 #
@@ -831,9 +837,10 @@ pd.DataFrame(patients.rows).set_index(["run", "rank"])
 #
 # </details><details><summary>Solution</summary>
 #
-# A was averaged twice: two messages in each step, and right numbers. In B, rank 3 has diverged: another digest. In C,
-# nobody used a sampler: equal losses on all ranks, and four times the steps. In D, rank 1 is slow: all others wait for it.
-# E was sharded by local rank: equal losses on ranks 0 and 2, and on 1 and 3, and twice the steps.
+# A was averaged twice: it sends two messages in each step, but the numbers are right. In B, rank 3 has diverged: its digest
+# differs. In C, nobody used a sampler: the losses are equal on all ranks, and there are four times as many steps. In D, rank 1 is
+# slow: all other ranks wait for it. E was sharded by local rank: the losses are equal on ranks 0 and 2, and on 1 and 3, and there
+# are twice as many steps.
 #
 # </details>
 
@@ -857,23 +864,23 @@ diagnoses = {
 check.diagnoses(diagnoses)
 
 # %% [markdown]
-# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of them would
-# *you* notice at home, and what would you have to print in your script to notice the others?
+# *Beat it:* two of the five would have finished with the right weights, and nobody would ever have known. Which of the five would
+# you notice in your own runs, and what would your script have to print for you to notice the rest?
 #
 # ## Deeper: several hosts
 #
-# On several hosts, run `torchrun` once on each of them. All need the address of one, here `node0`:
+# On several hosts, run `torchrun` once on each of them. Each needs the address of the same host, here `node0`:
 #
 # ```
 # torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint node0:29500 ddp.py
 # ```
 #
-# Under Slurm that's `srun --ntasks-per-node 1 torchrun …`. Or let `srun` or `mpiexec` start *all* processes, and write the
-# lines at the top of this notebook; [10_compute_nodes](10_compute_nodes.ipynb) does that.
+# Under Slurm that's `srun --ntasks-per-node 1 torchrun …`. Or let `srun` or `mpiexec` start *all* processes, and put the lines
+# from the top of this notebook into your script; [10_compute_nodes](10_compute_nodes.ipynb) does that.
 #
 # `torchrun` can also be *elastic*: with `--nnodes 1:4` it runs on one to four hosts, and with `--max-restarts 3` it starts all
-# processes again when one fails. It can't bring back what they knew. Your script has to load its checkpoint at the start, and
-# has to cope with a different `size`.
+# processes again when one fails. But it can't restore what they had in memory. Your script has to load its checkpoint at the
+# start, and has to cope with a different `size`.
 #
 # ## Remember
 #
@@ -882,7 +889,7 @@ check.diagnoses(diagnoses)
 # - DDP is a broadcast, a hook per parameter, an asynchronous allreduce, and buckets. Overlap needs enough computing to hide
 #   behind.
 # - Accumulate inside `no_sync`, forward and backward together. Only the last micro-batch communicates.
-# - Every rank must use the same parameters in each step, or you must tell DDP to look.
+# - Every rank must use the same parameters in each step, or you must tell DDP to look for unused ones.
 # - Runs can be sick without an error. Compare losses and digests between ranks, at least once.
 #
 # **Take it home:** [scripts/ddp.py](scripts/ddp.py).

@@ -49,7 +49,10 @@ KNOWN = {
         "emptied": ([(LOSS, EMPTY)], ddp.EMPTIED_HINT),
         "emptied, not divided": ([(LOSS, EMPTY), ("loss / len(micro_batches)", "loss")], ddp.EMPTIED_HINT),
         "divided by the ranks": ([("(loss / ", "(loss / dist.get_world_size() / ")], "takes the mean over ranks"),
-        "divided twice": ([("(loss / ", "(loss / len(micro_batches) / ")], "micro-batches is divided by twice"),
+        "divided twice": (
+            [("(loss / ", "(loss / len(micro_batches) / ")],
+            "you divided by the number of micro-batches twice",
+        ),
         "all communicate": ([("if last", "if True")], ddp.ROUNDS_HINTS[True, True]),
         "all forwards communicate": (kept_apart("True", "last"), ddp.ROUNDS_HINTS[True, False]),
         "two communicate": ([("== len(micro_batches)", "% 2 == 0")], ddp.ROUNDS_HINTS[False, False]),

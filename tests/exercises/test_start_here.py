@@ -26,7 +26,7 @@ class TestStartHere(Verdicts):
         "prints": (lambda: whoami("print(comm.rank, comm.size)"), "no `return`"),
         "text": (lambda: whoami("return f'rank {comm.rank} of {comm.size}'"), "return two numbers"),
         "always the world": (lambda: whoami("return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size"), "not from COMM_WORLD"),
-        "size by heart": (lambda: whoami("return comm.rank, 2"), "not by heart"),
+        "size by heart": (lambda: whoami("return comm.rank, 2"), "do not hard-code"),
         "fractions": (lambda: my_part("return n * rank / size, n * (rank + 1) / size"), "`//` divides"),
         "nothing returned": (lambda: my_part("print(n * rank // size)"), "no `return`"),
         "how many, not which": (lambda: my_part("return n // size + (rank < n % size)"), "it returned"),

@@ -115,9 +115,9 @@ average_gradients = Exercise(
         _gradients(lambda mine, comm: mine, "Each rank still has its own gradient: write the mean into `p.grad`."),
         _gradients(lambda mine, comm: mine / comm.size, "Each rank divided its own gradient: use Allreduce to add up."),
         _gradients(lambda mine, comm: 0 * mine, "It is zero on every rank: write the mean into `p.grad`."),
-        _gradients(lambda mine, comm: comm.bcast(mine), "All have the gradient of rank 0: they need the mean."),
+        _gradients(lambda mine, comm: comm.bcast(mine), "All ranks have the gradient of rank 0, not the mean."),
         _gradients(
-            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All have the last rank's gradient: they need the mean."
+            lambda mine, comm: comm.bcast(mine, comm.size - 1), "All ranks have the last rank's gradient, not the mean."
         ),
     ],
     stuck=STUCK,
@@ -173,7 +173,7 @@ average_in_one_message = Exercise(
     average_gradients.mistakes,
     stuck=STUCK,
     truncated="the ranks sent arrays of different lengths: put the same parameters into it on every rank.",
-    unknown="Copy the parts back in the order in which you put them in, as many numbers as each parameter has.",
+    unknown="Copy the parts back in the order in which you put them in, each as long as its parameter.",
 )
 
 

@@ -87,7 +87,7 @@ def _titled(name: str) -> str:
 def admit(team) -> Clinic:
     """Train the healthy and the broken runs, on an even number of ranks, at least 4."""
     if team.n < 4 or team.n % 2:
-        raise ranks.RankError(f"the clinic needs two hosts of two ranks or more, not {team.n} ranks: `ranks.start(4)`.")
+        raise ranks.RankError(f"the clinic needs an even number of ranks, at least 4, not {team.n}: `ranks.start(4)`.")
     by_rank = team.run(_all_runs, timeout=120, show=False)
     return Clinic({name: [runs[name] for runs in by_rank] for name in by_rank[0]})
 

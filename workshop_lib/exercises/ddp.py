@@ -121,8 +121,8 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
     last = _mean_gradient(_batches(rank, K)[-1] for rank in range(size))
     known = [
         (K * mean, "they are the sum over micro-batches: divide each loss by their number."),
-        (mean / size, "the number of ranks is divided by twice: DDP itself takes the mean over ranks."),
-        (mean / K, "the number of micro-batches is divided by twice."),
+        (mean / size, "you divided by the number of ranks, but DDP itself takes the mean over ranks."),
+        (mean / K, "you divided by the number of micro-batches twice."),
         (last, EMPTIED_HINT),
         (last / K, EMPTIED_HINT),
     ]
@@ -133,11 +133,11 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
     hint = "micro-batches exist because they don't fit into memory together: give each a forward of its own."
     yield Property("no forward sees more than one micro-batch", len(forwards) == K, hint)
     alternate = [kind for kind, _ in first.events] == ["forward", "backward"] * K
-    hint = "the activations of several were kept at once. Call `backward()` on each loss before the next forward."
+    hint = "several batches' activations were in memory at once. Call `backward()` before the next forward."
     yield Property("each backward comes before the next forward", alternate, hint)
     mean = _mean_gradient(_batches(rank, 1)[0] for rank in range(size))
     right = all(close(seen.gradient, mean) and seen.allreduces == 1 for seen in single)
-    hint = "the first is also the last. What communicates must follow from `len(micro_batches)`, and so must the mean."
+    hint = "the first is also the last, so it must communicate. Use `len(micro_batches)` for this and for the mean."
     yield Property("also when there is only one micro-batch", right, hint)
 
 
@@ -171,7 +171,7 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
     epochs_of = dict(zip(SHARED, answers[0], strict=True))
     shared_out = [(n, parts) for (n, _), epochs in epochs_of.items() for parts in epochs]
     other = [part for _, parts in shared_out for part in parts if isinstance(part, str)]
-    hint = f"for some samples it returned {other[0]}." if other else ""
+    hint = f"in one case it returned {other[0]}." if other else ""
     yield Property("it returns a list of whole numbers", not other, hint)
     agree = all(answer == answers[0] for answer in answers)
     hint = "all ranks must draw the same order, with a generator of their own: `np.random.default_rng(seed)`."
@@ -179,16 +179,16 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
     hints = [hint for n, parts in shared_out if (hint := _flaw_hint(n, parts))]
     yield Property("each sample is taken once in each epoch", not hints, "".join(hints[:1]))
     even = all(max(map(len, parts)) - min(map(len, parts)) <= 1 for _, parts in shared_out)
-    hint = "one rank gets several samples more, and all wait for the slowest: spread what is left over."
+    hint = "one rank gets several samples more than another, and all wait for it: spread what is left over."
     yield Property("no rank gets two samples more than another", even, hint)
     orders = [parts[0] for parts in epochs_of[103, 1]]
-    hint = "the order is that of the files, 0, 1, 2, …: shuffle it, or each batch sees neighbours."
+    hint = "they come in the files' order, 0, 1, 2, …: shuffle it, or each batch sees neighbours."
     yield Property("the samples are shuffled", orders[0] != list(range(103)), hint)
-    hint = "all have the same one, which is what happens if you forget `set_epoch`: the seed must depend on the epoch."
-    yield Property("each epoch has another order", len(set(map(tuple, orders))) == len(EPOCHS), hint)
+    hint = "all epochs have the same order, as if you forget `set_epoch`: the seed must depend on the epoch."
+    yield Property("each epoch has a different order", len(set(map(tuple, orders))) == len(EPOCHS), hint)
     changes = len({frozenset(parts[0]) for parts in epochs_of[103, 2]}) == len(EPOCHS)
     hint = "a rank sees the same samples in all epochs: shuffle first, then share out."
-    yield Property("a rank gets other samples in the next epoch", changes, hint)
+    yield Property("a rank gets different samples in the next epoch", changes, hint)
 
 
 def _flaw_hint(n: int, parts: list[list[int]]) -> str:
@@ -203,9 +203,9 @@ def _flaw_hint(n: int, parts: list[list[int]]) -> str:
     if everything.difference(taken):
         if len(taken) > len(set(taken)):
             return "some are taken twice and others by nobody: all ranks must share out one permutation, with one seed."
-        return "some are taken by nobody. When the ranks do not divide the samples, some ranks take one more."
+        return "some are taken by nobody. When they don't divide evenly, some ranks take one more."
     if len(taken) > n:
-        return "some are taken twice. DistributedSampler fills up like this, but here some ranks may have one less."
+        return "some are taken twice. DistributedSampler fills up like this, but here some ranks may have one fewer."
     return ""
 
 

@@ -19,7 +19,7 @@ from workshop_lib.exercises import Exercise, Property, close, is_number, linear,
 STEPS = 2  # of an optimizer alone
 LIMIT_S = 30.0  # a first step in TensorFlow can take seconds
 FLOAT32 = 1e-4  # rounding of float32 over some steps
-STUCK = "some rank waits for the others: every rank must step, allreduce and broadcast, not rank 0 alone."
+STUCK = "one rank is waiting for the others: every rank must step, allreduce and broadcast, not rank 0 alone."
 
 
 def join() -> None:
@@ -137,8 +137,8 @@ OWN_STEP_HINT = (
     "Average first, then call `super().apply`."
 )
 TWO_STEPS_HINT = "does each rank add a step of its own? Average first, then call `super().apply`, once."
-SUM_HINT = "you used the sum, which is too large by the number of ranks: `op=hvd.Average`, or divide by `hvd.size()`."
-TWICE_HINT = "the gradients are too small by the number of ranks: `hvd.Average` has already divided by it."
+SUM_HINT = "you used the sum, which is `hvd.size()` times too large: use `op=hvd.Average`, or divide by `hvd.size()`."
+TWICE_HINT = "the gradients are `hvd.size()` times too small: `hvd.Average` has already divided by the number of ranks."
 MEAN_HINTS = {  # by what fails first
     "SGD with momentum": "",
     "Adam": "averaging the weights after each rank's own step is a different algorithm: average the gradients first.",
@@ -152,7 +152,7 @@ def averaging_properties(observations: list[list[Stepped]]) -> Iterator[Property
     yield Property("it returns an optimizer", all(observations), NO_OPTIMIZER_HINT)
     by_optimizer = list(zip(*observations, strict=True))
     stepped = [row for rows in by_optimizer for row in rows]
-    yield Property("of the kind that it was given", all(row.is_kind for row in stepped), KIND_HINT)
+    yield Property("it's the same kind of optimizer", all(row.is_kind for row in stepped), KIND_HINT)
     lost = [text for row in stepped for text in row.lost]
     yield Property("with its settings", not lost, f"{lost[0]}: {SETTINGS_HINT}" if lost else "")
     for rows, (what, hint) in zip(by_optimizer, MEAN_HINTS.items(), strict=False):
@@ -226,29 +226,30 @@ def _watched(start: list, samples: int, steps: list, weights_before: list):
     return model
 
 
-LOCAL_HINT = "`local_rank()` counts within one host, and here each rank is on its own. Use `rank()` and `size()`."
+LOCAL_HINT = "`local_rank()` counts within a host, and here each rank is alone on its host. Use `rank()` and `size()`."
 UNSHARED_HINT = "every rank trains on all samples: give each its own part, such as `images[hvd.rank()::hvd.size()]`."
-MISSING_HINT = "nobody uses some of the samples. Do all ranks take the same part?"
+MISSING_HINT = "some of the samples are never used. Do all ranks take the same part?"
 OVERLAP_HINT = "some samples are used more often than others: the parts overlap."
-ROOT_RANK_HINT = "all ranks begin alike, but not with rank 0's weights: is `root_rank` 0?"
+ROOT_RANK_HINT = "all ranks begin with the same weights, but not with rank 0's: is `root_rank` 0?"
 LATE_HINT = "the ranks agree only from the second step on: broadcast before the first one (`on_train_begin`)."
 NO_BROADCAST_HINT = (
-    "the ranks begin apart: use `keras3.BroadcastVariables()` as a callback, or `hvd.broadcast_variables`."
+    "the ranks begin with different weights: use `keras3.BroadcastVariables()` as a callback, or "
+    "`hvd.broadcast_variables`."
 )
 UNAVERAGED_HINT = "nothing averages the gradients: under Keras 3 `keras3.DistributedOptimizer` does, Horovod's doesn't."
 RATE_HINTS = {  # by the power of the number of ranks in the learning rate
     0: "you left the learning rate as it was, but the global batch has grown: multiply it by `hvd.size()`.",
     0.5: "you scaled the learning rate with the square root of the ranks; this exercise asks for `lr * hvd.size()`.",
-    2: "the steps are too large by the number of ranks: did you scale twice, or sum where you meant the mean?",
+    2: "the steps are `hvd.size()` times too large: did you scale twice, or sum where you meant the mean?",
 }
-OTHER_WEIGHTS_HINT = "the ranks agree on other weights. Is it SGD with momentum 0.9, the same loss, `epochs` epochs?"
+OTHER_WEIGHTS_HINT = "the ranks agree on wrong weights. Is it SGD with momentum 0.9, the same loss, `epochs` epochs?"
 UNSAVED_HINT = "rank 0 wrote no file: `model.save(path)`."
-ALL_SAVE_HINT = "another rank saved as well; on a shared file system they'd all write into one file. Only rank 0 saves."
+ALL_SAVE_HINT = "another rank saved as well; on a shared file system they'd all write one file. Only rank 0 should."
 EARLY_SAVE_HINT = "call `model.save(path)` after training."
 NO_NUMBER_HINT = "return the accuracy, on all ranks."
-OWN_PART_HINT = "each rank reports its own part. Add up the right ones and the samples over all ranks."
+OWN_PART_HINT = "each rank reports the accuracy of its own part. Add up right answers and samples over all ranks."
 MEAN_HINT = "this is the mean of the ranks' accuracies, but their parts differ in size. Add counts, then divide."
-DISAGREE_HINT = "the ranks return different numbers: each must take part in the sum, and return what comes out of it."
+DISAGREE_HINT = "the ranks return different numbers: each must take part in the sum, and return the result."
 COUNT_HINT = "that is a count. Divide it by the number of test samples."
 
 
@@ -264,7 +265,7 @@ def train_properties(observations: list[Trained]) -> Iterator[Property]:
         hint = UNSHARED_HINT
     else:
         hint = OVERLAP_HINT if np.all(counts) else MISSING_HINT
-    yield Property("each sample is trained on once an epoch, by one rank", bool(np.all(counts == linear.EPOCHS)), hint)
+    yield Property("each sample is trained on once per epoch, by one rank", bool(np.all(counts == linear.EPOCHS)), hint)
     most = max(len(step) for seen in observations for step in seen.steps)
     right = most == linear.SAMPLES and all(len(seen.steps) == linear.EPOCHS for seen in observations)
     hint = f"`batch_size` is per rank: a step here takes {linear.SAMPLES} samples on each, and yours took {most}."

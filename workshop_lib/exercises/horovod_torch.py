@@ -158,7 +158,7 @@ NOT_SENT_HINT = (
     "a rank still has its own weights. Averaging gradients keeps equal weights equal, but it doesn't make them equal. "
     "Send rank 0's first: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`."
 )
-ROOT_HINT = "rank 0 lost the weights of its checkpoint. All ranks get those of `root_rank`, so it has to be 0."
+ROOT_HINT = "rank 0 lost the weights of its checkpoint. All ranks get the weights of `root_rank`, so it has to be 0."
 SOME_SENT_HINT = "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`."
 RATE_HINTS = {  # by the power of the number of ranks in the learning rate
     0: "the learning rate is still that of one process. The global batch is `hvd.size()` times larger, so multiply the "
@@ -176,7 +176,7 @@ SUM_HINT = (
     "they're the sum over the ranks. You've scaled the learning rate already, so leave `op` at its default, the mean."
 )
 COMPRESSED_HINT = "they're nearly right. Did you compress something on the way?"
-SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, rank 0 too."
+SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0."
 
 
 def distributed_properties(observations: list[Distributed]) -> Iterator[Property]:
@@ -191,8 +191,8 @@ def distributed_properties(observations: list[Distributed]) -> Iterator[Property
     rates = [rate for seen in observations for rate in seen.rates or []]
     right = all(math.isclose(rate, LR * size) for rate in rates)
     powers = [power for power in RATE_HINTS if math.isclose(rates[0], LR * size**power)]
-    hint = RATE_HINTS[powers[0]] if powers else f"it's {rates[0]:g}: multiply that of one process by `hvd.size()`."
-    yield Property("the learning rate is that of all ranks", right, hint)
+    hint = RATE_HINTS[powers[0]] if powers else f"it's {rates[0]:g}: multiply the original rate by `hvd.size()`."
+    yield Property("the learning rate is scaled for all ranks", right, hint)
     kept = first.momentum is not None and np.any(first.momentum)
     yield Property("rank 0 keeps the momentum of its checkpoint", bool(kept), LOST_HINT)
     right = close(first.momentum, first.expected_momentum)
@@ -265,7 +265,7 @@ LOCAL_PART_HINT = (
     "all ranks test the same part: `local_rank()` is 0 on every host, and here each rank is alone on its host. "
     "Use `hvd.rank()`."
 )
-MISSING_HINT = "nobody tests some of the images. Some parts must be one longer: try `images[rank::size]`."
+MISSING_HINT = "some images aren't tested at all. Some parts must be one image longer: try `images[rank::size]`."
 AGAIN_HINT = "some images count twice. Do the parts overlap, or did you fill them up to the same length?"
 OWN_PART_HINT = "a rank returned the accuracy of its own part only: add up the ranks' counts with `hvd.allreduce`."
 MEAN_HINT = "it's the mean of the ranks' accuracies, but their parts differ in size: add up *counts*, and divide last."
@@ -277,7 +277,7 @@ ALL_SAVE_HINT = (
     "all ranks saved, into the same file. Only the rank whose `hvd.rank()` is 0 should. `local_rank()` is 0 once on "
     "every host, and here each rank is alone on its host."
 )
-NO_SAVE_HINT = "nobody called `save()`. Rank 0 should, and it takes the parentheses."
+NO_SAVE_HINT = "nobody called `save()`. Rank 0 should, and don't forget the parentheses."
 SAVED_TWICE_HINT = "one rank should save, and only once. This is how often each rank saved:"
 
 

@@ -44,7 +44,7 @@ def exchange_properties(observations: list[Cases]) -> Iterator[Property]:
     others = of_case(observations, "integers")
     yield _like_the_partners("also for an array of another length and type", others)
     yield all_right("with the partner's values", others)
-    hint = "what arrived has overwritten it: receive into an array of its own, `np.empty_like(mine)`."
+    hint = "what arrived has overwritten it: receive into a separate array, `np.empty_like(mine)`."
     yield Property("`mine` is as it was", all(call.unchanged for call in calls), hint)
     most = max(call.messages for call in calls)
     hint = f"a rank sent {most} messages in one exchange; its array can go in one."
@@ -80,14 +80,16 @@ exchange = Exercise(
     observe_exchange,
     exchange_properties,
     [
-        Mistake(lambda comm, mine: mine.copy(), "Those are its own values: return the array that it received into."),
+        Mistake(
+            lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."
+        ),
         Mistake(_from_neighbour(-1), _PARTNER),
         Mistake(_from_neighbour(1), _PARTNER),
     ],
     on=4,
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "
     "before it sends, or use Sendrecv, which does both at once.",
-    unknown="Did you return the array that was received into, and had the receive ended by then?",
+    unknown="Did you return the array that you received into, and had the receive ended by then?",
 )
 
 
@@ -134,9 +136,7 @@ global_mean = Exercise(
         ),
         Mistake(lambda c, v: c.allreduce(v.mean()), "That is the sum of the ranks' means: add up values and counts."),
         Mistake(lambda c, v: c.allreduce(v.sum()), "That is the sum of all values: divide by how many there are."),
-        Mistake(
-            lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the ranks: divide by the number of values."
-        ),
+        Mistake(lambda c, v: c.allreduce(v.sum()) / c.size, "You divided by the number of ranks: use that of values."),
         Mistake(
             lambda comm, values: comm.allreduce(values.sum()) / max(1, len(values)),
             "The sum is right, but you divided it by this rank's count alone: add up the counts as well.",

@@ -165,7 +165,7 @@ FINISH_HINT = "return the function `finish` itself, without calling it: `return 
 ORDER_HINT = (
     "an allreduce adds up the first message of every rank, then the second. Send in the order in which hooks run."
 )
-SOME_HINT = "some ranks send, and others don't: every rank has to call every `dist.all_reduce`, so without an `if`."
+SOME_HINT = "some ranks send, and others don't: every rank has to call every `dist.all_reduce`, not inside an `if`."
 NOTHING_HINT = (
     "nothing was sent. `p.register_post_accumulate_grad_hook(f)` makes backward call `f(p)`: call "
     "`dist.all_reduce` there."
@@ -180,7 +180,7 @@ WAITING_HINT = (
     "backward stood still until the other ranks had sent: keep the handle, and call its `wait()` in `finish`."
 )
 BROADCAST_HINT = (
-    "the ranks keep different first weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
+    "the ranks start with different weights. Send those of rank 0 first: `dist.broadcast(p.detach(), src=0)`."
 )
 FORGOT_HINT = (
     "they hadn't arrived when `finish` returned: call `wait()` on every handle, and then write the mean into `p.grad`."
@@ -251,7 +251,7 @@ def my_ddp_properties(observations: list[Observed]) -> Iterator[Property]:
     yield Property("one message per gradient", each_once, fewer if len(plan) < TENSORS else MORE_HINT)
     hint = TOGETHER_HINT if any(message.in_backward for message in plan) else AFTER_HINT
     at_once = [message.ready for message in plan] == list(range(1, TENSORS + 1))
-    yield Property("each is sent as soon as its gradient is there", at_once, hint)
+    yield Property("each is sent as soon as its gradient is ready", at_once, hint)
     yield from _end(observations)
 
 
@@ -276,7 +276,7 @@ def bucket_properties(observations: list[Observed]) -> Iterator[Property]:
     text = f"{VALUES * 8} bytes of gradients take at most {MOST_MESSAGES} messages of {BUCKET_BYTES} bytes or more"
     yield Property(text, len(plan) <= MOST_MESSAGES, SMALL_HINT)
     hint = LARGE_HINT if any(message.in_backward for message in plan) else AFTER_HINT
-    yield Property("the first leaves before the last gradient is there", plan[0].ready < TENSORS, hint)
+    yield Property("the first leaves before the last gradient is ready", plan[0].ready < TENSORS, hint)
     yield from _end(observations)
 
 

@@ -50,13 +50,13 @@ def hello_properties(output: str) -> Iterator[Property]:
     if not any(line.startswith("rank") for line in lines):
         hint = f"no line begins with 'rank': let each process print a line such as {example}."
     once = all(sum(lines[line] for line in own) == 1 for own in named.values())
-    yield Property("each process says once which rank it is", once, hint)
+    yield Property("each process says exactly once which rank it is", once, hint)
     hosts = [own[0].partition(f"rank {rank} of {PROCESSES} on ")[2] for rank, own in named.items()]
-    hint = f"such as {example}: `socket.gethostname()` is the name."
+    hint = f"for example {example}: `socket.gethostname()` returns the name."
     yield Property("and on which host", socket.gethostname() in hosts and all(hosts), hint)
     wanted = f"{PROCESSES} ranks on {len(set(hosts))} host"
     total = lines[wanted] + lines[wanted + "s"]
-    hint = f"the line '{wanted}s' is missing: gather the names on rank 0, and count the different ones."
+    hint = f"the line '{wanted}s' is missing: gather the names on rank 0, and count how many differ."
     if total > 1:
         hint = f"{total} processes say it: only rank 0 should."
     yield Property("rank 0 alone says how many hosts there are", total == 1, hint)

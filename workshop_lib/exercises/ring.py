@@ -99,13 +99,13 @@ def ring_properties(observations: list[Cases]) -> Iterator[Property]:
     yield all_arrays(origin)
     yield _adds_each_once(origin)
     equal = of_case(observations, "equal")
-    hint = "The values are added in the wrong places: a chunk must be added to the chunk of the same number."
+    hint = "The values are added in the wrong places: a chunk must be added to the chunk with the same number."
     yield all_right("the sum agrees with comm.Allreduce, element by element", equal, hint)
-    hint = "the ring worked in the array that it was given: begin with `total = values.copy()`."
+    hint = "your ring changed the array it was given: begin with `total = values.copy()`."
     yield Property("`values` is as it was", all(call.unchanged for call in equal), hint)
     hint = "`np.array_split(total, p)` cuts any length into p chunks."
     uneven = of_case(observations, "uneven")
-    yield all_right("also when the ranks' number does not divide the length", uneven, hint)
+    yield all_right("also when the length is not a multiple of the number of ranks", uneven, hint)
     yield all_right("also with fewer values than ranks", of_case(observations, "few"), hint)
     yield from _ring_costs(equal, uneven)
 
@@ -137,7 +137,7 @@ def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
     yield Property(f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint)
     n, sent = uneven[0].own.size, [call.bytes for call in uneven]
     low, high = (needed * uneven[0].own.itemsize * chunk for chunk in (n // p, -(-n // p)))
-    hint = f"of {n} values the ranks sent {sent} bytes; {low} to {high} is what chunks need."
+    hint = f"for {n} values the ranks sent {sent} bytes; with chunks it takes {low} to {high}."
     yield Property("the same with unequal chunks", all(low <= b <= high for b in sent), hint)
     messages = [call.messages for call in equal]
     hint = f"the ranks sent {messages} messages: send each chunk in one piece, once per step."
@@ -159,7 +159,7 @@ def _bytes_hint(sent: list[int], due: int, array: int, p: int) -> str:
     if min(sent) >= (p - 1) * array:
         return observed + "That is the whole array in each step: send one chunk, 1/p of it, per step."
     if all(due < b <= due + 2 * (p - 1) * 1000 for b in sent):
-        return observed + "A little more than the chunks: a pickled object carries a description. Use upper-case calls."
+        return observed + "Slightly more than the chunks: pickle adds a description of each. Use upper-case calls."
     return observed + "Each step should send one chunk, 1/p of the array, and there are 2(p-1) steps."
 
 
@@ -187,8 +187,8 @@ def _ring(
     return ring_allreduce
 
 
-_REPLACES = "A chunk that goes round finished, in the second phase, replaces what is there: do not add it."
-_SENT_TOO_EARLY = "Is a chunk sent on before what arrived was added? The first phase adds in all of its p-1 steps."
+_REPLACES = "In the second phase the chunks that arrive are finished: they replace what is there. Do not add them."
+_SENT_TOO_EARLY = "Do you send a chunk on before you add what arrived? The first phase adds in all of its p-1 steps."
 _SAME_CHUNK = "In each step a rank sends the chunk that it has just received, and receives the one before that."
 
 ring_allreduce = Exercise(
@@ -214,7 +214,7 @@ ring_allreduce = Exercise(
         Mistake(lambda comm, values: values.copy(), "It returned its own values: nothing was added to them."),
     ],
     on=4,
-    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let ranks of even "
-    "number send first and the others receive first. Does every rank take the same number of steps?",
-    unknown="Each rank's value belongs into every sum exactly once: follow one chunk through the picture.",
+    stuck="when every rank sends first, nobody receives. Sendrecv sends and receives at once; or let even ranks "
+    "send first and odd ranks receive first. Does every rank take the same number of steps?",
+    unknown="Each rank's value belongs in every sum exactly once: follow one chunk through the picture.",
 )

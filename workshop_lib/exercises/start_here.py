@@ -7,7 +7,7 @@ from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
 
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
-GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD and not by heart."
+GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
 
 
 class Called(NamedTuple):
@@ -53,7 +53,7 @@ whoami = Exercise(
     [
         Mistake(lambda comm: (comm.size, comm.rank), "The rank comes first, then the size."),
         Mistake(lambda comm: (comm.rank + 1, comm.size), "Ranks are numbered from 0."),
-        Mistake(lambda comm: (comm.rank, comm.size - 1), "The size counts all ranks, rank 0 too."),
+        Mistake(lambda comm: (comm.rank, comm.size - 1), "The size counts all ranks, including rank 0."),
     ],
     stuck=ENDLESS_HINT,
     unknown="`comm.rank` is this rank's number, and `comm.size` how many ranks there are.",
@@ -141,7 +141,7 @@ my_part = Exercise(
     my_part_properties,
     [
         Mistake(
-            _floor_parts, "`n // size` items per rank leave `n % size` over: give the first ranks one of them each."
+            _floor_parts, "`n // size` items per rank leave `n % size` over: give each of the first ranks one of these."
         ),
         Mistake(_moved(_fair_parts, after=-1), _STOP),
         Mistake(_moved(_floor_parts, after=-1), _STOP),
@@ -151,13 +151,14 @@ my_part = Exercise(
         Mistake(_ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
         Mistake(
             lambda n, rank, size: tuple(min(n, bound) for bound in _ceiling_parts(n, rank, size)),
-            "Rounding up leaves too little for the last ranks: part sizes may differ by one only.",
+            "Rounding up leaves too little for the last ranks: part sizes may differ by at most one.",
         ),
         Mistake(
             lambda n, rank, size: (_floor_parts(n, rank, size)[0], n if rank == size - 1 else (rank + 1) * (n // size)),
-            "The last rank takes all that is left over: give one item of it to each of the first ranks.",
+            "The last rank takes everything left over: give each of the first ranks one of these items.",
         ),
     ],
     communicates=False,
-    unknown="Each rank should start where the one before it stops, the last should stop at n, and sizes differ by one.",
+    unknown="Each rank should start where the one before it stops, the last should stop at n, and sizes may differ by "
+    "at most one.",
 )

@@ -102,18 +102,22 @@ train_epoch = Exercise(
     observe_loop,
     loop_properties,
     [
-        Mistake(partial(_loop, without="average"), "The ranks train apart: call `average` before the optimizer steps."),
+        Mistake(
+            partial(_loop, without="average"), "Each rank trains alone: call `average` before the optimizer steps."
+        ),
         Mistake(
             partial(_loop, without="order"), "You average after the step: by then, the optimizer has used `p.grad`."
         ),
         Mistake(
-            partial(_loop, without="zero_grad"), "`backward` adds to the gradients that are there: clear them first."
+            partial(_loop, without="zero_grad"), "`backward` adds to the gradients of the last step: clear them first."
         ),
         Mistake(
             partial(_loop, without="schedule"), "The learning rate never changed: call `schedule.step()` in each step."
         ),
-        Mistake(partial(_loop, without="step"), "The weights are still those of the start: let the optimizer step."),
-        Mistake(partial(_loop, without="mean"), "That is the gradient of a sum of losses: `cross_entropy` as it is."),
+        Mistake(partial(_loop, without="step"), "The weights have not changed at all: let the optimizer step."),
+        Mistake(
+            partial(_loop, without="mean"), "That is the gradient of the summed loss: `cross_entropy` takes the mean."
+        ),
         Mistake(
             partial(_loop, without="average", at_the_end=True),
             "You average weights at the end of the epoch: average the gradients in every step instead.",
@@ -168,11 +172,11 @@ broadcast_weights = Exercise(
         ),
         _set_weights(
             lambda mine, comm: comm.allreduce(mine) / comm.size,
-            "That is the mean of the ranks' weights: all take those of rank 0 instead.",
+            "That is the mean of the ranks' weights: every rank needs those of rank 0.",
         ),
         _set_weights(
             lambda mine, comm: comm.allreduce(mine),
-            "That is the sum of the ranks' weights: all take those of rank 0 instead.",
+            "That is the sum of the ranks' weights: every rank needs those of rank 0.",
         ),
         _set_weights(
             lambda mine, comm: comm.bcast(mine.astype(np.float16)).astype(np.float32),
@@ -214,7 +218,7 @@ def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterat
     hint = ""
     if other:
         rank, returned = other[0]
-        advice = "`return` the mean" if returned is None else "an array like `gradient` is needed"
+        advice = "`return` the mean" if returned is None else "return an array like `gradient`"
         hint = f"rank {rank} returned {shown(returned)}: {advice}."
     yield Property("every rank returns an array like its gradient", not other, hint)
     for text, calls in (
@@ -243,7 +247,7 @@ weighted_mean = Exercise(
         Mistake(lambda g, n, comm: comm.allreduce(g), f"That is the plain sum over ranks. {_WEIGH}"),
         Mistake(lambda g, n, comm: comm.allreduce(g * n), "That is the sum over all samples: divide by their number."),
         Mistake(
-            lambda g, n, comm: comm.allreduce(g * n) / comm.size, "Divide by the samples of all ranks, not the ranks."
+            lambda g, n, comm: comm.allreduce(g * n) / comm.size, "Divide by the number of all samples, not of ranks."
         ),
         Mistake(
             lambda g, n, comm: comm.allreduce(g * n) / max(1, n), "You divided by this rank's count: add up counts."
