@@ -220,7 +220,7 @@ other_programs = load.Meter()
 for _ in range(repeats):
     for variables in launchers.values():
         for n in (1, 2):
-            scripts.run(*variables, *mpi.mpiexec(), "-n", n, sys.executable, *job, file, timeout_s=sizes.timeout_s)
+            scripts.run(*variables, *mpi.mpiexec(), "-n", n, sys.executable, *job, file, timeout_s=2 * sizes.timeout_s)
 other_programs.report(2)
 
 # %% [markdown]
