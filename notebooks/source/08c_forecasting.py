@@ -333,8 +333,9 @@ published.errors(published.beside_forecast(lateness=punctual)).loc[[*published.F
 # that aren't ready in time, cores that the collective takes from computing, or a fixed cost per step, which hurts the fastest
 # devices most?
 #
-# We tried them in turn, and let tables decide that the fit had not seen. Only one survived: the **straggler** of notebook
-# [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device to device like a normal distribution with the
+# We tried them in turn, and let tables decide that the fit hadn't seen. The fit gave nothing to the input and to the collective's cores;
+# with a fixed cost it came closer to the tables it knew, and moved away from the others. One survived: the **straggler** of
+# notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device to device like a normal distribution with the
 # standard deviation $\sigma$, the slowest of $n$ is about $\sigma \sqrt{2 \ln n}$ late. One constant, for all machines:
 
 # %%
@@ -365,8 +366,8 @@ beside_published(fitted, held_out)
 # is a few points. Where messages do, it says that well tuned and badly tuned runs are worlds apart, and that you should measure
 # before you ask for 512 GPUs. BERT on one port per server shows the bad end: no framework got near its forecast on several servers.
 #
-# *Beat it:* add a term for the input, so many seconds per image and GPU of a server, to a copy of `forecast._point`. Fit it
-# to the same tables. It'll fit them better. Is it also better on the tables that were held out?
+# *Beat it:* give a copy of `forecast._point` a fixed cost of some milliseconds per step on more than one device, and choose both
+# constants for the fitted tables. They get closer. And the tables that were held out?
 #
 # ## Your machine, and larger ones
 #
@@ -492,10 +493,11 @@ pd.DataFrame.from_dict(rows, orient="index")
 # millions to thousands. So the constant is a typical value of ordinary runs, not a law.
 #
 # **Inference** at such a scale is a different matter: no gradients, no allreduce, no batch that grows. Give each rank
-# its share of the samples, and the forecast is the slowest rank's input and computing. The need is real in science: to say how
+# its share of the samples, and the forecast is the slowest rank's input and computing. The need is real in science, where the same
+# slides show turbulence models learned from simulations, images of brains, and interactions of many bodies. To say how
 # certain an answer is (*uncertainty quantification*), people ask not one network but an ensemble of dozens, so a
-# million images become tens of millions of forward passes. That scales as far as your file system does, which is the subject of notebook
-# [09](09_feeding_the_ranks.ipynb).
+# million images become tens of millions of forward passes. That scales as far as your file system does, which is the subject of
+# notebook [09](09_feeding_the_ranks.ipynb).
 #
 # ## Deeper: what would help?
 #
