@@ -465,6 +465,16 @@ for n in (2, 32, 1024):
 # serial part takes the same time however large the problem. (The table at the top would say $S = N$ then. It counts the serial
 # part $N$ times, although one rank would do it only once.)
 #
+# ## Take it home
+#
+# [scripts/scaling_table.py](scripts/scaling_table.py) makes this table for any training script that prints its images per second
+# after each epoch, as all [scripts](scripts) to take home do. It needs nothing but Python, takes turns, leaves the first
+# epoch out, and prints the spread. In a terminal, in the folder of the scripts:
+#
+# ```
+# python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
+# ```
+#
 # ## Remember
 #
 # - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
