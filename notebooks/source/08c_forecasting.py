@@ -326,11 +326,11 @@ guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 # %%
 punctual = Lateness(typical=0, at_worst=0, slower_messages=1)
 before = published.errors(published.beside_forecast(lateness=punctual))
-before.loc[[*published.FITTED, *published.HELD_OUT], ["points", "mean_error", "largest_error"]]
+before.loc[[*published.FITTED, *published.HELD_OUT], ["points", "too_high", "mean_error", "largest_error"]]
 
 # %% [markdown]
-# The errors are in percentage points, and nearly all of them are on the same side: the forecast is too *optimistic*. That's no
-# accident. Everything the model leaves out costs time. Which of these would you add first: devices that wait for the slowest one, images
+# The errors are in percentage points, and look at `too_high`: where the forecast is wrong, it's nearly always too *optimistic*. That's
+# no accident. Everything the model leaves out costs time. Which of these would you add first: devices that wait for the slowest one, images
 # that aren't ready in time, cores that the collective takes from computing, or a fixed cost per step, which hurts the fastest
 # devices most?
 #
@@ -461,11 +461,12 @@ for entry in published.EVERYTHING:
 #
 # ## Deeper: two thousand nodes, and twenty-seven thousand GPUs
 #
-# Slides of 2018 show a curve on up to 2,048 nodes of Theta, half of that machine: Cray's plugin for machine learning stays close to
-# ideal, and Horovod falls behind. There are no numbers to compare with, but the cost model says what has to happen. Theta
-# had one Xeon Phi per node. Horovod sent its gradients around a ring, and before that, every rank told rank 0 by a small
-# message which gradients it had ready. (Notebook [03](03_horovod_pytorch.ipynb) has a trace: on 32 ranks of a Xeon Phi, 97 % of all
-# allreduces were these 8 bytes.) Cray's plugin had no such coordinator, and collectives of its own.
+# Slides of 2018 compare Cray's plugin for machine learning with Horovod on up to 2,048 nodes of Theta, half of that machine. All we
+# have is the caption, not the curve. But the cost model can say where the two should part, because they differ in one thing. You
+# tell Cray's plugin the size of the model at the start, and hand it all gradients in one call between backward and the update. Horovod gets
+# gradients one by one, in an order that may differ from rank to rank, so every rank first tells rank 0 by a small message what it has ready.
+# (Notebook [03](03_horovod_pytorch.ipynb) has a trace from 32 of these nodes, where 97 % of all allreduces carried 8 bytes.) What does
+# asking cost, next to the sum itself?
 
 # %%
 theta, gradient_bytes = catalogue.machine("theta-knl"), catalogue.model("resnet-50").gradient_bytes
@@ -476,13 +477,14 @@ for nodes in (32, 256, 2048):
     print(f"{nodes:>5} nodes: ring {ring:5.1f} ms, halving and doubling {halving:5.1f} ms, asking through rank 0 {asking:5.2f} ms")
 
 # %% [markdown]
-# The ring's bytes don't grow with the nodes, but its rounds do, and so do rank 0's messages: at 2,048 nodes both cost as much as the
-# bytes. Algorithms with $\log_2 p$ rounds don't feel it. That's why NCCL has trees today, why Horovod caches what the ranks have
-# told it, and why the run on all of Summit below replaced the coordinator by a tree of them.
+# Summing costs hardly more on 2,048 nodes than on 32, if the MPI library halves and doubles. But rank 0's messages grow with the nodes: at
+# the end, asking *once* costs nearly as much as the sum, and Horovod asks several times per step. So the plugin should win at scale, and the
+# smaller the network, the sooner. A ring has the same trouble for another reason, the rounds. That's why NCCL has trees today, why
+# Horovod caches what the ranks have told it, and why the run on all of Summit below replaced the coordinator by a tree of them.
 #
 # How do the largest synchronous trainings that were published compare with nothing but the slowest device? All three
-# are science: the parameters of the universe from simulated dark matter, and storms in climate simulations, the first deep
-# learning above 10^18 operations per second.
+# are science: the parameters of the universe from simulated dark matter, and storms in climate simulations, on a machine where that
+# training passed 10^18 operations per second.
 
 # %%
 science = {  # devices and efficiency, from the abstracts
@@ -498,8 +500,8 @@ pd.DataFrame.from_dict(rows, orient="index")
 
 # %% [markdown]
 # Two lost more than that, to messages and input; and on Summit 27,360 GPUs were *more* punctual than what our constant says. Its
-# authors had staged the data on every node, overlapped the gradients of a step with the next one, and cut the coordinator's messages from
-# millions to thousands. So the constant is a typical value of ordinary runs, not a law.
+# authors had copied the data to every node, hidden the gradients of one step behind the next, and rebuilt Horovod's coordinator. So the
+# constant is a typical value of ordinary runs, not a law.
 #
 # **Inference** at such a scale is a different matter: no gradients, no allreduce, no batch that grows. Give each rank
 # its share of the samples, and the forecast is the slowest rank's input and computing. The need is real in science, where the same
@@ -540,7 +542,7 @@ what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 # github.com/NVIDIA/DeepLearningExamples, github.com/Oneflow-Inc/DLPerf and TensorFlow's benchmarks of 2017, for published scaling. S.
 # McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch; epochs at each batch:
 # github.com/mlcommons/logging, rcp_checker. A. Mathuriya et al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep
-# Learning for Climate Analytics* (arXiv:1810.01993), for the largest runs. S. Rajbhandari et al., *ZeRO* (arXiv:1910.02054), section 10.3,
+# Learning for Climate Analytics* (arXiv:1810.01993), for the largest runs; HPE, *Port Scripts to Use the Cray PE DL Plugin*, for the plugin. S. Rajbhandari et al., *ZeRO* (arXiv:1910.02054), section 10.3,
 # for more than perfect with a reason. Machines and networks: the sources in workshop_lib/scaling/presets.
 
 # %%

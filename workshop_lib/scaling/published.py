@@ -92,11 +92,15 @@ def _compared(base: Point, point: Point, published: float) -> dict[str, float | 
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """By table, from rows of `beside_forecast`: how many points, the mean and the largest error in percentage
-    points, and how many of them the range has."""
-    rows = rows.assign(error=rows["difference_points"].abs())
+    """By table, from rows of `beside_forecast`: how many points, for how many the forecast is too high, the mean and
+    the largest error in percentage points, and how many of them the range has."""
+    rows = rows.assign(error=rows["difference_points"].abs(), too_high=rows["difference_points"] > 0)
     found = rows.groupby("table", sort=False).agg(
-        points=("error", "size"), mean_error=("error", "mean"), largest_error=("error", "max"), inside=("inside", "sum")
+        points=("error", "size"),
+        too_high=("too_high", "sum"),
+        mean_error=("error", "mean"),
+        largest_error=("error", "max"),
+        inside=("inside", "sum"),
     )
     return found.round(1)
 
