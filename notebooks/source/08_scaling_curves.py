@@ -444,6 +444,52 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 # So an epoch that ends sooner is only a means. What counts in the end is the *time to a given accuracy*, and only a table with both
 # columns can show it.
 #
+# ## Deeper: inference, and how sure the answer is
+#
+# A trained network that only answers needs no gradients, so it needs no allreduce: give each rank its share of the samples, and you
+# get nearly perfect scaling until reading them becomes the limit. Science asks for more than an answer, though. It wants to know how
+# *sure* the answer is (*uncertainty quantification*), and a simple way is an ensemble: train the network once on every rank, from
+# different seeds, and let all of them vote. Training doesn't talk at all, and the vote is a single allreduce.
+
+# %%
+team = ranks.current()
+team.push(steps=4 * sizes.steps)
+
+# %%
+# %%ranks
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from workshop_lib.data import mnist
+from workshop_lib.models import torch_cnn
+
+comm, train, test = MPI.COMM_WORLD, mnist.load("train"), mnist.load("test")
+model = torch_cnn.build(seed=comm.rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
+for batch in np.random.default_rng(comm.rank).integers(len(train.images), size=(steps, 64)):
+    optimizer.zero_grad()
+    outputs = model(torch_cnn.normalise(torch.tensor(train.images[batch])))
+    torch.nn.functional.cross_entropy(outputs, torch.tensor(train.labels[batch]).long()).backward()
+    optimizer.step()
+
+# %%
+# %%ranks
+with torch.no_grad():
+    mine = model(torch_cnn.normalise(torch.tensor(test.images[:1000]))).softmax(1).numpy()
+labels, mean = test.labels[:1000], comm.allreduce(mine) / comm.size
+agree = comm.allreduce((mine.argmax(1) == mean.argmax(1)).astype(int)) == comm.size
+print(f"one network: {np.mean(mine.argmax(1) == labels):.1%} right")
+if comm.rank == 0:
+    right = mean.argmax(1) == labels
+    print(f"all {comm.size} together: {right.mean():.1%}; where they agree {right[agree].mean():.1%},", end=" ")
+    print(f"and on the {(~agree).mean():.1%} where they don't {right[~agree].mean() if (~agree).any() else 1:.1%}")
+
+# %% [markdown]
+# Where the networks disagree, don't trust them: that's the whole idea, and it's worth its price in many sciences. But the price is one more
+# pass over all the data for every network of the ensemble. At the scale of a supercomputer that means millions of files, and then it's the
+# file system that decides ([09](09_feeding_the_ranks.ipynb)).
+#
 # ## Deeper: Amdahl and Gustafson agree
 #
 # Gustafson writes $s$ for the share of the time *on $N$ ranks* that's spent on serial work. One rank would need $s + N(1 - s)$

@@ -503,12 +503,8 @@ pd.DataFrame.from_dict(rows, orient="index")
 # authors had copied the data to every node, hidden the gradients of one step behind the next, and rebuilt Horovod's coordinator. So the
 # constant is a typical value of ordinary runs, not a law.
 #
-# **Inference** at such a scale is a different matter: no gradients, no allreduce, no batch that grows. Give each rank
-# its share of the samples, and the forecast is the slowest rank's input and computing. The need is real in science, where the same
-# slides show turbulence models learned from simulations, images of brains, and interactions of many bodies. To say how
-# certain an answer is (*uncertainty quantification*), people ask not one network but an ensemble of dozens, so a
-# million images become tens of millions of forward passes. That scales as far as your file system does, which is the subject of
-# notebook [09](09_feeding_the_ranks.ipynb).
+# The same slides show what else such machines are for: turbulence models learned from simulations, images of brains, interactions of
+# many bodies. Much of that is *inference*, which has no gradients to send: [08](08_scaling_curves.ipynb) has a small example.
 #
 # ## Deeper: what would help?
 #
