@@ -100,13 +100,18 @@ def options(n):
 
 
 # %% [markdown]
-# How long will that take? Time one run and count them. (While the sweep runs, each line tells you what's left.)
+# How long will that take? Time one run and count them. The second one, because the first run on fresh ranks also imports PyTorch. (While
+# the sweep runs, each line tells you what's left.)
 
 # %%
-team, began = ranks.start(1), time.monotonic()
-team.train(options(1)[0], timeout=sizes.timeout_s, show=False)
+team = ranks.start(1)
+for _ in range(2):
+    began = time.monotonic()
+    team.train(options(1)[0], timeout=sizes.timeout_s, show=False)
+run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
-print(f"{count} runs: about {count * (time.monotonic() - began) / 60:.1f} minutes, and a few seconds per start of ranks")
+starts = len(sizes.sweep_ranks) - 1
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, and {starts} times fresh ranks")
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"
