@@ -1,33 +1,33 @@
 # %% [markdown]
 # # Scaling curves
 #
-# **You will** train the same network on 1, 2 and more ranks and measure what the ranks bring, in both of the ways in which
-# this is done; make the table of speed-up and efficiency yourself; find out from a few measured points what keeps a training
-# from scaling; predict steps that were not measured; and forecast a training on up to 4,096 devices.
+# You get four times the GPUs, and your training runs 2.9 times as fast. Is that good? The person who paid for the GPUs says
+# that a quarter of them is idle. The person who wrote the code says that nobody does better. Who's right depends on what was
+# measured, against what, and how often. After this notebook you can settle it.
 #
-# **Time** about 60 minutes. **Needs** two cores; no GPU, no network. Notebook [02](02_synchronous_sgd.ipynb) first, where
-# the training on several ranks is explained.
+# **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, and find
+# out from a handful of points what keeps a training from scaling.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
+# [02](02_synchronous_sgd.ipynb) first, which explains how several ranks train one network.
 
 # %%
-import math
-import textwrap
+import contextlib
+import time
 from statistics import mean, median
 
-import numpy as np
-from matplotlib.lines import Line2D
+import pandas as pd
 
 from workshop_lib import ranks
 from workshop_lib.exercises import scaling as check
-from workshop_lib.notebook import figures, profile
-from workshop_lib.notebook.calculators import forecaster
-from workshop_lib.notebook.figures import costs
+from workshop_lib.notebook import profile
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
-from workshop_lib.notebook.figures.scaling import scaling_curve, weak_scaling_curve
+from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
-from workshop_lib.scaling import catalogue, curves, fit, published, records
-from workshop_lib.scaling.forecast import Settings, what_if_table
+from workshop_lib.scaling import curves, records
 from workshop_lib.scaling.sweep import sweep
+from workshop_lib.training import load
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions
 
@@ -38,26 +38,24 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 # %% [markdown]
 # ## Two questions
 #
-# A *rank* is one of the processes that train a network together. What do $N$ of them bring?
+# What do you gain from $N$ ranks? You can ask that in two ways.
 #
-# - **Strong scaling:** how much sooner is the *same* work done? Here: an *epoch*, one pass over the training images, with
-#   the same number of images for any number of ranks.
-# - **Weak scaling:** how much *more* work is done in the same time? Here: an epoch with $N$ times the images.
+# - **Strong scaling:** how much sooner is the *same* work done? Here the work is an *epoch*, one pass over the training images,
+#   and their number stays the same.
+# - **Weak scaling:** how much *more* work is done in the same time? Here $N$ ranks get $N$ times the images.
 #
-# With $t_N$ for the seconds of an epoch on $N$ ranks:
+# Write $t_N$ for the seconds of an epoch on $N$ ranks:
 #
 # | | ideal | speed-up | efficiency |
 # |---|---|---|---|
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# The weak speed-up takes it that one rank would need $N \, t_1$ for $N$ times the images.
+# In both of them, each rank takes a *batch* of the same size in every step, so the *global batch* grows with $N$. Careful: many
+# papers on deep learning mean one *step*, not one epoch. They would call both of ours weak scaling, and they say "strong"
+# when the global batch is fixed. So always say what was kept the same.
 #
-# In both, the *batch*, the samples of one step, is fixed for each rank, so the *global batch* of all ranks grows with $N$.
-# Always say what was kept the same. Many papers on deep learning mean the work of one step instead of an epoch: to them, what
-# we do here is weak scaling in both cases, and strong scaling is a fixed global batch.
-#
-# Commit to three predictions before anything is measured.
+# Commit to three predictions before you measure anything.
 
 # %%
 guess = predict(
@@ -85,13 +83,12 @@ guess_weak
 # %% [markdown]
 # ## Measure
 #
-# Each point is measured several times, because machines are never quite idle. The runs follow each other; two at once would
-# share the cores on which they are measured. There are two *backends*: `mpi` averages the gradients with one `Allreduce` a step,
-# `ddp` is PyTorch's own. Weak scaling is measured with `mpi` alone; its number of images a rank, `per_rank`, is such that for one
-# number of ranks, `sizes.ranks`, the same runs serve both.
+# A machine is never quite idle, so you measure every point several times. The runs take turns: two at once would share the cores
+# on which you measure them. Two *backends* compete. `mpi` averages all gradients with one `Allreduce` per step, as you did in
+# notebook 02, and `ddp` is PyTorch's own.
 
 # %%
-per_rank = samples // sizes.ranks
+per_rank = samples // sizes.ranks  # in weak scaling; on sizes.ranks ranks, the same runs serve both
 
 
 def options(n):
@@ -102,29 +99,48 @@ def options(n):
     return [TrainOptions(backend=name, epochs=sizes.sweep_epochs, train_samples=size) for name, size in runs]
 
 
+# %% [markdown]
+# How long will that take? Time one run and count them. The second one, because the first run on fresh ranks also imports PyTorch. (While
+# the sweep runs, each line tells you what's left.)
+
+# %%
+team = ranks.start(1)
+for _ in range(2):
+    began = time.monotonic()
+    team.train(options(1)[0], timeout=sizes.timeout_s, show=False)
+run_s = time.monotonic() - began
+count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
+starts = len(sizes.sweep_ranks) - 1
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, and {starts} times fresh ranks")
+
+# %%
 file = BUILD / "08_scaling_curves.jsonl"
 file.unlink(missing_ok=True)
+other_programs = load.Meter()
 for record in sweep(ranks.start, sizes.sweep_ranks, options, sizes.repeats, sizes.timeout_s, show=False):
     records.write(file, record)
+other_programs.report(sizes.ranks)
 
 # %% [markdown]
-# Every run left a *record* in a file: what ran, where, and what came out. Everything from here on uses these records.
+# Each run left a *record* in a file: what ran, where, and what came out. Everything from here on reads these records. If the last
+# line says that other programs were using your cores, believe it: the numbers below are then partly theirs. Close them and run
+# the cell again, or read on and watch the spread instead of the medians.
 
 # %%
 measured = records.read(file)
-strong, weak = [], []
-for record in measured:
-    what = record["what"]
-    if what["train_samples"] == samples:
-        strong.append(record)
-    if what["backend"] == "mpi" and what["train_samples"] == what["world_size"] * per_rank:
-        weak.append(record)
+strong = [record for record in measured if record["what"]["train_samples"] == samples]
+weak = [
+    record
+    for record in measured
+    if record["what"]["backend"] == "mpi"
+    and record["what"]["train_samples"] == record["what"]["world_size"] * per_rank
+]
 print(f"{len(measured)} runs: {len(strong)} for strong scaling, {len(weak)} for weak scaling")
 
 # %% [markdown]
 # ## Strong scaling
 #
-# For each number of ranks a list of runs, and for each run the seconds of its epochs:
+# For each number of ranks there's a list of runs, and for each run a list with the seconds of its epochs:
 
 
 # %%
@@ -137,31 +153,47 @@ def epoch_seconds(chosen, backend):
     return seconds
 
 
-seconds = epoch_seconds(strong, "mpi")
-seconds
+epoch_seconds(strong, "mpi")
 
 # %% [markdown]
-# The first epoch of a run also pays for starting up: memory, connections, on a GPU the choice of algorithms. Compare the first
-# number of each run with the others. Here the difference may be lost in the noise; elsewhere, above all on GPUs, it can be
-# large. In a long training that does not matter, and in a short measurement it does, so the first epoch is left out. Of the
-# repeats we take the median: of three or more, one disturbed run cannot move it far. The fastest run would be the one in which
-# chance helped most.
+# The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a long training
+# that doesn't matter, but in a short measurement it does, so we leave it out. (Compare the first number of each run with the
+# second. On a CPU the difference may drown in the noise.) Of the repeats we take the *median*, because one disturbed run can't
+# move it far. The fastest run would be the one that was luckiest.
 #
-# ## Exercise 1: the table
+# ### Exercise 1: speed-up and efficiency
 #
-# `seconds` is a dictionary as above: `{ranks: [run, …]}`, where a run is a list of the seconds of its epochs, and all runs have
-# the same number of epochs, at least two. Return a dictionary `{ranks: (speed-up, efficiency)}` for strong scaling, with 1 rank
-# in it, and efficiency as a fraction. What to take as the time on $N$ ranks: for each run, the mean of its epochs after the
-# first; and of these means, one a run, the median.
+# With this function you'll read every table of scaling in this notebook, your own and published ones. It gets a dictionary as above,
+# `{ranks: [run, …]}`. The time on $N$ ranks is: for each run, the mean of its epochs after the first; of these means, the
+# median.
+#
+# <details><summary>Hint 1: one time per number of ranks</summary>
+#
+# First boil the list of runs down to one number. `run[1:]` is a run without its first epoch, and `mean` and `median` are
+# imported.
+#
+# </details><details><summary>Hint 2: then compare</summary>
+#
+# With `typical_s = {ranks: seconds}`, the speed-up on `n` ranks is `typical_s[1] / typical_s[n]`, wherever the 1 stands in the
+# dictionary.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of scaling_table}
+#
+# </details>
 
 
 # %%
 def scaling_table(seconds):
+    """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it; efficiency is a fraction.
+
+    seconds: {ranks: [run, …]}, a run being a list of seconds per epoch, at least two and as many in each run.
+    """
     # <solution>
     typical_s = {n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()}
     return {n: (typical_s[1] / s, typical_s[1] / s / n) for n, s in typical_s.items()}
     # <stub>
-    # # first one time for each number of ranks, with `mean` and `median`; then compare each with that of 1 rank
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -170,18 +202,27 @@ def scaling_table(seconds):
 # %%
 check.scaling_table(scaling_table)
 
+# %% [markdown]
+# *Break it:* take the fastest of the repeats instead of the median, or let the first epoch in. By how much does your efficiency
+# change? Now your function on both backends. (While it's open, the table is empty.)
+
+
 # %%
-try:
-    for n, (speedup, efficiency) in scaling_table(seconds).items():
-        print(f"N = {n}: speed-up {speedup:.2f}, efficiency {efficiency:.0%}")
-except NotImplementedError:
-    print("scaling_table is not written yet")
+def speedups(backend):
+    """From your table: {ranks: speed-up}, without 1 rank. Empty while the exercise is open."""
+    with contextlib.suppress(NotImplementedError):
+        table = scaling_table(epoch_seconds(strong, backend))
+        return {n: speedup for n, (speedup, _) in sorted(table.items()) if n > 1}
+    return {}
+
+
+yours = pd.DataFrame({backend: speedups(backend) for backend in ("mpi", "ddp")}).rename_axis("ranks")
+yours.join(yours.div(yours.index, axis=0).add_suffix(" efficiency")).round(2)
 
 # %% [markdown]
-# The library makes the same table from the records, and adds the spread between the slowest and the fastest run: without it,
-# two points cannot be compared. The last three columns tell the test accuracy, the seconds to an accuracy of 99 % (a dash: not
-# reached), and whether all ranks ended with the same weights. (It takes the median of speeds instead of times. For an odd number
-# of runs that is the same run; for an even number, and a large spread, the results differ.)
+# The library makes the same table, and adds what a table needs before you can believe it: the spread between the slowest and the
+# fastest run. If two points differ by less than that, they don't differ. (It takes the median of speeds and not of times, so with
+# an even number of runs the last digits may differ from yours.)
 
 # %%
 curves.summary(strong)
@@ -204,84 +245,80 @@ show_result(guess_other, other)
 scaling_curve(strong)
 
 # %% [markdown]
-# Read the picture:
+# How to read it:
 #
-# - On the left is the throughput, on the right the efficiency. A point is the median of its runs, and its bar goes from the
-#   slowest to the fastest.
-# - The dotted grey line is perfect scaling. A speed-up above it, more than $N$ on $N$ ranks, nearly always means that the run on
-#   one rank was handicapped, for instance by being bound to fewer cores. That is why threads and binding are noted at the top, and
-#   notebook [08b](08b_where_the_time_goes.ipynb) makes such a speed-up on purpose.
-# - Hollow points are *oversubscribed*: more ranks than cores, which then take turns. They say nothing about a machine that has as
-#   many cores.
-# - Crosses show the first epochs. They are not part of the curve.
-# - `mpi` and `ddp` compute the same gradients, but for rounding. What separates their curves is the communication, and what DDP
-#   does around it.
+# - Throughput is on the left, efficiency on the right. A point is the median of its runs, and its bar goes from the slowest to the
+#   fastest.
+# - *Hollow* points are *oversubscribed*: more ranks than cores, so they take turns. They say nothing about a machine that has
+#   enough cores.
+# - Crosses are first epochs. They don't belong to the curve.
+# - Both backends compute the same gradients, up to rounding, so what separates the curves is communication and what DDP does around
+#   it.
 #
-# *Try it:* add `batch_size=256` to the `TrainOptions` and measure again. What does it do to the efficiency, and what to the
-# accuracy in the table?
+# And what does *yours* say? The next cell reads it for you, spread included.
+
+# %%
+for (backend, n), point in points[points.index.get_level_values("world_size") > 1].iterrows():
+    low, high = point["speedup_min"], point["speedup_max"]
+    remark = "  Slower than one rank alone!" if high < 1 else "  More than perfect: look at the run on 1 rank." if low > n else ""
+    print(f"{backend} on {n} ranks: {low:.2f} to {high:.2f} times as fast.{remark}")
+for n in sizes.sweep_ranks[1:]:
+    (low, high), (low_ddp, high_ddp) = (points.loc[name, n][["speedup_min", "speedup_max"]] for name in ("mpi", "ddp"))
+    differ = low > high_ddp or low_ddp > high
+    print(f"On {n} ranks, mpi and ddp {'differ by more' if differ else 'do not differ by more'} than their spread.")
+other_programs.report(sizes.ranks)
+
+# %% [markdown]
+# *More than perfect*, a speed-up above $N$, usually means that something slowed the run on one rank down, for example because its
+# process was bound to fewer cores. Notebook [08b](08b_where_the_time_goes.ipynb) makes one on purpose. But it isn't always a
+# mistake. With more devices each one holds less, so the data may fit into a cache, or memory that frees up may allow a larger
+# and more efficient batch. ZeRO's authors report such a super-linear speed-up from 64 to 400 GPUs, and say why.
+#
+# *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and what to the
+# accuracy?
 #
 # ## What keeps it from scaling?
 #
-# Suppose that a fraction $f$ of the work is *serial*, it cannot be shared out, and the rest can be shared perfectly. Then the
-# time on $N$ ranks is $f + (1 - f)/N$ of that on one, so
+# Suppose a fraction $f$ of the work is *serial*: it can't be shared out. The rest can be, perfectly. Then
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
-# Gustafson (1988) objected that people with more processors solve larger problems. If $s$ is the share of the time *on $N$ ranks*
-# that is spent on serial work, one rank would need $s + N(1 - s)$ times as long for that larger problem:
-#
-# $$S = N - (N - 1)\,s \quad \text{(Gustafson 1988)}.$$
-#
-# They do not contradict each other. Of the time that one rank would need, the serial work is the share $f = s / (s + N(1 - s))$;
-# put that into Amdahl's law, and Gustafson's comes out. What differs is what stays the same as $N$ grows: $f$ if the work does,
-# in strong scaling; $s$ in weak scaling, if the serial part takes the same time however large the problem. (Then $t_N = t_1$, and
-# the table at the top would say $S = N$: it counts $N$ times the serial part, which one rank would have to do only once.)
+# Gustafson (1988) objected that people with more processors solve *larger* problems, and then the serial part matters less and
+# less. Draw both with a serial part of 5 %.
 
 # %%
-fraction = 0.05
-n = 2 ** np.arange(11)
-laws = {
-    "ideal": n,
-    "Gustafson, weak scaling": n - (n - 1) * fraction,
-    "Amdahl, strong scaling": 1 / (fraction + (1 - fraction) / n),
-}
-figure = figures.new_figure(
-    "What a serial part allows",
-    f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)",
-)
-axes, handles = figure.subplots(), []
-for number, (name, speedups) in enumerate(laws.items()):
-    style = figures.Style.number(number)
-    look = {
-        "color": style.colour,
-        "linestyle": style.line,
-        "marker": style.marker,
-        "linewidth": 2,
-        "markersize": 7,
-    }
-    axes.loglog(n, speedups, base=2, **look)
-    handles.append(Line2D([], [], **look, label=name))
-axes.set(xlabel="ranks", ylabel="speed-up")
-axes.xaxis.set_major_formatter("{x:.0f}")
-axes.yaxis.set_major_formatter("{x:.0f}")
-figures.draw_legend(figure, *[[handle] for handle in handles])
-figure
+serial_part(0.05)
 
 # %% [markdown]
-# *Try it:* other fractions. How small must it be for an efficiency of one half on 1,024 ranks, if the work is fixed?
+# *Try it:* how small must the serial part be for an efficiency of one half on 1,024 ranks, if the work is fixed?
 #
-# ## Exercise 2: the serial fraction of a measurement
+# ### Exercise 2: the serial fraction of a measurement
 #
-# Karp and Flatt (1990) turned Amdahl's law round: from a *measured* speed-up $S$ on $N$ ranks compute the $f$ that would explain
-# it. Do the same: return $f$ for `speedup` and `n`, where `n` is at least 2.
+# Karp and Flatt (1990) turned Amdahl's law around: given a *measured* speed-up, which $f$ would explain it? This is the cheapest
+# diagnosis there is. If a serial part is all that limits you, you get the same $f$ for every $N$. If $f$ *grows* with $N$,
+# something else grows too: communication, or waiting. And if it's negative, your baseline deserves a second look.
+#
+# <details><summary>Hint 1</summary>
+#
+# Start from $1/S = f + (1 - f)/N$. Which terms have $f$ in them?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# $1/S - 1/N = f\,(1 - 1/N)$.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of serial_fraction}
+#
+# </details>
 
 
 # %%
 def serial_fraction(speedup, n):
+    """Amdahl's f that explains this speed-up on n ranks, n at least 2; negative above a speed-up of n."""
     # <solution>
     return (1 / speedup - 1 / n) / (1 - 1 / n)
     # <stub>
-    # # 1/S = f + (1 - f)/n, solved for f
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -291,10 +328,8 @@ def serial_fraction(speedup, n):
 check.serial_fraction(serial_fraction)
 
 # %% [markdown]
-# What is it good for? If a serial part were all that limits, $f$ would be the same for every $N$. If $f$ *grows* with $N$,
-# something else grows too: communication, or waiting. Try it on measurements that others have published: seconds of training on
-# MNIST on 1 to 32 GPUs of the machine ThetaGPU, with a fixed batch on each. Once with DDP, and once with *Horovod*, another
-# library that averages gradients (there it is a whole run, with start-up and tests).
+# Try it on measurements that others have published: seconds of training on MNIST with 1 to 32 GPUs of the machine ThetaGPU, with a
+# fixed batch per GPU. The times with Horovod are of whole runs, with start-up and tests.
 
 # %%
 published_s = {
@@ -306,34 +341,28 @@ published_s = {
 def show_fractions(title, speedups):
     print(title)
     for n, speedup in speedups.items():
-        try:
-            found = f"{serial_fraction(speedup, n):6.1%}"
-        except NotImplementedError:
-            found = "not written yet"
-        print(
-            f"  {n:>2} ranks: speed-up {speedup:5.2f}, efficiency {speedup / n:4.0%}, serial fraction {found}"
-        )
+        fraction = "not written yet"
+        with contextlib.suppress(NotImplementedError):
+            fraction = f"{serial_fraction(speedup, n):6.1%}"
+        print(f"  {n:>2} ranks: speed-up {speedup:5.2f}, efficiency {speedup / n:4.0%}, serial fraction {fraction}")
 
 
 for title, times in published_s.items():
     show_fractions(title, {n: times[1] / s for n, s in times.items() if n > 1})
 
 # %% [markdown]
-# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so no work was saved, and
-# the run on one GPU must have been slower than it had to be; a process bound to fewer cores is a common reason. Every other
-# number in the table is compared with that run, and looks too good.
+# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so no memory was freed and no
+# work saved: the run on one GPU must have been slower than necessary. Every other number in the table is compared with that run,
+# and looks too good.
 #
-# Horovod's *time* rises from 8 GPUs to 16. No serial part can do that: it is overhead, or chance, since no spread was published.
-# (Eight GPUs are in one machine; with more, messages go through the network.)
+# Horovod's *time* rises from 8 GPUs to 16. No serial part can do that. It's overhead, since messages now leave the machine with its
+# eight GPUs; or it's chance, and nobody published the spread.
 #
-# DDP's $f$ grows as well, but proves nothing: a baseline that is too slow takes something off every $f$, and most where $N$ is
-# small. A constant $f$ then seems to grow.
+# DDP's $f$ grows as well. Before you blame communication: *try it* with a baseline of 10.1 s instead of 11.7. Then $f$ is between 1
+# and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
 #
-# *Try it:* suppose that DDP needs 10.1 s on one GPU, not 11.7, and $f$ is between 1 and 2 % for every $N$.
-#
-# Now your own measurements. With a fixed batch a rank, a step is the same work on any number of ranks, and more ranks make fewer
-# steps: hardly anything is serial. Here $f$ tells how much longer a step has become: if it takes $1 + x$ times as long as on one
-# rank, then $f = x / (N - 1)$.
+# Now your own measurements. With a fixed batch per rank hardly anything is serial. Here $f$ tells you how much longer a *step* has
+# become: if it takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$.
 
 # %%
 for backend in ("mpi", "ddp"):
@@ -344,14 +373,15 @@ for backend in ("mpi", "ddp"):
         print(f"  oversubscribed: {', '.join(above)}; there, waiting for a core is in the fraction")
 
 # %% [markdown]
-# The `mpi` backend also measures which share of its time it spends in `Allreduce`, with messages and with waiting for the
-# slowest rank. Compare that with what is missing to an efficiency of 100 %. If more is missing, computing itself has become
-# slower: ranks share memory and caches, too, and where they are oversubscribed, the cores.
+# The `mpi` backend also measures how long it's inside `Allreduce`, waiting for the slowest rank included. Does that account for
+# the efficiency you lost? If you lost more than that, computing itself became slower: ranks share memory and caches and, where
+# they're oversubscribed, cores.
 
 # %%
 share = curves.to_frame(strong).groupby(["backend", "world_size"])["communication_share"].median()
 for n, part in share["mpi"].items():
-    print(f"N = {n}: {part:.1%} of the time in Allreduce")
+    lost = 1 - points.loc[("mpi", n), "efficiency"]
+    print(f"N = {n}: {part:.1%} of the time in Allreduce, {lost:.1%} of the efficiency lost")
 
 # %% [markdown]
 # ## Weak scaling
@@ -369,14 +399,14 @@ guess_weak.compare(
 weak_scaling_curve(weak)
 
 # %% [markdown]
-# Perfect weak scaling is a flat line on the left, the dotted one. Where ranks no longer have a core each, the measured line has
-# to bend upwards: the work has grown, and the machine has not.
+# Perfect weak scaling is a flat line on the left, the dotted one. Once the ranks outnumber the cores, the measured line has to
+# bend upwards, because the work has grown and the machine hasn't.
 #
-# With a fixed batch a rank, a single step is the same here as in strong scaling, and costs the same; only the number of steps
-# differs. So the efficiencies should agree with those of `mpi` above, within their spread. The hard case is a fixed *global*
-# batch: each rank computes less and less in a step, for the same messages.
+# With a fixed batch per rank, a single step is the same here as in strong scaling and costs the same; only the number of steps
+# differs. So these efficiencies should agree with those of `mpi` above, up to their spread. The hard case is a fixed *global*
+# batch: each rank computes less and less per step, for the same messages.
 #
-# *Try it:* measure that, and draw it.
+# *Beat it:* predict the efficiency with a fixed global batch of 64, then measure it.
 #
 # ```python
 # def fixed_global_batch(n):
@@ -385,369 +415,134 @@ weak_scaling_curve(weak)
 # fixed = list(sweep(ranks.start, sizes.sweep_ranks, fixed_global_batch, show=False))
 # scaling_curve(fixed, same="global_batch")
 # ```
-
-# %% [markdown]
-# ## Predict a step
 #
-# So far we have measured, and explained afterwards. A model that is worth something *predicts*: it is fitted to some
-# measurements, and then says what others will give. A step of synchronous SGD has two parts:
-#
-# - **computing**, in which a rank works on its batch: $T_\text{compute}$;
-# - **communication**, the allreduce of all gradients: $T_\text{comm}$.
-#
-# If the messages travel while the rank computes, the step takes at least the longer of the two. If it waits for them, it takes
-# both. So, whatever a library does,
-#
-# $$\max(T_\text{compute}, T_\text{comm}) \;\le\; T_\text{step} \;\le\; T_\text{compute} + T_\text{comm}.$$
-#
-# We measure each part alone, fit a formula to each, and put the sum to the test on networks and batches that the fit has never
-# seen.
-#
-# ### What an allreduce costs
-#
-# Four ways to build one from sends and receives are in `workshop_lib.comm.allreduce`, a few lines each. With $p$ ranks and $n$
-# bytes:
-#
-# | | how | rounds | bytes that the busiest rank sends |
-# |---|---|---|---|
-# | naive | all arrays to rank 0, the sum back to each | $2(p-1)$ | $(p-1)\,n$ |
-# | recursive doubling | swap the whole sum with rank $r$ ^ $2^k$ in step $k$ | $\log_2 p$ | $n \log_2 p$ |
-# | ring | parts of $n/p$ go round, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
-# | Rabenseifner's | swap halves, quarters, …, then the same way back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
-#
-# (The second and the fourth are for powers of two; with other numbers, two rounds and an array more.) A round costs the latency
-# $\alpha$, a byte $\beta$, as in notebook [01](01_mpi_basics.ipynb). So few rounds should be best for small arrays, and few bytes
-# for large ones. On two ranks some of them come to the same; the differences grow with $p$.
-#
-# *gloo* is the library with which PyTorch communicates between CPUs, over sockets. It stands for any library that does not use the
-# memory which ranks of one machine share.
-
-# %%
-guess_gloo = predict(
-    f"An allreduce of 1 MiB on {sizes.ranks} ranks: how many times as long as MPI does gloo take?",
-    low=0.2,
-    high=20,
-    unit="times",
-)
-guess_gloo
-
-# %% [markdown]
-# The benchmark does what the usual ones for MPI and for NCCL do: it checks each sum once, warms up, and then measures rounds of many
-# calls, the slowest rank counting. The ways take turns, so that a slow moment of the machine touches all of them.
-
-# %%
-team = ranks.start(sizes.ranks)
-rounds = max(5, sizes.repeats)
-largest = 2**22 if sizes.name == "quick" else 2**26
-message_sizes = [4**k for k in range(1, 14) if 4**k <= largest]
-messages = fit.measure_communication(team, message_sizes, rounds, timeout_s=10 * sizes.timeout_s)
-
-
-def measured_s(way, nbytes):
-    """Median, fastest and slowest round of an allreduce."""
-    row = next(row for row in messages if row["way"] == way and row["message_bytes"] == nbytes)
-    return row["median_s"], row["min_s"], row["max_s"]
-
-
-group = "nccl" if any(row["way"] == "nccl" for row in messages) else "gloo"
-theirs, mpis = measured_s(group, 2**20), measured_s("MPI", 2**20)
-guess_gloo.compare(theirs[0] / mpis[0], spread=(theirs[1] / mpis[2], theirs[2] / mpis[1]))
-
-# %%
-costs.allreduce_times(messages)
-
-# %% [markdown]
-# Read the picture:
-#
-# - On the left, each curve is flat at first, where the latency is all that counts, and in the end rises with the bytes.
-# - On the right is the *bus bandwidth*: bytes a second, times $2(p-1)/p$. That factor is what the best algorithm has to send, so
-#   this number can be compared between different $p$, and with the speed of the link. It is the number that NCCL's own tests report.
-# - The latency of the hand-written ones holds Python: each of their sends and receives is a call of it. For large arrays that no
-#   longer matters; what does is how often the data pass through memory.
-# - A bend upwards at the right end comes where arrays no longer fit into the caches.
-#
-# ### Fit: latency and bandwidth
-#
-# A line through these points needs care. Times go from microseconds to tens of milliseconds; least squares of *seconds* would see
-# the largest messages alone, and get any latency. So each error is taken relative to what was measured. The fit then also says
-# how sure it is of each constant: the number after ±, its standard error, follows from how far the points scatter about the line.
-
-# %%
-fits = {way: fit.message_time(messages, way) for way in dict.fromkeys(row["way"] for row in messages)}
-print(f"{'':>18}   latency (µs)    s a GB (1/bandwidth)")
-for way, found in fits.items():
-    print(f"{way:>18}   {found.text('latency_s', 1e6):<15} {found.text('s_per_byte', 1e9)}")
-
-# %% [markdown]
-# Where the ± is large, a straight line does not describe the curve well: the library changes its method with the size, and caches
-# end. A model is good for the range in which it was fitted.
-#
-# One more constant, $\gamma$, is the time to sum a byte. With it, $\alpha$, $\beta$ and $\gamma$ of the hand-written allreduces
-# should explain all of them at once, and for any number of ranks:
-
-# %%
-by_hand = fit.link(messages, ("naive", "recursive doubling", "ring", "rabenseifner"))
-print(f"alpha {by_hand.text('latency_s', 1e6)} µs a round")
-print(f"beta  {by_hand.text('s_per_byte', 1e9)} s a GB sent")
-print(f"gamma {by_hand.text('reduce_s_per_byte', 1e9)} s a GB summed")
-print(f"typical error of the fit: {np.median(np.abs(by_hand.relative_errors)):.0%}")
-
-# %% [markdown]
-# ### What computing costs
-#
-# Now networks. So that their size can be chosen, they have one hidden layer of any width here. A step's computing time should be
-#
-# $$T_\text{compute} = t_0 + t_1 B$$
-#
-# for a batch of $B$: $t_0$ for what is done once a step, such as the update of the weights, and $t_1$ for each sample. Both grow with
-# the number of parameters $P$, in the simplest way: $t_0 + t_0' P$ and $t_1 + t_1' P$.
-#
-# Which computing time, though? One rank alone, or all ranks at once?
-
-# %%
-guess_busy = predict(
-    "By what factor is a step of one rank slower while the other ranks compute, too?",
-    low=0.8,
-    high=2.5,
-    unit="times",
-)
-guess_busy
-
-# %%
-some = [(64, 64), (256, 64), (1024, 64)]
-alone = fit.measure_steps(team, some, timeout_s=sizes.timeout_s, alone=True)
-steps = fit.measure_steps(team, timeout_s=5 * sizes.timeout_s)
-together = {(row["width"], row["batch"]): row for row in steps}
-slower = []
-for row in alone:
-    busy = together[row["width"], row["batch"]]
-    slower.append(np.array(busy["compute_s"]) / np.median(row["compute_s"]))
-    print(f"width {row['width']:>5}: {np.median(slower[-1]):.2f} times")
-guess_busy.compare(np.median(slower), spread=(np.min(slower), np.max(slower)))
-
-# %% [markdown]
-# No message was sent in this, and yet it is not 1. Ranks of one machine share the memory and its bandwidth and the larger caches;
-# many processors lower their clock when all cores work; and what a virtual machine calls two cores may be the two threads of a
-# single one. Also, a step that ends with an allreduce ends with the *slowest* rank, and the slowest of several is
-# slower than one is typically. So we fit what was measured with all ranks at work.
-#
-# ### Predicted and measured
-#
-# The fit sees the widths 64, 256 and 1,024 with the batches 16, 64 and 256, and of those only the computing time. It predicts whole
-# steps: those of the same settings, and those of widths and batches that it has not seen. The allreduce blocks here, nothing
-# overlaps, so the prediction is the sum.
-
-# %%
-tested = fit.held_out(steps, messages)
-for name, scale, unit in (
-    ("a_step_s", 1e6, "µs a step"),
-    ("a_parameter_s", 1e9, "ns a step and parameter"),
-    ("a_sample_s", 1e6, "µs a sample"),
-    ("a_product_s", 1e12, "ps a sample and parameter"),
-):
-    print(f"{tested.compute.text(name, scale):>16} {unit}")
-
-# %%
-costs.predicted_beside_measured(tested.fitted, tested.others)
-
-# %%
-columns = {
-    "compute_s": "computing",
-    "allreduce_s": "allreduce",
-    "predicted_s": "predicted",
-    "measured_s": "measured",
-}
-shown = 1e3 * tested.others.set_index(["width", "batch"])[list(columns)].rename(columns=columns)
-print(f"held out: error {tested.errors.median():.0%} in the median, {tested.errors.max():.0%} at worst")
-shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]]).rename_axis(columns="ms")
-
-# %% [markdown]
-# On a machine that does nothing else, the held-out steps should come out within 10 % in the median and within 20 % at worst. The
-# table shows where a step's time goes: for a wide network with a small batch, much of it into the allreduce; with a large batch,
-# nearly all into computing. That ratio, and not the number of ranks alone, decides how well a training scales.
-#
-# ### Exercise 3: how large a batch?
-#
-# Nothing overlaps. A step computes for `t0_s + t1_s * batch` seconds, then it communicates for `latency_s + s_per_byte *
-# message_bytes`. Return the smallest batch, a whole number of at least 1, with which communication is at most `share` of the
-# step, a fraction such as 0.1.
-
-
-# %%
-def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-    # <solution>
-    communication_s = latency_s + s_per_byte * message_bytes
-    computing_s = communication_s * (1 - share) / share  # or longer
-    return max(1, math.ceil((computing_s - t0_s) / t1_s))
-    # <stub>
-    # # share = communication / (communication + computing): how long must computing be?
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
-
-# %%
-check.smallest_batch(smallest_batch)
-
-# %% [markdown]
-# With the constants of your machine:
-
-# %%
-constants = tested.compute.constants
-try:
-    for width in (64, 256, 1024, 4096):
-        parameters = 795 * width + 10
-        t0_s = constants["a_step_s"] + constants["a_parameter_s"] * parameters
-        t1_s = constants["a_sample_s"] + constants["a_product_s"] * parameters
-        batch = smallest_batch(0.05, 4 * parameters, t0_s, t1_s, **tested.message.constants)
-        print(f"width {width:>5}: communication is at most 5 % of a step from a batch of {batch} a rank on")
-except NotImplementedError:
-    print("smallest_batch is not written yet")
-
-# %% [markdown]
-# Gradients are as long as the network is wide, and a sample's arithmetic is too. So the batch that hides communication depends
-# little on the network, and much on the machine: on how fast it computes, for each byte that it can send. A larger batch is the
-# cheapest cure for slow communication, as long as the network still learns from it.
-#
-# *Try it:* predict something outside the range: `fit.measure_steps(team, [(4096, 8)])`, added to `steps`. Where does the model
-# fail first, and why?
-
-# %% [markdown]
 # ## Accuracy is the other half
 #
-# Throughput is worth nothing if the network learns less. With a fixed batch a rank, more ranks make fewer steps in the same
-# number of epochs, each from a larger global batch. In the figure a line is one backend on one number of ranks, and its points
-# are the ends of epochs.
+# Throughput is worth nothing if the network learns less. With a fixed batch per rank, more ranks take fewer steps in the same
+# number of epochs, each with a larger global batch. Every line below is one backend on one number of ranks, and its points are the
+# ends of epochs.
 
 # %%
 accuracy_curve(strong)
 
 # %% [markdown]
-# What counts in the end is the time to a given accuracy, and it depends on both.
-#
-# ## Forecast
-#
-# A model that predicts steps on this machine can be asked about another one. What it needs is a handful of numbers: parameters
-# of the network; the speed of *one* device; latency and bandwidth of its links. For large machines they are published, and in
-# `workshop_lib/scaling/presets`, each with its source. Nothing is fitted to a scaling curve.
-#
-# The libraries of today overlap: while backward still computes, the gradients that it has finished are already on their way, in
-# $k$ messages (DDP calls them *buckets*, Horovod *fusion buffers*). If the network keeps up, only the last message is left when
-# backward ends. If it does not, it is busy from the first message on. So a step ends at the later of
-#
-# $$T_\text{forward} + T_\text{backward} + \frac{T_\text{comm}}{k} \qquad\text{and}\qquad T_\text{forward} + \frac{T_\text{backward}}{k} + T_\text{comm},$$
-#
-# which lies between the two bounds from above. Backward does about two thirds of the work.
-#
-# Horovod's authors published how three networks scale on servers with four GPUs and 25 Gbit/s Ethernet each. With 512 GPUs,
-# Inception V3 (24 million parameters) and ResNet-101 (45 million) have an efficiency of 90 %. VGG-16 has 138 million.
+# How far that can go shows in a figure from a hands-on on the supercomputer Theta: Horovod's MNIST example, 32 epochs, on 8 to
+# 256 nodes with one rank each, and a learning rate that grows with the ranks. There's no run on one rank (it would
+# have taken eight hours), so here the speed-up is against 8.
 
 # %%
-guess_vgg = predict("VGG-16 on 512 GPUs: what efficiency was measured?", low=0, high=100, unit="%")
-guess_vgg
-
-# %%
-beside = published.beside_forecast()
-vgg = beside[(beside["what"] == "Horovod, vgg-16") & (beside["devices"] == 512)].iloc[0]
-guess_vgg.compare(100 * vgg["published"])
-
-
-# %%
-def show_beside(*names):
-    chosen = beside[beside["what"].isin(names)].set_index(["what", "devices"])
-    shares = ["published", "forecast", "no_overlap", "full_overlap"]
-    return chosen[shares].map("{:.0%}".format).rename(columns=lambda name: name.replace("_", " "))
-
-
-show_beside("Horovod, inception-v3", "Horovod, resnet-101", "Horovod, vgg-16", "Goyal et al., ResNet-50")
+theta_s = {8: 3550, 16: 1800, 32: 900, 64: 460, 128: 255, 256: 135}  # read off the figure, as the accuracies are
+rows = {
+    n: {"seconds": s, "speed-up": f"{theta_s[8] / s:.1f} of {n / 8:g}", "accuracy, %": curves.PUBLISHED[n]}
+    for n, s in theta_s.items()
+}
+pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 
 # %% [markdown]
-# Sizes of networks, the speed of one GPU and that of the links are enough to say which network will scale and which will not.
-# VGG-16 sends six times the bytes of Inception V3, nine tenths of them for its last three layers, which compute next to nothing.
+# "Time to solution decreases linearly", says the hands-on, and nearly so it does: from 8 to 256 ranks, 32 times the nodes are
+# 26 times as fast. But at 128 ranks the network is guessing. (Its remedy was to warm up the learning rate; notebook
+# [07](07_large_batch.ipynb) tries that.) Slides of 2018 promise strong scaling of the time to an accuracy as long as the workers are
+# much fewer than the training samples, and a good learning rate is known. 128 workers *are* much fewer than 60,000 images. It isn't
+# enough: in notebook [07b](07b_noise_and_limits.ipynb) you can measure the batch beyond which more workers hardly save a step, and it's
+# below a hundred for this data.
 #
-# It is not perfect. Goyal et al. went from one server with 8 GPUs to 32 servers, and lost 10 %. The forecast says that all
-# messages can be hidden, unless the latency is twice what it assumes. The paper does not say which of that, of GPUs that wait for the
-# slowest, or of other load on the network it was: a forecast tells what the *hardware* allows, and what is missing is worth looking for.
+# So an epoch that ends sooner is only a means. What counts in the end is the *time to a given accuracy*, and only a table with both
+# columns can show it.
 #
-# Now the measurements that are *better* than perfect, and others of their kind. What would you look for in each?
+# ## Deeper: inference, and how sure the answer is
+#
+# A trained network that only answers needs no gradients, so it needs no allreduce: give each rank its share of the samples, and you
+# get nearly perfect scaling until reading them becomes the limit. Science asks for more than an answer, though. It wants to know how
+# *sure* the answer is (*uncertainty quantification*), and a simple way is an ensemble: train the network once on every rank, from
+# different seeds, and let all of them vote. Training doesn't talk at all, and the vote is a single allreduce.
 
 # %%
-show_beside("ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs", "Polaris, MNIST, Keras", "Polaris, ResNet-34")
+team = ranks.current()
+team.push(steps=4 * sizes.steps)
 
 # %%
-for entry in published.EVERYTHING:
-    if entry.account:
-        print(textwrap.fill(f"{entry.what}: {entry.account}", 110), end="\n\n")
+# %%ranks
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from workshop_lib.data import mnist
+from workshop_lib.models import torch_cnn
+
+comm, train, test = MPI.COMM_WORLD, mnist.load("train"), mnist.load("test")
+model = torch_cnn.build(seed=comm.rank)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
+for batch in np.random.default_rng(comm.rank).integers(len(train.images), size=(steps, 64)):
+    optimizer.zero_grad()
+    outputs = model(torch_cnn.normalise(torch.tensor(train.images[batch])))
+    torch.nn.functional.cross_entropy(outputs, torch.tensor(train.labels[batch]).long()).backward()
+    optimizer.step()
+
+# %%
+# %%ranks
+with torch.no_grad():
+    mine = model(torch_cnn.normalise(torch.tensor(test.images[:1000]))).softmax(1).numpy()
+labels, mean = test.labels[:1000], comm.allreduce(mine) / comm.size
+agree = comm.allreduce((mine.argmax(1) == mean.argmax(1)).astype(int)) == comm.size
+print(f"one network: {np.mean(mine.argmax(1) == labels):.1%} right")
+if comm.rank == 0:
+    right = mean.argmax(1) == labels
+    print(f"all {comm.size} together: {right.mean():.1%}; where they agree {right[agree].mean():.1%},", end=" ")
+    print(f"and on the {(~agree).mean():.1%} where they don't {right[~agree].mean() if (~agree).any() else 1:.1%}")
 
 # %% [markdown]
-# No forecast is above 100 %, whatever the numbers: computing takes the same time on each device, and communication only adds to it. So
-# where a measurement is above, the baseline is wrong. And where it is far below while messages are short, look at what is
-# *not* computing or messages: start-up, tests, input.
+# Where the networks disagree, don't trust them: that's the whole idea, and it's worth its price in many sciences. But the price is one more
+# pass over all the data for every network of the ensemble. At the scale of a supercomputer that means millions of files, and then it's the
+# file system that decides ([09](09_feeding_the_ranks.ipynb)).
 #
-# ### Your machine, and larger ones
+# ## Deeper: Amdahl and Gustafson agree
 #
-# Below, `laptop` is this machine: the messages as measured above, and the speed of one rank of `mpi`. It is forecast as if you had
-# 4,096 of it, with links as fast as those between two ranks. The other machines have the numbers of their data sheets.
+# Gustafson writes $s$ for the share of the time *on $N$ ranks* that's spent on serial work. One rank would need $s + N(1 - s)$
+# times as long for that larger problem, so
 #
-# - *Speed* is what we called efficiency so far, and the band goes from no overlap to full overlap.
-# - *Learning* is what a larger batch costs. The samples to a given accuracy are $E_{\min}\,(1 + B/B_\text{crit})$ for a
-#   global batch $B$, in steps of $B$ (McCandlish et al. 2018). At the *critical batch* $B_\text{crit}$ that is twice what a tiny batch needs. Far
-#   above it, twice the workers save hardly a step: they stop helping learning, however well the training scales.
-# - *Both* together is what a device really contributes.
+# $$S = N - (N - 1)\,s \quad \text{(Gustafson 1988)}.$$
 #
-# The rule is a rough one: the critical batch grows during training and depends on everything else. Take it for an order of magnitude.
+# Of the time that one rank would need, the serial work is the share $f = s / (s + N(1 - s))$. Put that into Amdahl's law and
+# Gustafson's comes out:
 
 # %%
-ping = fits["ping-pong"]
-cnn = catalogue.model("workshop-cnn")
-laptop = catalogue.laptop(ping["latency_s"], ping["s_per_byte"], {})
-laptop = laptop.with_speed(cnn, points.loc[("mpi", 1), "samples_per_s"])
-forecaster(laptop)
+s = 0.05
+for n in (2, 32, 1024):
+    f = s / (s + n * (1 - s))
+    print(f"N = {n:>4}: Gustafson {n - (n - 1) * s:7.1f}, Amdahl {1 / (f + (1 - f) / n):7.1f} with f = {f:.3%}")
 
 # %% [markdown]
-# *Try it:* ResNet-50 with DDP on `horovod-p100` and on `h100`. Where does communication take over, where does learning end, and which
-# comes first? Then GPT-2 on `h100`: why does a network with five times the parameters scale *better*?
+# They differ in what stays the same as $N$ grows: $f$, if the work does, as in strong scaling; $s$ in weak scaling, if the
+# serial part takes the same time however large the problem. (The table at the top would say $S = N$ then. It counts the serial
+# part $N$ times, although one rank would do it only once.)
 #
-# What would help, if it is communication? One thing at a time, for VGG-16 on those 512 GPUs:
-
-# %%
-vgg_16, servers = catalogue.model("vgg-16"), catalogue.machine("horovod-p100")
-what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
-
-# %% [markdown]
-# A larger batch makes each message worth more computing, so it is the first thing that everyone tries, until learning says
-# no. Fewer bytes and a faster network do the same from the other side. Fusion matters where latency does: with a message for each
-# tensor, 32 of them go around a ring of 512. And with a single message there is nothing left to overlap.
+# ## Take it home
 #
-# On a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this.
+# [scripts/scaling_table.py](scripts/scaling_table.py) makes this table for any training script that prints its images per second
+# after each epoch, as all [scripts](scripts) to take home do. It needs nothing but Python, takes turns, leaves the first
+# epoch out, and prints the spread. In a terminal, in the folder of the scripts:
+#
+# ```
+# python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
+# ```
 #
 # ## Remember
 #
-# - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what was kept the same.
+# - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
 # - Report the baseline, the spread, the threads and the binding; leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
-# - A serial fraction below zero means a bad baseline. With a good one, a fraction that grows with the ranks means overhead.
-# - A step takes between the longer of computing and communication, and their sum. Measure both, with all ranks at work, and fit.
-# - A prediction counts when it is made for what the fit has not seen.
-# - Sizes and speeds from data sheets say what hardware allows. What a measurement misses of that is worth looking for; what
-#   it has above that is a mistake.
-# - Above the critical batch more workers hardly help learning, however well they scale.
-# - A faster epoch is a means; the time to a given accuracy is the end.
+# - A serial fraction that grows with the ranks means overhead, if the baseline is good. A negative one says: check the baseline.
+# - Time and accuracy belong in the same table.
+#
+# Next: [08b](08b_where_the_time_goes.ipynb) looks inside a step for the time you lost, and
+# [08c](08c_forecasting.ipynb) predicts runs that nobody has made yet.
 #
 # **Sources.** G. Amdahl, *Validity of the Single Processor Approach to Achieving Large Scale Computing Capabilities* (AFIPS
 # Spring Joint Computer Conference, 1967). J. Gustafson, *Reevaluating Amdahl's Law* (Communications of the ACM 31, 1988). A. Karp
-# and H. Flatt, *Measuring Parallel Processor Performance* (Communications of the ACM 33, 1990). The published times are from
-# the ALCF's workshop material, github.com/argonne-lcf/sdl_ai_workshop, in 01_distributedDeepLearning. What goes wrong in reports
-# of scaling: T. Hoefler and R. Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC 2015). Batch size and training:
-# C. Shallue et al., *Measuring the Effects of Data Parallelism on Neural Network Training* (arXiv:1811.03600). Latency and
-# bandwidth as a model: R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994). The allreduces: R. Thakur,
-# R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of High
-# Performance Computing Applications 19, 2005); P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
-# workstations* (Journal of Parallel and Distributed Computing 69, 2009). Bus bandwidth: github.com/NVIDIA/nccl-tests,
-# doc/PERFORMANCE.md. Overlap in DDP: S. Li et al., *PyTorch Distributed* (arXiv:2006.15704). Published scaling: A. Sergeev and
-# M. Del Balso, *Horovod* (arXiv:1802.05799); P. Goyal et al., *Accurate, Large Minibatch SGD* (arXiv:1706.02677). The critical batch:
-# S. McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162). Machines and networks: the sources in
-# workshop_lib/scaling/presets.
+# and H. Flatt, *Measuring Parallel Processor Performance* (Communications of the ACM 33, 1990). T. Hoefler and R. Belli,
+# *Scientific Benchmarking of Parallel Computing Systems* (SC 2015), for what goes wrong in reports of scaling. S. Rajbhandari et
+# al., *ZeRO* (arXiv:1910.02054), section 10.3, for a super-linear speed-up with a reason. ThetaGPU's times:
+# github.com/argonne-lcf/sdl_ai_workshop, in 01_distributedDeepLearning. Theta's: the ALCF's hands-on of 2021 on Horovod.
 
 # %%
 ranks.stop()

@@ -11,10 +11,8 @@ NOTEBOOK = "08_scaling_curves"
 TYPICAL = "median(mean(run[1:]) for run in runs)"
 SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
 FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
-COMMUNICATION = "latency_s + s_per_byte * message_bytes"
 TABLE = "scaling_table(seconds)"
-BATCH = "smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte)"
-answer = partial(written, "import math\nimport numpy as np\nfrom statistics import mean, median")
+answer = partial(written, "import numpy as np\nfrom statistics import mean, median")
 
 WRONG = {
     "scaling_table": {
@@ -29,23 +27,18 @@ WRONG = {
         "nothing returned": ([("return ", "")], "`return` the fraction"),
         "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
     },
-    "smallest_batch": {
-        "rounded": ([("math.ceil", "round")], "round up"),
-        "nothing returned": ([("return ", "")], "`return` the number"),
-    },
 }
 ENDLESS = {
     name: {"a loop": ([change], "doesn't end")}
     for name, change in {
         "scaling_table": ("return {", "while True: pass\n    return {"),
         "serial_fraction": ("return ", "while n: "),
-        "smallest_batch": ("return ", "while share: "),
     }.items()
 }
 
 
 class TestScalingCurves(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["scaling_table", "serial_fraction", "smallest_batch"]
+    check, notebook, names = check, NOTEBOOK, ["scaling_table", "serial_fraction"]
     right = {
         "with numpy": lambda: answer(
             TABLE,
@@ -58,16 +51,6 @@ class TestScalingCurves(Verdicts):
             "return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}",
         ),
         "another form": lambda: answer("serial_fraction(speedup, n)", "return (n / speedup - 1) / (n - 1)"),
-        "by trying": lambda: answer(
-            BATCH,
-            f"batch, communication_s = 1, {COMMUNICATION}",
-            "while communication_s > share * (communication_s + t0_s + t1_s * batch):",
-            "    batch += 1",
-            "return batch",
-        ),
-        "as a float": lambda: answer(
-            BATCH, f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))"
-        ),
     }
     wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, ENDLESS)
 

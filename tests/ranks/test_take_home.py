@@ -120,7 +120,11 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", *BACKEND}
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {
+        "one_process",
+        "scaling_table",
+        *BACKEND,
+    }  # scaling_table: test_scripts.py
 
 
 def test_one_process(tmp_path, trained):

@@ -9,7 +9,8 @@ from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.figures.forecasts import memory_answer
 from workshop_lib.scaling import catalogue, zero_memory
 from workshop_lib.scaling.catalogue import Compute
-from workshop_lib.scaling.forecast import Settings, answer, forecast
+from workshop_lib.scaling.forecast import Settings, forecast
+from workshop_lib.scaling.report import answer
 from workshop_lib.scaling.zero_memory import GIB, RECIPES, activation_bytes
 
 

@@ -8,7 +8,7 @@ from record_fixtures import CPU, run, sweep
 
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
-from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, weak_scaling_curve
+from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.scaling.records import RecordError, names_of
 from workshop_lib.training.backends import REGISTRY
 
@@ -219,3 +219,13 @@ def test_shown_in_a_notebook_and_saved_whole_or_not_at_all(tmp_path, monkeypatch
     with pytest.raises(ZeroDivisionError):
         figures.save(figure, path)
     assert path.read_bytes() == written and list(path.parent.iterdir()) == [path]
+
+
+def test_the_laws_of_a_serial_part():
+    figure = serial_part(0.25, most=16)
+    ideal, gustafson, amdahl = (list(line.get_ydata()) for line in figure.axes[0].lines)
+    assert ideal == [1, 2, 4, 8, 16]
+    assert gustafson[-1] == pytest.approx(16 - 15 * 0.25) and amdahl[-1] == pytest.approx(1 / (0.25 + 0.75 / 16))
+    check_text(figure, 11)
+    with pytest.raises(ValueError, match="the serial fraction is 1.5"):
+        serial_part(1.5)

@@ -12,7 +12,17 @@ from workshop_lib.notebook.calculators import GPT_2
 from workshop_lib.scaling import catalogue, cost_model, published
 from workshop_lib.scaling.catalogue import Compute, Machine
 from workshop_lib.scaling.cost_model import Link
-from workshop_lib.scaling.forecast import BACKENDS, DEVICES, Settings, forecast, outgrows_learning, takes_over, what_if
+from workshop_lib.scaling.forecast import (
+    BACKENDS,
+    DEVICES,
+    LATENESS,
+    Lateness,
+    Settings,
+    forecast,
+    outgrows_learning,
+    takes_over,
+    what_if,
+)
 
 RESNET = catalogue.model("resnet-50")
 HOROVOD = catalogue.machine("horovod-p100")
@@ -27,8 +37,36 @@ def beside():
 def test_horovods_published_efficiencies(beside, network):
     for gpus in (128, 512):
         row = beside.loc[f"Horovod, {network}", gpus]
-        assert abs(row["difference_points"]) < 8
-        assert row["no_overlap"] < row["published"]
+        assert abs(row["difference_points"]) < 6
+        assert row["low"] < row["published"] < row["high"]
+
+
+def test_what_is_fitted_is_what_the_forecast_uses():
+    assert published.fit_lateness() == LATENESS
+    assert not set(published.FITTED) & set(published.HELD_OUT)
+
+
+def test_the_forecast_is_right_about_tables_that_it_was_not_fitted_to(beside):
+    """The mean error of each held-out table in percentage points, and nine of ten points in the range."""
+    held_out = beside[beside["table"].isin(published.HELD_OUT)]
+    found = published.errors(held_out)
+    assert found["points"].to_dict() == {"Goyal et al.": 1, "NVIDIA PyTorch": 4, "NVIDIA MXNet": 12, "TensorFlow": 6}
+    limits = {"Goyal et al.": 6, "NVIDIA PyTorch": 6, "NVIDIA MXNet": 4.5, "TensorFlow": 6.5}
+    assert {table: error <= limits[table] for table, error in found["mean_error"].items()} == dict.fromkeys(
+        limits, True
+    )
+    assert held_out["inside"].mean() >= 0.9
+    judged = beside[beside["table"].isin(published.FITTED + published.HELD_OUT)]
+    assert judged["inside"].mean() >= 0.9
+
+
+def test_without_lateness_it_is_further_off(beside):
+    """Every held-out table but one is forecast better with the slowest device in it: MXNet's has next to none."""
+    punctual = published.beside_forecast(lateness=Lateness(0.0, 0.0, 1.0))
+    before, after = (published.errors(rows.reset_index())["mean_error"] for rows in (punctual, beside))
+    better = {table: after[table] < before[table] for table in published.FITTED + published.HELD_OUT}
+    assert [table for table, is_better in better.items() if not is_better] == ["NVIDIA MXNet"]
+    assert before["Goyal et al."] > 9.5 and before["NVIDIA PyTorch"] > 8.5
 
 
 def test_what_horovods_efficiencies_hang_on():
@@ -42,24 +80,22 @@ def test_what_horovods_efficiencies_hang_on():
     vgg, inception = at_512("vgg-16"), at_512("inception-v3")
     assert vgg.communication_s > vgg.compute_s, "the network sets its pace"
     assert vgg.compute_s / vgg.least_s > 0.68 + 0.08, "full overlap would be too good"
-    assert vgg.compute_s / vgg.most_s < 0.68 - 0.08, "none too bad"
+    assert at_512("vgg-16", overlap=False).efficiency < 0.68 - 0.08, "none too bad"
     assert at_512("vgg-16", network=0.5).efficiency < vgg.efficiency / 1.5
     assert at_512("inception-v3", network=0.5).efficiency > inception.efficiency - 0.08
 
 
-def test_goyals_efficiency_lies_within_the_bounds(beside):
-    """8 to 256 GPUs: the forecast itself is above it, for what the paper does not say (see the account)."""
-    row = beside.loc["Goyal et al., ResNet-50", 256]
-    assert row["no_overlap"] < row["published"] < row["forecast"] <= row["full_overlap"]
+def test_goyals_efficiency_is_explained_by_latency_too():
+    """8 to 256 GPUs, as the account says."""
     machine = catalogue.machine("goyal-p100")
     slower = dataclasses.replace(machine, between=Link(60e-6, machine.between.s_per_byte))
-    few, many = forecast(RESNET, slower, Settings("unfused", 32), [8, 256])
-    assert few.step_s / many.step_s == pytest.approx(0.91, abs=0.01), "as the account says"
+    few, many = forecast(RESNET, slower, Settings("unfused", 32), [8, 256], Lateness(0.0, 0.0, 1.0))
+    assert few.step_s / many.step_s == pytest.approx(0.91, abs=0.01)
 
 
 def test_no_forecast_is_more_than_perfect_where_published_points_are(beside):
-    assert (beside["forecast"] <= 1).all() and (beside["full_overlap"] <= 1).all()
-    above = beside[beside["published"] > 1]
+    assert (beside["forecast"] <= 1).all() and (beside["high"] <= 1).all()
+    above = beside[beside["published"] > 1.01]
     runs = "ThetaGPU, MNIST, DDP", "ThetaGPU, MNIST, Horovod, 32 epochs"
     assert sorted(set(above.index)) == [(what, devices) for what in runs for devices in (4, 8)]
     entries = {entry.what: entry for entry in published.EVERYTHING}
@@ -69,7 +105,7 @@ def test_no_forecast_is_more_than_perfect_where_published_points_are(beside):
 def test_a_difference_is_accounted_for(beside):
     for entry in published.EVERYTHING:
         worst = beside.loc[entry.what]["difference_points"].abs().max()
-        assert worst < 8 or entry.account, f"{entry.what} differs by {worst:.0f} points"
+        assert worst < 10 or entry.account, f"{entry.what} differs by {worst:.0f} points"
 
 
 @pytest.mark.parametrize("name", catalogue.machines())
@@ -138,6 +174,17 @@ def test_parameters_and_tensors_are_those_of_the_papers(name, counted):
     assert (entry.parameters, entry.tensors) == counted
 
 
+def test_learning_is_fitted_to_several_batches():
+    """The samples to the target, at each batch that was published or measured; without at least three, no target."""
+    for name, within in (("resnet-50", 0.07), ("workshop-cnn", 0.25)):
+        entry = catalogue.read(catalogue.PRESETS / "models.toml")[name]["target"]
+        target = catalogue.model(name).target
+        for batch, epochs in entry["epochs"].items():
+            fitted = cost_model.samples_to_target(int(batch), target.critical_batch, target.least_samples)
+            assert fitted == pytest.approx(epochs * entry["samples_an_epoch"], rel=within)
+    assert not any(catalogue.model(name).target for name in ("gpt2", "vgg-16"))
+
+
 def test_the_workshops_network_is_counted_as_it_is():
     weights = list(torch_cnn.build(0).parameters())
     entry = catalogue.model("workshop-cnn")
@@ -164,11 +211,20 @@ def machine_of(devices_a_node=1):
 def test_the_step_of_one_message_after_backward_is_the_sum_of_the_parts():
     machine = machine_of()
     found = forecast(RESNET, machine, Settings("mpi", 16), [64])[0]
+    late_s = 0.016 * cost_model.slowest_of(64)
     message_s = cost_model.allreduce_s("rabenseifner", 64, RESNET.gradient_bytes, 10e-6, 1e-9)
     assert found.messages == 1 and found.communication_s == pytest.approx(message_s)
-    assert found.step_s == found.most_s == pytest.approx(0.016 + message_s)
+    assert found.step_s == pytest.approx(0.016 + message_s)
+    assert found.most_s == pytest.approx(0.016 + LATENESS.at_worst * late_s + LATENESS.slower_messages * message_s)
     assert found.samples_per_s == pytest.approx(64 * 16 / found.step_s)
     assert found.efficiency == pytest.approx(0.016 / found.step_s)
+
+
+def test_with_few_messages_the_slowest_device_sets_the_pace():
+    fast = dataclasses.replace(machine_of(), between=Link(1e-6, 1e-12))
+    found = forecast(RESNET, fast, Settings("ddp", 64), [1, 4096])
+    assert found[0].step_s == found[0].most_s == 0.064 and cost_model.slowest_of(1) == 0
+    assert found[1].step_s == pytest.approx(0.064 * (1 + LATENESS.typical * cost_model.slowest_of(4096)))
 
 
 def test_weak_and_strong_scaling_of_a_step():
@@ -230,7 +286,7 @@ def test_what_would_help():
     ("call", "message"),
     [
         (lambda: catalogue.model("alexnet"), "model 'alexnet' is not known: choose one of inception-v3, resnet-34"),
-        (lambda: catalogue.machine("summit"), "machine 'summit' is not known: choose one of aurora, goyal"),
+        (lambda: catalogue.machine("summit"), "machine 'summit' is not known: choose one of aurora, dgx1"),
         (lambda: Settings("nccl"), "backend 'nccl' is not known: choose one of mpi, ddp"),
         (lambda: Settings(batch_size=0), "batch_size is 0: give a whole number"),
         (lambda: Settings(global_batch=64), "give either batch_size"),
@@ -251,8 +307,9 @@ def test_what_makes_no_sense_is_named(call, message):
 def test_a_laptop_as_measured():
     cnn = catalogue.model("workshop-cnn")
     machine = catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 0.1e-3, "measured")})
-    points = forecast(cnn, machine, Settings("mpi", 64))
+    points = forecast(cnn, machine, Settings("mpi", 16))
     assert [point.devices for point in points] == list(DEVICES)
-    assert points[0].step_s == pytest.approx(1e-3 + 64 * 0.1e-3)
+    assert points[0].step_s == pytest.approx(1e-3 + 16 * 0.1e-3)
     assert points[1].communication_s == pytest.approx(20e-6 + cnn.gradient_bytes * 1e-9)
-    assert outgrows_learning(points) == 4, "4 x 64 is above 200"
+    assert outgrows_learning(points) == 8, "8 x 16 is above the critical batch"
+    assert 16 * 4 < cnn.target.critical_batch < 16 * 8

@@ -6,9 +6,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from workshop_lib import cli
+from workshop_lib.notebook.figures import forecasts
 from workshop_lib.notebook.figures.forecasts import draw_forecast as draw
-from workshop_lib.scaling import catalogue
-from workshop_lib.scaling import forecast as report
+from workshop_lib.scaling import catalogue, published, report
 from workshop_lib.scaling.forecast import Settings, forecast, outgrows_learning, takes_over
 
 RESNET, HOROVOD = catalogue.model("resnet-50"), catalogue.machine("horovod-p100")
@@ -62,6 +62,16 @@ def test_nothing_in_the_figure_overlaps(name):
     check_title_and_conditions(figure)
 
 
+def test_published_beside_forecast_is_drawn_with_its_range():
+    rows = published.beside_forecast()
+    parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
+    figure = forecasts.beside_published(*parts)
+    for container, part in zip(figure.axes[0].containers, parts, strict=True):
+        assert list(container[0].get_ydata()) == pytest.approx(list(100 * part["published"]))
+        assert list(container[0].get_xdata()) == pytest.approx(list(100 * part["forecast"]))
+    check_text(figure, 11)
+
+
 def test_the_table_has_the_numbers():
     shown, last = text_of(report.table(POINTS)), POINTS[-1]
     assert f"{last.samples_per_s:,.0f}" in shown and f"{last.efficiency:.0%} (" in shown
@@ -101,7 +111,7 @@ def test_durations(seconds, shown):
 def test_the_answer_in_words():
     assert report.answer(POINTS) == (
         f"On 4,096 devices a step takes {report.duration(POINTS[-1].step_s)}, at an efficiency of "
-        f"{POINTS[-1].efficiency:.0%}; communication takes over at {takes_over(POINTS):,}. From 512 on, "
+        f"{POINTS[-1].efficiency:.0%}; communication takes over at {takes_over(POINTS):,}. From 2,048 on, "
         "the global batch is above the critical one."
     )
     assert report.answer(POINTS[:1]).startswith("On 1 device a step takes 164 ms, at an efficiency of 100%")

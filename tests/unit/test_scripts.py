@@ -1,5 +1,6 @@
 """Scripts started from a notebook: their output, their failures, and that nothing of them is left."""
 
+import subprocess
 import sys
 import time
 
@@ -7,6 +8,7 @@ import pytest
 from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
+from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import RankError, scripts
 
 
@@ -38,6 +40,26 @@ def test_a_child_in_a_session_of_its_own_is_ended_at_the_limit_and_if_it_outlive
     assert time.monotonic() - begun < 20 and not alive("time.sleep(60)")
     scripts.run(sys.executable, "-c", start.format("Popen", 61), timeout_s=30)
     assert not alive("time.sleep(61)")
+
+
+def table_of(*words):
+    script = [sys.executable, str(SCRIPTS / "scaling_table.py"), *words]
+    return subprocess.run(script, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_scaling_table_to_take_home_leaves_the_first_epoch_out():
+    """What it runs prints 10 images/s in the first epoch and then 1,000 per rank, or 500 from the third rank on."""
+    program = "n = {n}; print('10 images/s', *2 * [f'{1000 * n if n < 3 else 500 * n:,} images/s'])"
+    ended = table_of("--ranks", "1", "2", "4", "--repeats", "1", "--", sys.executable, "-c", program)
+    rows = [line.split() for line in ended.stdout.splitlines()[-4:-1]]
+    assert [row[1] for row in rows] == ["1,000", "2,000", "2,000"], ended
+    assert [row[-2:] for row in rows] == [["1.00", "100%"], ["2.00", "100%"], ["2.00", "50%"]]
+
+
+def test_the_scaling_table_says_what_failed():
+    failed = table_of("--ranks", "1", "--", sys.executable, "-c", "print('5 images/s')")
+    assert failed.returncode and "printed the speed of less than 2 epochs" in failed.stderr
+    assert "needs a 1" in table_of("--ranks", "2", "--", "true").stderr
 
 
 def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():

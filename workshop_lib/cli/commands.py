@@ -18,7 +18,7 @@ from workshop_lib.cli import engines
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.scaling import catalogue, forecast, records
+from workshop_lib.scaling import catalogue, forecast, records, report
 from workshop_lib.scaling import sweep as sweeps
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
@@ -272,11 +272,11 @@ def predict(
     if devices:
         counts = of.whole_numbers("--devices", devices)
     what = (chosen_model, chosen_machine, settings)
-    points, conditions = forecast.forecast(*what, counts), forecast.conditions(*what)
+    points, conditions = forecast.forecast(*what, counts), report.conditions(*what)
     print(conditions)
-    Console().print(forecast.table(points))
-    print(f"\n{forecast.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")
-    Console().print(forecast.what_if_table(*what, counts[-1]))
+    Console().print(report.table(points))
+    print(f"\n{report.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")
+    Console().print(report.what_if_table(*what, counts[-1]))
     if out_dir is not None:
         from workshop_lib.notebook.figures import forecasts, save
 

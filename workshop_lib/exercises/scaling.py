@@ -1,8 +1,7 @@
-"""The exercises of 08_scaling_curves: speed-up and efficiency, Amdahl's serial fraction, and how large a batch
-has to be. All numbers are made up."""
+"""The exercises of 08_scaling_curves: speed-up and efficiency, and Amdahl's serial fraction. All numbers are
+made up."""
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from statistics import mean, median
 
@@ -155,61 +154,3 @@ _WRONG_FRACTIONS = [
 serial_fraction = Exercise(
     "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False
 )
-
-NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
-# What `smallest_batch` is called with, and the batch that is right.
-BATCHES = [
-    ("it is the smallest batch with that share, or less", (0.2, 1500, 1e-3, 2.9e-4, 1e-3, 1e-6), 32),
-    ("also for other numbers", (0.4, 4000, 1e-4, 3.1e-5, 1e-5, 1.1e-7), 19),
-    ("1 where any batch will do", (0.5, 4000, 2e-3, 3.1e-5, 1e-5, 1e-7), 1),
-]
-
-
-def observe_batches(comm, function: Callable) -> list:
-    """What `function` returns for each of BATCHES."""
-    return [function(**dict(zip(NUMBERS, numbers, strict=True))) for _, numbers, _ in BATCHES]
-
-
-def batches_properties(observations: list) -> Iterator[Property]:
-    batches = observations[0]
-    hint = f"it returned {shown(batches[0])}: `return` the number of samples."
-    yield Property("it returns a number", all(map(is_number, batches)), hint)
-    for (text, numbers, right), batch in zip(BATCHES, batches, strict=True):
-        given = ", ".join(f"{name} = {number:g}" for name, number in zip(NUMBERS, numbers, strict=True))
-        yield Property(text, batch == right, evidence=batch, observed=f"for {given} it is {right}, not {batch:g}:")
-
-
-def _batch(
-    hint: str,
-    communication_s: Callable = lambda message_bytes, latency_s, s_per_byte: latency_s + s_per_byte * message_bytes,
-    computing: Callable = lambda share: (1 - share) / share,
-    samples_s: Callable = lambda computing_s, t0_s: computing_s - t0_s,
-    whole: Callable = lambda samples: max(1, math.ceil(samples)),
-) -> Mistake:
-    """A wrong `smallest_batch`: how long a step communicates, how many times as long it computes, how much of that
-    the samples have to fill, and how their number is made a whole one."""
-
-    def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-        computing_s = communication_s(message_bytes, latency_s, s_per_byte) * computing(share)
-        return whole(samples_s(computing_s, t0_s) / t1_s)
-
-    return Mistake(smallest_batch, hint)
-
-
-_ONE_SAMPLE = "there is no batch smaller than one sample: `max(1, …)`."
-_WRONG_BATCHES = [
-    _batch("one sample less is too few: round up, with `math.ceil`.", whole=lambda samples: max(1, int(samples))),
-    _batch("the share is of the whole step, T_comm + T_compute.", computing=lambda share: 1 / share),
-    _batch("a step takes t0 even without any sample.", samples_s=lambda computing_s, t0_s: computing_s),
-    _batch("take t0 off what the samples have to fill.", samples_s=lambda computing_s, t0_s: computing_s + t0_s),
-    _batch("the latency is missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: b * m),
-    _batch("the bytes are missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: a),
-    _batch("`message_bytes` are bytes already: leave out the factor of 4.", lambda m, a, b: a + 4 * b * m),
-    _batch("with that batch, *computing* takes that share.", computing=lambda share: share / (1 - share)),
-    _batch("computing takes (1 - share)/share times as long as communication.", computing=lambda share: 1 - share),
-    _batch("that is right only for a share of 20 %: use the argument `share`.", computing=lambda share: 4),
-    _batch(_ONE_SAMPLE, whole=math.ceil),
-    _batch(_ONE_SAMPLE, whole=lambda samples: max(0, math.ceil(samples))),
-    _batch("a batch of one sample is large enough here.", whole=lambda samples: max(2, math.ceil(samples))),
-]
-smallest_batch = Exercise("smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False)

@@ -10,7 +10,8 @@ from workshop_lib.notebook.figures.forecasts import draw_forecast, draw_memory, 
 from workshop_lib.notebook.widgets import Answers, size
 from workshop_lib.scaling import catalogue
 from workshop_lib.scaling.catalogue import Machine
-from workshop_lib.scaling.forecast import BACKENDS, Settings, answer, conditions, forecast
+from workshop_lib.scaling.forecast import BACKENDS, Settings, forecast
+from workshop_lib.scaling.report import answer, conditions, digits
 from workshop_lib.scaling.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
 from workshop_lib.scaling.zero_memory import plan as make_plan
 
@@ -138,7 +139,7 @@ class Forecaster(Answers):
         changes = {name: getattr(self, name).value for name in ("compression", "network")}
         settings = Settings(self.backend.value, self.batch.value, **changes, overlap=OVERLAP[self.overlap.value])
         points = forecast(model, machine, settings)
-        self.speed.placeholder = f"{points[0].samples_per_s:,.0f}"
+        self.speed.placeholder = digits(points[0].samples_per_s)
         return answer(points), draw_forecast(points, conditions(model, machine, settings))
 
 

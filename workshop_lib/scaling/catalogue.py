@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workshop_lib.errors import InputError
-from workshop_lib.scaling import cost_model
+from workshop_lib.scaling import cost_model, critical_batch
 from workshop_lib.scaling.cost_model import Link, not_negative, positive
 
 PRESETS = Path(__file__).parent / "presets"
@@ -164,8 +164,15 @@ def models() -> dict[str, Model]:
     known = {}
     for name, entry in read(PRESETS / "models.toml").items():
         target = entry.pop("target", None)
-        known[name] = Model(name, **entry, target=target and Target(**target))
+        known[name] = Model(name, **entry, target=target and _target(target))
     return known
+
+
+def _target(entry: dict) -> Target:
+    """Fitted to the published epochs at several batches."""
+    samples = {int(batch): epochs * entry["samples_an_epoch"] for batch, epochs in entry["epochs"].items()}
+    found = critical_batch.fit(list(samples), [of_all / batch for batch, of_all in samples.items()])
+    return Target(entry["what"], found.b_crit, found.e_min, entry["source"])
 
 
 @functools.cache

@@ -130,6 +130,12 @@ def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, mes
     return forward_s + max(backward_s / k + k * message_s, backward_s + message_s)
 
 
+def slowest_of(ranks: int) -> float:
+    """How many standard deviations later than the mean the slowest of `ranks` is: about sqrt(2 ln ranks), if steps
+    vary like a normal distribution (Cramer 1946, Mathematical Methods of Statistics, section 28.6)."""
+    return math.sqrt(2 * math.log(whole("ranks", ranks)))
+
+
 def samples_to_target(global_batch: float, critical_batch: float, least_samples: float) -> float:
     """Samples to an accuracy: E_min (1 + B/B_crit), least_samples being E_min (arXiv:1812.06162, eq. 2.11).
 

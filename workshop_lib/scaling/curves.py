@@ -7,8 +7,8 @@ import pandas as pd
 from rich.table import Table
 
 from workshop_lib.scaling import records
-from workshop_lib.scaling.forecast import rich_table
 from workshop_lib.scaling.records import RecordError
+from workshop_lib.scaling.report import rich_table
 from workshop_lib.training import KINDS, equivalence
 
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]

@@ -10,7 +10,8 @@ from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
-from workshop_lib.scaling.forecast import UNITS_S, Point, answer, outgrows_learning, takes_over
+from workshop_lib.scaling.forecast import Point, outgrows_learning, takes_over
+from workshop_lib.scaling.report import UNITS_S, answer
 from workshop_lib.scaling.zero_memory import GIB, Plan, StageMemory
 
 MEMORY_LOOKS = {
@@ -31,7 +32,8 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
     """
     if not points:
         raise InputError("no points to draw: give at least one number of devices.")
-    figure, top = figures.answer_figure(answer(points), conditions)
+    # Low enough that in a notebook the legend is on the screen together with the controls above.
+    figure, top = figures.answer_figure(answer(points), conditions, height_inches=5.2)
     left, right = figure.subplots(1, 2)
     handles = [*_draw_efficiency(left, points), *_draw_outcome(right, points)]
     places = {
@@ -56,7 +58,7 @@ def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
     table = pd.DataFrame(points).set_index("devices")
     work, share = table["efficiency"] * table["step_s"], {"color": SPEED.colour, "alpha": 0.22, "linewidth": 0}
     band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
-    band.set_label("nothing to everything overlapped")
+    band.set_label("range: has nine of ten published points")
     handles = [_line(axes, table["efficiency"], SPEED, "speed: forecast")]
     if points[0].learning:
         useful = table["learning"].fillna(0.0)
@@ -92,6 +94,26 @@ def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -
     look = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
     axes.plot(values.index, values, **look, linewidth=2, markersize=7)
     return figures.handle_of(name, style)
+
+
+def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.RecordFigure:
+    """Published against forecast efficiencies, from rows of `scaling.published.beside_forecast`: those that the model
+    was fitted to, and those held out. Bars are the range of the forecast; on the line both are the same."""
+    inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
+    error = held_out["difference_points"].abs().mean()
+    title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
+    figure = figures.new_figure(title, "efficiencies in published tables of others; bars: the range of the forecast")
+    axes, handles = figure.subplots(), []
+    for number, (name, rows) in enumerate((("used in the fit", fitted), ("held out", held_out))):
+        style = figures.Style.number(number)
+        forecast, low, high = (100 * rows[column] for column in ("forecast", "low", "high"))
+        bars = figures.spread(forecast, low, high)
+        figures.draw_points(axes, forecast, 100 * rows["published"], bars, style, hollow=False, across=True)
+        handles.append(figures.handle_of(name, style, line=False))
+    axes.plot([0, 100], [0, 100], **figures.PERFECT)
+    axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
+    figures.draw_legend(figure, handles, [Line2D([], [], **figures.PERFECT, label="forecast = published")])
+    return figure
 
 
 def memory_answer(plan: Plan) -> str:

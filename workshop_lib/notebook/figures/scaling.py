@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.scaling import records as record_files
 from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
@@ -69,6 +70,31 @@ def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Fig
     points = weak_scaling(frame, same)
     title = f"Weak scaling on {data_name(frame)}: {frame['samples_per_rank'].iloc[0]:,.0f} samples per rank"
     return _against_ranks(title, frame, points, same, EPOCH_TIME)
+
+
+def serial_part(fraction: float, most: int = 1024) -> Figure:
+    """The speed-ups on 1 to `most` ranks that a serial `fraction` allows: of the work (Amdahl 1967), and of the time
+    on N ranks (Gustafson 1988). Raises InputError unless it is between 0 and 1."""
+    if not 0 <= fraction <= 1:
+        raise InputError(f"the serial fraction is {fraction!r}: give a number from 0 to 1")
+    n = 2.0 ** np.arange(most.bit_length())
+    laws = {
+        "ideal": n,
+        "Gustafson, weak scaling": n - (n - 1) * fraction,
+        "Amdahl, strong scaling": 1 / (fraction + (1 - fraction) / n),
+    }
+    text = f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)"
+    figure, handles = figures.new_figure("What a serial part allows", text), []
+    axes = figure.subplots()
+    for number, (name, speedups) in enumerate(laws.items()):
+        style = figures.Style.number(number)
+        handles.append(figures.handle_of(name, style))
+        axes.loglog(n, speedups, base=2, color=style.colour, linestyle=style.line, marker=style.marker, linewidth=2)
+    axes.set(xlabel="ranks", ylabel="speed-up")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
+    figures.draw_legend(figure, *[[handle] for handle in handles])
+    return figure
 
 
 def data_name(frame: pd.DataFrame) -> str:
