@@ -12,6 +12,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+import torch
 from mpi4py import MPI
 
 from workshop_lib.models import keras_cnn, torch_cnn

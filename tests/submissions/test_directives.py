@@ -22,13 +22,14 @@ def options(machine: str) -> list[str]:
 def test_each_machine_has_its_scripts(machine):
     names = {path.name for path in SCRIPTS if path.parent.name == machine}
     own = {"qsub_pytorch_mnist_scale.sh", "qsub_keras_mnist_scale.sh"} if machine == "theta" else {"sweep.sh", "lab.sh"}
+    own |= {"scale.sh"} if machine not in ("theta", "thetagpu") else set()
     assert names == {"machine.sh", "interactive.sh", "engines.sh", "train.sh"} | own
 
 
 @pytest.mark.parametrize(("machine", "name"), JOBS)
 def test_the_scheduler_takes_the_script(machine, name):
     job = accept(machine, [*options(machine), str(ROOT / "submissions" / machine / name)])
-    assert job.nodes == (128 if "scale" in name else job.nodes) and job.minutes <= 60
+    assert job.nodes == (128 if "mnist_scale" in name else job.nodes) and job.minutes <= 60
 
 
 def test_the_documents_jobs_are_kept():
