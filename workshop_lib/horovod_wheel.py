@@ -7,7 +7,8 @@ PyTorch and TensorFlow as it is; PATCHES makes it, and says why. The build takes
 cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI: these make the name of its folder in
 the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 
-Horovod's own variables pass through: HOROVOD_GPU_OPERATIONS=NCCL, HOROVOD_NCCL_HOME and their like.
+Horovod's own variables pass through. With HOROVOD_GPU_OPERATIONS=NCCL it is built against the NCCL that PyTorch
+brought, so that a process has one NCCL, unless HOROVOD_NCCL_HOME names another; CUDA's nvcc has to be on PATH then.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 
 from workshop_lib.errors import WorkshopError
@@ -121,10 +122,15 @@ def mpi_library() -> str:
 def build(folder: Path) -> Path:
     """Build the wheel, and put it into the cache in one move. Returns its place there."""
     environment = build_environment()
-    for program, remedy in (("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")):
+    needed = [("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")]
+    with_nccl = environment.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
+    needed += [("nvcc", "load your cluster's CUDA module")] * with_nccl
+    for program, remedy in needed:
         if not shutil.which(program, path=environment["PATH"]):
             raise HorovodError(f"Horovod needs {program} to be built, and it was not found: {remedy}.")
     with tempfile.TemporaryDirectory() as scratch:
+        if with_nccl and "HOROVOD_NCCL_HOME" not in environment:
+            environment |= nccl_of_pytorch(Path(scratch) / "nccl")
         source, out = unpack(Path(scratch)), Path(scratch) / "wheel"
         patch(source)
         pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(out), str(source), env=environment)
@@ -137,7 +143,7 @@ def build(folder: Path) -> Path:
 def build_environment() -> dict[str, str]:
     folder = Path(sys.executable).parent
     # Where the loader finds libraries, from site-packages/horovod/torch: the wheel can then move.
-    places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../.."
+    places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib"
     switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITH_GLOO", "WITHOUT_MXNET")
     defaults = {f"HOROVOD_{switch}": "1" for switch in switches} | {
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which 4 refuses
@@ -149,6 +155,21 @@ def build_environment() -> dict[str, str]:
         "LDFLAGS": f"-Wl,-rpath,{places} {os.environ.get('LDFLAGS', '')}",
     }
     return defaults | os.environ | paths
+
+
+def nccl_of_pytorch(folder: Path) -> dict[str, str]:
+    """Variables for a build with PyTorch's NCCL, which is laid out in `folder` as Horovod looks for it."""
+    found = util.find_spec("nvidia.nccl") if util.find_spec("nvidia") else None
+    if found is None or not found.submodule_search_locations:
+        raise HorovodError(
+            "HOROVOD_GPU_OPERATIONS=NCCL needs NCCL, and this PyTorch brought none: set TORCH_INDEX to PyTorch's index "
+            "for your CUDA, or HOROVOD_NCCL_HOME to the folder of an NCCL."
+        )
+    home = Path(next(iter(found.submodule_search_locations)))
+    (folder / "lib").mkdir(parents=True)
+    (folder / "include").symlink_to(home / "include")
+    (folder / "lib" / "libnccl.so").symlink_to(home / "lib" / "libnccl.so.2")  # the linker wants it without the number
+    return {"HOROVOD_NCCL_HOME": str(folder), "HOROVOD_NCCL_LINK": "SHARED"}
 
 
 def unpack(scratch: Path) -> Path:

@@ -1,11 +1,15 @@
 # %% [markdown]
-# # Compute nodes
+# # From your machine to a cluster
 #
-# **You will** take what ran on your machine to a cluster: read the options with which launchers place ranks on nodes and cores,
-# compute them for a job, see on a map where your own ranks may run, give each rank its GPU on any number of nodes, and open
-# these notebooks on an allocation in two ways.
+# Your script trains on the two GPUs of one machine. Next week you get a cluster for an hour: more GPUs than you've ever had,
+# in machines you can't see, behind a queue. What do you type? And what happens when one of those machines fails after 40
+# minutes?
 #
-# **Time** about 30 minutes. **Needs** two cores; no cluster. Inside a job, or attached to one, the same cells show its nodes.
+# **You will** write a job script for several nodes, run it, kill one of its ranks and see who says what, and have the job go
+# on where it was. Then you'll look at where ranks may run, give each its GPU, and open these notebooks on a cluster.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. Inside a job, or attached to
+# one, the same cells show its nodes.
 
 # %%
 import time
@@ -14,145 +18,211 @@ import torch
 
 from workshop_lib import ranks
 from workshop_lib.exercises import compute_nodes as check
-from workshop_lib.notebook import profile
+from workshop_lib.exercises import job_script
+from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.ranks import allocation, launchers
+from workshop_lib.paths import BUILD
+from workshop_lib.ranks import allocation, launchers, scripts
 from workshop_lib.training.cores import usable_cores
 
 sizes = profile.current()
-found = allocation.find()
-print(found or f"no scheduler's job here: this machine, with {usable_cores()} cores")
+folder = BUILD / "10_compute_nodes"
+folder.mkdir(parents=True, exist_ok=True)
+nodes = allocation.find()
+print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_cores()} cores.")
 
 # %% [markdown]
 # ## From a laptop to an allocation
 #
-# On a laptop you start ranks and they run. A cluster has hundreds of machines, its *nodes*, and many users. You log in to a
-# *login node*, where nothing heavy may run, and ask the *scheduler* for nodes. You wait in a *queue*; then you have an
-# *allocation*: some nodes for some time, for your *job*. Inside the job a *launcher* starts the ranks on these nodes.
+# A cluster has hundreds of machines, its *nodes*, and many users. You log in to a *login node*, where nothing heavy may run,
+# and ask the *scheduler* for nodes. You wait in a *queue*. Then you have an *allocation*, some nodes for some time, and your
+# *job* runs there. Inside the job a *launcher* starts your processes on all of its nodes.
 #
-# | step | Slurm | PBS | Cobalt, as on Theta |
-# |---|---|---|---|
-# | submit a script | `sbatch script.sh` | `qsub script.sh` | `qsub script.sh` |
-# | a prompt in the job | `salloc` | `qsub -I` | `qsub -I` |
-# | your jobs in the queue | `squeue --me` | `qstat -u $USER` | `qstat -u $USER` |
-# | when will it start? | `squeue --me --start` | `qstat -T` | not told |
-# | end it | `scancel JOB` | `qdel JOB` | `qdel JOB` |
-# | launch ranks inside | `srun` | `mpiexec` | `aprun` |
+# | step | Slurm | PBS |
+# |---|---|---|
+# | submit a script | `sbatch job.sh` | `qsub job.sh` |
+# | get a prompt in a job | `salloc` | `qsub -I` |
+# | see your jobs in the queue | `squeue --me` | `qstat -u $USER` |
+# | ask when one will start | `squeue --me --start` | `qstat -T` |
+# | end one | `scancel JOB` | `qdel JOB` |
+# | start processes inside | `srun` | `mpiexec` |
 #
-# Where is that prompt? `hostname` tells. On some clusters `salloc` leaves it on the login node, and on Theta it was on a
-# service node: from there the launcher alone reaches the nodes. With Slurm, `srun --pty bash` takes you to one.
+# **Whose hours are these?** Somebody has to give you some. Centers call that an allocation, too, and charge each job to it, in
+# node-hours. A class gets one from its center for the day. On your own, ask for a small one to try things: the US Department
+# of Energy's two Leadership Computing Facilities call it *Director's Discretionary*, next to their large yearly programs,
+# INCITE and ALCC [1]. Bring a scaling curve, as in [08](08_scaling_curves.ipynb): it's how you justify the number of nodes.
 #
-# In a queue, look at the state and at the reason. In Slurm `PD` is waiting, `R` running, `CG` ending. The reason `Resources`
-# means that you are next, as soon as nodes are free; `Priority`, that others come before; one that begins with `QOS` or
-# `Assoc`, that you have used up some limit. PBS writes `Q`, `R` and `E`, and the reason in `qstat -f`. A shorter job, or a
-# smaller one, often starts sooner, in a gap that a larger one leaves: ask for the time that you need.
+# **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
+# means others come first. A reason that begins with `QOS` or `Assoc` means you've used up some limit. A shorter or smaller job
+# often starts sooner, in a gap that a larger one leaves. NERSC's and Intel's guidelines say up to 64 nodes for a short wait
+# [2]. That number belongs to their machine and year, so look at your own queue.
 #
-# How does a program learn what it was given? The scheduler leaves variables in the environment, and files. Here is what the
-# library reads from them; these are Slurm's, for four nodes.
+# ## Write the job script
+#
+# A job script is a shell script with the scheduler's options in comments at its top. Slurm reads these when you submit it.
+# Later it runs the script *once*, on the first node of the job. That surprises many people: without a launcher, all other
+# nodes sit idle, and you pay for them.
+#
+# On several nodes, `torchrun` has to run once on each. It then starts a process per GPU, as in [05](05_ddp.ipynb). The
+# torchruns find each other at an address that all of them know, the *rendezvous*. With `--rdzv-backend=c10d`, the one that
+# runs at this address opens a port there and hands out the ranks.
+#
+# What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that goes on where
+# it was, and these few lines are all it takes:
 
 # %%
-told = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_JOB_NODELIST": "nid[00012-00014,00020]",
-    "SLURM_NTASKS_PER_NODE": "4",
-    "SLURM_NTASKS": "16",
-    "SLURM_CPUS_PER_TASK": "16",
-}
-job = allocation.find(told)
-print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(told), "ranks")
+take_home.diff("ddp.py", "ddp_resume.py")
 
 # %% [markdown]
-# `ranks.start()` without a number fills the allocation that it finds. On a laptop it starts two ranks.
+# ### Exercise 1: a job for two nodes
 #
-# ## What a launcher is told
+# Your nodes have 2 GPUs and 32 cores each. Write the script that trains with `ddp_resume.py` on both of them, one rank per GPU:
 #
-# The workshop from which this one grew ran its first example on Theta, whose nodes had one processor of 64 cores, with up to
-# four *hardware threads* a core:
+# - It gets 2 nodes, with all their GPUs and cores.
+# - Each node has one torchrun, which uses all of this. All four ranks meet.
+# - When a node fails, Slurm puts the job back into the queue. It then adds to the old output, and goes on from `$checkpoint`.
 #
-# ```bash
-# aprun -n 16 -N 4 -d 32 -j 2 -cc depth -e OMP_NUM_THREADS=32 -e KMP_BLOCKTIME=0 python pytorch_mnist.py --device cpu
-# ```
+# You'll submit it from the folder `notebooks`, as `sbatch job.sh --epochs 3`, so `"$@"` holds options for your training script.
 #
-# | option | says |
-# |---|---|
-# | `-n 16` | ranks of the whole job |
-# | `-N 4` | ranks on each node; so it needs $16 / 4 = 4$ nodes |
-# | `-j 2` | how many hardware threads of each core to use; each counts as one CPU, so the node has $64 \cdot 2 = 128$ CPUs |
-# | `-d 32` | *depth*: CPUs of each rank; $4 \cdot 32 = 128$, all of them |
-# | `-cc depth` | bind each rank to its own `-d` CPUs |
-# | `-e NAME=VALUE` | set a variable on all ranks |
+# <details><summary>Hint 1: what to ask for</summary>
 #
-# Other launchers are told the same in other words. The library keeps them in one table; let it write the command for four nodes
-# with four ranks each, and 16 threads a rank.
+# Directives are options of `sbatch`: how many nodes, *tasks* per node, GPUs per node and cores per task. For Slurm, a task is
+# what `srun` starts, and that's torchrun here, not a rank. Two more directives are about starting again: `man sbatch` has them
+# under `--requeue` and `--open-mode`.
+#
+# </details><details><summary>Hint 2: where to meet</summary>
+#
+# `scontrol show hostnames "$SLURM_JOB_NODELIST"` prints the job's nodes, one per line, and the first is as good as any.
+# `torchrun` wants `--nnodes`, `--nproc-per-node`, `--rdzv-backend`, `--rdzv-endpoint=HOST:PORT` and a name for the job,
+# `--rdzv-id`. Slurm has a number that's unique: `$SLURM_JOB_ID`.
+#
+# </details><details><summary>Hint 3: one core?</summary>
+#
+# `srun` binds what it starts to cores. Since Slurm 22.05 it no longer takes `--cpus-per-task` from the directives, and gives
+# torchrun a single core, which all ranks of the node then share. Say it again, as an option of `srun`.
+#
+# </details><details><summary>Solution</summary>
+#
+# [scripts/job.sh](scripts/job.sh), ready to copy.
+#
+# </details>
 
 # %%
-for kind, program in {
-    "aprun": "aprun",
-    "pals": "mpiexec",
-    "hydra": "mpiexec",
-    "openmpi": "mpirun",
-    "srun": "srun",
-}.items():
-    words = launchers.command(kind, [program], n=16, per_node=4, threads=16, bind="core", hosts=job.hosts)
-    print(f"{kind:>8}:", " ".join(words))
+# %%writefile {folder}/job.sh
+# <solution>
+# #!/bin/bash
+# #SBATCH --job-name=mnist
+# #SBATCH --time=00:10:00
+# #SBATCH --nodes=2
+# #SBATCH --ntasks-per-node=1
+# #SBATCH --gpus-per-node=2
+# #SBATCH --cpus-per-task=32
+# #SBATCH --requeue
+# #SBATCH --open-mode=append
+# checkpoint=../build/10_compute_nodes/mnist.pt
+# first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+#
+# srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+#     torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \
+#     --rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID" \
+#     scripts/ddp_resume.py --out "$checkpoint" "$@"
+# <stub>
+# # #!/bin/bash
+# # #SBATCH --job-name=mnist
+# # #SBATCH --time=00:10:00
+# # # more directives: your code here
+# # checkpoint=../build/10_compute_nodes/mnist.pt
+# #
+# # # start scripts/ddp_resume.py on both nodes, with --out "$checkpoint" "$@"
+# </stub>
+# </solution>
+
+# %%
+job_script.job(folder / "job.sh")
 
 # %% [markdown]
-# `pals` is the mpiexec of newer Cray machines, such as Polaris and Aurora, `hydra` that of MPICH. In all of them find the same
-# four things: how many ranks in all, how many on a node, how many CPUs for each, and whether they are bound. Note that Open MPI
-# has no option for the ranks of a node here: it is in the list of hosts.
-#
-# ## Exercise 1: the options of a job
-#
-# A job has `nodes` nodes. Each has `cores` cores, of which `threads_per_core` hardware threads are to be used, and
-# `ranks_per_node` ranks, which share all its CPUs equally. Return aprun's options as a dictionary `{"n": …, "N": …, "d": …,
-# "j": …}` of whole numbers. If the CPUs cannot be shared out evenly, the rest stays idle.
-
+# The check ran your script as Slurm would, with programs in the place of `srun` and `torchrun` that only note how they were
+# called. Now for real. There's no Slurm here, so this machine plays both nodes: the commands are the ones your script makes
+# each node run, except that they meet at this machine's own address. (Until it passes, these are the finished script's.)
 
 # %%
-def aprun_options(nodes, cores, threads_per_core, ranks_per_node):
-    # <solution>
-    cpus = cores * threads_per_core
-    return {
-        "n": nodes * ranks_per_node,
-        "N": ranks_per_node,
-        "d": cpus // ranks_per_node,
-        "j": threads_per_core,
-    }
-    # <stub>
-    # # of which is there one number for the job, and of which one for a node, or a rank?
-    # raise NotImplementedError("your code here")
-    # </stub>
-    # </solution>
-
+checkpoint = folder / "mnist.pt"
+checkpoint.unlink(missing_ok=True)
+options = ["--images", sizes.train_samples or 12_000, "--epochs", 3]
+on_nodes = list(job_script.on_this_machine(folder / "job.sh", *options))
+print(*on_nodes, sep="\n\n")
 
 # %%
-team = ranks.start(None if found else sizes.ranks)
-check.aprun_options(aprun_options)
+guess = predict("A rank is killed. After how many seconds have all other ranks noticed, and ended?", 0, 1800, "s")
+guess
 
 # %% [markdown]
+# ## When a rank dies
+#
+# Let's not wait for a machine to fail. The next cell starts both nodes' torchruns, and kills rank 3 with `kill -9` as soon as
+# there's a checkpoint. What follows is a flood, of which it prints the lines that name a rank, an exit code or an error. Whom
+# does each report blame?
+
+# %%
+both = f"({on_nodes[0]}) & ({on_nodes[-1]}) & wait"
+names = r"^epoch|rank +:|exitcode +:|Root Cause|Error: "
+after_s = scripts.run_and_lose("bash", "-c", both, rank=3, once=checkpoint, only=names, timeout_s=sizes.timeout_s)
+
+# %%
+if after_s is not None:
+    display(guess.compare(after_s))
+
+# %% [markdown]
+# Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of them is. Rank 3 has exit code −9:
+# the kernel ended it, as it does when a node runs out of memory. The others failed *because* of that. They were waiting for
+# rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped whoever was left. The other torchrun may
+# even complain about nothing but a lost rendezvous. So in a real job's output, look for the exit code that *isn't* 1, −6 or
+# −15 (an error, an abort, and torchrun's own signal), and for the earliest time.
+#
+# It went this fast because a dead process closes its connections. If a node loses power, or a cable fails, nothing gets closed.
+# The others wait until the timeout of `init_process_group`: 30 minutes for gloo and 10 for NCCL, if you don't change it.
+#
+# Slurm would now see a job that failed. On its own it puts a job back into the queue when a *node* fails, or when a more
+# urgent job takes the nodes. When your program fails, it's you who runs `scontrol requeue JOB`. Either way the script starts
+# from the top, possibly on other nodes. So start it again:
+
+# %%
+scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# It goes on after the last epoch that was saved. You lose at most what came after the last checkpoint, so how often should you
+# save? If a checkpoint costs $c$ seconds and the job fails every $M$ seconds on average, about every $\sqrt{2cM}$ seconds is
+# best (Young 1974). And note *M*: with a thousand nodes, it's a thousandth of what it is with one.
+#
+# *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine it would even work. What does the check
+# know that this machine doesn't?
+#
+# *Beat it:* `torchrun --max-restarts=3` starts all ranks again by itself, without the queue. What does it need from the other
+# torchrun to do so, and which failure can't it survive?
+#
 # ## Where are the ranks?
 #
-# Options are what you asked for. Ask the ranks themselves what they got: `team.about()` has each rank's host, and the CPUs on
-# which the operating system may run it.
+# The script's options are what you asked for. What did you get? Ask the ranks: `team.about()` has each rank's host, and the
+# cores on which the operating system may run it.
 
 # %%
-guess = predict("On how many of this machine's cores may rank 0 run?", low=1, high=usable_cores(), unit="cores")
-guess
+team = ranks.start(None if nodes else sizes.ranks)
+guess_cores = predict("On how many of this machine's cores may rank 0 run?", low=1, high=usable_cores(), unit="cores")
+guess_cores
 
 # %%
 free = team.about()
-guess.compare(len(free[0]["cores"]))
+guess_cores.compare(len(free[0]["cores"]))
 
 # %%
 pictures.binding(free, "Not bound")
 
 # %% [markdown]
-# A panel for each host, a row for each rank, a filled square for each core that it may use. (Squares are what the operating
-# system counts as CPUs: where cores have two hardware threads, two squares are one core.) Ranks that are *not bound* may move
-# between all cores of their host. That is good where other programs run too, and it is the default here. On a compute node,
-# which is yours alone, a rank that moves leaves its caches behind, and with two processors in a node also its memory: there,
-# *bind*.
+# There's a panel for each host, a row for each rank, and a filled square for each core it may use. Ranks that aren't *bound*
+# may move between all cores of their host. That's good where other programs run too, so it's the default here. A compute node
+# is yours alone. There, a rank that moves leaves its caches behind, and with two processors in a node also its memory. So on a
+# cluster, *bind*.
 
 # %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
@@ -160,29 +230,30 @@ team = ranks.start(team.n, bind="core") if can_bind else team
 pictures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# If they could be bound, no core is filled in two rows now: each rank has its own. Two classic mistakes: two jobs on one node,
-# each bound from core 0 on, share cores and take turns; and a rank with 16 threads, bound to one core. A map shows it at once;
-# a training is just slow. (If 1 rank has more threads than the one core it is bound to, and more ranks are not bound, a scaling
-# curve gets speed-ups above perfect: notebook [08b](08b_where_the_time_goes.ipynb).)
+# If they could be bound, no core is filled in two rows now. Such a map shows two classic mistakes at a glance, where training
+# would just be slow: two jobs on one node that are both bound from core 0 on, and a rank with 16 threads bound to one core.
+# (Binding a single rank differently from many also makes scaling curves look better than perfect: see
+# [08b](08b_where_the_time_goes.ipynb).)
 #
 # ## Threads
 #
-# Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says with how many: as many as the rank has
-# CPUs, so the same number as `-d`. If it is not set, each rank may start one for every core of the node.
+# Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says how many, and it should be the number of
+# cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. (torchrun sets it to 1 when
+# it starts several ranks, which is safe, and too few for data loading on most nodes.)
 #
-# What does that cost? Each rank multiplies matrices, once with as many threads as cores are left for it, then with as many as
-# the machine has, all ranks at the same time.
+# What does too many cost? Each rank multiplies matrices, first with its share of the cores as threads, then with as many
+# threads as the machine has cores, all ranks at the same time.
 
 # %%
-guess = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
-guess
+guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
+guess_threads
 
 # %%
 team = ranks.start(team.n)
 
 
 def seconds_of_products(threads):
-    """Seconds in which this rank multiplies matrices with so many threads; the best of three."""
+    """Seconds in which this rank multiplies matrices with this many threads; the best of three."""
     from mpi4py import MPI
 
     torch.set_num_threads(threads)
@@ -199,53 +270,66 @@ def seconds_of_products(threads):
     return min(times)
 
 
+# %%
 on_a_host = sum(about["host"] == free[0]["host"] for about in free)
 cores = len(free[0]["cores"])
 shared_s = team.run(seconds_of_products, max(1, cores // on_a_host), show=False)[0]
 all_s = team.run(seconds_of_products, cores, show=False)[0]
-print(f"threads a rank: {max(1, cores // on_a_host)} took {shared_s:.3f} s, {cores} took {all_s:.3f} s")
-guess.compare(all_s / shared_s)
+print(f"threads per rank: {max(1, cores // on_a_host)} took {shared_s:.3f} s, {cores} took {all_s:.3f} s")
+guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that has done its share waits for the others of its rank; if it
-# *spins*, it looks again and again and keeps its core busy meanwhile, which nobody else can then compute on. Two settings:
+# How much it costs depends on how threads *wait*. A thread that has done its share waits for the others of its rank. If it
+# *spins*, it looks again and again, and keeps a core busy that somebody else could use. Two settings make it sleep:
 #
-# - `KMP_BLOCKTIME=0`, in the command above, is for Intel's and LLVM's OpenMP: milliseconds for which a thread spins before it
-#   sleeps. The default was 200.
-# - `OMP_WAIT_POLICY=PASSIVE` is the standard's word for the same, in any OpenMP. The library sets it for all ranks.
+# - `OMP_WAIT_POLICY=PASSIVE` works in every OpenMP implementation. This library sets it for all ranks.
+# - `KMP_BLOCKTIME=0`, from the first command of the workshop this one grew out of, is for Intel's and LLVM's OpenMP. It's the
+#   time in milliseconds for which a thread spins before it sleeps, and 200 by default.
 #
-# A third variable is about place, not waiting: `KMP_AFFINITY` binds the threads *inside* a rank. Let either the launcher bind
-# or this one: with it, use `-cc none`.
-#
-# *Try it:* `import os`; what does `os.environ.get("OMP_WAIT_POLICY")` say on the ranks, and what in this notebook?
+# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher bind, or this.
 #
 # ## A GPU for each rank
 #
-# The *global rank* counts through the job, the *local rank* through a node. With two nodes of four GPUs:
+# The *global rank* counts through the job, the *local rank* through one node. With two nodes of two GPUs:
 #
 # | | node a | node b |
 # |---|---|---|
-# | rank | 0 1 2 3 | 4 5 6 7 |
-# | local rank | 0 1 2 3 | 0 1 2 3 |
-# | GPU | 0 1 2 3 | 0 1 2 3 |
+# | rank | 0 1 | 2 3 |
+# | local rank | 0 1 | 0 1 |
+# | GPU | 0 1 | 0 1 |
 #
-# GPUs are numbered on each node from 0. So `device = rank` works for as long as there is one node, and on two it stops with an
-# error, which is the lucky case: `device = rank % 4` goes on, and with another order of ranks two of them share a GPU in
-# silence.
+# Each node numbers its GPUs from 0. So `device = rank` works as long as there's one node. On two nodes it stops with an error,
+# which is the lucky case: `device = rank % 2` goes on, and when ranks are dealt out in another order, two of them silently share
+# a GPU.
 #
-# ## Exercise 2: which device?
+# ### Exercise 2: which device?
 #
-# Every rank can know the hosts of all: `hosts = comm.allgather(socket.gethostname())`, a list in rank order. Return the number
-# of the GPU for `rank`, such that the ranks of a host have the GPUs 0, 1, 2, … in rank order. Nodes may be filled one after the
-# other, or ranks dealt out in turn, and not every node has the same number.
+# Every rank can know the hosts of all ranks: `hosts = comm.allgather(socket.gethostname())` is a list in rank order. With
+# `device_of` you can give each rank its GPU under any launcher. It returns the number of the GPU for `rank`, such that the
+# ranks of a host get the GPUs 0, 1, 2, … in rank order. Some launchers fill one node after the other, others deal ranks out in
+# turn, and nodes may differ in size.
+#
+# <details><summary>Hint 1: whom to count</summary>
+#
+# The first rank of a host gets GPU 0, the second GPU 1. So how many ranks of the same host come before this one?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `hosts[:rank]` are the hosts of all ranks before this one, and a list has a method `count`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of device_of}
+#
+# </details>
 
 
 # %%
 def device_of(rank, hosts):
+    """The number of the GPU that `rank` takes on its host; `hosts` has the host of every rank."""
     # <solution>
     return hosts[:rank].count(hosts[rank])
     # <stub>
-    # # which of the ranks before this one are on the same host?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -261,31 +345,148 @@ team.push(device_of=device_of)
 # %%ranks
 import socket
 
+import torch
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 hosts = comm.allgather(socket.gethostname())
 try:
-    print(f"{hosts[comm.rank]}: GPU {device_of(comm.rank, hosts)}, if there is one")
+    mine = device_of(comm.rank, hosts)
+    device = torch.device("cuda", mine) if mine < torch.cuda.device_count() else torch.device("cpu")
+    print(f"{hosts[comm.rank]}: GPU {mine} is mine, so I compute on {torch.ones(2, device=device).device}")
 except NotImplementedError:
     print("device_of is not written yet")
 
 # %% [markdown]
 # Launchers also tell the local rank, each in its own variable: `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
-# `PALS_LOCAL_RANKID`, `LOCAL_RANK` under torchrun. Counting hosts needs none of them: the library does so wherever MPI starts
-# the ranks, and takes the variable under srun and torchrun (`workshop_lib/training/world.py`).
+# `PALS_LOCAL_RANKID`, and `LOCAL_RANK` under torchrun. Counting hosts needs none of them.
 #
-# ## Two ways in
+# There's a trap. With `--gpus-per-task=1`, Slurm hides from each rank all GPUs but its own. Every rank then sees *one* GPU,
+# number 0, whatever its local rank is. That's why a library should take the local rank *modulo the GPUs it sees*. (And ranks
+# that can't see each other's GPUs may have to send through main memory: prefer `--gpus-per-node`.)
+#
+# ## Deeper: what launchers are told
+#
+# Instead of torchrun, a launcher can start all ranks itself, and every MPI program is started this way. The workshop that
+# this one grew out of ran its first example on Theta, whose nodes had 64 cores with up to four *hardware threads* each:
+#
+# ```bash
+# aprun -n 16 -N 4 -d 32 -j 2 -cc depth -e OMP_NUM_THREADS=32 -e KMP_BLOCKTIME=0 python pytorch_mnist.py --device cpu
+# ```
+#
+# Theta was switched off at the end of 2023, but every launcher has words for the same things:
+#
+# | | `aprun` (Theta) | `srun` | PALS `mpiexec` (Polaris, Aurora) |
+# |---|---|---|---|
+# | ranks of the whole job | `-n 16` | `-n 16` | `-n 16` |
+# | ranks on each node | `-N 4` | `--ntasks-per-node=4` | `--ppn 4` |
+# | CPUs of each rank | `-d 32` | `--cpus-per-task=32` | `--depth 32` |
+# | hardware threads of a core to use | `-j 2` | `--threads-per-core=2` | |
+# | bind each rank to its own CPUs | `-cc depth` | `--cpu-bind=cores` | `--cpu-bind depth` |
+# | a variable for all ranks | `-e NAME=VALUE` | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
+#
+# Ranks per node times CPUs per rank must fit into the node's CPUs: $4 \cdot 32 = 64 \cdot 2$ on Theta, where each core counted
+# as two CPUs. Open MPI's own `mpiexec` has no option for ranks per node in this form; its list of hosts says that. Here's what
+# this library would type for four nodes with four ranks each:
+
+# %%
+hosts = allocation.expand("nid[00012-00014,00020]")
+for kind, program in {"srun": "srun", "pals": "mpiexec", "hydra": "mpiexec", "openmpi": "mpirun"}.items():
+    words = launchers.command(kind, [program], n=16, per_node=4, threads=16, bind="core", hosts=tuple(hosts))
+    print(f"{kind:>8}:", " ".join(words))
+
+# %% [markdown]
+# How does a program learn what it was given? Schedulers leave variables in the environment, and files. `ranks.start()` without
+# a number fills the allocation that it finds there.
+
+# %%
+slurm = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "nid[00012-00014,00020]", "SLURM_NTASKS_PER_NODE": "4"}
+job = allocation.find(slurm)
+print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "ranks")
+
+# %% [markdown]
+# ## Deeper: when the time is up
+#
+# A job's end comes with a warning, if you ask for one. With these lines the script gets the signal `USR1` two minutes before the
+# end, and puts itself back into the queue:
+#
+# ```bash
+# #SBATCH --signal=B:USR1@120
+# trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+# srun … &
+# wait
+# ```
+#
+# `B:` sends the signal to the script alone; without it, only what `srun` started gets it. And `srun` has to run in the
+# background, because bash handles a signal only between commands, or while it waits in `wait`. With a checkpoint after every
+# epoch, nothing else is needed. `$SLURM_RESTART_COUNT` says how often the job was started again: stop at some number, or a job
+# that fails at once will do so all night.
+#
+# ## Deeper: nodes, switches and groups
+#
+# What is a node next to? A machine has levels, and each has its own network:
+
+# %%
+pictures.dragonfly()
+
+# %% [markdown]
+# This is a *dragonfly*: nodes hang on *switches*, all switches of a *group* are joined, and so are all groups. So any two nodes
+# are at most three links between switches apart, one of which is between groups. In orange is one of these longest ways.
+#
+# | level | Theta (2017) [3] | Perlmutter's GPU nodes [4] |
+# |---|---|---|
+# | node | 64 cores, 16 GB of fast memory (MCDRAM) and 192 GB of DDR4 | 64 cores, 4 A100, 4 network cards |
+# | on one card, the *blade* | 4 nodes and a switch | 2 nodes |
+# | chassis | 16 blades | 8 blades and 4 switches |
+# | cabinet | 3 chassis: 192 nodes | 8 chassis: 128 nodes, one group |
+# | group | 2 cabinets | 1 cabinet |
+# | machine | 12 groups, 4,392 nodes | 1,792 such nodes |
+#
+# (Theta's nodes could also use the fast memory as a cache for the slow one, or beside it: `mcdram=cache` in its job scripts.)
+#
+# When does it matter where your nodes are?
+#
+# - *Inside a node or not* matters most. GPUs of a node are joined by links that are several times as fast as the network
+#   (the forecasts of [08](08_scaling_curves.ipynb) have the numbers of some machines). Whatever talks the most belongs there: tensor parallelism
+#   inside a node, data parallelism between nodes.
+# - *The same group or another* matters less on a dragonfly, which was built for that: the way is one or two links longer. It
+#   matters when the links between groups are shared with others' jobs, and then it's the spread of your times that grows.
+# - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them. There
+#   a job waits up to seven days to get all its nodes in one [5].
+#
+# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. Whether
+# it's worth the wait is a measurement: run the same job twice, once with it.
+#
+# ## Deeper: what NCCL says
+#
+# On GPUs it's NCCL that sends, and if something is wrong with the network, it's NCCL that knows. These variables go above
+# `srun` in your script, with `export`:
+#
+# | variable | what for |
+# |---|---|
+# | `NCCL_DEBUG=INFO` | prints the version, the network it found, and how it joins the GPUs. Look for `NET/`: `IB` or a vendor's plug-in is the fast network, and `Socket` means that it was *not* found, and training is many times slower |
+# | `NCCL_DEBUG_SUBSYS=INIT,NET` | only these parts of it |
+# | `NCCL_DEBUG_FILE=nccl.%h.%p` | a file for each host and process, instead of a mixture |
+# | `NCCL_SOCKET_IFNAME=hsn` | network interfaces whose names begin like this; a wrong guess here is the usual reason for a start that hangs |
+# | `NCCL_IB_HCA=mlx5` | which InfiniBand adapters |
+# | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
+# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | PyTorch checks that all ranks call the same collective, and is slower for it |
+# | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last collectives, and writes them to a file when one times out |
+# | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
+#
+# NVIDIA's own advice is not to leave debugging settings in scripts: what fixes one machine slows down the next [6].
+#
+# ## Deeper: notebooks on a cluster
 #
 # The folder `submissions` has a page and scripts for each of several machines, and `slurm` for any other cluster with Slurm.
 #
-# 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job; its output says
-#    how to reach it from your computer. `ranks.start()` then starts ranks on all nodes of the job.
+# 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job, and its output
+#    says how to reach it from your computer. `ranks.start()` then starts ranks on all nodes of the job.
 # 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` holds ranks until the job ends. On
 #    the login node set `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then takes those ranks, and
-#    `restart` has the job start fresh ones. In a single notebook, `ranks.attach()` does it. There is no browser on a login
-#    node: from your computer, `ssh -L 8888:localhost:8888 USER@LOGIN_NODE`, and open the address that `make lab` prints; if it
-#    names another port than 8888, use that one.
+#    `restart` has the job start fresh ones. In a single notebook, `ranks.attach()` does it. There's no browser on a login
+#    node: from your computer, `ssh -L 8888:localhost:8888 USER@LOGIN_NODE`, and open the address that `make lab` prints.
 #
 # In both, a rank that dies, on whichever node, is reported in the notebook within seconds, and so is the end of the job.
 # `WORKSHOP_PROFILE=cluster` makes the runs larger.
@@ -294,17 +495,23 @@ except NotImplementedError:
 #
 # ## Remember
 #
-# - Four things place ranks: ranks in all, ranks on a node, CPUs for each, and binding. Every launcher has its words for them.
-# - Ranks on a node times CPUs a rank is at most the node's CPUs; hardware threads count only if they are used.
-# - Do not trust options: ask the ranks where they may run, and write it down with every measurement.
-# - As many threads as CPUs a rank has, and threads that sleep while they wait.
-# - A device is chosen by the local rank, never by the global one.
+# - Slurm runs your script once, on the first node. `srun` starts something on all of them.
+# - One torchrun per node, a rendezvous at a host of the job, and `--nproc-per-node` for the GPUs of *one* node.
+# - Ask `srun` for the cores again. Don't trust options: ask the ranks where they may run, and write it down with every
+#   measurement.
+# - Every node's report names a root cause. Only one is.
+# - A job you can kill and start again is a job you can leave alone: save often, load at the start, `--requeue`.
+# - Choose the device by the local rank, never by the global one. As many threads as a rank has cores, which sleep while they
+#   wait.
 #
-# **Sources.** The command for Theta, and its environment: *Hands on for Data Parallel Deep Learning on Theta (CPU)*, from the
-# ALCF's Computational Performance Workshop. Options: the manual pages of aprun (Cray ALPS), mpiexec (Cray PALS, MPICH, Open MPI
-# 5) and srun, squeue (slurm.schedmd.com). Spinning: `KMP_BLOCKTIME` and its default in LLVM's OpenMP, openmp/runtime/src/kmp.h,
-# and how `OMP_WAIT_POLICY` sets it, reviews.llvm.org/D18577 (both looked up 2026-11-22); *OpenMP Application Programming
-# Interface*, chapter on environment variables (openmp.org).
+# **Sources.** [1] ASCR, *ALCC FAQ* (science.osti.gov) and ALCF, *Starting your Director's Discretionary project* (alcf.anl.gov).
+# [2] NERSC and Intel, *Distributed training guidelines*. [3] V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018); the command
+# for Theta is from ALCF's *Hands on for Data Parallel Deep Learning on Theta (CPU)*. [4] *Perlmutter Architecture*
+# (docs.nersc.gov). A dragonfly's three links: D. De Sensi et al., *An In-Depth Analysis of the Slingshot Interconnect* (SC 2020,
+# arXiv:2008.08886). [5] *Job Placement on Fram* (documentation.sigma2.no). [6] NVIDIA, *NCCL User Guide, Environment Variables*.
+# Cores and `srun`: the manual of sbatch (slurm.schedmd.com), since 22.05. How often to save: J. W. Young, *A first order
+# approximation to the optimum checkpoint interval* (CACM 1974). Spinning: LLVM's openmp/runtime/src/kmp.h, and *OpenMP
+# Application Programming Interface*, environment variables. All looked up by 2026-11-23.
 
 # %%
 ranks.stop()

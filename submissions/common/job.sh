@@ -79,6 +79,8 @@ open_lab() {
     [ "$(id -u)" != 0 ] || root=(--allow-root)
     export IPYTHONDIR=$PWD/build/ipython JUPYTER_CONFIG_DIR=$PWD/build/jupyter/config
     export JUPYTER_DATA_DIR=$PWD/build/jupyter/data JUPYTER_RUNTIME_DIR=$PWD/build/jupyter/runtime
+    # What the workshop wants of JupyterLab, as `make lab` has it.
+    export JUPYTER_CONFIG_PATH=$PWD/workshop_lib/notebook/jupyter JUPYTER_PATH=$PWD/workshop_lib/notebook/jupyter
     echo "On your own computer: ssh -L $port:$(hostname):$port $LOGIN, and open the address with the token below"
     echo "there, with localhost for the host. In a notebook: ranks.start($RANKS)."
     # On every network: a node's own name may stand for itself alone. Whoever connects needs the token.

@@ -12,6 +12,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+import torch
 from mpi4py import MPI
 
 from workshop_lib.models import keras_cnn, torch_cnn
@@ -136,10 +137,17 @@ def wrapped_twice(folder):
 
 
 def with_47_classes(folder):
-    """Whether the network has the weights of the torch network, there and back."""
-    weights = [variable.numpy() for variable in keras_cnn.build(seed=3, classes=47).trainable_variables]
-    wanted = [p.detach().numpy() for p in torch_cnn.build(seed=3, classes=47).parameters()]
-    return all(map(np.array_equal, keras_cnn.to_torch(weights), wanted))
+    """Whether each network has the weights of the torch network, there and back, and gives the same."""
+    images = np.random.default_rng(1).integers(0, 256, (5, 28, 28), np.uint8)
+    for name in keras_cnn.NETWORKS:
+        ours, theirs = keras_cnn.build(3, 47, name), torch_cnn.build(3, name, 47).eval()
+        wanted = [p.detach().numpy() for p in theirs.parameters()]
+        if not all(map(np.array_equal, keras_cnn.to_torch(ours.get_weights()), wanted)):
+            return False
+        right = theirs(torch_cnn.normalise(torch.tensor(images))).detach().numpy()
+        if not np.allclose(ours(images, training=False), right, atol=1e-5):
+            return False
+    return True
 
 
 CASES = (

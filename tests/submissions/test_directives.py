@@ -22,13 +22,14 @@ def options(machine: str) -> list[str]:
 def test_each_machine_has_its_scripts(machine):
     names = {path.name for path in SCRIPTS if path.parent.name == machine}
     own = {"qsub_pytorch_mnist_scale.sh", "qsub_keras_mnist_scale.sh"} if machine == "theta" else {"sweep.sh", "lab.sh"}
+    own |= {"scale.sh"} if machine not in ("theta", "thetagpu") else set()
     assert names == {"machine.sh", "interactive.sh", "engines.sh", "train.sh"} | own
 
 
 @pytest.mark.parametrize(("machine", "name"), JOBS)
 def test_the_scheduler_takes_the_script(machine, name):
     job = accept(machine, [*options(machine), str(ROOT / "submissions" / machine / name)])
-    assert job.nodes == (128 if "scale" in name else job.nodes) and job.minutes <= 60
+    assert job.nodes == (128 if "mnist_scale" in name else job.nodes) and job.minutes <= 60
 
 
 def test_the_documents_jobs_are_kept():
@@ -172,3 +173,34 @@ def test_each_page_says_where_it_was_looked_up(machine):
         assert script.name in text, f"the page does not mention {script.name}"
     for queue in re.findall(r"(?:-q |--qos=)([a-z-]+)", "".join(p.read_text() for p in job_scripts(machine))):
         assert queue in text, f"the page does not mention queue {queue}"
+
+
+@pytest.mark.parametrize(
+    ("there", "status", "words"),
+    [
+        (("nvcc",), 0, "Horovod has NCCL"),
+        ((), 1, "nvcc is not on PATH: load the module"),
+        (("nvcc", "without"), 1, "built, but without NCCL"),
+    ],
+)
+def test_horovod_with_nccl_is_set_up_in_one_command(tmp_path, there, status, words):
+    """With programs in the place of make, nvcc and the Python of .venv, which note how they were called."""
+    answer = "echo 'Horovod was built, but without NCCL' >&2; exit 1" if "without" in there else "cat >/dev/null"
+    for name, text in {"bin/make": 'echo "$@" >setup', "bin/nvcc": "", ".venv/bin/python": answer}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    if "nvcc" not in there:
+        (tmp_path / "bin/nvcc").unlink()
+    ran = subprocess.run(
+        ["/bin/bash", ROOT / "submissions/common/horovod_nccl.sh", "MPICC=cc"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (ran.returncode, words in ran.stdout + ran.stderr) == (status, True), ran
+    if "nvcc" in there:
+        assert (tmp_path / "setup").read_text() == "setup MPI=system HOROVOD= HOROVOD_GPU_OPERATIONS=NCCL MPICC=cc\n"

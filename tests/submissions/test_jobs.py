@@ -18,6 +18,7 @@ from submissions.scheduler_rules import MACHINES
 
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.scaling import records
+from workshop_lib.training.backends import missing
 
 LAUNCHERS = {
     "polaris": "mpiexec",
@@ -138,26 +139,57 @@ def test_sweep_leaves_records_and_the_figure(stand_in, small):
     assert (BUILD / "polaris-4711" / "scaling.png").stat().st_size > 10_000
 
 
+def check_scale(folder, backend, ranks):
+    """One run of the published recipe on each number of ranks, and the figure of them."""
+    found = sorted(records.read(sorted(folder.glob("scale*.jsonl"))), key=lambda record: record["what"]["world_size"])
+    assert [record["what"]["world_size"] for record in found] == ranks
+    for what in (record["what"] for record in found):
+        assert (what["backend"], what["network"], what["optimizer"]) == (backend, "classic", "sgd")
+        assert (what["lr"], what["lr_scaling"], what["warmup_epochs"], what["momentum"]) == (0.01, "linear", 0, 0.5)
+    assert (folder / "solution.png").stat().st_size > 10_000
+
+
+LIVE = [name for name in MACHINES if name not in ("theta", "thetagpu")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "stand_in",
+    [name if name == "polaris" else pytest.param(name, marks=pytest.mark.exhaustive) for name in LIVE],
+    indirect=True,
+)
+def test_scale_leads_to_its_figure(stand_in, small):
+    machine = stand_in.machine
+    ran = stand_in.run(
+        *submission(machine),
+        f"submissions/{machine}/scale.sh",
+        WORKSHOP_JOB_RANKS="2 3",
+        WORKSHOP_JOB_BACKENDS="mpi",
+        WORKSHOP_JOB_OPTIONS=small + " --device cpu",
+        STAND_IN_MOST_RANKS="3",
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert [call["ranks"] for call in stand_in.calls(LAUNCHERS[machine])] == [2, 3]
+    check_scale(BUILD / f"{machine}-4711", "mpi", [2, 3])
+
+
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("stand_in", ["theta"], indirect=True)
-def test_the_scaling_job_runs_all_sizes_at_once(stand_in, small):
-    script = "submissions/theta/qsub_pytorch_mnist_scale.sh"
-    ran = stand_in.run("qsub", script, WORKSHOP_JOB_RANKS="4:512")
+@pytest.mark.parametrize(("script", "backend"), [("pytorch", "horovod"), ("keras", "horovod-keras")])
+def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(stand_in, small, script, backend):
+    if lacking := missing(backend):
+        pytest.skip(f"{backend} needs {lacking}")
+    job = f"submissions/theta/qsub_{script}_mnist_scale.sh"
+    ran = stand_in.run("qsub", job, WORKSHOP_JOB_RANKS="4:512")
     assert ran.returncode == 1
     assert "ranks 4:512 need 129 nodes at the same time, and the job has 128." in ran.stdout
-    own = ROOT / "submissions" / "theta" / "scale_test.sh"
-    own.write_text((ROOT / script).read_text().replace("scale_by_nodes horovod", "scale_by_nodes mpi"))
-    own.chmod(0o755)
-    try:
-        ran = stand_in.run("qsub", own, WORKSHOP_JOB_RANKS="4:8", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="1")
-    finally:
-        own.unlink()
+    ran = stand_in.run(
+        "qsub", job, limit_s=580, WORKSHOP_JOB_RANKS="2:3", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="3"
+    )
     assert ran.returncode == 0, ran.stdout
-    assert sorted(call["ranks"] for call in stand_in.calls("aprun")) == [4, 8]
-    for ranks in (4, 8):
-        what = one_record(BUILD / "theta-4711" / f"scale.{ranks}.jsonl")["what"]
-        assert (what["lr"], what["lr_scaling"], what["warmup_epochs"], what["momentum"]) == (0.01, "linear", 0, 0.5)
-    assert (BUILD / "theta-4711" / "accuracy.png").exists()
+    assert sorted(call["ranks"] for call in stand_in.calls("aprun")) == [2, 3]
+    check_scale(BUILD / "theta-4711", backend, [2, 3])
 
 
 @contextlib.contextmanager
@@ -240,6 +272,8 @@ def test_lab_answers(stand_in):
         assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in log.read_text()
         for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
             assert "kernels" in answers(f"http://{name}:{found[1]}/api/status?token={found[2]}")
+        first = answers(f"http://localhost:{found[1]}/api/contents/00_start_here.ipynb?content=0&token={found[2]}")
+        assert first["type"] == "notebook", "it opens where `make lab` does"
         with pytest.raises(urllib.error.HTTPError, match="403"):
             answers(f"http://{host}:{found[1]}/api/status")
 

@@ -246,7 +246,8 @@ def test_a_wrong_option_is_refused_before_anything_slow_is_imported():
     ("ranks", "learning_rates", "drawn", "said"),
     [
         ((1, 2), (0.1, 0.1), ["accuracy.png", "scaling.png"], ""),
-        ((2, 4), (0.1, 0.1), ["accuracy.png"], "no scaling curve: no 1-rank run of mpi"),
+        ((2, 4), (0.1, 0.1), ["accuracy.png", "solution.png"], ""),
+        ((2, 2), (0.1, 0.1), ["accuracy.png"], "no solution curve: time against ranks needs runs on several"),
         ((1, 2), (0.1, 0.4), [], "no accuracy curve: these records mix runs with lr = 0.1 and 0.4"),
     ],
 )

@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex, to_rgb
 from record_fixtures import CPU, run, sweep
 
 from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures.accuracy import accuracy_curve
+from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve
 from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.scaling.records import RecordError, names_of
 from workshop_lib.training.backends import REGISTRY
@@ -229,3 +229,16 @@ def test_the_laws_of_a_serial_part():
     check_text(figure, 11)
     with pytest.raises(ValueError, match="the serial fraction is 1.5"):
         serial_part(1.5)
+
+
+def test_time_to_solution_and_accuracy_need_no_run_on_one_rank():
+    figure = solution_curve([run("horovod", n, speeds=(1000.0 * n,) * 3) for n in (4, 8, 16)])
+    time, accuracy = figure.axes
+    measured, perfect = (line.get_ydata() for line in time.lines[:2])
+    assert measured == pytest.approx([180_000 / 4000, 180_000 / 8000, 180_000 / 16000])
+    assert perfect == pytest.approx(measured), "these scale perfectly, from the fewest ranks on"
+    assert {round(line.get_ydata()[-1], 2) for line in accuracy.lines} == {99.11}
+    other = run("horovod", 8)
+    other["where"]["cpu_model"] = "Other"
+    with pytest.raises(RecordError, match="cpu_model = Fixture CPU 3000 and Other"):
+        solution_curve([run("horovod", 4), other])

@@ -110,3 +110,25 @@ def test_as_a_program_it_ends_with_one_sentence(tmp_path):
     assert ran.returncode == 1
     assert ran.stdout.startswith("ERROR: Horovod needs no-such-framework") and ran.stdout.count("\n") == 1
     assert "HOROVOD=no" in ran.stdout
+
+
+def test_with_nccl_it_is_built_against_the_one_that_pytorch_brought(tmp_path, monkeypatch):
+    brought = tmp_path / "site" / "nvidia" / "nccl"
+    for name in ("include/nccl.h", "lib/libnccl.so.2", "__init__.py"):
+        (brought / name).parent.mkdir(parents=True, exist_ok=True)
+        (brought / name).touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    home = Path(horovod_wheel.nccl_of_pytorch(tmp_path / "nccl")["HOROVOD_NCCL_HOME"])
+    assert (home / "include" / "nccl.h").exists() and (home / "lib" / "libnccl.so").exists()
+
+
+def test_without_an_nccl_or_nvcc_it_says_so(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(horovod_wheel.util, "find_spec", lambda name: None)
+    with pytest.raises(HorovodError, match="this PyTorch brought none: set TORCH_INDEX"):
+        horovod_wheel.nccl_of_pytorch(tmp_path / "nccl")
+    for program in ("cmake", "mpicxx"):
+        (tmp_path / program).touch(mode=0o755)
+    path = {"PATH": str(tmp_path), "HOROVOD_GPU_OPERATIONS": "NCCL"}
+    monkeypatch.setattr(horovod_wheel, "build_environment", lambda: path)
+    with pytest.raises(HorovodError, match="needs nvcc to be built"):
+        horovod_wheel.build(cache)

@@ -35,7 +35,6 @@ ALONE = World(0, 1, 0, "single")
         ({"label_smoothing": 1.0}, "label_smoothing 1.0: use a number of at least 0 and below 1"),
         ({"warmup": "sudden"}, "warmup 'sudden': use linear or constant"),
         ({"network": "resnet"}, "network 'resnet': use workshop or classic"),
-        ({"network": "classic", "backend": "horovod-keras"}, "network 'classic': horovod-keras has one"),
         ({"emulate_workers": 0}, "emulate_workers 0: use a whole number"),
         ({"device": "tpu"}, "device 'tpu'"),
         ({"seed": -1}, "seed -1"),

@@ -33,7 +33,11 @@ def pins():
 
 def test_conda_and_make_install_the_same():
     pip_section = next(item["pip"] for item in CONDA if isinstance(item, dict))
-    assert pip_section == ["-c constraints.txt", f"-e .[{','.join(bootstrap.EXTRAS)}]"]
+    first, *names, last = pip_section
+    assert (first, last) == ("-c constraints.txt", f"-e .[{','.join(bootstrap.EXTRAS)}]")
+    assert set(names) <= set(pins()) and {"mpi4py", "torch", "tensorflow-cpu", "deepspeed", "ipyparallel"} <= set(names)
+    text = (ROOT / "environment.yml").read_text()
+    assert "`python workshop_lib/horovod_wheel.py`" in text, "the one more command"
     python = next(item for item in CONDA if isinstance(item, str) and item.startswith("python "))
     assert SpecifierSet(python.removeprefix("python ")) == SpecifierSet(PROJECT["requires-python"])
     assert {"cxx-compiler", "cmake", "make", "pip"} <= {item for item in CONDA if isinstance(item, str)}

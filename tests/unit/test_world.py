@@ -1,6 +1,7 @@
 """Which launcher started this process, from the variables that each sets."""
 
 import pytest
+import torch
 
 from workshop_lib.training import world
 
@@ -40,3 +41,21 @@ def test_the_place_among_the_tasks_of_srun():
 @pytest.mark.parametrize(("text", "tasks"), [("4(x2),3", [4, 4, 3]), ("1", [1]), ("2(x3)", [2, 2, 2])])
 def test_slurms_counts_are_one_number_for_each_node(text, tasks):
     assert world.slurm_counts(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment", "device"),
+    [
+        ("srun", {"SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),  # Slurm hides the others' GPUs
+        ("srun", {}, "cpu"),  # two ranks would share one
+        ("mpiexec", {"SLURM_GPUS_PER_TASK": "1"}, "cpu"),  # what mpiexec starts sees what its one task sees
+    ],
+)
+def test_auto_takes_the_one_gpu_that_slurm_gave_this_rank(monkeypatch, launcher, environment, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(world.choose_device("auto", world.World(1, 4, 1, launcher, 2))) == device

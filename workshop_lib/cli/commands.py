@@ -210,9 +210,12 @@ def plot(
     files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
-    """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target."""
+    """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target.
+
+    Where no run was on one rank, time to solution takes the place of scaling.
+    """
     from workshop_lib.notebook.figures import save
-    from workshop_lib.notebook.figures.accuracy import accuracy_curve, worker_curve
+    from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
     from workshop_lib.notebook.figures.scaling import scaling_curve
 
     runs, drawn = records.read(files), False
@@ -223,6 +226,8 @@ def plot(
         from workshop_lib.notebook.figures.learning import target_curve  # and with it PyTorch
 
         curves = {"steps_to_target": target_curve}
+    elif not any(record["what"]["world_size"] == 1 for record in runs if "what" in record):
+        curves = {"solution": solution_curve, "accuracy": accuracy_curve}  # no speed-up: it needs a run on one rank
     for name, draw in curves.items():
         try:
             figure = draw(runs)

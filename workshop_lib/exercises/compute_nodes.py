@@ -1,88 +1,11 @@
-"""The exercises of 10_compute_nodes: aprun's options for a job, and the GPU of each rank."""
+"""The second exercise of 10_compute_nodes: the GPU of each rank. The first one is in job_script.py."""
 
 from collections.abc import Callable, Iterator
 
 from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
 
-GIVEN = ("nodes", "cores", "threads_per_core", "ranks_per_node")
-KEYS = ("n", "N", "d", "j")
-JOB, ONE_PER_NODE, UNEVEN = (3, 64, 2, 4), (128, 64, 1, 1), (3, 36, 2, 5)
 # The hosts of all ranks, in rank order.
 FILLED, DEALT_OUT, UNEQUAL = "aaaabbbb", "abababab", "aaabbccc"
-
-
-def _right_options(nodes: int, cores: int, threads_per_core: int, ranks_per_node: int) -> dict[str, int]:
-    per_rank = cores * threads_per_core // ranks_per_node
-    return dict(zip(KEYS, (nodes * ranks_per_node, ranks_per_node, per_rank, threads_per_core), strict=True))
-
-
-def observe_options(comm, function: Callable) -> dict[tuple, dict]:
-    """What `function` returns for each job."""
-    return {job: function(**dict(zip(GIVEN, job, strict=True))) for job in (JOB, ONE_PER_NODE, UNEVEN)}
-
-
-def options_properties(observations: list[dict]) -> Iterator[Property]:
-    returned = observations[0]
-    options = returned[JOB]
-    shaped = all(isinstance(value, dict) and set(value) == set(KEYS) for value in returned.values())
-    hint = "it returned nothing: `return` the options." if options is None else f"it returned {shown(options)}."
-    yield Property("it returns a dictionary of n, N, d and j", shaped, hint)
-    numbers = all(is_number(value) for of_job in returned.values() for value in of_job.values())
-    yield Property("all of them numbers", numbers, f"it returned {shown(options)}: whole numbers, with `//`.")
-    for key, right in _right_options(*JOB).items():
-        observed = f"for {_described(JOB)} it should be {right}, not {options[key]:g}."
-        yield Property(f"-{key} is right", options[key] == right, evidence=options[key], observed=observed)
-    for job, text in (
-        (ONE_PER_NODE, "also with one rank per node and one thread per core"),
-        (UNEVEN, "also where the cores cannot be shared out evenly"),
-    ):
-        observed = f"for {_described(job)} it should be {_right_options(*job)}, not {shown(returned[job])}."
-        yield Property(text, returned[job] == _right_options(*job), evidence=returned[job], observed=observed)
-
-
-def _described(job: tuple) -> str:
-    return "{} nodes of {} cores, {} threads per core, {} ranks per node".format(*job)
-
-
-def _option(key: str, value: Callable, hint: str) -> Mistake:
-    """A wrong `aprun_options`: right but for one option, which is `value` of nodes, cores, threads and ranks."""
-    return Mistake(lambda **job: _right_options(**job) | {key: value(*job.values())}, hint)
-
-
-_IDLE = "Where the CPUs cannot be shared out evenly, some stay idle: round down, with `//`."
-
-aprun_options = Exercise(
-    "aprun_options",
-    observe_options,
-    options_properties,
-    [
-        _option("n", lambda n, c, t, r: r, "`-n` counts the ranks of the whole job, not those of a node."),
-        _option("n", lambda n, c, t, r: n, "`-n` counts the ranks of the whole job, not its nodes."),
-        _option("n", lambda n, c, t, r: n * c * t, "`-n` counts ranks, not CPUs: how many CPUs a rank gets is `-d`."),
-        _option(
-            "n", lambda n, c, t, r: n * r * t, "`-n` counts ranks, and more threads per core make no more of them."
-        ),
-        _option(
-            "N", lambda n, c, t, r: n * r, "`-N` counts the ranks of one node; those of the whole job are in `-n`."
-        ),
-        _option("N", lambda n, c, t, r: 1, "`-N` counts the ranks of one node, which you are given."),
-        _option("d", lambda n, c, t, r: c // r, "Each core counts as `threads_per_core` CPUs: share out all of them."),
-        _option("d", lambda n, c, t, r: c * t // (n * r), "A node's CPUs are shared by that node's ranks alone."),
-        _option("d", lambda n, c, t, r: c * t, "Those are the CPUs of the whole node: its ranks share them."),
-        _option("d", lambda n, c, t, r: c, "Those are the cores of the whole node: its ranks share its CPUs."),
-        _option("d", lambda n, c, t, r: t, "`-d` is how many CPUs a rank gets; the threads of each core are `-j`."),
-        _option("d", lambda n, c, t, r: r, "`-d` is how many CPUs a rank gets, not how many ranks there are."),
-        _option("d", lambda n, c, t, r: -(-c * t // r), _IDLE),
-        _option("d", lambda n, c, t, r: c * t / r, _IDLE),
-        _option("j", lambda n, c, t, r: 1, "`-j` is how many threads of each core are used, which you are given."),
-        _option(
-            "j", lambda n, c, t, r: 2, "`-j` isn't always 2: it is the number of threads per core that you are given."
-        ),
-        _option("j", lambda n, c, t, r: c * t // r, "`-j` is the threads used of each core; a rank's CPUs are `-d`."),
-    ],
-    communicates=False,
-    unknown="`-n` is for the whole job, `-N` for a node, `-d` for a rank, `-j` for a core.",
-)
 
 
 def observe_device(comm, function: Callable) -> dict[str, list]:

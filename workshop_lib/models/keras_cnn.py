@@ -1,4 +1,4 @@
-"""The workshop's network in Keras 3: the same layers as torch_cnn, from the same initial weights."""
+"""The networks of torch_cnn in Keras 3: the same layers, from the same initial weights."""
 
 import keras
 import numpy as np
@@ -12,47 +12,75 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(seed: int, classes: int = 10) -> keras.Sequential:
-    """The network with the weights that torch_cnn.build(seed, classes=classes) has.
+def build(seed: int, classes: int = 10, network: str = "workshop") -> keras.Sequential:
+    """The network with the weights that torch_cnn.build(seed, network, classes) has.
 
     The layers have names, because Keras would number them, and Horovod matches gradients by these names:
     ranks that had built different numbers of networks would wait for each other forever.
     """
-    first, second = torch_cnn.CHANNELS
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28), dtype="uint8"),
-            keras.layers.Lambda(normalise, output_shape=(28, 28, 1), name="normalise"),
-            keras.layers.Conv2D(first, 5, name="conv_1"),  # [n, 24, 24, 8]
-            keras.layers.MaxPooling2D(2, name="pool_1"),  # [n, 12, 12, 8]
-            keras.layers.ReLU(name="relu_1"),
-            keras.layers.Conv2D(second, 5, name="conv_2"),  # [n, 8, 8, 56]
-            keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 56]
-            keras.layers.ReLU(name="relu_2"),
-            keras.layers.Flatten(name="flatten"),  # [n, 896]
-            keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit a class
-        ],
-        name="cnn",
-    )
-    model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed, classes=classes).parameters()]))
+    start = [
+        keras.Input((28, 28), dtype="uint8"),
+        keras.layers.Lambda(normalise, output_shape=(28, 28, 1), name="normalise"),
+    ]
+    model = keras.Sequential([*start, *NETWORKS[network](classes)], name="cnn")
+    model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed, network, classes).parameters()]))
     return model
+
+
+def workshop(classes: int) -> list:
+    first, second = torch_cnn.CHANNELS
+    return [
+        keras.layers.Conv2D(first, 5, name="conv_1"),  # [n, 24, 24, 8]
+        keras.layers.MaxPooling2D(2, name="pool_1"),  # [n, 12, 12, 8]
+        keras.layers.ReLU(name="relu_1"),
+        keras.layers.Conv2D(second, 5, name="conv_2"),  # [n, 8, 8, 56]
+        keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 56]
+        keras.layers.ReLU(name="relu_2"),
+        keras.layers.Flatten(name="flatten"),  # [n, 896]
+        keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit a class
+    ]
+
+
+def classic(classes: int) -> list:
+    """That of the published curves, with Keras's own dropout: a rank's masks differ from those of torch_cnn."""
+    return [
+        keras.layers.Conv2D(10, 5, name="conv_1"),  # [n, 24, 24, 10]
+        keras.layers.MaxPooling2D(2, name="pool_1"),
+        keras.layers.ReLU(name="relu_1"),
+        keras.layers.Conv2D(20, 5, name="conv_2"),  # [n, 8, 8, 20]
+        keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 20]
+        keras.layers.SpatialDropout2D(0.5, name="drop_channels"),
+        keras.layers.ReLU(name="relu_2"),
+        keras.layers.Flatten(name="flatten"),  # [n, 320]
+        keras.layers.Dense(50, "relu", name="hidden"),
+        keras.layers.Dropout(0.5, name="drop"),
+        keras.layers.Dense(classes, name="logits"),  # [n, 10]
+    ]
+
+
+NETWORKS = {"workshop": workshop, "classic": classic}
 
 
 def from_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
     """The weights of the torch network, in its order, in Keras's layout.
 
-    A kernel is [out, in, y, x] in torch and [y, x, in, out] in Keras; what is flattened before the linear
+    A kernel is [out, in, y, x] in torch and [y, x, in, out] in Keras; what is flattened before the first linear
     layer is [channel, y, x] in torch and [y, x, channel] in Keras.
     """
-    kernel_1, bias_1, kernel_2, bias_2, linear, bias_3 = weights
-    classes = len(bias_3)
-    linear = linear.reshape(classes, -1, 4, 4).transpose(2, 3, 1, 0).reshape(-1, classes)
-    return [kernel_1.transpose(2, 3, 1, 0), bias_1, kernel_2.transpose(2, 3, 1, 0), bias_2, linear, bias_3]
+    kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
+    outputs = len(linear)
+    linear = linear.reshape(outputs, -1, 4, 4).transpose(2, 3, 1, 0).reshape(-1, outputs)
+    return [kernel_1.transpose(2, 3, 1, 0), bias_1, kernel_2.transpose(2, 3, 1, 0), bias_2, linear, *_turned(more)]
 
 
 def to_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
     """The inverse of from_torch."""
-    kernel_1, bias_1, kernel_2, bias_2, linear, bias_3 = weights
-    classes = len(bias_3)
-    linear = linear.reshape(4, 4, -1, classes).transpose(3, 2, 0, 1).reshape(classes, -1)
-    return [kernel_1.transpose(3, 2, 0, 1), bias_1, kernel_2.transpose(3, 2, 0, 1), bias_2, linear, bias_3]
+    kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
+    outputs = linear.shape[1]
+    linear = linear.reshape(4, 4, -1, outputs).transpose(3, 2, 0, 1).reshape(outputs, -1)
+    return [kernel_1.transpose(3, 2, 0, 1), bias_1, kernel_2.transpose(3, 2, 0, 1), bias_2, linear, *_turned(more)]
+
+
+def _turned(weights: list[np.ndarray]) -> list[np.ndarray]:
+    """Matrices of later layers, whose order of inputs is the same; biases as they are."""
+    return [weight.T for weight in weights]

@@ -13,7 +13,8 @@ A source (jupytext py:percent) holds the solutions between markers, each alone o
     # </solution>
 
 The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if
-there is no stub); the solution notebook gets the rest. A stub may also follow its solution directly.
+there is no stub); the solution notebook gets the rest. A stub may also follow its solution directly. The lines of a
+cell that writes a shell script are comments, too.
 
 In text, a line `{solution of NAME}` becomes the solution of the function NAME, for the last of its hints, and the
 first cell's "**Time** …." says how long the notebook takes: see `Effort`.
@@ -44,6 +45,7 @@ CELL = re.compile(r"^# %%(\s|$)")
 SOLUTION_OF = re.compile(r"^# \{solution of (\w+)\}$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
+SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 YOURS = "your code here"  # in every cell that a learner is asked to write
 RUN_SECONDS = "run_seconds.json"  # beside the sources: of each solution, {"core": s, "deeper": s}, by execute.py
 CORE_PATH = ("00", "01", "02", "05", "07", "08")
@@ -196,6 +198,9 @@ def notebook_json(text: str, time: str = "") -> str:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
+        if SHELL_FILE.match(cell.source):  # its lines are comments in the source, which is Python
+            magic, _, lines = cell.source.partition("\n")
+            cell.source = "\n".join([magic, *(re.sub("^# |^#$", "", line) for line in lines.split("\n"))])
         content = f"{cell.cell_type}:{cell.source}"
         seen[content] += 1
         cell.id = hashlib.sha256(f"{seen[content]}:{content}".encode()).hexdigest()[:8]

@@ -1,12 +1,16 @@
 """Run a script in processes of its own, as from a terminal, but bounded and with nothing left behind."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from pathlib import Path
+
+import psutil
 
 from workshop_lib.training.world import loopback
 
@@ -15,17 +19,18 @@ from .cluster import SUPERVISOR
 from .errors import RankError
 
 
-def run(*command, timeout_s: float = 120.0) -> None:
+def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") -> None:
     """Run `command` to its end, and print what it prints.
 
     The first word may name a program that is installed beside this Python, such as `torchrun`. Each process
     computes with one thread, as the ranks of a notebook do. Raises RankError when the command fails, or
     does not end within `timeout_s` seconds; all its processes are ended then, also those in sessions
-    of their own, as torchrun's are, and when this process itself is killed.
+    of their own, as torchrun's are, and when this process itself is killed. Their mark has `set_id`, if given. With
+    `only`, a regular expression, it prints the lines in which that is found, and how many it left out.
     """
     words = [str(word) for word in command]
     print("$", shlex.join(words), flush=True)
-    set_id = uuid.uuid4().hex[:12]
+    set_id = set_id or uuid.uuid4().hex[:12]
     process = subprocess.Popen(
         [*SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
         env=os.environ | _settings() | {processes.VARIABLE: processes.mark(set_id)},
@@ -46,8 +51,14 @@ def run(*command, timeout_s: float = 120.0) -> None:
     timer.start()
     assert process.stdout is not None
     try:
+        left_out = 0
         for line in process.stdout:  # ends when the last process that could write has ended
-            print(line, end="", flush=True)
+            if re.search(only, line):
+                print(line, end="", flush=True)
+            else:
+                left_out += 1
+        if left_out:
+            print(f"({left_out} more lines)")
         status = process.wait()
     finally:
         timer.cancel()
@@ -60,6 +71,48 @@ def run(*command, timeout_s: float = 120.0) -> None:
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
 
 
+def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:
+    """`run`, but kill the process whose RANK is `rank` as soon as the file `once` exists, and print what comes of it.
+
+    That the command then fails is expected, and no error. Returns the seconds from the kill to the end of the last
+    process; None if the rank had ended before.
+    """
+    set_id, ended = uuid.uuid4().hex[:12], threading.Event()
+    killed_s: list[float] = []
+
+    def lose() -> None:
+        while not (once.exists() or ended.wait(0.02)):
+            pass
+        lost = [each for each, _ in processes.marked(set_id) if _rank_of(each) == str(rank)]
+        if lost and not ended.is_set():
+            killed_s.append(time.monotonic())
+            print(f"--- rank {rank} is killed", flush=True)
+            processes.kill(lost, wait_s=0)
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    try:
+        run(*command, timeout_s=timeout_s, set_id=set_id, only=only)
+    except RankError as error:
+        print(f"--- {error}")
+    finally:
+        ended.set()
+        thread.join()
+    if not killed_s:
+        print(f"--- all processes had ended before rank {rank} could be killed")
+        return None
+    after_s = time.monotonic() - killed_s[0]
+    print(f"--- {after_s:.1f} s after the kill, all processes have ended")
+    return after_s
+
+
+def _rank_of(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("RANK", "")
+    except psutil.Error:
+        return ""
+
+
 def _beside_python(program: str) -> str:
     path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
@@ -67,5 +120,6 @@ def _beside_python(program: str) -> str:
 
 def _settings() -> dict[str, str]:
     """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
-    own = {"PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
     return mpi.environment() | own

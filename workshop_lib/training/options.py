@@ -114,8 +114,6 @@ class TrainOptions:
         if "tensorflow" in FRAMEWORKS[self.backend]:
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
-            if self.network != "workshop":
-                self._refuse("network", f"{self.backend} has one network; use workshop")
             if self.optimizer not in ("sgd", "adam"):
                 self._refuse("optimizer", f"{self.backend} has sgd and adam here; use one of these")
 

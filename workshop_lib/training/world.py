@@ -96,13 +96,14 @@ def choose_device(name: str, world: World):
     """The torch.device of this rank, for "cpu", "cuda" or "auto".
 
     "auto" takes the GPU numbered local_rank when each rank on this host can have its own, and
-    else the CPU. "cuda" shares the GPUs when there are more ranks. Raises InputError for "cuda"
-    where there is none.
+    else the CPU. "cuda" shares the GPUs when there are more ranks. Where Slurm gives each rank GPUs of
+    its own (--gpus-per-task), it sees no others. Raises InputError for "cuda" where there is none.
     """
     import torch  # here, because whoever starts ranks also asks this file, and quickly
 
     gpus = count_gpus(name)
-    if name == "cpu" or gpus == 0 or (name == "auto" and gpus < world.local_size):
+    own = "SLURM_GPUS_PER_TASK" in os.environ and world.launcher == "srun"
+    if name == "cpu" or gpus == 0 or (name == "auto" and gpus < world.local_size and not own):
         return torch.device("cpu")
     device = torch.device("cuda", world.local_rank % gpus)
     torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""Figures of accuracy, drawn from run records: against time or epochs, and against emulated workers.
+"""Figures of accuracy, drawn from run records: against time or epochs, with time against ranks, and against workers.
 
 Up to MOST_CURVES backends are curves in one plot. More of them get a panel each, where colour and marker tell
 the number of ranks.
@@ -7,6 +7,7 @@ the number of ranks.
 from collections.abc import Iterable
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
-from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, require_same, to_frame
+from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
 from workshop_lib.scaling.records import RecordError, name_of
 
 PANELS_IN_A_ROW = 5
@@ -179,3 +180,63 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
     handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(names)]
     figures.draw_legend(figure, *figures.in_columns(handles), notes)
     return figure
+
+
+def solution_curve(records: Iterable[dict]) -> Figure:
+    """Seconds of the whole training (left) and accuracy after it in % (right) against ranks; needs no run on one rank.
+
+    One curve per backend: medians over the repeats, bars from the best to the worst, training accuracy dashed. Dotted
+    is the time that falls as the ranks grow, from the fewest on. Seconds are those of training, without the evaluation.
+
+    Raises RecordError when runs of different recipes or machines are mixed, or all have the same number of ranks.
+    """
+    runs = [record for record in records if record.get("kind") == "train" and record["epochs"]]
+    runs = [record for record in runs if not record.get("stopped")]
+    frame = to_frame(runs)
+    require_same(frame, ["batch_size", *SAME_RESULT, *SAME_MACHINE])
+    rows = pd.DataFrame([_solution(record) for record in runs])
+    if rows["world_size"].nunique() == 1:
+        raise RecordError("time against ranks needs runs on several numbers of ranks.")
+    what, order = runs[0]["what"], in_order(rows["backend"].unique())
+    rates = f", {recipe(what)}" if "lr_scaling" in what else ""
+    text = f"{what.get('network', 'workshop')} network, {what['epochs']} epochs{rates}; {caption(frame)}"
+    figure = figures.new_figure(f"Time to solution and accuracy on {data_name(frame)}", text)
+    time, accuracy = figure.subplots(1, 2)
+    for name, curve in rows.groupby("backend"):
+        style = figures.Style.number(order[name])
+        _draw_medians(time, curve, "seconds", style)
+        _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.colour, "", "--"))
+        _draw_medians(accuracy, curve, "test_accuracy", style)
+        seconds = curve.groupby("world_size")["seconds"].median()
+        time.plot(seconds.index, seconds.iloc[0] * seconds.index[0] / seconds.index, **figures.PERFECT)
+    counts, names = zip(*rank_counts(rows), strict=True)
+    for axes in (time, accuracy):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("ranks")
+        figures.ticks_at(axes.xaxis, counts, list(names))
+    time.set(yscale="log", ylabel="training time of the whole run (s)")
+    figures.log_ticks(time.yaxis)
+    accuracy.set(ylabel="accuracy after the last epoch (%)", ylim=(0, 103))
+    handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
+    lines = {"perfect": figures.PERFECT, "training accuracy": {"color": figures.GREY, "linestyle": "--"}}
+    notes: list[Artist] = [Line2D([], [], **look, label=name) for name, look in lines.items()]
+    figures.draw_legend(
+        figure, *figures.in_columns(handles), [*notes, *figures.hollow_note(rows["oversubscribed"].any())]
+    )
+    return figure
+
+
+def _solution(record: dict) -> dict:
+    what, last = record["what"], record["epochs"][-1]
+    return {
+        "backend": name_of(what),
+        **{name: what[name] for name in ("world_size", "oversubscribed")},
+        **{name: 100 * last[name] for name in ("train_accuracy", "test_accuracy")},
+        "seconds": sum(epoch["seconds"] for epoch in record["epochs"]),
+    }
+
+
+def _draw_medians(axes: Axes, curve: pd.DataFrame, column: str, style: figures.Style) -> None:
+    groups = curve.groupby("world_size")[column]
+    values = (groups.median(), groups.min().where(groups.count() > 1), groups.max())
+    figures.draw_curve(axes, groups.median().index, values, style, bool(curve["oversubscribed"].any()))

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
@@ -17,6 +18,7 @@ GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
 ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
 MOST_ROWS = 64
+GROUPS, SWITCHES, NODES = 5, 4, 2  # of the dragonfly that is drawn: switches of a group, nodes of a switch
 LAYERS = 4
 
 
@@ -244,3 +246,58 @@ def _label(about: Mapping[str, Any]) -> str:
     threads = about["threads"]
     suffix = "" if threads is None else f", {threads} thread{'s' * (threads > 1)}"
     return f"rank {about['rank']}{suffix}"
+
+
+def dragonfly() -> RecordFigure:
+    """A small dragonfly: nodes hang on switches, a group's switches are all joined, and so are all groups.
+
+    In orange the longest of the shortest ways, between nodes of two groups: three links between switches.
+    """
+    figure = RecordFigure(figsize=(9, 6.5), facecolor="white")
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    axes.axis("off")
+    axes.set_aspect("equal")
+    centre = 4 * _around(GROUPS)
+    switch = centre[:, None] + _around(SWITCHES, np.pi / 4)
+    grey, orange = {"color": GREY, "lw": 1, "zorder": 1}, {"color": COLOURS[1], "lw": 3.5, "zorder": 2}
+    gateway = {}
+    for one in range(GROUPS):
+        for number, other in enumerate(other for other in range(GROUPS) if other != one):
+            gateway[one, other] = switch[one, number % SWITCHES]
+        for first in range(SWITCHES):
+            for second in range(first):
+                _line(axes, switch[one, first], switch[one, second], **grey)
+    for one, other in gateway:
+        if one < other:
+            _line(axes, gateway[one, other], gateway[other, one], **grey | {"ls": "--"})
+    way = [switch[0, 2], gateway[0, 2], gateway[2, 0], switch[2, 3]]
+    for start, end in zip(way, way[1:], strict=False):
+        _line(axes, start, end, **orange)
+    for at, middle in zip(switch.reshape(-1, 2), np.repeat(centre, SWITCHES, axis=0), strict=True):
+        for side in np.linspace(-0.25, 0.25, NODES):
+            out = (at - middle) @ np.array([[np.cos(side), np.sin(side)], [-np.sin(side), np.cos(side)]])
+            _line(axes, at, middle + 1.45 * out, **grey)
+            axes.plot(*(middle + 1.45 * out), "s", color=COLOURS[0], ms=9, zorder=3)
+        axes.plot(*at, "o", color="black", ms=11, zorder=3)
+    for number, middle in enumerate(centre):
+        axes.text(*(1.58 * middle), f"group {number}", **CENTRED)
+    names = {"node": ("s", COLOURS[0]), "switch": ("o", "black")}
+    handles = [
+        Line2D([], [], marker=mark, color=colour, ls="", ms=10, label=name) for name, (mark, colour) in names.items()
+    ]
+    handles += [
+        Line2D([], [], label=name, **look) for name, look in (("link", grey), ("between groups", grey | {"ls": "--"}))
+    ]
+    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=FONT_SIZE)
+    axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))
+    return figure
+
+
+def _around(count: int, turned: float = np.pi / 2) -> np.ndarray:
+    """Points on a circle of radius 1: [count, 2]."""
+    angles = turned + 2 * np.pi * np.arange(count) / count
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def _line(axes: Axes, start: np.ndarray, end: np.ndarray, **look) -> None:
+    axes.plot(*zip(start, end, strict=True), **look)

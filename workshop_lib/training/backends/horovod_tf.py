@@ -66,19 +66,23 @@ class TensorflowLearner:
         self.backend = backend
         self.train_split, self.test_split = train, test
         self.label_smoothing = options.label_smoothing
-        self.model = keras_cnn.build(options.seed, max(train.classes, test.classes))
+        self.model = keras_cnn.build(options.seed, max(train.classes, test.classes), options.network)
         if options.optimizer == "adam":
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
         else:
             self.optimizer = keras.optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov)
         self._sums = tf.Variable(tf.zeros(3, tf.float64))
         self.prepare()
+        self.network = options.network
         keras.utils.set_random_seed(options.seed + backend.world.rank)
+        self._draws = [layer.seed_generator.state for layer in self.model.layers if hasattr(layer, "seed_generator")]
+        for number, state in enumerate(self._draws):  # each rank drops other channels, and each layer
+            state.assign([options.seed + backend.world.rank, number])
 
     def prepare(self) -> None:
         """Everybody starts alike."""
         self.optimizer.build(self.model.trainable_variables)
-        self.backend.broadcast([*self.model.variables, *self.optimizer.variables])
+        self.backend.broadcast([*self.model.weights, *self.optimizer.variables])
 
     def reset_sums(self) -> None:
         self._sums.assign(tf.zeros(3, tf.float64))
@@ -134,7 +138,7 @@ class TensorflowLearner:
 
     def state(self) -> dict:
         """By PyTorch's names, so that the file of a checkpoint is the same for every backend."""
-        names = torch_cnn.build(seed=0).state_dict()
+        names = torch_cnn.build(seed=0, network=self.network).state_dict()
         model = {name: as_torch(weight) for name, weight in zip(names, self.weights(), strict=True)}
         return {"model": model, "optimizer": [as_torch(variable) for variable in self.optimizer.variables]}
 
@@ -144,10 +148,12 @@ class TensorflowLearner:
             variable.assign(value.numpy().reshape(variable.shape))  # earlier files have [1] for a number
 
     def own_state(self) -> dict:
-        return {"sums": torch.tensor(self.sums())}
+        return {"sums": torch.tensor(self.sums()), "draws": [as_torch(np.int64(state)) for state in self._draws]}
 
     def load_own_state(self, own: dict) -> None:
         self._sums.assign(own["sums"].numpy())
+        for state, saved in zip(self._draws, own.get("draws", []), strict=True):  # none in earlier files
+            state.assign(saved.numpy().astype(np.uint32))
 
 
 def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:

@@ -69,11 +69,11 @@ class BroadcastVariables(keras.callbacks.Callback):
 def broadcast_model(model: keras.Model, root: int = 0) -> None:
     """Give every rank the weights and the optimizer state of `root`. All ranks call it; it blocks.
 
-    Variables are matched by their order, not by the names of layers.
+    Variables are matched by their order, not by the names of layers. What dropout draws stays each rank's own.
     """
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    for place, variable in enumerate([*model.variables, *model.optimizer.variables]):
+    for place, variable in enumerate([*model.weights, *model.optimizer.variables]):
         variable.assign(hvd.broadcast(variable.value, root, name=f"variable.{place}"))
 
 

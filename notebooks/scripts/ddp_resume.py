@@ -1,0 +1,59 @@
+"""MNIST with DDP, in a job that may be ended and started again: job.sh runs torchrun … ddp_resume.py on its nodes."""
+
+import argparse
+import gzip
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed, nn
+
+options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+parser = argparse.ArgumentParser(description=__doc__)
+for name, default in options.items():
+    parser.add_argument(f"--{name}", type=type(default), default=default)
+args = parser.parse_args()
+distributed.init_process_group()
+rank, size = distributed.get_rank(), distributed.get_world_size()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.set_device(distributed.get_node_local_rank() if device == "cuda" else -1)  # -1: none
+torch.set_num_threads(1)  # one core per process, however many processes there are
+names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
+files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name in names]
+values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])).to(device) for file in files]
+images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
+labels, test_labels = [v.long() for v in values[1::2]]
+
+torch.manual_seed(1)
+layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
+model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
+ddp = nn.parallel.DistributedDataParallel(model.to(memory_format=torch.channels_last))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+steps = args.images // (64 * size)
+total, warmup = args.epochs * steps, steps // 2
+rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
+parts = {"model": model, "optimizer": optimizer, "rate": rate}
+for name, state in (torch.load(args.out, map_location=device, weights_only=True) if args.out.exists() else {}).items():
+    parts[name].load_state_dict(state)
+
+for epoch in range(rate.last_epoch // steps + 1, args.epochs + 1):
+    order = np.random.default_rng([1, epoch]).permutation(args.images)
+    start = time.perf_counter()
+    for batch in order[: steps * size * 64].reshape(steps, size, 64)[:, rank]:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(ddp(images[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        rate.step()
+    loss.item()  # a GPU has done its work only now
+    speed = steps * size * 64 / (time.perf_counter() - start)
+    with torch.no_grad():
+        guesses = torch.cat([model(part).argmax(1) for part in test_images[rank::size].tensor_split(20)])
+    right = (guesses == test_labels[rank::size]).sum().cpu()
+    distributed.all_reduce(right)
+    if rank == 0:
+        print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
+        torch.save({name: part.state_dict() for name, part in parts.items()}, args.out.with_suffix(".tmp"))
+        args.out.with_suffix(".tmp").replace(args.out)  # a crash leaves the old file or the new, never half of one
+distributed.destroy_process_group()
