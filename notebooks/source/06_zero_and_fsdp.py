@@ -615,12 +615,20 @@ for name, (dtype, scale) in formats.items():
 
 # %% [markdown]
 # What becomes 0 is lost (*underflow*), and the network stops learning from it. *Loss scaling* multiplies the loss by a large number
-# before backward, and all gradients with it. Before the step they're divided by it again, in fp32. Too large a scale makes gradients
-# infinite; frameworks then skip the step, halve the scale, and try a larger one again later. With a rule such as LARS, the order
-# matters: divide first, then let the rule compare gradient and master weight, then step on the masters. bf16 needs none of this,
-# and that's why it's the usual choice where the hardware has it.
+# before backward, and all gradients with it. Too large a scale makes gradients infinite; frameworks then skip the step, halve the
+# scale, and try a larger one again later. A step in fp16 therefore has an order, and every part of it matters:
 #
-# And the master weights? You saw that `p += step` needs more digits than 16 bits have:
+# 1. Forward and backward in 16 bits, from the scaled loss.
+# 2. Gradients to fp32, divided by the scale, and averaged over the ranks.
+# 3. Whatever looks at their size, such as clipping, or LARS's ratio of weight and gradient in each layer
+#    ([07](07_large_batch.ipynb)): with the *master* weights.
+# 4. The optimizer's step, on the master weights.
+# 5. A copy of them in 16 bits, for the next forward.
+#
+# If you swap 2 and 3, LARS takes steps that are too small by the scale, and nobody tells you. bf16 needs no scale, and that's why
+# it's the usual choice where the hardware has it.
+#
+# And why the master weights? Take a weight and a step of a thousandth of it:
 
 # %%
 weight, step = torch.tensor(1.0), torch.tensor(1e-3)
@@ -629,6 +637,20 @@ for dtype in (torch.float32, torch.bfloat16):
     for _ in range(100):
         moved = moved + step.to(dtype)
     print(f"{dtype}: 1 and 100 steps of 0.001 make {moved.item():.4f}")
+
+# %% [markdown]
+# With autocast the weights themselves are the masters, and it makes bf16 copies as it goes. Are they really there from forward to
+# backward? Count what forward keeps, with and without:
+
+# %%
+from workshop_lib.training.memory import kept_for_backward
+
+few, kept = images[:8].clone().requires_grad_(), {}
+for enabled in (False, True):
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        _, kept[enabled] = kept_for_backward(lambda: cross_entropy(model(few), labels[:8]), model)
+print(f"kept besides the weights, in bytes per parameter: {kept[False] / parameters:.2f} in fp32", end=", ")
+print(f"{kept[True] / parameters:.2f} with autocast")
 
 # %% [markdown]
 # In FSDP a `MixedPrecisionPolicy` says which format is used where. Its shards stay in fp32, so *they are* the master weights: each
@@ -701,6 +723,78 @@ dist.destroy_process_group()
 # HSDP sends the same allgathers and reduce-scatters, but to 4 ranks inside the node instead of 16. The allreduce is new. It carries
 # $n/4$ bytes per rank, and it's the only thing that crosses nodes. You pay with memory: 16 bytes over 4, not over 16.
 #
+# ## Deeper: cut the network itself
+#
+# Everything so far is data parallel: every rank computes the whole network on its own samples. *Model parallel* is the other way
+# round: all ranks see the same samples, and each computes a part of the network. *Tensor parallelism* cuts every layer. Of two
+# layers in a row, cut the first by its outputs and the second by its inputs: then each rank has what it needs, until the end of
+# the second, where an allreduce adds up the parts.
+
+# %%
+# %%ranks
+import time
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+plan = {"1": ColwiseParallel(), "3": RowwiseParallel(), "5": ColwiseParallel(), "7": RowwiseParallel()}
+images, labels = batch(0, everyone=True)  # the same on all ranks
+with torch.no_grad():
+    expected = perceptron()(images)
+    cut = parallelize_module(perceptron(), init_device_mesh("cpu", (size,)), plan)
+    with Traffic() as traffic:
+        outputs = cut(images)
+if rank == 0:
+    mine = sum(p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in cut.parameters())
+    print(f"{mine / parameters:.0%} of the weights per rank, outputs differ by {(outputs - expected).abs().max():.0e}")
+    print({name: f"{calls} calls, {traffic.handed_bytes[name]:,} bytes" for name, calls in traffic.calls.items()})
+
+# %% [markdown]
+# What travels are activations, in every layer, forward and backward, and nobody can compute before they're there. So tensor
+# parallelism stays inside a node. *Pipeline parallelism* gives each rank consecutive layers instead, and only what crosses the cut
+# travels. But while rank 1 computes, rank 0 has nothing to do, unless it works on the next *micro-batch*. Here it is by hand: rank
+# 0 has the first layers, rank 1 the rest.
+
+
+# %%
+# %%ranks
+def pipeline(m):
+    """One step with m micro-batches, on ranks 0 and 1. Returns the share of the time in which this rank computes."""
+    first, last = perceptron()[:4], perceptron()[4:]
+    outputs, sent, busy_s, start = [], [], 0.0, time.perf_counter()
+    for part, answers in zip(images.chunk(m), labels.chunk(m), strict=True):
+        if rank == 0:
+            since = time.perf_counter()
+            outputs.append(first(part))
+            sent.append(comm.isend(outputs[-1].detach(), dest=1))
+        else:
+            arrived, since = comm.recv(source=0).requires_grad_(), time.perf_counter()
+            (cross_entropy(last(arrived), answers) / m).backward()
+            sent.append(comm.isend(arrived.grad, dest=0))
+        busy_s += time.perf_counter() - since
+    for output in outputs:  # rank 0 goes back
+        gradient, since = comm.recv(source=1), time.perf_counter()
+        output.backward(gradient)
+        busy_s += time.perf_counter() - since
+    MPI.Request.waitall(sent)
+    return busy_s / (time.perf_counter() - start)
+
+
+shares_busy = {m: pipeline(m) for m in (1, 4, 16)} if rank < 2 else {}
+
+# %%
+busy = pd.DataFrame(team.pull("shares_busy")[:2]).T
+busy.columns = ["rank 0 computes", "rank 1 computes"]
+busy["two equal stages"] = [m / (m + 1) for m in busy.index]
+busy.rename_axis("micro-batches").style.format("{:.0%}")
+
+# %% [markdown]
+# With $p$ equal stages and $m$ micro-batches every rank is idle for $(p-1)/(m+p-1)$ of the time, the *bubble*. But stages are rarely
+# equal: here rank 0 has two large layers, rank 1 a large and a small one, and whoever is faster waits.
+# To cut a real network well is half the work. PyTorch has both ways, `parallelize_module` and `torch.distributed.pipelining`, and
+# combines them with FSDP, one dimension of the mesh each. In 2019 the guidelines recommended Mesh-TensorFlow for this, which was
+# built on the same idea of a mesh.
+#
 # ## Deeper: checkpoints in shards
 #
 # `fsdp2.py` gathers the whole network on rank 0 to save it. At 7 billion parameters that's 27 GB through one process, and with
@@ -750,8 +844,6 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file; equa
 
 # %%
 from torch.utils.checkpoint import checkpoint_sequential
-
-from workshop_lib.training.memory import kept_for_backward
 
 deep, rows = perceptron(width=512, hidden=12), {}
 
@@ -840,10 +932,14 @@ team.push(OverlappedZero2=OverlappedZero2)
 
 # %%
 # %%ranks
-_ = report(OverlappedZero2)  # MPI's counter sees the allgathers alone, half of the bytes
+with suppress(NotImplementedError):  # while the exercise is open
+    model, zero, _ = train(OverlappedZero2)
+    if rank == 0:
+        print(f"distance to one process: {(weights_of(model) - alone).norm() / alone.norm():.0e} of the weights' norm")
 
 # %% [markdown]
-# *Beat it:* the allgathers of `step` could overlap as well, with the next forward. When does the first layer need its weights?
+# *Beat it:* until `finish`, your list keeps every whole gradient alive, so the memory is that of stage 1. Wait for the oldest message
+# whenever more than two are on their way: then you overlap *and* save. Does it still pass the check?
 #
 # ### Exercise 4: stage 3 that looks ahead
 #

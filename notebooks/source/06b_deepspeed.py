@@ -30,6 +30,7 @@ backends.require("deepspeed")
 sizes = profile.current()
 folder = BUILD / "06b_deepspeed"
 folder.mkdir(parents=True, exist_ok=True)
+team = ranks.start(sizes.ranks)
 
 # %% [markdown]
 # ## From DDP to DeepSpeed
@@ -51,7 +52,8 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 #
 # You can start it in three ways. `deepspeed zero_deepspeed.py` is DeepSpeed's own launcher: it takes all GPUs of this machine, or
 # of the hosts listed in a file. `mpiexec -n 2 python zero_deepspeed.py` works too, and on a cluster `srun`, because the script asks
-# MPI who it is. And so does `torchrun`, as here, which also runs on a laptop without GPUs and without a network:
+# MPI who it is. And so does `torchrun`, as here, which also runs on a laptop without GPUs and without a network. (The warnings are
+# DeepSpeed's own.)
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
@@ -128,7 +130,6 @@ check.configuration(configuration)
 # matter.
 
 # %%
-team = ranks.start(sizes.ranks)
 team.push(configuration=configuration, folder=folder)
 
 # %%

@@ -3,6 +3,7 @@ operators in the end."""
 
 from collections import defaultdict
 
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workshop_lib.training.memory import tensors
@@ -18,6 +19,10 @@ NAMES = {
     "reduce_scatter_tensor_coalesced_": "reduce-scatter",
     "reduce_": "reduce",
     "broadcast_": "broadcast",
+    # what tensor parallelism calls
+    "all_reduce": "allreduce",
+    "all_gather_into_tensor": "allgather",
+    "reduce_scatter_tensor": "reduce-scatter",
 }
 
 
@@ -35,8 +40,11 @@ class Traffic(TorchDispatchMode):
         self.handed_bytes: dict[str, int] = defaultdict(int)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = NAMES.get(func._opname) if func.namespace == "c10d" else None
+        if DTensor in types:
+            return NotImplemented  # its own operators come next, with plain tensors
+        output = func(*args, **(kwargs or {}))
+        name = NAMES.get(func._opname) if getattr(func, "namespace", "") in ("c10d", "_c10d_functional") else None
         if name:
             self.calls[name] += 1
-            self.handed_bytes[name] += max(tensor.nbytes for tensor in tensors(args))
-        return func(*args, **(kwargs or {}))
+            self.handed_bytes[name] += max(tensor.nbytes for tensor in tensors([args, output]))
+        return output
