@@ -69,6 +69,18 @@ def test_each_way_to_split_shows_what_a_rank_holds_and_what_it_sends():
     assert tensors == ([1.0] + [0.31, 0.15] * 4) * 2
 
 
+def test_a_share_stands_in_the_whole_where_its_rank_is():
+    """In bytes per parameter, by panel and rank: where the parts of a bar begin and how high they are."""
+    shares = [{"parameters": 40, "gradients": 20, "optimizer": 20}] * 2
+    figure = pictures.zero({"DDP": [dict.fromkeys(shares[0], 40)], "ZeRO-2": shares}, 10)
+    whole, shared = figure.axes
+    assert whole.get_title() == "DDP\n12 bytes" and shared.get_title() == "ZeRO-2\n8 bytes"
+    bars = [[(bar.get_y(), bar.get_height()) for bar in axes.patches if bar.get_fill()] for axes in figure.axes]
+    assert bars[0] == [(0, 4), (4, 4), (8, 4)]
+    assert bars[1] == [(0, 4), (4, 2), (8, 2), (0, 4), (6, 2), (10, 2)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["optimizer", "gradients", "parameters"]
+
+
 def about(rank, host, cores, threads=1):
     return {"rank": rank, "host": host, "cores": cores, "threads": threads}
 
@@ -91,6 +103,8 @@ def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
 @pytest.mark.parametrize(
     ("draw", "arguments", "complaint"),
     [
+        (pictures.zero, ({}, 1), "nothing to draw"),
+        (pictures.zero, ({"DDP": []}, 1), "nothing to draw"),
         (pictures.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
         (pictures.ring, (1,), "use 2 to 5"),
         (pictures.ring, (6,), "use 2 to 5"),

@@ -204,6 +204,13 @@ def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
         generate.render(folder)
 
 
+def test_a_hint_shows_the_solution_of_a_method(folder):
+    method = "class Sum:\n    def add(self, a, b):\n        return a + b\n"
+    text = "# %% [markdown]\n# {solution of Sum.add}\n\n# %%\n" + method
+    shown = generate.with_solutions(text, text, "05_sum.py")
+    assert shown.startswith("# %% [markdown]\n# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n")
+
+
 def test_the_overview_lists_every_other_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
     kept = [
         {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)

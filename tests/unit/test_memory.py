@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workshop_lib.training import memory
+from workshop_lib.training import memory, traffic
 
 STEPS, FAULTS_A_STEP = 25, 100  # without keeping: some 1,500 a step
 PROGRAM = f"""
@@ -54,3 +56,25 @@ def test_the_peak_is_that_since_it_was_reset():
     assert memory.peak_bytes(cpu) < highest - size / 2
     np.ones(size, np.uint8)
     assert memory.peak_bytes(cpu) > highest - size / 2
+
+
+def test_what_forward_keeps_is_counted_without_the_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())
+    output, kept_bytes = memory.kept_for_backward(lambda: model(torch.ones(2, 8)), model)
+    assert output.requires_grad and kept_bytes == 4 * (2 * 8 + 2 * 4), "the input of the layer, the output of tanh"
+
+
+def test_traffic_is_what_the_collectives_are_handed():
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        with traffic.Traffic() as counted:
+            dist.all_reduce(torch.ones(5))
+            dist.reduce_scatter_single(torch.ones(2), torch.ones(8))
+            dist.all_gather_single(torch.ones(8), torch.ones(2), async_op=True)
+            dist.broadcast(torch.ones(3), src=0)
+            dist.barrier()
+        dist.all_reduce(torch.ones(5))
+    finally:
+        dist.destroy_process_group()
+    assert counted.calls == dict.fromkeys(("allreduce", "reduce-scatter", "allgather", "broadcast"), 1)
+    assert counted.handed_bytes == {"allreduce": 20, "reduce-scatter": 32, "allgather": 32, "broadcast": 12}

@@ -1,4 +1,4 @@
-"""The exercises of 06_deepspeed_zero: sharing the optimizer's state, then the gradients, and the bytes of all that."""
+"""Two exercises of 06_zero_and_fsdp: sharing out the optimizer's state, then the gradients."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -13,22 +13,20 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
-from workshop_lib.scaling.zero_memory import RECIPES, state_bytes
-from workshop_lib.training import KINDS
+from workshop_lib.exercises import Exercise, Mistake, Property, close
 
 SAMPLES = 5  # per rank, in each step
 STEPS = 3
 LR = 0.1
 
 
-def _network() -> nn.Module:
+def small_network() -> nn.Module:
     """A small network in float64. Its number of weights is odd, so it has to be padded."""
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def _optimizer(parameters: Iterable) -> torch.optim.Optimizer:
+def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
     return torch.optim.SGD(list(parameters), lr=LR, momentum=0.9)
 
 
@@ -38,26 +36,31 @@ def _samples(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, torch.randint(3, (SAMPLES,), generator=random)
 
 
-def _backward(model: nn.Module, ranks: Iterable[int], step: int) -> None:
+def backward(model: nn.Module, ranks: Iterable[int], step: int) -> None:
     """The gradient of the mean loss over these ranks' samples."""
     inputs, labels = (torch.cat(column) for column in zip(*(_samples(rank, step) for rank in ranks), strict=True))
     model.zero_grad()
     cross_entropy(model(inputs), labels).backward()
 
 
-def _weights(model: nn.Module) -> np.ndarray:
+def weights_of(model: nn.Module) -> np.ndarray:
     return parameters_to_vector(model.parameters()).detach().numpy().copy()
 
 
+def load_optimizers() -> None:
+    """The first optimizer of a process loads much of PyTorch, which no check has to wait for."""
+    make_sgd(small_network().parameters())
+
+
 @functools.cache
-def _alone(size: int) -> list[np.ndarray]:
+def alone(size: int) -> list[np.ndarray]:
     """The weights before and after each step of one process with the global batch."""
-    model = _network()
-    optimizer, weights = _optimizer(model.parameters()), [_weights(model)]
+    model = small_network()
+    optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
     for step in range(STEPS):
-        _backward(model, range(size), step)
+        backward(model, range(size), step)
         optimizer.step()
-        weights.append(_weights(model))
+        weights.append(weights_of(model))
     return weights
 
 
@@ -75,7 +78,7 @@ class Steps:
 
 def observe_steps(comm, make: Callable) -> Steps:
     """Train a few steps with the learner's class, on the rank's own samples."""
-    model, counting = _network(), CountingComm(comm)
+    model, counting = small_network(), CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []
     held_bytes: list[int] = []  # while the gradients of a step come, and after them
@@ -88,16 +91,16 @@ def observe_steps(comm, make: Callable) -> Steps:
 
     for parameter in model.parameters():  # before the class registers its own: these are called first
         parameter.register_post_accumulate_grad_hook(count_held)
-    zero = make(model, counting, _optimizer)
+    zero = make(model, counting, make_sgd)
     before = counting.bytes_sent
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # what the step before has left is not held against this one
         sent = counting.bytes_sent
-        _backward(model, [comm.rank], step)
+        backward(model, [comm.rank], step)
         count_held()
         in_backward_bytes += counting.bytes_sent - sent
         zero.step()
-        weights.append(_weights(model))
+        weights.append(weights_of(model))
     states = [value for state in zero.optimizer.state.values() for value in state.values()]
     return Steps(
         weights,
@@ -112,7 +115,7 @@ def observe_steps(comm, make: Callable) -> Steps:
 def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
     """What must hold of Zero1, which has one buffer for all parameters together, or of Zero2, which has one for each.
     Buffers in float64 are padded so that they divide by the ranks."""
-    counts = [p.numel() for p in _network().parameters()]
+    counts = [p.numel() for p in small_network().parameters()]
     whole = sum(8 * (n + -n % len(ranks)) for n in ([sum(counts)] if together else counts))
     yield from _weights_are_right(ranks)
     if not together:
@@ -122,7 +125,7 @@ def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
 
 
 def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
-    start, *right = _alone(len(ranks))
+    start, *right = alone(len(ranks))
     moved = [rank.weights[0] != start for rank in ranks]
     hint = "the step moves nothing. Does the share have a `.grad` before `self.optimizer.step()`?"
     yield Property("the step changes the weights", all(map(np.any, moved)), hint)
@@ -229,64 +232,9 @@ Zero1, Zero2 = (
         observe_steps,
         functools.partial(zero_properties, together=together),
         [Mistake(_wrong_zero(together, mean), hint) for mean, hint in _WRONG_GRADIENTS],
+        ready=load_optimizers,
         stuck=_SAME_CALLS,
         truncated=_SAME_CALLS,
     )
     for name, together in (("Zero1", True), ("Zero2", False))
 )
-
-# Parameters and ranks that `bytes_per_rank` is asked for, in every stage.
-MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
-BYTES = dict(zip(KINDS, (4, 4, 8), strict=True))  # per weight: fp32 and Adam
-SHARED_FROM = dict(zip(KINDS, (3, 2, 1), strict=True))  # the stage
-
-
-def observe_bytes(comm, function: Callable) -> list[list]:
-    """What `function` returns in each stage for each of MODELS."""
-    return [[function(parameters, ranks, stage) for parameters, ranks in MODELS] for stage in range(4)]
-
-
-def bytes_properties(observations: list) -> Iterator[Property]:
-    by_stage = observations[0]
-    other = [answer for answers in by_stage for answer in answers if not _is_bytes(answer)]
-    hint = f"it returned {shown(other[0])}." if other else ""
-    yield Property(f"it returns a dictionary with {', '.join(KINDS)}", not other, hint)
-    for stage, answers in enumerate(by_stage):
-        wrong = [
-            f"{parameters} parameters on {ranks} ranks, {kind}: {right} bytes, not {answer[kind]:g}:"
-            for (parameters, ranks), answer in zip(MODELS, answers, strict=True)
-            for kind, right in state_bytes(parameters, ranks, stage, **RECIPES["fp32, Adam"]).items()
-            if not close(answer[kind], right)
-        ]
-        yield Property(f"stage {stage}", not wrong, evidence=wrong[:1], observed="".join(wrong[:1]))
-
-
-def _is_bytes(value) -> bool:
-    return isinstance(value, dict) and set(value) == set(KINDS) and all(map(is_number, value.values()))
-
-
-def _bytes(hint: str, each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Mistake:
-    """A wrong `bytes_per_rank`, from the bytes per weight and the stages from which on they are shared."""
-
-    def bytes_per_rank(parameters: int, ranks: int, stage: int) -> dict[str, float]:
-        return {kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS}
-
-    return Mistake(bytes_per_rank, hint)
-
-
-_NUMBERS = "that is the number of weights: each takes 4 bytes in fp32."
-_TWO = "Adam keeps two numbers per weight, of 4 bytes each."
-_WRONG_BYTES = [
-    _bytes(_NUMBERS, {**BYTES, "parameters": 1}),
-    _bytes(_NUMBERS, {**BYTES, "gradients": 1}),
-    _bytes(_TWO, {**BYTES, "optimizer": 2}),
-    _bytes(_TWO, {**BYTES, "optimizer": 4}),
-    _bytes("count only Adam's state: 8 bytes per weight, no copy of the weights.", {**BYTES, "optimizer": 12}),
-]
-for _kind, _stage in SHARED_FROM.items():
-    _hint = f"from stage {_stage} on, a rank holds only its share of this: {_kind}."
-    _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
-    if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
-        _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
-        _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
-bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)

@@ -16,8 +16,8 @@ The learner's notebook gets the lines of the stub without their "# " (or `...  #
 there is no stub); the solution notebook gets the rest. A stub may also follow its solution directly. The lines of a
 cell that writes a shell script are comments, too.
 
-In text, a line `{solution of NAME}` becomes the solution of the function NAME, for the last of its hints, and the
-first cell's "**Time** …." says how long the notebook takes: see `Effort`.
+In text, a line `{solution of NAME}` becomes the solution of the function NAME, or of the method CLASS.NAME, for the
+last of its hints, and the first cell's "**Time** …." says how long the notebook takes: see `Effort`.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
 CELL = re.compile(r"^# %%(\s|$)")
-SOLUTION_OF = re.compile(r"^# \{solution of (\w+)\}$", re.MULTILINE)
+SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
@@ -123,11 +124,15 @@ def _uncomment(line: str, name: str, number: int) -> str:
 
 
 def with_solutions(text: str, solution: str, name: str) -> str:
-    """`text` with each `{solution of NAME}` replaced by that function as the text `solution` defines it."""
+    """`text` with each `{solution of NAME}` replaced by that function or method as the text `solution` defines it."""
     functions = {}
     if SOLUTION_OF.search(text):
-        nodes = [node for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
-        functions = {node.name: ast.get_source_segment(solution, node) or "" for node in nodes}
+        body = ast.parse(solution).body
+        nodes = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        for each in (node for node in body if isinstance(node, ast.ClassDef)):
+            nodes |= {f"{each.name}.{node.name}": node for node in each.body if isinstance(node, ast.FunctionDef)}
+        code_of = {name: ast.get_source_segment(solution, node, padded=True) or "" for name, node in nodes.items()}
+        functions = {name: textwrap.dedent(code) for name, code in code_of.items()}
 
     def code(match: re.Match) -> str:
         if match[1] not in functions:

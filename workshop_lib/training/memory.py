@@ -3,7 +3,7 @@
 import re
 import resource
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -50,6 +50,22 @@ def tensors(nested) -> Iterator[torch.Tensor]:
 def storage_bytes(live: Iterable[torch.Tensor]) -> int:
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live}
     return sum(storages.values())
+
+
+def kept_for_backward(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
+    """What `forward()` returns, and the bytes that it keeps for backward besides the model's parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = forward()
+    return output, sum(kept.values())
 
 
 def reset_peak(device: torch.device) -> None:

@@ -9,7 +9,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHITE, RecordFigure
+from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHITE, RecordFigure, patches
+from workshop_lib.notebook.figures.forecasts import MEMORY_LOOKS
+from workshop_lib.training import KINDS
 
 # Light enough for black text; Okabe and Ito's hues. A cell's text tells the rank as well, in a grey print.
 TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]
@@ -199,6 +201,48 @@ def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: boo
     start, stop = {"whole": (0, 1), "part": (rank / 2, (rank + 1) / 2), "layers": (0, int(mine))}[how]
     axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=TINTS[rank], ec="none"))
     axes.add_patch(Rectangle(corner, *size, fill=False, ls=":" if stop - start < 1 else "-", ec=GREY, lw=1))
+
+
+def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> RecordFigure:
+    """Draw what each rank holds of a model's states, stacked, in bytes per parameter: a panel for each way to share
+    them out, by title, and in it a bar for each rank.
+
+    held: bytes by KINDS, of each rank. A dotted frame is the whole of a kind, the most that any rank holds of it. A
+    share lies in it where the rank's share lies in the whole, so the bars of a panel show who holds what. Raises
+    InputError without panels, or when one has no ranks.
+    """
+    if not held or not all(held.values()):
+        raise InputError("nothing to draw: give at least one way, and for each what every rank holds.")
+    whole = {kind: max(rank[kind] for ranks in held.values() for rank in ranks) / parameters for kind in KINDS}
+    figure = RecordFigure(figsize=(min(1.2 + 2.9 * len(held), 16), 5.2), facecolor="white")
+    panels = figure.subplots(1, len(held), sharey=True, squeeze=False)[0]
+    for axes, (title, ranks) in zip(panels, held.items(), strict=True):
+        for rank, states in enumerate(ranks):
+            place = rank / (len(ranks) - 1) if len(ranks) > 1 else 0.0
+            _stack(axes, rank, place, {kind: states[kind] / parameters for kind in KINDS}, whole)
+        each = [sum(states.values()) / parameters for states in ranks]
+        axes.set_title(f"{title}\n{max(each):.3g} bytes", fontsize=FONT_SIZE, weight="bold")
+        axes.set_xticks(range(len(ranks)))
+        axes.set_xlabel("rank", fontsize=FONT_SIZE - 1)
+        axes.set_xlim(-0.6, len(ranks) - 0.4)
+        axes.tick_params(labelsize=FONT_SIZE - 1, length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[0].set_ylabel("bytes per parameter", fontsize=FONT_SIZE)
+    looks = {kind: MEMORY_LOOKS[kind] for kind in reversed(KINDS)}
+    figure.legend(handles=patches(looks), loc="lower center", ncols=len(looks), frameon=False, fontsize=FONT_SIZE)
+    figure.subplots_adjust(left=0.9 / figure.get_figwidth(), right=0.99, top=0.87, bottom=0.17, wspace=0.12)
+    return figure
+
+
+def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], whole: Mapping[str, float]) -> None:
+    """One rank's bar: of each kind a frame for the whole, and in it what the rank holds, at the bottom for place 0."""
+    bottom = 0.0
+    for kind in KINDS:
+        colour, hatch = MEMORY_LOOKS[kind]
+        start = bottom + place * (whole[kind] - states[kind])
+        axes.bar(rank, states[kind], 0.8, start, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GREY, lw=1))
+        bottom += whole[kind]
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:

@@ -1,0 +1,1052 @@
+# %% [markdown]
+# # ZeRO and FSDP: when the model no longer fits
+#
+# You have a network of 7 billion parameters and GPUs with 80 GB. Its weights take 13 GB, yet training runs out of memory
+# before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why is all of it
+# there eight times?
+#
+# **You will** count what a parameter costs in training, write the first two stages of ZeRO yourself, read the third, and then
+# turn a DDP script into one for FSDP. You'll measure what each stage saves, what it sends, and decide when to use which.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
+# [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
+
+# %%
+import time
+from functools import partial
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from workshop_lib import ranks
+from workshop_lib.comm import ring
+from workshop_lib.data import mnist
+from workshop_lib.exercises import overlap
+from workshop_lib.exercises import zero as check
+from workshop_lib.models import torch_cnn
+from workshop_lib.notebook import profile, take_home
+from workshop_lib.notebook.calculators import calculator
+from workshop_lib.notebook.figures import pictures
+from workshop_lib.notebook.prediction import predict
+from workshop_lib.paths import BUILD, MNIST, SCRIPTS
+from workshop_lib.ranks import scripts
+from workshop_lib.scaling.zero_memory import state_bytes
+from workshop_lib.training import shares
+
+torch.set_num_threads(1)
+sizes = profile.current()
+folder = BUILD / "06_zero_and_fsdp"
+folder.mkdir(parents=True, exist_ok=True)
+
+# %% [markdown]
+# ## What does a parameter cost?
+#
+# The workshop's network is too small for memory to matter, so here is a larger one. It has 12 outputs for the ten digits.
+# Two of them never occur, but 12 divides by 2 and by 4.
+
+
+# %%
+def perceptron(width=1024, hidden=3):
+    """784 inputs, hidden layers of this width, 12 outputs; the same weights wherever it is built."""
+    torch.manual_seed(1)
+    layers = [torch.nn.Flatten(), torch.nn.Linear(784, width), torch.nn.ReLU()]
+    for _ in range(hidden - 1):
+        layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 12))
+
+
+model = perceptron()
+parameters = sum(p.numel() for p in model.parameters())
+print(f"{parameters:,} parameters")
+
+# %%
+guess = predict("Adam, all numbers in fp32: how many bytes does a parameter cost in training?", low=0, high=40, unit="B")
+guess
+
+# %% [markdown]
+# Take one step, and add up the bytes of every tensor that lives from one step to the next.
+
+# %%
+split = mnist.load("train")
+images = torch_cnn.normalise(torch.tensor(split.images[:1024]))
+labels = torch.tensor(split.labels[:1024]).long()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+cross_entropy(model(images[:64]), labels[:64]).backward()
+optimizer.step()
+
+one_process = shares.live_bytes(model, optimizer)
+for kind, size in one_process.items():
+    print(f"{kind:>10}: {size / parameters:5.2f} bytes per parameter")
+guess.compare(sum(one_process.values()) / parameters)
+
+# %% [markdown]
+# Adam keeps two numbers for each weight, a running mean of its gradients and one of their squares. That's the *optimizer's
+# state*, and it's half of everything here.
+#
+# Don't 16-bit formats make this smaller? They make training faster, but they save less than you'd think. A step is often so
+# much smaller than the weight that adding it in 16 bits changes nothing. So someone has to keep the weights in fp32, as
+# *master weights*. Who that is depends on the recipe:
+#
+# | recipe | weights | gradients | optimizer | bytes per parameter |
+# |---|---|---|---|---|
+# | fp32 | 4 | 4 | 8 | 16 |
+# | `torch.autocast` in bf16 (what [07b](07b_noise_and_limits.ipynb) trains with) | 4, the masters | 4 | 8 | 16, and bf16 copies of the weights, 2 more, from forward until backward has used them |
+# | bf16 weights with fp32 masters: ZeRO's paper, DeepSpeed | 2 | 2 | 4 for the masters, and 8 | 16 |
+# | the same, but gradients added up in fp32: Megatron-LM | 2 | 4 | 4 and 8 | 18 |
+# | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
+#
+# So "16 bytes per parameter" is a good rule, but there are three ways to get there, and ways to miss it. Which model fits
+# into a GPU then, before you store a single activation?
+
+# %%
+for gib in (16, 40, 80):
+    print(f"{gib} GB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
+
+# %% [markdown]
+# More GPUs don't help with DDP, because each of them holds the same 16 bytes. All these copies are equal, so why keep them all?
+# *ZeRO*, the zero redundancy optimizer, is still data parallel: every rank trains on its own samples. But each rank keeps only a
+# *share* of what is redundant, and the ranks send each other what they need when they need it. Here it is for four ranks and
+# the recipe of ZeRO's paper. Dotted frames show what DDP would hold.
+
+# %%
+four = {f"stage {stage}": [state_bytes(10**9, 4, stage)] * 4 for stage in range(4)}
+pictures.zero(four, 10**9)
+
+# %% [markdown]
+# Stage 0 is DDP. Stage 1 shares out the optimizer's state, stage 2 the gradients too, and stage 3 even the weights. With enough
+# ranks, stage 3 fits any number of parameters. Now build them.
+#
+# ## Two halves of an allreduce
+#
+# Suppose you update only your share of the weights. What do you have to receive? Before the step, the mean gradient of *your
+# share*, and no more. That's a *reduce-scatter*: every rank puts in a whole array, and gets its own part of the sum. After the
+# step, everybody needs all weights. That's an *allgather*: every rank puts in its part and gets all of them. A ring allreduce
+# consists of exactly these two ([01](01_mpi_basics.ipynb)). Watch the bytes, on a communicator that counts:
+
+# %%
+team = ranks.start(sizes.ranks)
+team.push(perceptron=perceptron, parameters=parameters)
+
+# %%
+# %%ranks
+import numpy as np
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.nn.functional import cross_entropy
+
+from workshop_lib.comm import ring
+from workshop_lib.comm.counting import CountingComm
+from workshop_lib.data import mnist
+from workshop_lib.models import torch_cnn
+from workshop_lib.training import rendezvous, shares, world
+
+torch.set_num_threads(1)
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+ones, counting = np.full(1_000_000, 1.0 + rank, dtype=np.float32), CountingComm(comm)
+part = ring.reduce_scatter(counting, ones)
+scattered = counting.bytes_sent
+ones[ring.part(len(ones), rank, size)] = part
+ring.allgather(counting, ones)
+if rank == 0:
+    print(f"reduce-scatter: a part of {len(part):,} elements, {scattered / ones.nbytes:.2f} n bytes sent")
+    print(f"allgather: all {len(ones):,} elements, {(counting.bytes_sent - scattered) / ones.nbytes:.2f} n bytes sent")
+    print(f"every element is now {set(ones.tolist())}, the sum of 1 to {size}")
+
+# %% [markdown]
+# With $n$ the bytes of the whole array and $p$ ranks, each half sends $(p-1)/p \cdot n$ bytes per rank. So stage 1 will cost no more
+# than DDP's allreduce. It only puts the step between the halves.
+#
+# ## Exercise 1: stage 1
+#
+# With `Zero1`, your ranks train as one, but each keeps Adam's state of its share alone. `__init__` is there. It lays out all
+# weights in one flat array, padded with zeros until it divides by the ranks. The model's parameters become *views* of that array,
+# so whoever writes into `self.weights` changes the model. `self.share` is a view too, of the part that this rank steps on.
+# The optimizer knows nothing else.
+#
+# Write `step`, which the training loop calls after backward. It must leave the weights that one process would get with the
+# global batch, and it may send no more than one allreduce would.
+#
+# <details><summary>Hint 1: what in which order?</summary>
+#
+# You need the mean gradient of your share before the step, and everybody's weights after it. `gradient` is laid out like
+# `self.weights`. Where does an optimizer look for gradients?
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `ring.reduce_scatter(comm, array)` returns this rank's part of the sum. `ring.allgather(comm, array)` fills `array` in place.
+# Both take NumPy arrays: `tensor.numpy()` is the array that shares its memory with the tensor, and `torch.from_numpy(array)` is
+# the tensor that shares it with the array. The optimizer reads `self.share.grad`.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of Zero1.step}
+#
+# </details>
+
+
+# %%
+class Zero1:
+    """Each rank keeps the optimizer's state of one share of the weights, and updates that share."""
+
+    def __init__(self, model, comm, make_optimizer):
+        self.comm, self.parameters = comm, shares.trained(model)
+        self.weights = shares.flat_weights(self.parameters, comm.size)
+        mine = ring.part(len(self.weights), comm.rank, comm.size)
+        self.share = torch.nn.Parameter(self.weights[mine])
+        self.optimizer = make_optimizer([self.share])
+
+    def step(self):
+        gradient = shares.flat_gradient(self.parameters, self.comm.size)
+        # <solution>
+        total = ring.reduce_scatter(self.comm, gradient.numpy())
+        self.share.grad = torch.from_numpy(total / self.comm.size)
+        self.optimizer.step()
+        ring.allgather(self.comm, self.weights.numpy())
+        # <stub>
+        # # 1. the mean gradient of my share, into self.share.grad   2. the optimizer's step   3. everybody's weights
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
+
+
+# %%
+check.Zero1(Zero1)
+
+# %% [markdown]
+# Now train the large network with it, and compare: rank 0 also trains alone, with the global batch.
+
+# %%
+team.push(Zero1=Zero1)
+
+
+# %%
+# %%ranks
+split = mnist.load("train")
+
+
+def batch(step, everyone=False):
+    """The 64 images of this rank in a step and their labels, or those of all ranks."""
+    together = slice(step * 64 * size, (step + 1) * 64 * size)
+    mine = slice(None) if everyone else slice(rank, None, size)
+    images = torch_cnn.normalise(torch.tensor(split.images[together]))[mine]
+    return images, torch.tensor(split.labels[together]).long()[mine]
+
+
+def adam(parameters):
+    return torch.optim.Adam(list(parameters), lr=1e-3)
+
+
+def weights_of(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# %%
+# %%ranks
+def train(make, steps=3, micro_batches=1):
+    """Train with what `make(model, comm, adam)` returns: the model, that, and bytes held between backward and step."""
+    model = perceptron()
+    zero = make(model, CountingComm(comm), adam)
+    for step in range(steps):
+        model.zero_grad()
+        zero.optimizer.zero_grad()
+        for images, labels in zip(*(each.chunk(micro_batches) for each in batch(step)), strict=True):
+            (cross_entropy(model(images), labels) / micro_batches).backward()
+        live = shares.live_bytes(model, zero.optimizer)
+        zero.step()
+    return model, zero, live
+
+
+if rank == 0:
+    model = perceptron()
+    optimizer = adam(model.parameters())
+    for step in range(3):
+        images, labels = batch(step, everyone=True)
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    alone = weights_of(model)
+
+
+# %%
+# %%ranks
+held = {}  # bytes by kind, by class
+
+
+def report(make):
+    """Train with `make`, and say what it cost; a class that isn't written yet says so."""
+    try:
+        model, zero, live = train(make)
+    except NotImplementedError:
+        return print(f"{make.__name__} is not written yet")
+    held[make.__name__], sent = live, zero.comm.bytes_sent / 3 / (4 * parameters)
+    print(f"{sum(live.values()) / parameters:.2f} bytes per parameter, {sent:.2f} n bytes sent per step")
+    for layer in getattr(zero, "layers", []):
+        zero.gather(layer)  # so that stage 3 has weights to compare
+    if rank == 0:
+        print(f"distance to one process: {(weights_of(model) - alone).norm() / alone.norm():.0e} of the weights' norm")
+    return sent
+
+
+_ = report(Zero1)
+
+# %% [markdown]
+# The optimizer's state is shared out, the messages cost what an allreduce costs, and the weights are the same except for
+# rounding. (Adam divides each gradient by its own size. So where a gradient is nothing but rounding, the steps may differ.) Adam
+# works on each weight by itself, so it doesn't care that it sees only a share. (Clipping the norm of the gradient
+# looks at all weights together. It needs one more allreduce, of a single number.) PyTorch has stage 1 as
+# `ZeroRedundancyOptimizer`, to be used together with DDP.
+#
+# *Break it:* train with SGD instead of Adam, which has no state without momentum. What does stage 1 save then?
+#
+# ## Exercise 2: stage 2
+#
+# In stage 1 every rank holds all gradients when backward ends, although it needs only its share. With `Zero2` you reduce each
+# gradient *as soon as backward has finished it*, keep your share, and drop the rest. As in DDP, autograd calls a hook.
+#
+# Each parameter gets a flat array of its own, `self.weights[p]`, and in it a share, `self.shares[p]`. Write `reduce`, which
+# autograd calls with each parameter once `p.grad` is complete. Afterwards the share's `.grad` must be the mean over the ranks,
+# and the memory of `p.grad` must be free. (Real implementations join small parameters in buckets, as DDP does.)
+#
+# <details><summary>Hint 1</summary>
+#
+# It's the first half of your `Zero1.step`, for a single parameter. Who still needs `p.grad` once your share is there?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# `p.grad = None` drops a gradient, and its memory is free.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of Zero2.reduce}
+#
+# </details>
+
+
+# %%
+class Zero2:
+    """Gradients are reduced during backward, and each rank keeps those of its shares alone."""
+
+    def __init__(self, model, comm, make_optimizer):
+        self.comm, self.weights, self.shares = comm, {}, {}
+        for p in shares.trained(model):
+            self.weights[p] = flat = shares.flat_weights([p], comm.size)
+            self.shares[p] = torch.nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
+            p.register_post_accumulate_grad_hook(self.reduce)
+        self.optimizer = make_optimizer(self.shares.values())
+
+    def reduce(self, p):
+        gradient = shares.flat_gradient([p], self.comm.size)
+        # <solution>
+        total = ring.reduce_scatter(self.comm, gradient.numpy())
+        self.shares[p].grad = torch.from_numpy(total / self.comm.size)
+        p.grad = None
+        # <stub>
+        # # 1. the mean gradient of my share, into self.shares[p].grad   2. what is p.grad still needed for?
+        # raise NotImplementedError("your code here")
+        # </stub>
+        # </solution>
+
+    def step(self):
+        self.optimizer.step()
+        for flat in self.weights.values():
+            ring.allgather(self.comm, flat.numpy())
+
+
+# %%
+check.Zero2(Zero2)
+
+# %%
+team.push(Zero2=Zero2)
+
+# %%
+# %%ranks
+_ = report(Zero2)
+
+# %% [markdown]
+# Stage 2 saves memory and sends no more bytes. All ranks must get their gradients in the same order, or they wait for one
+# another forever. And if one rank leaves out a parameter that another uses, they wait, too, as in DDP.
+#
+# *Break it:* call backward twice before `step`, as you would for two micro-batches. Your `Zero2` then keeps only the last one's
+# gradient. Which line has to change?
+#
+# ## What stage 3 adds
+#
+# Stages 1 and 2 still keep all weights on every rank. In stage 3 a rank keeps its share, and the ranks *gather* a layer's weights
+# when the layer computes: once in forward and, since they drop them in between, once more in backward. How many bytes is that?
+
+# %%
+guess = predict("Bytes that stage 3 sends per step, as a multiple of stage 2?", low=1, high=3)
+guess
+
+# %% [markdown]
+# Here are its three verbs. `shares.Sharded` calls `gather` before a layer computes, `drop` after its forward, and `reduce` when a
+# gradient is complete. A dropped array shrinks the memory behind it to nothing. That way the views that autograd keeps for backward
+# stay valid, and they find the weights again when you fill it.
+
+# %%
+# %%ranks
+
+
+class Zero3(shares.Sharded):
+    """Weights are there only while their layer computes. Each rank keeps shares."""
+
+    def gather(self, layer):
+        for p in self.parameters[layer]:
+            whole = np.empty(len(self.weights[p]), np.float32)
+            whole[ring.part(len(whole), self.comm.rank, self.comm.size)] = self.shares[p].detach()
+            ring.allgather(self.comm, whole)
+            shares.fill(self.weights[p], torch.from_numpy(whole))
+
+    def drop(self, layer):
+        for p in self.parameters[layer]:
+            shares.release(self.weights[p])
+
+    def reduce(self, p):
+        total = ring.reduce_scatter(self.comm, shares.flat_gradient([p], self.comm.size).numpy())
+        mean, before = torch.from_numpy(total / self.comm.size), self.shares[p].grad
+        self.shares[p].grad = mean if before is None else before + mean  # several backwards add up
+        p.grad = None
+        shares.release(self.weights[p])
+
+
+volume = report(Zero3)
+
+# %%
+p = sizes.ranks
+guess.compare(team.pull("volume")[0] / (2 * (p - 1) / p))
+
+# %% [markdown]
+# Stages 1 and 2 take a reduce-scatter and an allgather. Stage 3 takes a reduce-scatter and *two* allgathers. That's "half as many bytes
+# again", the figure in ZeRO's paper. But it counts one backward per step. When a batch is too large for memory, you split it into
+# $m$ *micro-batches* and step after the last one. What does each stage send then?
+
+# %%
+guess = predict("4 micro-batches per step: bytes that stage 3 sends, as a multiple of stage 1?", low=1, high=10)
+guess
+
+# %%
+# %%ranks
+from contextlib import suppress
+
+sent = []
+for micro_batches in (1, 2, 4):
+    row = {"micro-batches": micro_batches}
+    for make in (Zero1, Zero2, Zero3):
+        with suppress(NotImplementedError):  # while an exercise is open
+            zero = train(make, 1, micro_batches)[1]
+            row[f"{make.__name__}, n bytes"] = zero.comm.bytes_sent / (4 * parameters)
+    sent.append(row)
+
+# %%
+table = pd.DataFrame(team.pull("sent")[0]).set_index("micro-batches")
+stage_1 = 2 * (p - 1) / p  # what yours sends, once it's written
+guess.compare(table["Zero3, n bytes"].loc[4] / stage_1)
+
+# %%
+table
+
+# %% [markdown]
+# Stage 1 adds up whole gradients on each rank, and reduces them once. Stage 2 has nowhere to add them up, so it reduces every
+# micro-batch. Stage 3 also gathers twice in each: $2m$ allgathers and $m$ reduce-scatters, $3m/2$ times the bytes of stage 1.
+# That's why people who accumulate a lot usually prefer stage 1, when it fits.
+#
+# ## FSDP: stage 3 in PyTorch
+#
+# PyTorch's own stage 3 is *fully sharded data parallel*; its second version is a single function, `fully_shard`. Here is all that
+# changes from the DDP script of notebook 05:
+
+# %%
+take_home.diff("ddp.py", "fsdp2.py")
+
+# %% [markdown]
+# | change | why |
+# |---|---|
+# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit that is gathered together. The last one takes what's left over |
+# | the optimizer comes afterwards | only then are the parameters shards, DTensors that know how they're laid out |
+# | forward, `backward()` and `step()` stay | there's no engine and no wrapper: the model itself has learned to gather |
+# | `model(...)` in the test | every forward gathers, so all ranks must run equally many, in tests too |
+# | `get_state_dict(…)` on *every* rank | it gathers the shards into whole tensors. On rank 0 alone it would wait forever |
+#
+# A unit should be large enough for the network and small enough for memory: in a transformer it's one block. Start it like any script:
+
+# %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
+options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", folder / "fsdp2.pt"]
+scripts.run(*launch, SCRIPTS / "fsdp2.py", *options, timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# Is it the same as your stage 3? Measure the large network on this notebook's ranks, in the same way as your own classes.
+
+# %%
+# %%ranks
+from torch.distributed.fsdp import fully_shard
+
+from workshop_lib.training.traffic import Traffic
+
+rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+
+
+def sharded(model, **options):
+    """Make each layer of the perceptron a unit of FSDP."""
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer, **options)
+    return fully_shard(model, **options)
+
+
+def with_fsdp(steps=3, **options):
+    """Train with FSDP: the bytes held between backward and step, and the collectives of the last step."""
+    model = sharded(perceptron(), **options)
+    optimizer = adam(model.parameters())
+    for step in range(steps):
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        with Traffic() as traffic:
+            cross_entropy(model(images), labels).backward()
+        live = shares.live_bytes(model, optimizer)
+        optimizer.step()
+    return live, traffic
+
+
+held["FSDP"], traffic = with_fsdp()
+if rank == 0:
+    for name, calls in traffic.calls.items():
+        print(f"{calls} {name}s per step, of {traffic.handed_bytes[name] / (4 * parameters):.2f} n bytes together")
+
+# %%
+by_rank = team.pull("held")
+measured = {title: [of_rank[title] for of_rank in by_rank] for title in by_rank[0]}
+pictures.zero({"one process": [one_process]} | measured, parameters)
+
+# %% [markdown]
+# These are the tensors alive between backward and step, measured. The dotted frames are what a single process holds. FSDP and
+# stage 3 hold a share of everything, and between them sit the layers that are gathered for a moment.
+#
+# With `fully_shard(layer, reshard_after_forward=False)` the weights stay from forward until backward has used them. That saves one
+# of the two allgathers, and costs the memory of all weights meanwhile.
+#
+# *Try it:* `with_fsdp(reshard_after_forward=False)`. How many allgathers are left?
+#
+# ## Does it fit?
+#
+# Here is the formula for models that are not on this laptop. Choose a model, a recipe, and GPUs.
+
+# %%
+calculator()
+
+# %% [markdown]
+# ## When to use which
+#
+# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) name three cases. The model fits on one node:
+# data parallel. The model is too large but the data set fits: *model parallel*, where each rank computes a part of the network.
+# Both are too large: both at once. ZeRO and FSDP came later and need no change to the network, so today you'd ask from the top of
+# this list, and stop at the first yes. (The size of the data set is no longer a reason: a rank reads only its own samples, as in
+# [09](09_feeding_the_ranks.ipynb).)
+#
+# | question | then | what it costs |
+# |---|---|---|
+# | Do 16 bytes per parameter, and the activations of one batch, fit? | DDP | one allreduce per step |
+# | Only the activations don't fit? | smaller micro-batches, accumulated; bf16; activation checkpointing | up to one more forward |
+# | Do weights and gradients fit whole, with the optimizer's state shared out? | ZeRO-1 | no extra bytes. Nearly always worth it |
+# | Do the weights fit whole, with the rest shared out? | ZeRO-2, or FSDP with `reshard_after_forward=False` | every micro-batch is reduced |
+# | Does one layer fit whole, and 16 bytes per parameter over all ranks? | ZeRO-3 or FSDP | half as many bytes again, times the micro-batches: wants a fast network |
+# | Does it fit with the host's memory added? | offload, in FSDP or [DeepSpeed](06b_deepspeed.ipynb) | time: the link to the host, and a step on the CPU |
+# | Is one layer, or its activations, too large for a GPU? | *tensor parallel*: each layer is cut, and ranks exchange activations within it | messages in every layer: stay inside a node |
+# | Still too large, or the network too slow for ZeRO-3? | *pipeline parallel*: ranks hold consecutive layers, micro-batches pass through | idle time at both ends |
+#
+# The last two change the model's code, and people combine them with the first ones: FSDP over groups of ranks that hold one model
+# between them. That's the guidelines' third case.
+#
+# ## Deeper: build a model that doesn't fit
+#
+# `perceptron()` above builds the whole network on every rank before `fully_shard` cuts it up. For 7 billion parameters that's 27 GB
+# per process, and a host has several. On the *meta device* tensors have a shape but no memory. So build the model there, cut
+# it up, and only then allocate the shards.
+
+# %%
+# %%ranks
+import warnings
+
+warnings.filterwarnings("ignore", message="DTensor random operators")  # it's about generators, and right about CPUs
+with torch.device("meta"):
+    network = perceptron()
+before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
+sharded(network)
+network.to_empty(device="cpu")  # memory for the shards alone, with nothing in it
+torch.manual_seed(1)
+for layer in network:
+    if hasattr(layer, "reset_parameters"):
+        layer.reset_parameters()  # draws the values
+first = network[1].weight
+part = first.to_local().nbytes / first.nbytes
+print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}, as {first.placements}")
+
+# %% [markdown]
+# `to_empty` leaves whatever was in that memory, so every layer must draw its own values, in `reset_parameters` or in a function of
+# yours. Do you load a checkpoint anyway? Then skip that, and load it into the shards, as below.
+#
+# *Break it:* leave out `reset_parameters`, and train. What's the first loss?
+#
+# ## Deeper: sixteen bits
+#
+# *fp16* and *bf16* both have 16 bits. fp16 spends 10 of them on digits and 5 on the exponent. bf16 spends 7 and 8, so it has fewer
+# digits but the range of fp32. Gradients are small, so does range matter? Train a little, then ask which gradients of the next batch each
+# format can hold.
+
+# %%
+model = perceptron()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for start in [*range(0, 1024, 64)] * 3:
+    optimizer.zero_grad()
+    cross_entropy(model(images[start : start + 64]), labels[start : start + 64]).backward()
+    optimizer.step()
+gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+gradient = gradient[gradient != 0]
+print(f"{len(gradient):,} gradients that aren't 0, half of them smaller than {gradient.abs().median():.1e}")
+formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss times 2^16": (torch.float16, 2.0**16)}
+for name, (dtype, scale) in formats.items():
+    cast = (gradient * scale).to(dtype)
+    poor = (cast.abs() < torch.finfo(dtype).tiny).float().mean()
+    print(f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} lose digits, {cast.isinf().sum()} too large")
+
+# %% [markdown]
+# What becomes 0 is lost (*underflow*), and the network stops learning from it. *Loss scaling* multiplies the loss by a large number
+# before backward, and all gradients with it. Too large a scale makes gradients infinite; frameworks then skip the step, halve the
+# scale, and try a larger one again later. A step in fp16 therefore has an order, and every part of it matters:
+#
+# 1. Forward and backward in 16 bits, from the scaled loss.
+# 2. Gradients to fp32, divided by the scale, and averaged over the ranks.
+# 3. Whatever looks at their size, such as clipping, or LARS's ratio of weight and gradient in each layer
+#    ([07](07_large_batch.ipynb)): with the *master* weights.
+# 4. The optimizer's step, on the master weights.
+# 5. A copy of them in 16 bits, for the next forward.
+#
+# If you swap 2 and 3, LARS takes steps that are too small by the scale, and nobody tells you. bf16 needs no scale, and that's why
+# it's the usual choice where the hardware has it.
+#
+# And why the master weights? Take a weight and a step of a thousandth of it:
+
+# %%
+weight, step = torch.tensor(1.0), torch.tensor(1e-3)
+for dtype in (torch.float32, torch.bfloat16):
+    moved = weight.to(dtype)
+    for _ in range(100):
+        moved = moved + step.to(dtype)
+    print(f"{dtype}: 1 and 100 steps of 0.001 make {moved.item():.4f}")
+
+# %% [markdown]
+# With autocast the weights themselves are the masters, and it makes bf16 copies as it goes. Are they really there from forward to
+# backward? Count what forward keeps, with and without:
+
+# %%
+from workshop_lib.training.memory import kept_for_backward
+
+few, kept = images[:8].clone().requires_grad_(), {}
+for enabled in (False, True):
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        _, kept[enabled] = kept_for_backward(lambda: cross_entropy(model(few), labels[:8]), model)
+print(f"kept besides the weights, in bytes per parameter: {kept[False] / parameters:.2f} in fp32", end=", ")
+print(f"{kept[True] / parameters:.2f} with autocast")
+
+# %% [markdown]
+# In FSDP a `MixedPrecisionPolicy` says which format is used where. Its shards stay in fp32, so *they are* the master weights: each
+# rank holds 16 bytes over $p$, plus the bf16 copies of a layer while it computes.
+
+# %%
+# %%ranks
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+live, traffic = with_fsdp(mp_policy=in_bf16)
+if rank == 0:
+    print(f"{sum(live.values()) / parameters:.2f} bytes per parameter, {live['parameters'] / parameters:.2f} of them weights")
+    for name, handed in traffic.handed_bytes.items():
+        print(f"{name}: {handed / parameters:.2f} bytes per parameter")
+
+# %% [markdown]
+# Two allgathers in bf16 take 4 bytes per parameter instead of 8, and gradients are still added up in fp32. With
+# `reduce_dtype=torch.bfloat16` they'd take half of that, too, at the price of rounding in every sum.
+#
+# ## Deeper: offload
+#
+# The host has more memory than the GPU. With an offload policy FSDP keeps the shards, their gradients and the optimizer's state in the
+# host's memory, and steps there. Only gathered layers and activations stay on the GPU. It isn't only DeepSpeed that does this.
+# On a machine without a GPU there's nowhere to move to, so this cell runs the policy and *computes* what would travel per step:
+
+# %%
+# %%ranks
+live, traffic = with_fsdp(offload_policy=CPUOffloadPolicy(pin_memory=False))
+if rank == 0:
+    up, down = 2 * live["parameters"], live["gradients"]  # shards go up for both allgathers, gradients come down
+    print(f"kept on the host: {sum(live.values()) / 2**20:.1f} MiB per rank")
+    print(f"each step: {up / 2**20:.1f} MiB up, {down / 2**20:.1f} MiB down; the step itself runs on the CPU")
+
+# %% [markdown]
+# Set `pin_memory=True` (the default) beside a GPU: copies from pinned memory don't block.
+#
+# ## Deeper: several nodes, and a mesh
+#
+# Inside a node GPUs talk ten times faster than between nodes. FSDP over 64 GPUs gathers every layer across all of them. *Hybrid
+# sharding* (HSDP) shards inside a node only, and keeps one copy per node: allgathers stay inside, and only the reduced gradients
+# cross, in one allreduce. You say so with a *device mesh*, ranks in rows and columns.
+#
+# This machine isn't 16 GPUs on 4 nodes. But PyTorch has a process group that only pretends to send, called `fake`. Tensors, shapes and
+# calls are real, their values aren't. People use it to dry-run large jobs, and so can you, in this kernel:
+
+# %%
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from workshop_lib.training.traffic import Traffic
+
+dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
+meshes = {"FSDP over 16": init_device_mesh("cpu", (16,))}
+meshes["HSDP, 4 nodes of 4"] = init_device_mesh("cpu", (4, 4), mesh_dim_names=("nodes", "gpus"))
+for title, mesh in meshes.items():
+    network = perceptron()
+    for unit in (*(layer for layer in network if list(layer.parameters())), network):
+        fully_shard(unit, mesh=mesh)
+    with Traffic() as traffic:
+        network(images[:64]).sum().backward()
+    share = sum(p.to_local().nbytes for p in network.parameters()) / (4 * parameters)
+    print(f"{title}: 1/{1 / share:.0f} of the weights per rank")
+    for name, count in traffic.calls.items():
+        print(f"    {count} {name}s of {traffic.handed_bytes[name] / (4 * parameters):.2f} n bytes together")
+dist.destroy_process_group()
+
+# %% [markdown]
+# HSDP sends the same allgathers and reduce-scatters, but to 4 ranks inside the node instead of 16. The allreduce is new. It carries
+# $n/4$ bytes per rank, and it's the only thing that crosses nodes. You pay with memory: 16 bytes over 4, not over 16.
+#
+# ## Deeper: cut the network itself
+#
+# Everything so far is data parallel: every rank computes the whole network on its own samples. *Model parallel* is the other way
+# round: all ranks see the same samples, and each computes a part of the network. *Tensor parallelism* cuts every layer. Of two
+# layers in a row, cut the first by its outputs and the second by its inputs: then each rank has what it needs, until the end of
+# the second, where an allreduce adds up the parts.
+
+# %%
+# %%ranks
+import time
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+plan = {"1": ColwiseParallel(), "3": RowwiseParallel(), "5": ColwiseParallel(), "7": RowwiseParallel()}
+images, labels = batch(0, everyone=True)  # the same on all ranks
+with torch.no_grad():
+    expected = perceptron()(images)
+    cut = parallelize_module(perceptron(), init_device_mesh("cpu", (size,)), plan)
+    with Traffic() as traffic:
+        outputs = cut(images)
+if rank == 0:
+    mine = sum(p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in cut.parameters())
+    print(f"{mine / parameters:.0%} of the weights per rank, outputs differ by {(outputs - expected).abs().max():.0e}")
+    print({name: f"{calls} calls, {traffic.handed_bytes[name]:,} bytes" for name, calls in traffic.calls.items()})
+
+# %% [markdown]
+# What travels are activations, in every layer, forward and backward, and nobody can compute before they're there. So tensor
+# parallelism stays inside a node. *Pipeline parallelism* gives each rank consecutive layers instead, and only what crosses the cut
+# travels. But while rank 1 computes, rank 0 has nothing to do, unless it works on the next *micro-batch*. Here it is by hand: rank
+# 0 has the first layers, rank 1 the rest.
+
+
+# %%
+# %%ranks
+def pipeline(m):
+    """One step with m micro-batches, on ranks 0 and 1. Returns the share of the time in which this rank computes."""
+    first, last = perceptron()[:4], perceptron()[4:]
+    outputs, sent, busy_s, start = [], [], 0.0, time.perf_counter()
+    for part, answers in zip(images.chunk(m), labels.chunk(m), strict=True):
+        if rank == 0:
+            since = time.perf_counter()
+            outputs.append(first(part))
+            sent.append(comm.isend(outputs[-1].detach(), dest=1))
+        else:
+            arrived, since = comm.recv(source=0).requires_grad_(), time.perf_counter()
+            (cross_entropy(last(arrived), answers) / m).backward()
+            sent.append(comm.isend(arrived.grad, dest=0))
+        busy_s += time.perf_counter() - since
+    for output in outputs:  # rank 0 goes back
+        gradient, since = comm.recv(source=1), time.perf_counter()
+        output.backward(gradient)
+        busy_s += time.perf_counter() - since
+    MPI.Request.waitall(sent)
+    return busy_s / (time.perf_counter() - start)
+
+
+shares_busy = {m: pipeline(m) for m in (1, 4, 16)} if rank < 2 else {}
+
+# %%
+busy = pd.DataFrame(team.pull("shares_busy")[:2]).T
+busy.columns = ["rank 0 computes", "rank 1 computes"]
+busy["two equal stages"] = [m / (m + 1) for m in busy.index]
+busy.rename_axis("micro-batches").style.format("{:.0%}")
+
+# %% [markdown]
+# With $p$ equal stages and $m$ micro-batches every rank is idle for $(p-1)/(m+p-1)$ of the time, the *bubble*. But stages are rarely
+# equal: here rank 0 has two large layers, rank 1 a large and a small one, and whoever is faster waits.
+# To cut a real network well is half the work. PyTorch has both ways, `parallelize_module` and `torch.distributed.pipelining`, and
+# combines them with FSDP, one dimension of the mesh each. In 2019 the guidelines recommended Mesh-TensorFlow for this, which was
+# built on the same idea of a mesh.
+#
+# ## Deeper: checkpoints in shards
+#
+# `fsdp2.py` gathers the whole network on rank 0 to save it. At 7 billion parameters that's 27 GB through one process, and with
+# Adam's state 80 GB. *Distributed checkpoints* let every rank write its own shards, all at once:
+
+# %%
+team.push(folder=folder)
+
+# %%
+# %%ranks
+import shutil
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+if rank == 0:
+    shutil.rmtree(folder / "sharded", ignore_errors=True)
+comm.Barrier()
+network = sharded(perceptron())
+_ = dcp.save({"model": get_model_state_dict(network)}, checkpoint_id=folder / "sharded")
+
+# %%
+for file in sorted((folder / "sharded").iterdir()):
+    print(f"{file.stat().st_size / 2**20:6.2f} MiB  {file.name}")
+
+# %% [markdown]
+# One file per rank, and a `.metadata` that says which piece of which tensor is where. So the checkpoint can be read by another number of
+# ranks: each picks what it needs, with `dcp.load`. Here, a single process turns it into one file, for everyone who doesn't train:
+
+# %%
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+dcp_to_torch_save(folder / "sharded", folder / "whole.pt")
+whole = torch.load(folder / "whole.pt")["model"]
+equal = all(torch.equal(whole[name], value) for name, value in perceptron().state_dict().items())
+print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file; equal to the last bit: {equal}")
+
+# %% [markdown]
+# To resume training, save the optimizer too: `get_state_dict(model, optimizer)` gives both, and `set_state_dict` puts them back.
+#
+# ## Deeper: activation checkpointing
+#
+# So far it was all about the model's states. *Activations*, the outputs of layers that forward keeps for backward, grow with the
+# batch, and ZeRO doesn't share them out, because each rank has its own samples. *Activation checkpointing* keeps the inputs of a few
+# segments only, and computes the rest again in backward. PyTorch can call a function whenever it keeps a tensor for backward, so
+# we count the bytes there.
+
+# %%
+from torch.utils.checkpoint import checkpoint_sequential
+
+deep, rows = perceptron(width=512, hidden=12), {}
+
+
+def loss_of(segments):
+    outputs = checkpoint_sequential(deep, segments, images, use_reentrant=False) if segments else deep(images)
+    return cross_entropy(outputs, labels)
+
+
+for segments in (None, 6, 4, 2):
+    loss, kept_bytes = kept_for_backward(partial(loss_of, segments), deep)
+    start = time.perf_counter()
+    loss_of(segments).backward()
+    milliseconds = 1000 * (time.perf_counter() - start)
+    title = f"{segments} segments" if segments else "everything kept"
+    rows[title] = {"loss": loss.item(), "MiB kept by forward": kept_bytes / 2**20, "ms": milliseconds}
+pd.DataFrame(rows).T.style.format("{:.2f}")
+
+# %% [markdown]
+# The loss is the same, the memory is less, and it takes up to one more forward of time. The last segment is kept as it is, since
+# backward begins there. Few segments are long ones, and many have many inputs to keep, so the square root of the number of layers is a
+# good choice.
+#
+# ## Deeper: send while you compute
+#
+# Your stage 2 waits in every hook. DDP doesn't, as you saw in notebook 05, and neither does FSDP. With PyTorch's collectives you can
+# do the same: `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into
+# `part`, and returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
+#
+# ### Exercise 3: stage 2 that overlaps
+#
+# `shares.Stage2` does what `__init__` and `step` of your `Zero2` do. Write its two other methods. `reduce` starts, and never waits for
+# another rank. `finish` is called before the step: it waits, and leaves the mean gradient in each share's `.grad`. As before, `p.grad`
+# must be gone after the hook.
+#
+# <details><summary>Hint 1</summary>
+#
+# Who keeps the handles? And what else has to stay alive until the message has arrived?
+#
+# </details><details><summary>Hint 2</summary>
+#
+# In `reduce`: `part = torch.empty_like(self.shares[p])`, start, then append `(p, part, gradient, handle)` to `self.pending`. In
+# `finish`: for each of them `handle.wait()`, then `self.shares[p].grad = part / dist.get_world_size()`. Empty the list in the end.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of OverlappedZero2.reduce}
+# {solution of OverlappedZero2.finish}
+#
+# </details>
+
+
+# %%
+class OverlappedZero2(shares.Stage2):
+    """Stage 2 whose reduce-scatters travel while backward goes on."""
+
+    # <solution>
+    def reduce(self, p):
+        gradient = shares.flat_gradient([p], self.comm.size)
+        part = torch.empty_like(self.shares[p])
+        handle = dist.reduce_scatter_single(part, gradient, async_op=True)
+        self.pending.append((p, part, gradient, handle))
+        p.grad = None
+
+    def finish(self):
+        for p, part, _, handle in self.pending:
+            handle.wait()
+            self.shares[p].grad = part / self.comm.size
+        self.pending.clear()
+    # <stub>
+    # def reduce(self, p):
+    #     gradient = shares.flat_gradient([p], self.comm.size)
+    #     raise NotImplementedError("your code here")
+    #
+    # def finish(self):
+    #     raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+overlap.OverlappedZero2(OverlappedZero2)
+
+# %%
+team.push(OverlappedZero2=OverlappedZero2)
+
+# %%
+# %%ranks
+with suppress(NotImplementedError):  # while the exercise is open
+    model, zero, _ = train(OverlappedZero2)
+    if rank == 0:
+        print(f"distance to one process: {(weights_of(model) - alone).norm() / alone.norm():.0e} of the weights' norm")
+
+# %% [markdown]
+# *Beat it:* until `finish`, your list keeps every whole gradient alive, so the memory is that of stage 1. Wait for the oldest message
+# whenever more than two are on their way: then you overlap *and* save. Does it still pass the check?
+#
+# ### Exercise 4: stage 3 that looks ahead
+#
+# In stage 3 a layer waits for its weights before it can compute. Unless somebody asked for them earlier: gather the *next* layer while
+# this one computes. `enter` is called before each layer computes, in forward and in backward. `following` is the layer after it, or
+# None for the last one. `start(layer)` begins to gather, `wait(layer)` returns when it's there. Each must be called exactly once
+# per layer and pass, and no more than two layers may be there at once.
+#
+# <details><summary>Hint</summary>
+#
+# When you enter a layer, somebody may have started it already. Who, and for which layer did nobody? `self.started` can remember.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of Lookahead.enter}
+#
+# </details>
+
+
+# %%
+class Lookahead:
+    """Decides when the layers of stage 3 are gathered."""
+
+    def __init__(self, start, wait):
+        self.start, self.wait, self.started = start, wait, set()
+
+    def enter(self, layer, following):
+        """Called right before `layer` computes; `following` computes next."""
+        # <solution>
+        if layer not in self.started:
+            self.start(layer)
+        self.wait(layer)
+        self.started.discard(layer)
+        if following is not None:
+            self.start(following)
+            self.started.add(following)
+        # <stub>
+        # self.start(layer)
+        # self.wait(layer)
+        # raise NotImplementedError("your code here: it works, but every layer waits")
+        # </stub>
+        # </solution>
+
+
+# %%
+overlap.Lookahead(Lookahead)
+
+# %% [markdown]
+# Now stage 3 with it, and with allgathers that don't wait:
+
+# %%
+team.push(Lookahead=Lookahead)
+
+
+# %%
+# %%ranks
+class Zero3Ahead(Zero3):
+    def __init__(self, *arguments):
+        self.on_their_way, self.early = {}, 0
+        self.enter = Lookahead(self.start, self.wait).enter
+        super().__init__(*arguments)
+
+    def start(self, layer):
+        whole = [torch.empty(len(self.weights[p])) for p in self.parameters[layer]]
+        pairs = zip(whole, self.parameters[layer], strict=True)
+        handles = [dist.all_gather_single(w, self.shares[p].detach(), async_op=True) for w, p in pairs]
+        self.on_their_way[layer] = whole, handles
+
+    def wait(self, layer):
+        whole, handles = self.on_their_way.pop(layer)
+        self.early += all(handle.is_completed() for handle in handles)
+        for p, values, handle in zip(self.parameters[layer], whole, handles, strict=True):
+            handle.wait()
+            shares.fill(self.weights[p], values)
+
+
+with suppress(NotImplementedError):  # while the exercise is open
+    model, zero, _ = train(Zero3Ahead)
+    print(f"in 3 steps, {zero.early} of {3 * 2 * len(zero.layers)} layers were there before they were needed")
+
+# %% [markdown]
+# FSDP looks ahead by itself, in backward always, and in forward because a CPU runs ahead of its GPU.
+# `set_modules_to_forward_prefetch` makes it gather even earlier.
+#
+# *Beat it:* the price of looking ahead is a second layer in memory. With blocks of equal size, what share of a 32-block network is that?
+#
+# ## Remember
+#
+# - Training with Adam takes about 16 bytes per parameter, in fp32 and in most mixed-precision recipes, and activations on top.
+# - ZeRO is data parallelism without copies. Stage 1 shares out the optimizer's state, 2 the gradients, 3 the weights.
+# - An allreduce is a reduce-scatter and an allgather. Stages 1 and 2 put the step in between; stage 3 gathers once more.
+# - With $m$ micro-batches stage 3 gathers $2m$ times. Stage 1 still sends once.
+# - Only who holds and sends what changes: the result is that of one process with the global batch.
+# - In FSDP the fp32 shards are the master weights. Every rank runs the same forwards, backwards and checkpoints.
+#
+# **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
+#
+# **Sources.** S. Rajbhandari et al., [*ZeRO: Memory Optimizations Toward Training Trillion Parameter
+# Models*](https://arxiv.org/abs/1910.02054), for bytes per parameter, stages and volume of messages. Y. Zhao et al., [*PyTorch
+# FSDP*](https://arxiv.org/abs/2304.11277), also for hybrid sharding and prefetching. P. Micikevicius et al., [*Mixed Precision
+# Training*](https://arxiv.org/abs/1710.03740), for master weights and loss scaling. NVIDIA's [guide to Megatron's distributed
+# optimizer](https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_optimizer.html), for 18 bytes. T. Chen et
+# al., [*Training Deep Nets with Sublinear Memory Cost*](https://arxiv.org/abs/1604.06174). P. Patarasuk and X. Yuan, *Bandwidth
+# optimal all-reduce algorithms* (2009), for the ring. L. Shao, V. Lee, T. Kurth, M. Mustafa and Prabhat, *Distributed Training*,
+# guidelines of the Big Data Center collaboration. PyTorch's documentation of
+# [`fully_shard`](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) and of [distributed
+# checkpoints](https://pytorch.org/docs/stable/distributed.checkpoint.html).
+
+# %%
+ranks.stop()

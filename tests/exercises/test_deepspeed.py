@@ -1,0 +1,56 @@
+"""The exercises of 06b: right answers pass, and wrong ones get the hint that names the mistake."""
+
+from functools import partial
+
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
+
+from workshop_lib.exercises import deepspeed as check
+
+NOTEBOOK = "06b_deepspeed"
+MICRO = '"train_micro_batch_size_per_gpu": micro_batch,'
+STEPS = '"gradient_accumulation_steps": mine // micro_batch,'
+
+
+def formula(*replacements):
+    return partial(variant, NOTEBOOK, "bytes_per_rank", *replacements)
+
+
+def configured(*replacements):
+    return partial(variant, NOTEBOOK, "configuration", *replacements)
+
+
+class TestDeepspeed(Verdicts):
+    check, notebook = check, NOTEBOOK
+    names = ("configuration", "bytes_per_rank")
+    right = {
+        "configuration, global batch and micro-batch": configured((STEPS, '"train_batch_size": global_batch,')),
+        "configuration, global batch and steps": configured((MICRO, '"train_batch_size": global_batch,')),
+        "configuration, all three": configured((STEPS, f'{STEPS} "train_batch_size": global_batch,')),
+        "bytes_per_rank, rounded up": lambda: written(
+            "",
+            "bytes_per_rank(parameters, ranks, stage)",
+            "share = -(-parameters // ranks)",
+            "state = {'parameters': 4 * parameters, 'gradients': 4 * parameters, 'optimizer': 8 * parameters}",
+            "if stage > 0: state['optimizer'] = 8 * share",
+            "if stage > 1: state['gradients'] = 4 * share",
+            "if stage > 2: state['parameters'] = 4 * share",
+            "return state",
+        ),
+    }
+    wrong = {
+        "configuration: JSON": (
+            lambda: written("import json", "configuration(*wanted)", "return json.dumps({})"),
+            check.DICTIONARY_HINT,
+        ),
+        "configuration: the global batch on each rank": (
+            configured(("mine = global_batch // ranks", "mine = global_batch")),
+            check.SAMPLES_HINT,
+        ),
+        "configuration: a fraction": (configured(("mine // micro_batch", "mine / micro_batch")), check.WHOLE_HINT),
+        "bytes: numbers": (formula(("4 *", "1 *"), ("8 *", "2 *")), "each takes 4 bytes"),
+        "bytes: a number": (
+            lambda: written("", "bytes_per_rank(parameters, ranks, stage)", "return 16 * parameters"),
+            "it returned 16000",
+        ),
+    }

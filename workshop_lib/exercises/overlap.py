@@ -1,0 +1,318 @@
+"""Two exercises of 06_zero_and_fsdp: stage 2 that sends during backward, and when stage 3 gathers a layer."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workshop_lib.comm import ring
+from workshop_lib.comm.counting import CountingComm
+from workshop_lib.exercises import Exercise, Mistake, Property, close
+from workshop_lib.exercises.own_ddp import LATE_S, join
+from workshop_lib.exercises.zero import STEPS, alone, backward, load_optimizers, make_sgd, small_network, weights_of
+from workshop_lib.training import shares
+
+PARAMETERS = len(list(small_network().parameters()))
+SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
+
+
+@dataclass
+class Step:
+    """What one step did on one rank."""
+
+    weights: np.ndarray
+    sent: list[tuple[str, bool, bool]]  # each collective: its name, whether in backward, and whether it waited
+    kept_whole: int  # gradients of parameters that were left after backward
+    waited: bool  # whether the step waited for everything
+    backward_s: float = field(compare=False)
+
+
+class _Handle:
+    """A collective's handle that knows whether somebody has waited for it."""
+
+    def __init__(self, work: dist.Work):
+        self.work, self.waited = work, False
+
+    def wait(self, *timeout) -> bool:
+        self.waited = True
+        return self.work.wait(*timeout)
+
+    def __getattr__(self, name: str):
+        return getattr(self.work, name)
+
+
+class _Sending:
+    """Records what is sent by the collectives that a learner may call."""
+
+    def __init__(self):
+        self.in_backward = False
+        self.sent: list[tuple[str, bool, bool]] = []
+        self.handles: list[_Handle] = []
+
+    def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
+        self.sent.append((name, self.in_backward, not async_op))
+        handle = _Handle(send(*arguments, async_op=True, **options))
+        self.handles.append(handle)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
+
+    def patches(self) -> list:
+        send = {name: getattr(dist, "reduce_scatter_single" if "scatter" in name else name) for name in SCATTERS}
+        return [mock.patch.object(dist, name, functools.partial(self.recorded, name, send[name])) for name in SCATTERS]
+
+
+def ready() -> None:
+    """Join the process group, and load what takes long."""
+    join()
+    load_optimizers()
+
+
+def observe_overlapped(comm, make: Callable) -> list[Step]:
+    """Train a few steps; rank 1 comes late to each backward, so whoever waits for it there waits that long."""
+    model, sending = small_network(), _Sending()
+    zero = make(model, CountingComm(comm), make_sgd)
+    steps = []
+    patches = sending.patches()
+    for patch in patches:
+        patch.start()
+    try:
+        for step in range(STEPS):
+            zero.optimizer.zero_grad()
+            steps.append(_one_step(comm, model, zero, sending, step))
+    finally:
+        for patch in patches:
+            patch.stop()
+    return steps
+
+
+def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Step:
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(LATE_S)
+    sending.sent, sending.handles, sending.in_backward = [], [], True
+    start_s = time.perf_counter()
+    backward(model, [comm.rank], step)
+    backward_s, sending.in_backward = time.perf_counter() - start_s, False
+    kept = sum(p.grad is not None for p in model.parameters())
+    zero.step()
+    waited = all(handle.waited for handle in sending.handles)
+    for handle in sending.handles:
+        handle.work.wait()  # so that nothing of a class that doesn't wait reaches the next step
+    return Step(weights_of(model), sending.sent, kept, waited, backward_s)
+
+
+NOTHING_HINT = "nothing was sent. `dist.reduce_scatter_single(part, gradient, async_op=True)` belongs in `reduce`."
+LATER_HINT = "it was sent after backward, so nothing can overlap: start each reduce-scatter in `reduce`."
+WHOLE_HINT = "an allreduce sends every share to everyone, twice the bytes: `dist.reduce_scatter_single` is enough."
+BLOCKING_HINT = "the collective waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
+WAITING_HINT = "backward stood still until the other ranks had sent: call the handle's `wait()` in `finish`."
+KEPT_HINT = "the whole gradients are still there after backward. Drop each with `p.grad = None` in `reduce`."
+FORGOT_HINT = "messages were still on their way when `finish` returned: call `wait()` on every handle."
+SUM_HINT = "the gradient is the sum over the ranks, not the mean: divide by `self.comm.size`."
+AGAIN_HINT = "the first step is right, the next one isn't: empty `self.pending` at the end of `finish`."
+SHARE_HINT = "does `self.shares[p].grad` hold the part that arrived, divided by the number of ranks?"
+STUCK = "every rank must start the same reduce-scatters in the same order, one for every parameter."
+
+
+def overlapped_properties(ranks: list[list[Step]]) -> Iterator[Property]:
+    sent = [each for steps in ranks for step in steps for each in step.sent]
+    yield Property("something is sent", bool(sent), NOTHING_HINT)
+    yield Property("it's sent during backward", all(in_backward for _, in_backward, _ in sent), LATER_HINT)
+    scatters = all("scatter" in name for name, _, _ in sent)
+    yield Property("it's a reduce-scatter", scatters, WHOLE_HINT)
+    yield Property("each is started, and not waited for", not any(waited for *_, waited in sent), BLOCKING_HINT)
+    # Rank 0 is never late: it stands still in every backward if it waits for rank 1 there.
+    still = min(step.backward_s for step in ranks[0]) > LATE_S / 2
+    yield Property("no hook waits for other ranks", not still, WAITING_HINT)
+    first = ranks[0]
+    once = all(len(step.sent) == PARAMETERS for steps in ranks for step in steps[:1])
+    yield Property("one message for each parameter", once, STUCK)
+    yield Property("no whole gradient is left after backward", not any(step.kept_whole for step in first), KEPT_HINT)
+    yield Property("`finish` waits until everything has arrived", all(step.waited for step in first), FORGOT_HINT)
+    start, *right = alone(len(ranks))
+    twice = close(start - first[0].weights, len(ranks) * (start - right[0]), 1e-6)
+    text = "the first step is that of one process with the global batch"
+    yield Property(text, close(first[0].weights, right[0]), SUM_HINT if twice else SHARE_HINT)
+    yield Property(f"so are {STEPS} steps with momentum", close(first[-1].weights, right[-1]), AGAIN_HINT)
+
+
+def _overlapped(reduce: Callable, finish: Callable) -> Callable:
+    """A class with the exercise's signature and these two methods."""
+
+    class OverlappedZero2(shares.Stage2):
+        def reduce(self, p: nn.Parameter) -> None:
+            reduce(self, p)
+
+        def finish(self) -> None:
+            finish(self)
+
+    return OverlappedZero2
+
+
+def _start(self, p: nn.Parameter, async_op: bool = True, wait: bool = False, keep: bool = False) -> None:
+    gradient, part = shares.flat_gradient([p], self.comm.size), torch.empty_like(self.shares[p])
+    handle = dist.reduce_scatter_single(part, gradient, async_op=async_op)
+    if wait:
+        handle.wait()
+    self.pending.append((p, part, gradient, handle))
+    if not keep:
+        p.grad = None
+
+
+def _allreduce(self, p: nn.Parameter) -> None:
+    gradient = shares.flat_gradient([p], self.comm.size)
+    part = gradient[ring.part(len(gradient), self.comm.rank, self.comm.size)]
+    self.pending.append((p, part, gradient, dist.all_reduce(gradient, async_op=True)))
+    p.grad = None
+
+
+def _postpone(self, p: nn.Parameter) -> None:
+    self.pending.append((p, None, p.grad, None))
+    p.grad = None
+
+
+def _start_all(self) -> None:
+    waiting, self.pending = self.pending, []
+    for p, _, gradient, _ in waiting:
+        p.grad = gradient
+        _start(self, p)
+    _finish(self)
+
+
+def _finish(self, wait: bool = True, divide: bool = True, clear: bool = True) -> None:
+    for p, part, _, handle in self.pending:
+        if wait and handle is not None:
+            handle.wait()
+        self.shares[p].grad = part / (self.comm.size if divide else 1)
+    if clear:
+        self.pending.clear()
+
+
+def _finish_in_reverse(self) -> None:
+    """Without emptying the list, the first step's gradients come last."""
+    self.pending.reverse()
+    _finish(self, clear=False)
+    self.pending.reverse()
+
+
+OverlappedZero2 = Exercise(
+    "OverlappedZero2",
+    observe_overlapped,
+    overlapped_properties,
+    [
+        Mistake(_overlapped(lambda self, p: setattr(p, "grad", None), _finish), NOTHING_HINT),
+        Mistake(_overlapped(_postpone, _start_all), LATER_HINT),
+        Mistake(_overlapped(_allreduce, _finish), WHOLE_HINT),
+        Mistake(_overlapped(functools.partial(_start, async_op=False), _finish), BLOCKING_HINT),
+        Mistake(_overlapped(functools.partial(_start, wait=True), _finish), WAITING_HINT),
+        Mistake(_overlapped(functools.partial(_start, keep=True), _finish), KEPT_HINT),
+        Mistake(_overlapped(_start, functools.partial(_finish, wait=False)), FORGOT_HINT),
+        Mistake(_overlapped(_start, functools.partial(_finish, divide=False)), SUM_HINT),
+        Mistake(_overlapped(_start, _finish_in_reverse), AGAIN_HINT),
+    ],
+    ready=ready,
+    stuck=STUCK,
+)
+
+Event = tuple[str, int | None]  # "start", "wait" or "compute", and the number of a layer
+LAYERS = (4, 1)
+PASSES = 4  # forward and backward, twice
+
+
+def observe_lookahead(comm, make: Callable) -> list[list[list[Event]]]:
+    """What it does in each pass, for a network of each number of LAYERS."""
+    return [_passes(make, layers) for layers in LAYERS]
+
+
+def _passes(make: Callable, layers: int) -> list[list[Event]]:
+    events: list[Event] = []
+    lookahead = make(lambda layer: events.append(("start", layer)), lambda layer: events.append(("wait", layer)))
+    passes = []
+    for number in range(PASSES):
+        order = [*range(layers)][:: -1 if number % 2 else 1]
+        for layer, following in zip(order, [*order[1:], None], strict=True):
+            lookahead.enter(layer, following)
+            events.append(("compute", layer))
+        passes.append(events.copy())
+        events.clear()
+    return passes
+
+
+LAST_HINT = "after the last layer there is none to gather: `following` is None then."
+UNSTARTED_HINT = "a layer was waited for, or computed, before anybody had started it. Is it forgotten after a pass?"
+UNWAITED_HINT = "a layer computed before its weights were there: call `self.wait(layer)` before `enter` returns."
+AGAIN_STARTED_HINT = "a layer was gathered twice. Remember in `self.started` what's already on its way."
+NOT_AHEAD_HINT = "every layer is started only when it's needed, so it waits: start `following` before `enter` returns."
+EARLY_WAIT_HINT = (
+    "`enter` waits for the following layer, too, and so computing can't hide it: wait for it when it's its turn."
+)
+
+
+def lookahead_properties(observations: list[list[list[list[Event]]]]) -> Iterator[Property]:
+    passes = [events for of_network in observations[0] for events in of_network]
+    orders = [[number for name, number in events if name == "compute"] for events in passes]
+    none = any(number is None for events in passes for _, number in events)
+    yield Property("only layers are gathered", not none, LAST_HINT)
+
+    def before(events: list[Event], first: Event, then: Event) -> bool:
+        return first in events and events.index(first) < events.index(then)
+
+    every = [(events, order, at) for events, order in zip(passes, orders, strict=True) for at in range(len(order))]
+    waited = all(before(events, ("wait", order[at]), ("compute", order[at])) for events, order, at in every)
+    yield Property("each layer is waited for before it computes", waited, UNWAITED_HINT)
+    started = all(before(events, ("start", order[at]), ("wait", order[at])) for events, order, at in every)
+    yield Property("each layer is started before it's waited for", started, UNSTARTED_HINT)
+    pairs = [(events, order[at], order[at + 1]) for events, order, at in every if at + 1 < len(order)]
+    ahead = all(before(events, ("start", following), ("compute", layer)) for events, layer, following in pairs)
+    yield Property("the next layer is on its way while one computes", ahead, NOT_AHEAD_HINT)
+    early = any(before(events, ("wait", following), ("compute", layer)) for events, layer, following in pairs)
+    yield Property("and it isn't waited for before its turn", not early, EARLY_WAIT_HINT)
+    calls = [events.count((name, order[at])) for events, order, at in every for name in ("start", "wait")]
+    yield Property("exactly once in each pass", max(calls) == 1, AGAIN_STARTED_HINT)
+
+
+def _lookahead(remember=True, forget=True, stop=True, wait=True, ahead=True, impatient=False) -> Callable:
+    """A class with the exercise's signature that leaves out one of these, or waits for the following layer, too."""
+
+    class Lookahead:
+        def __init__(self, start: Callable, wait: Callable):
+            self.start, self.wait, self.started = start, wait, set()
+
+        def enter(self, layer, following) -> None:
+            if layer not in self.started:
+                self.start(layer)
+            if wait:
+                self.wait(layer)
+            if forget:
+                self.started.discard(layer)
+            if ahead and not (stop and following is None):
+                self.start(following)
+                self.started |= {following} if remember else set()
+                if impatient:
+                    self.wait(following)
+
+    return Lookahead
+
+
+Lookahead = Exercise(
+    "Lookahead",
+    observe_lookahead,
+    lookahead_properties,
+    [
+        Mistake(_lookahead(ahead=False), NOT_AHEAD_HINT),
+        Mistake(_lookahead(remember=False), AGAIN_STARTED_HINT),
+        Mistake(_lookahead(forget=False), UNSTARTED_HINT),
+        Mistake(_lookahead(stop=False), LAST_HINT),
+        Mistake(_lookahead(wait=False), UNWAITED_HINT),
+        Mistake(_lookahead(impatient=True), EARLY_WAIT_HINT),
+    ],
+    communicates=False,
+)
