@@ -163,7 +163,7 @@ epoch_seconds(strong, "mpi")
 #
 # ### Exercise 1: speed-up and efficiency
 #
-# With this function you'll read every table of scaling in this notebook, your own and published ones. It gets a dictionary as above,
+# This function turns your measurements into the table that every paper on scaling has. It gets a dictionary as above,
 # `{ranks: [run, …]}`. The time on $N$ ranks is: for each run, the mean of its epochs after the first; of these means, the
 # median.
 #
@@ -221,7 +221,7 @@ yours.join(yours.div(yours.index, axis=0).add_suffix(" efficiency")).round(2)
 
 # %% [markdown]
 # The library makes the same table, and adds what a table needs before you can believe it: the spread between the slowest and the
-# fastest run. If two points differ by less than that, they don't differ. (It takes the median of speeds and not of times, so with
+# fastest run. If two points differ by less than that, don't read anything into it. (It takes the median of speeds and not of times, so with
 # an even number of runs the last digits may differ from yours.)
 
 # %%
@@ -427,7 +427,7 @@ accuracy_curve(strong)
 
 # %% [markdown]
 # How far that can go shows in a figure from a hands-on on the supercomputer Theta: Horovod's MNIST example, 32 epochs, on 8 to
-# 256 nodes with one rank each, and a learning rate that grows with the ranks. There's no run on one rank (it would
+# 256 ranks of up to 128 nodes, and a learning rate that grows with the ranks. There's no run on one rank (it would
 # have taken eight hours), so here the speed-up is against 8.
 
 # %%
@@ -439,15 +439,15 @@ rows = {
 pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 
 # %% [markdown]
-# "Time to solution decreases linearly", says the hands-on, and nearly so it does: from 8 to 256 ranks, 32 times the nodes are
+# "Time to solution decreases linearly", says the hands-on, and that's nearly true: from 8 to 256, 32 times the ranks are
 # 26 times as fast. But at 128 ranks the network is guessing. (Its remedy was to warm up the learning rate; notebook
 # [07](07_large_batch.ipynb) tries that.) Slides of 2018 promise strong scaling of the time to an accuracy as long as the workers are
 # much fewer than the training samples, and a good learning rate is known. 128 workers *are* much fewer than 60,000 images. It isn't
 # enough: in notebook [07b](07b_noise_and_limits.ipynb) you can measure the batch beyond which more workers hardly save a step, and it's
 # below a hundred for this data.
 #
-# So an epoch that ends sooner is only a means. What counts in the end is the *time to a given accuracy*, and only a table with both
-# columns can show it.
+# So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table with both columns can
+# show it.
 #
 # ## Deeper: inference, and how sure the answer is
 #

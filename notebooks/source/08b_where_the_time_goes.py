@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Where the time goes
 #
-# "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion has cost people a lot of money.
+# "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion can cost a lot of money.
 # `Allreduce` is also where a rank waits for the others, so the same 60 % may mean that one rank has a hot GPU, a slow disk, or a
 # neighbour on its cores. How do you tell the two apart?
 #
@@ -112,7 +112,8 @@ step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 
 # %% [markdown]
-# Look at the colours. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. That's the
+# Look at the colours. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours waits too,
+# another program on your machine made a second straggler out of a healthy rank.) That's the
 # wrong way round at first sight: in the log of a single rank, the healthy ones look bad, "most of the step in `Allreduce`", and the
 # slow rank's log looks perfect. The network has nothing to do with it.
 #

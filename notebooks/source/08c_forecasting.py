@@ -367,7 +367,8 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 
 # %% [markdown]
 # *Same GPUs, same links.* No model of the hardware can predict both, because the difference is in the software, most likely in what
-# prepares the images.
+# prepares the images. (And to be strict: the constant has never seen the held-out tables, but they did help us choose between the four
+# terms. The next table you find will be a fairer judge.)
 #
 # So don't print a number without its **range**. Here the top is perfect overlap with nobody late. At the bottom nothing overlaps, messages
 # take three times as long as the data sheets say, and the slowest device is later; how much later was chosen such that nine of ten *fitted*
@@ -465,7 +466,7 @@ for entry in published.EVERYTHING:
 # have is the caption, not the curve. But the cost model can say where the two should part, because they differ in one thing. You
 # tell Cray's plugin the size of the model at the start, and hand it all gradients in one call between backward and the update. Horovod gets
 # gradients one by one, in an order that may differ from rank to rank, so every rank first tells rank 0 by a small message what it has ready.
-# (Notebook [03](03_horovod_pytorch.ipynb) has a trace from 32 of these nodes, where 97 % of all allreduces carried 8 bytes.) What does
+# (Notebook [03](03_horovod_pytorch.ipynb) has a trace from 32 ranks on such processors, where 97 % of all allreduces carried 8 bytes.) What does
 # asking cost, next to the sum itself?
 
 # %%

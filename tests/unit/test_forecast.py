@@ -9,7 +9,7 @@ import pytest
 
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook.calculators import GPT_2
-from workshop_lib.scaling import catalogue, cost_model, published
+from workshop_lib.scaling import catalogue, cost_model, critical_batch, published
 from workshop_lib.scaling.catalogue import Compute, Machine
 from workshop_lib.scaling.cost_model import Link
 from workshop_lib.scaling.forecast import (
@@ -179,6 +179,10 @@ def test_learning_is_fitted_to_several_batches():
     for name, within in (("resnet-50", 0.07), ("workshop-cnn", 0.25)):
         entry = catalogue.read(catalogue.PRESETS / "models.toml")[name]["target"]
         target = catalogue.model(name).target
+        batches, epochs = [int(batch) for batch in entry["epochs"]], list(entry["epochs"].values())
+        steps = [of * entry["samples_an_epoch"] / batch for batch, of in zip(batches, epochs, strict=True)]
+        fit = critical_batch.fit(batches, steps)
+        assert (target.critical_batch, target.least_samples) == pytest.approx((fit.b_crit, fit.e_min), rel=0.1)
         for batch, epochs in entry["epochs"].items():
             fitted = cost_model.samples_to_target(int(batch), target.critical_batch, target.least_samples)
             assert fitted == pytest.approx(epochs * entry["samples_an_epoch"], rel=within)

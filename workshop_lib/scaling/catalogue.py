@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workshop_lib.errors import InputError
-from workshop_lib.scaling import cost_model, critical_batch
+from workshop_lib.scaling import cost_model
 from workshop_lib.scaling.cost_model import Link, not_negative, positive
 
 PRESETS = Path(__file__).parent / "presets"
@@ -169,10 +169,14 @@ def models() -> dict[str, Model]:
 
 
 def _target(entry: dict) -> Target:
-    """Fitted to the published epochs at several batches."""
-    samples = {int(batch): epochs * entry["samples_an_epoch"] for batch, epochs in entry["epochs"].items()}
-    found = critical_batch.fit(list(samples), [of_all / batch for batch, of_all in samples.items()])
-    return Target(entry["what"], found.b_crit, found.e_min, entry["source"])
+    """Fitted to the published epochs at several batches: the line with the least relative errors. (What
+    critical_batch.fit does too, with intervals; but it needs NumPy, and a typing error in a command should not.)"""
+    line = [(int(batch), epochs * entry["samples_an_epoch"]) for batch, epochs in entry["epochs"].items()]
+    of_one, of_batch = sum(1 / y for _, y in line), sum(x / y for x, y in line)
+    ones, mixed, batches = (sum(x**power / y**2 for x, y in line) for power in range(3))
+    scale = ones * batches - mixed**2
+    least, each = (batches * of_one - mixed * of_batch) / scale, (ones * of_batch - mixed * of_one) / scale
+    return Target(entry["what"], least / each, least, entry["source"])
 
 
 @functools.cache
