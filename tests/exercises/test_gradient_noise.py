@@ -1,0 +1,38 @@
+"""The exercises of 07b accept the solutions, and reject wrong answers with the hint that names the mistake."""
+
+from functools import partial
+
+from exercises.answers import variant, written
+from exercises.verdicts import Verdicts
+
+from workshop_lib.exercises import gradient_noise as check
+
+NOTEBOOK = "07b_gradient_noise"
+SQUARE = "(big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)"
+TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
+NOISE = "noise_estimates(small_sq, big_sq, small_batch, big_batch)"
+
+
+def noise(*replacements):
+    return partial(variant, NOTEBOOK, "noise_estimates", *replacements)
+
+
+class TestGradientNoise(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["noise_estimates"]
+    right = {
+        "solved as a system": lambda: written(
+            "import numpy as np",
+            NOISE,
+            "matrix = [[1, 1 / small_batch], [1, 1 / big_batch]]",
+            "return tuple(np.linalg.solve(matrix, [small_sq, big_sq]))",
+        ),
+        "one from the other": lambda: written(
+            "", NOISE, f"trace = {TRACE}", "return [small_sq - trace / small_batch, trace]"
+        ),
+    }
+    wrong = {
+        "ratio alone": (lambda: written("", NOISE, f"return ({TRACE}) / ({SQUARE})"), "it returned"),
+        "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
+        "something unknown": (noise((TRACE, f"2.5 * {TRACE}")), "none of the known mistakes"),
+    }
+    never_ends = {"noise": (noise(("return", "while True: pass\n    return")), "doesn't end")}
