@@ -10,6 +10,7 @@ from workshop_lib.exercises import gradient_noise as check
 NOTEBOOK = "07b_gradient_noise"
 SQUARE = "(big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)"
 TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
+FIT = "fit_law(batches, steps)"
 NOISE = "noise_estimates(small_sq, big_sq, small_batch, big_batch)"
 
 
@@ -18,7 +19,7 @@ def noise(*replacements):
 
 
 class TestGradientNoise(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["noise_estimates"]
+    check, notebook, names = check, NOTEBOOK, ["noise_estimates", "fit_law"]
     right = {
         "solved as a system": lambda: written(
             "import numpy as np",
@@ -29,10 +30,32 @@ class TestGradientNoise(Verdicts):
         "one from the other": lambda: written(
             "", NOISE, f"trace = {TRACE}", "return [small_sq - trace / small_batch, trace]"
         ),
+        "not weighted": lambda: written("import numpy as np", FIT, "return np.polyfit(1 / batches, steps, 1)[::-1]"),
+        "samples against the batch": lambda: written(
+            "import numpy as np", FIT, "return tuple(np.polyfit(batches, batches * steps, 1))"
+        ),
+        "as a system": lambda: written(
+            "import numpy as np",
+            FIT,
+            "matrix = np.stack([np.ones(len(batches)), 1 / batches], axis=1)",
+            "s_min, e_min = np.linalg.lstsq(matrix, steps, rcond=None)[0]",
+            "return s_min, e_min",
+        ),
+        "from two points": lambda: written(
+            "",
+            FIT,
+            "e_min = (steps[0] - steps[-1]) / (1 / batches[0] - 1 / batches[-1])",
+            "return steps[0] - e_min / batches[0], e_min",
+        ),
     }
     wrong = {
         "ratio alone": (lambda: written("", NOISE, f"return ({TRACE}) / ({SQUARE})"), "it returned"),
         "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
+        "the critical batch alone": (lambda: written("", FIT, "return 75.0"), "it returned"),
+        "samples fitted the wrong way round": (
+            lambda: written("import numpy as np", FIT, "return np.polyfit(batches, batches * steps, 1)[::-1]"),
+            "the other way round",
+        ),
         "something unknown": (noise((TRACE, f"2.5 * {TRACE}")), "none of the known mistakes"),
     }
     never_ends = {"noise": (noise(("return", "while True: pass\n    return")), "doesn't end")}

@@ -1,6 +1,8 @@
-"""The exercises of 07b_gradient_noise: how noisy gradients are."""
+"""The exercises of 07b_gradient_noise: how noisy gradients are, and the law of steps against batch size."""
 
 from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
 
@@ -74,3 +76,64 @@ _WRONG_ESTIMATES = [
 noise_estimates = Exercise(
     "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False
 )
+
+# Fewest steps and fewest samples, and the batches at which steps are given: exactly what the law says.
+LAWS = {(100.0, 9_000.0): (16, 32, 64, 128, 256, 512), (40.0, 20_000.0): (1_024, 8, 64)}
+
+
+def _steps(law: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    batches = np.array(LAWS[law], dtype=float)
+    return batches, law[0] + law[1] / batches
+
+
+def observe_fit(comm, function: Callable) -> list:
+    """What `function` returns for each of LAWS."""
+    return [function(*_steps(law)) for law in LAWS]
+
+
+def fit_properties(observations: list) -> Iterator[Property]:
+    fits = observations[0]
+    pairs = all(
+        isinstance(fit, tuple | list | np.ndarray) and len(fit) == 2 and all(map(is_number, fit)) for fit in fits
+    )
+    yield Property("it returns a pair of numbers", pairs, f"it returned {shown(fits[0])}: `return s_min, e_min`.")
+    for part, name in enumerate(("the fewest steps", "the fewest samples")):
+        for law, fit in zip(LAWS, fits, strict=True):
+            observed = f"for steps by the law with S_min = {law[0]:g} and E_min = {law[1]:g}, it is {fit[part]:.6g}."
+            right = close(fit[part], law[part], 1e-3)  # wide enough for a fit that goes step by step
+            text = f"{name} are right for batches of {', '.join(map(str, LAWS[law]))}"
+            yield Property(text, right, evidence=[float(value) for value in fit], observed=observed)
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope of the straight line through points."""
+    slope, intercept = np.polyfit(x, y, 1)
+    return float(intercept), float(slope)
+
+
+_WRONG_FITS = [
+    Mistake(lambda b, s: _line(1 / b, s)[::-1], "the two are the other way round: return S_min, then E_min."),
+    Mistake(lambda b, s: _line(b, s), "steps are no straight line in B. In 1 / B they are: fit against that."),
+    Mistake(
+        lambda b, s: _line(np.log(b), s), "steps are no straight line in log B. In 1 / B they are: fit against that."
+    ),
+    Mistake(
+        lambda b, s: (min(s), _line(1 / b, s)[1]),
+        "even the largest batch took more than S_min: read it off where the line meets 1 / B = 0.",
+    ),
+    Mistake(
+        lambda b, s: (_line(1 / b, s)[0], min(b * s)),
+        "even the smallest batch took more samples than E_min: it is the slope of the line.",
+    ),
+    Mistake(
+        lambda b, s: (min(s), min(b * s)), "those are the smallest of the measured ones, and both limits lie lower."
+    ),
+    Mistake(
+        lambda b, s: (_line(1 / b, s)[0], _line(1 / b, s)[1] / _line(1 / b, s)[0]),
+        "the second is the critical batch already: return E_min itself.",
+    ),
+    Mistake(
+        lambda b, s: (_line(1 / b, s)[0], 1 / _line(1 / b, s)[1]), "E_min is the slope of the line, not one over it."
+    ),
+]
+fit_law = Exercise("fit_law", observe_fit, fit_properties, _WRONG_FITS, communicates=False)
