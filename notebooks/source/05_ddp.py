@@ -350,7 +350,7 @@ guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
 # Each picture is one typical step on the first two ranks. An orange bar begins when *this* rank sends, so it includes the
 # time it waits for the other. In the top picture, the message leaves after the last gradient. In those below, messages travel
 # while backward is still busy. Only the gradient of the *first* layer has nothing left to hide behind, since backward ends with it
-# ([07b](07b_noise_and_limits.ipynb) shows a way around even that).
+# ([07c](07c_less_communication.ipynb) shows a way around even that).
 #
 # On CPUs, overlap has a price. gloo's threads add and send on the cores that backward needs, so backward takes longer. A GPU
 # moves data while it computes, and gains more. And why does DDP send fewer messages than you do? It collects gradients in

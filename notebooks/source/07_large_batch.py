@@ -6,7 +6,7 @@
 #
 # **Time** about 50 minutes. **Needs** two cores; no GPU, no network. Notebook [02](02_synchronous_sgd.ipynb) first. What the
 # noise of gradients has to do with it, and where larger batches stop helping, is in
-# [07b_noise_and_limits](07b_noise_and_limits.ipynb).
+# [07b_gradient_noise](07b_gradient_noise.ipynb).
 
 # %%
 import numpy as np
@@ -481,7 +481,7 @@ lars.groupby("workers")[[*columns.values()]].mean().round(2)
 # 8 to 256 workers the training accuracy falls more than the test accuracy. A gap in generalisation would be the other way round:
 # training goes on well, and the test falls behind. How much of it there is beyond the lack of steps is disputed: with as many
 # *steps*, and a rate chosen for each batch, much of it goes away (Hoffer et al. 2017; Shallue et al. 2019). How many steps that
-# takes is the question of [07b](07b_noise_and_limits.ipynb).
+# takes is the question of [07b](07b_gradient_noise.ipynb).
 #
 # ## Remember
 #

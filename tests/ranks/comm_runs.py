@@ -17,7 +17,8 @@ from mpi4py import MPI
 
 from workshop_lib.comm.counting import CountingComm, rounds
 from workshop_lib.comm.staleness import wait
-from workshop_lib.scaling import noise_scale
+from workshop_lib.scaling import less_communication, noise_scale
+from workshop_lib.scaling.less_communication import Rounds
 
 WORLD = MPI.COMM_WORLD
 FOLDER = Path(sys.argv[1])
@@ -193,12 +194,22 @@ def staleness():
     return found
 
 
+def less():
+    """Records of four steps: with every gradient, with the mean of the weights after each step and after three, and
+    with a hundredth of the entries."""
+    more = {"steps": 4, "batch": 16, "data_dir": str(FOLDER / "mnist")}
+    ways = {"fp32": less_communication.ways()["fp32"], "1": Rounds(1), "3": Rounds(3)}
+    ways["top 1 %"] = less_communication.ways()["top 1 %"]
+    return [less_communication.train(name, way, **more) for name, way in ways.items()]
+
+
 PARTS = {
     "feeding": lambda: feeding_runs.outcomes(FOLDER),  # first: others start threads, whose reads would count
     "noise": noise,
     "counting": counting,
     "compression": compression_runs.outcomes,
     "staleness": staleness,
+    "less": less,
 }
 LONG = {"mnist": compression_runs.outcomes_on_mnist}  # only when asked for
 for name in sys.argv[2:] or PARTS:

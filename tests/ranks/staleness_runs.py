@@ -96,6 +96,22 @@ class Staleness:
             "by worker": done,
         }
 
+    def by_name(self):
+        """The workers' run on all ranks, and how far it is from that of the workers alone."""
+        run = staleness.by_name("lag_sync", self.comm, START, self.mine, LR, STEPS)
+        weights = [START]
+        for step in range(STEPS):
+            gradients = [gradient_of(rank, weights[max(step - 1, 0)], step) for rank in range(1, self.comm.size)]
+            weights.append(weights[-1] - LR * np.mean(gradients, axis=0))
+        served = staleness.by_name("asynchronous", self.comm, START, self.mine, LR, STEPS)
+        everyone = self.comm.allgather(served.weights.tobytes())
+        return {
+            "difference": difference(run.weights, weights[-1]),
+            "staleness": run.staleness,
+            "updates": len(served.read),
+            "equal": len(set(everyone)) == 1,
+        }
+
     def fewer_updates_than_workers(self):
         run = staleness.asynchronous(self.comm, START, self.mine, LR, 1)
         expected = START - LR * gradient_of(1, START, 0)
@@ -185,6 +201,7 @@ CASES = [
     Staleness.local_every_step,
     Staleness.local_every_five,
     Staleness.asynchronous,
+    Staleness.by_name,
     Staleness.fewer_updates_than_workers,
     Staleness.none_at_all,
     Staleness.ahead,

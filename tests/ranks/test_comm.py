@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from ranks.ladder import write_small_mnist
 from ranks.launching import run_script
 
 from workshop_lib.comm import compression, feeding
@@ -25,6 +26,7 @@ COMM_RUNS = Path(__file__).with_name("comm_runs.py")
 def outcomes(tmp_path_factory):
     """{part: {case: [outcome of each rank]}}, see comm_runs.py."""
     folder = tmp_path_factory.mktemp("comm")
+    write_small_mnist(folder / "mnist", train_samples=300, test_samples=100)
     run_script(RANKS, COMM_RUNS, folder, timeout_s=200)
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
@@ -125,8 +127,9 @@ def test_the_bytes_are_counted(compressed):
         "PowerSGD, rank 2": (4 * (rest + sum(2 * sum(shape) for shape in thin)), 3),
         "top 1 %": (8 * round(0.01 * n), 1),
         "top 1 %, no feedback": (8 * round(0.01 * n), 1),
+        "top 0.1 %": (8 * round(0.001 * n), 1),
     }
-    assert expected.keys() == compression.WAYS.keys()
+    assert expected.keys() == compression.ways().keys()
     for of_rank in compressed["trained"]:
         for name, (count, messages) in expected.items():
             assert (of_rank[name]["bytes"], of_rank[name]["messages"]) == (count, messages), name
@@ -144,6 +147,16 @@ def test_with_feedback_a_fiftieth_of_the_bytes_trains_as_well(tmp_path):
     for of_rank in json.loads((tmp_path / "mnist.json").read_text())["accuracy"]:
         assert of_rank["top 1 %"] > of_rank["fp32"] - 0.04
         assert of_rank["top 1 %, no feedback"] < of_rank["top 1 %"] - 0.05
+
+
+def test_a_way_of_its_own_name_trains_and_counts(outcomes):
+    every_step, rounds, alone, top = outcomes["less"]
+    whole = 4 * 20_434 / 16
+    assert [run["bytes_per_sample"] for run in (every_step, rounds)] == [whole, whole]
+    assert rounds["test_accuracy"] == pytest.approx(every_step["test_accuracy"], abs=0.01), "averaging in each step"
+    assert alone["bytes_per_sample"] == whole / 2, "four steps, one of them after three"
+    assert top["bytes_per_sample"] == 8 * 204 / 16
+    assert all(run["ranks_identical"] for run in outcomes["less"])
 
 
 def test_the_counter_takes_nothing_away(compressed):
@@ -205,6 +218,14 @@ def test_each_asynchronous_update_is_of_the_weights_that_the_server_had_sent(tra
         assert max(histogram(server["staleness"])) > 1, "the slow worker's gradients come late"
         assert done[0] > done[1] > 0, "and the quick one does more"
         assert server["from plain SGD"] > 1e-3
+
+
+def test_by_its_name_a_mode_runs_on_the_workers_and_all_ranks_get_the_result(trained):
+    for of_rank in trained["by_name"]:
+        assert of_rank["difference"] < ROUNDING
+        assert histogram(of_rank["staleness"]) == {0: 1, 1: 11}
+        assert of_rank["updates"] == STEPS * (trained["ranks"] - 1)
+        assert of_rank["equal"]
 
 
 def test_hardly_any_updates(trained):

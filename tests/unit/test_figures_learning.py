@@ -1,4 +1,4 @@
-"""The figures of 07b show what they were given."""
+"""The figures of 07b and 07c show what they were given."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,17 @@ from workshop_lib.scaling.records import RecordError
 
 def lines(axes):
     return [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
+
+
+def test_arrows_have_their_length_and_their_part_along_the_true_gradient():
+    figure = learning.arrows(1.5, {1: [(3.0, 5.0), (-3.0, 5.0)], 64: [(2.0, 2.0)]}, "caption")
+    one, many = figure.axes
+    tips = [arrow.xy for arrow in one.texts]
+    assert tips[:2] == [pytest.approx((3, 4)), pytest.approx((-3, -4))], "they take turns above and below"
+    assert [arrow.xy for arrow in many.texts] == [pytest.approx((2, 0)), pytest.approx((1.5, 0))]
+    assert tips[2] == pytest.approx((1.5, 0)), "the true one"
+    assert one.get_xlim() == many.get_xlim()
+    figure._repr_png_()
 
 
 def test_the_noise_scale_is_drawn_with_its_errors_and_what_was_published():

@@ -42,12 +42,12 @@ def divides_by_the_small_norm(norms):
 
 
 def average_of_ratios(norms):
-    found = np.array([estimates(one, SMALL, SMALL * RANKS) for one in norms])
+    found = np.array([estimates(*one, SMALL, SMALL * RANKS) for one in norms])
     return (found[:, 1] / found[:, 0]).mean()
 
 
 def batches_swapped(norms):
-    found = [estimates(Norms(one.big_sq, one.small_sq), SMALL, SMALL * RANKS) for one in norms]
+    found = [estimates(one.big_sq, one.small_sq, SMALL, SMALL * RANKS) for one in norms]
     gradient_sq, trace = np.mean(found, axis=0)
     return trace / gradient_sq
 
@@ -60,7 +60,7 @@ def test_the_noise_scale_is_within_a_tenth_of_the_true_one():
 
 
 def test_both_estimates_are_unbiased():
-    found = np.array([estimates(one, SMALL, SMALL * RANKS) for one in steps(seed=2)])
+    found = np.array([estimates(*one, SMALL, SMALL * RANKS) for one in steps(seed=2)])
     errors = found.std(axis=0, ddof=1) / math.sqrt(STEPS)
     assert np.all(np.abs(found.mean(axis=0) - [GRADIENT_SQ, TRACE]) < 4 * errors)
     assert np.all(errors < [0.03 * GRADIENT_SQ, 0.03 * TRACE]), "precise enough to see a bias"
@@ -71,7 +71,7 @@ def test_both_estimates_are_unbiased():
 def test_a_gradient_that_is_all_noise_is_estimated_to_be_none():
     noise = np.random.default_rng(3).normal(size=(STEPS, RANKS, 30)) / math.sqrt(SMALL)
     norms = [Norms((g**2).sum(axis=1).mean(), (g.mean(axis=0) ** 2).sum()) for g in noise]
-    found = np.array([estimates(one, SMALL, SMALL * RANKS)[0] for one in norms])
+    found = np.array([estimates(*one, SMALL, SMALL * RANKS)[0] for one in norms])
     assert abs(found.mean()) < 4 * found.std() / math.sqrt(STEPS)
     assert (found < 0).any(), "so single estimates fall on both sides of 0"
 
@@ -107,7 +107,7 @@ def test_no_scale_is_made_up_from_nothing():
 @pytest.mark.parametrize("batches", [(8, 8), (16, 8), (0, 8)])
 def test_batches_that_tell_nothing_are_refused(batches):
     with pytest.raises(ValueError, match=f"small_batch {batches[0]} and big_batch 8.*two ranks"):
-        estimates(Norms(2.0, 1.0), *batches)
+        estimates(2.0, 1.0, *batches)
     with pytest.raises(ValueError, match="two ranks"):
         Follower(*batches)
     with pytest.raises(ValueError, match="memory_steps 0: give 1 or more"):

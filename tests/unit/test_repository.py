@@ -5,6 +5,8 @@ import hashlib
 import re
 import subprocess
 
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import image
 from typer.testing import CliRunner
@@ -105,6 +107,23 @@ def test_the_long_run_bears_out_what_notebook_07b_says_of_it():
     assert found.intervals["b_crit"][1] < rule_of_thumb
     assert 2.5 < rule_of_thumb / found.b_crit < 3.5, "three times the critical batch"
     assert 3.5 < found.samples(rule_of_thumb) / found.e_min < 4.5, "four times the fewest samples"
+    assert 90 < found.samples(128 * 64) / found.e_min < 120, "128 workers: a hundred times the fewest samples"
+
+
+def test_the_records_show_what_notebook_07c_says_of_less_communication():
+    runs = pd.DataFrame([run["what"] | run for run in records.read(RESULTS / "less_communication.jsonl")])
+    runs["way"] += np.where(runs["momentum"] > 0, " with momentum", "")
+    of_ways = runs.groupby("way")
+    reached, sent = 100 * of_ways["test_accuracy"].median(), of_ways["bytes_per_sample"].first()
+    assert (of_ways["seed"].nunique() == 3).all()
+    fp32, with_momentum = reached["fp32"], reached["fp32 with momentum"]
+    assert reached.idxmin() == "top 1 %, no feedback", "worst of all"
+    for way in ("top 1 %", "PowerSGD, rank 2", "local SGD, 8 steps alone", "local SGD, 64 steps alone"):
+        assert reached[way] > fp32 - 0.25, f"{way} loses nothing"
+    assert reached["top 0.1 %"] < fp32 - 1, "500 times fewer lose more than a point"
+    assert 490 < sent["fp32"] / sent["top 0.1 %"] < 520
+    assert fp32 < reached["DiLoCo, 64 steps alone"] < with_momentum, "with momentum, it's ahead again"
+    assert abs(reached["DiLoCo, 8 steps alone"] - with_momentum) < 0.3, "and level with 8 steps alone"
 
 
 def test_the_readme_lists_every_notebook_and_marks_the_core_path():

@@ -64,7 +64,7 @@ def test_the_command_writes_records_and_the_best_rates_follow(small_mnist, tmp_p
 def test_a_rate_is_given_up_by_the_slowest_seed_of_the_best_one(monkeypatch):
     needs = {(0.2, 1): 10, (0.2, 2): 40, (0.1, 1): 60, (0.1, 2): 9, (0.4, 1): 61, (0.4, 2): 8}
 
-    def measure(batch, lr, seed, target, max_steps):
+    def measure(batch, lr, seed, target, max_steps, stop):
         return needs[lr, seed] if max_steps is None or needs[lr, seed] <= max_steps else None
 
     monkeypatch.setattr(steps_to_target, "measure", measure)
@@ -100,3 +100,9 @@ def test_a_bad_request_ends_with_one_sentence(small_mnist, tmp_path, capsys):
     command = ["--out", str(tmp_path / "x.jsonl"), "--batches", "5000", "--data-dir", small_mnist]
     assert steps_to_target.main(command) == 1
     assert capsys.readouterr().err == "batch 5000: use 1 to 1600, the number of training images\n"
+
+
+def test_when_asked_to_stop_it_keeps_what_is_done():
+    looked = iter([False, False, True])  # in the only step of the first training, after it, and in the second
+    kept = list(steps_to_target.tune([8], [0.1], [1, 2], max_steps=1, stop=lambda: next(looked, True)))
+    assert [record["what"]["seed"] for record in kept] == [1]

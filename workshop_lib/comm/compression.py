@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -14,41 +15,53 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.errors import InputError
 
+Compress = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
-def largest(vector: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k entries of `vector` [n] of largest magnitude: values [k] and their places, int64 [k]."""
-    places = vector.abs().topk(k).indices
-    return vector[places], places
+
+def largest(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The k entries of gradient + residual [n] of largest magnitude: values [k], their places [k], and what is left.
+
+    Error feedback (Seide et al. 2014, Interspeech; Stich et al. 2018, arXiv:1809.07599): what is not sent becomes the
+    residual [n] of the next gradient. So sent + residual = gradient + old residual: nothing is lost, some is late.
+    """
+    total = gradient + residual
+    places = np.argpartition(np.abs(total), -k)[-k:]
+    kept = total.copy()
+    kept[places] = 0
+    return total[places], places, kept
+
+
+def forgetful(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `largest`, but what is not sent is lost."""
+    values, places, kept = largest(gradient, residual, k)
+    return values, places, np.zeros_like(kept)
 
 
 class TopK:
-    """Sends a share of each bucket's entries, the largest, and keeps the rest for later steps.
+    """Sends a share of each bucket's entries, as `compress` chooses them, and keeps the residual that it leaves.
 
-    Error feedback (Seide et al. 2014, Interspeech; Stich et al. 2018, arXiv:1809.07599): what is not sent is
-    added to the next gradient, so sent + residual = gradient + old residual: nothing is lost, some of it is
-    late. feedback=False drops it instead.
     Ranks choose different entries, which an allreduce cannot add: each gathers the values and places of all,
-    8 bytes per entry, so the time grows with the number of ranks.
+    8 bytes per entry, so the time grows with the number of ranks. For gradients on the CPU.
     Raises InputError for a share that is not above 0 and up to 1.
     """
 
-    def __init__(self, share: float, feedback: bool = True):
+    def __init__(self, share: float, compress: Compress = largest):
         if not 0 < share <= 1:
             raise InputError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
-        self.share, self.feedback = share, feedback
+        self.share, self.compress = share, compress
         # By parameter and not by bucket: after its first step DDP makes up its buckets anew.
-        self.residuals: dict[torch.Tensor, torch.Tensor] = {}
+        self.residuals: dict[torch.Tensor, np.ndarray] = {}
 
     def hook(self, _, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradient, parameters = bucket.buffer(), bucket.parameters()
-        if self.residuals:
-            gradient = gradient + torch.cat([self.residuals[p] for p in parameters])
-        values, places = largest(gradient, max(1, round(self.share * len(gradient))))
-        if self.feedback:
-            residual = gradient.index_fill(0, places, 0)
-            self.residuals |= dict(zip(parameters, residual.split([p.numel() for p in parameters]), strict=True))
+        old = [self.residuals.get(p, np.zeros(p.numel(), np.float32)) for p in parameters]
+        k = max(1, round(self.share * len(gradient)))
+        values, places, residual = self.compress(gradient.numpy(), np.concatenate(old), k)
+        ends = np.cumsum([p.numel() for p in parameters])[:-1]
+        self.residuals |= dict(zip(parameters, np.split(np.asarray(residual, np.float32), ends), strict=True))
         # One message: the places travel as the bits of 32-bit numbers.
-        message = torch.cat([values, places.int().view(torch.float32)])
+        both = np.asarray(values, np.float32), np.asarray(places, np.int32).view(np.float32)
+        message = torch.from_numpy(np.concatenate(both))
         gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]
         future = dist.all_gather(gathered, message, async_op=True).get_future()
 
@@ -78,14 +91,25 @@ def power_sgd(model: DistributedDataParallel, rank: int = 2, exact_steps: int = 
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-WAYS: dict[str, Callable[[DistributedDataParallel], None]] = {
-    "fp32": lambda model: model.register_comm_hook(None, default_hooks.allreduce_hook),
-    "fp16": lambda model: model.register_comm_hook(None, default_hooks.fp16_compress_hook),
-    "bf16": lambda model: model.register_comm_hook(None, bf16_hook),
-    "PowerSGD, rank 2": power_sgd,
-    "top 1 %": lambda model: model.register_comm_hook(None, TopK(0.01).hook),
-    "top 1 %, no feedback": lambda model: model.register_comm_hook(None, TopK(0.01, feedback=False).hook),
-}
+Register = Callable[[DistributedDataParallel], None]  # a hook on this model
+
+
+def registered(hook: Callable) -> Register:
+    """What registers this hook, which keeps no state of DDP's."""
+    return lambda model: model.register_comm_hook(None, hook)
+
+
+def ways() -> dict[str, Register]:
+    """Ways to send the gradients of every step, by name: new ones, because a hook keeps residuals of its own model."""
+    return {
+        "fp32": registered(default_hooks.allreduce_hook),
+        "fp16": registered(default_hooks.fp16_compress_hook),
+        "bf16": registered(bf16_hook),
+        "PowerSGD, rank 2": power_sgd,
+        "top 1 %": registered(TopK(0.01).hook),
+        "top 1 %, no feedback": registered(TopK(0.01, forgetful).hook),
+        "top 0.1 %": registered(TopK(0.001).hook),
+    }
 
 
 @contextlib.contextmanager

@@ -177,3 +177,26 @@ class _Clock:
             round_ += 1
         self.receives_in.add(round_)
         self.now = max(self.now, round_)
+
+
+class CountedCollectives:
+    """`comm` with all its calls, which adds up the bytes of the arrays that this rank gives to them in `nbytes`.
+
+    What a collective makes of them is its own matter: an allreduce of n bytes sends up to 2 n.
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm, self.nbytes = comm, 0
+
+    def __getattr__(self, name: str):
+        value = getattr(self._comm, name)
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def call(*args, **kwargs):
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, np.ndarray)]
+            self.nbytes += max((array.nbytes for array in given), default=0)
+            return value(*args, **kwargs)
+
+        return call

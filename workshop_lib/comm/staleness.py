@@ -189,6 +189,29 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
     return run
 
 
+def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, period: int = 10) -> Run:
+    """A run of `steps` global steps with the ranks 1, 2, … as workers, by the name of its function here.
+
+    Rank 0 serves in an asynchronous run, which takes lr / p and an update per worker and step, and sleeps in all
+    others. All ranks call it, it blocks, and returns the same weights and staleness on all. local_sgd: `period`.
+    """
+    server, workers = comm.rank == SERVER, comm.size - 1
+    run = Run(weights)
+    if mode == "asynchronous":
+        run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
+    else:
+        of_workers = comm.Split(color=int(server), key=comm.rank)  # on rank 0: a communicator of itself alone
+        if not server:
+            more = {"period": period} if mode == "local_sgd" else {}
+            run = MODES[mode](of_workers, weights, gradient, lr, steps, **more)
+        of_workers.Free()
+    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
+    return comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
+
+
+MODES: dict[str, Callable[..., Run]] = {"synchronous": synchronous, "lag_sync": lag_sync, "local_sgd": local_sgd}
+
+
 def _serve(comm, run: Run, lr: float, updates: int, limit_s: float) -> None:
     arriving, given = np.empty_like(run.weights), {}
 

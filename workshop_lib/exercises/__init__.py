@@ -245,6 +245,14 @@ def _unless_stub(observe: Callable, comm, function: Callable):
         return UNSOLVED
 
 
+def yours_or(function: Callable, finished: Callable) -> Callable:
+    """The learner's function; `finished`, with a line that says so, while it is still a stub."""
+    if "NotImplementedError" not in function.__code__.co_names:
+        return function
+    print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
+    return finished
+
+
 def alike(a, b, rounding: float = 1e-5) -> bool:
     """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses that are marked
     with compare=False, such as times, do not count."""

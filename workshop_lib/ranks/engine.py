@@ -98,6 +98,11 @@ def call(payload: bytes) -> bytes:
         sys.stderr.flush()
 
 
+def stop_asked() -> bool:
+    """Whether somebody has pressed the Stop button of this call: a cell that looks now and then can end cleanly."""
+    return _stop.is_set()
+
+
 def describe(error: BaseException) -> ErrorReport:
     """An exception as plain data: what happened, its text and the frames below what runs the code."""
     frames = [
@@ -218,7 +223,7 @@ class Publisher:
         self._start_counting()
 
     def should_stop(self):
-        return _stop.is_set()
+        return stop_asked()
 
     def _start_counting(self):
         self.steps, self.since = 0, time.perf_counter()

@@ -49,7 +49,7 @@ def fit(batches, steps, seed: int = 0) -> Fit:
     steps do not fall with 1 / B as the law says, which leaves no s_min or e_min above 0.
     """
     batches, steps = _checked(batches, steps)
-    s_min, e_min = _least_squares(batches, steps)
+    s_min, e_min = least_squares(batches, steps)
     if not (s_min > 0 and e_min > 0):
         what = "fewer steps than the law can explain" if s_min <= 0 else "as many or more steps"
         raise InputError(
@@ -60,7 +60,7 @@ def fit(batches, steps, seed: int = 0) -> Fit:
     residuals = steps / fitted - 1
     residuals = (residuals - residuals.mean()) * np.sqrt(len(steps) / (len(steps) - 2))
     chosen = np.random.default_rng(seed).choice(residuals, size=(RESAMPLES, len(steps)))
-    refits = np.maximum(_least_squares(batches, fitted * np.maximum(1 + chosen, 0.01)), 0)
+    refits = np.maximum(least_squares(batches, fitted * np.maximum(1 + chosen, 0.01)), 0)
     with np.errstate(divide="ignore"):
         drawn = {"s_min": refits[0], "e_min": refits[1], "b_crit": refits[1] / refits[0]}
     ends = {name: np.percentile(values, CONFIDENCE, method="nearest").tolist() for name, values in drawn.items()}
@@ -68,9 +68,9 @@ def fit(batches, steps, seed: int = 0) -> Fit:
     return Fit(float(s_min), float(e_min), float(e_min / s_min), intervals)
 
 
-def _least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
-    """[s_min, e_min] for steps [..., n], each [...]: errors relative to the fitted steps, which the first
-    round takes to be the measured ones."""
+def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
+    """[s_min, e_min] for steps [..., n] at batches [n], each [...]: errors relative to the fitted steps, which the
+    first round takes to be the measured ones."""
     x, fitted = 1 / batches, steps
     for _ in range(rounds):
         weight = fitted**-2.0

@@ -6,6 +6,7 @@ of B samples has E|G_B|^2 = |G|^2 + tr(Sigma) / B: two sizes of batch are two eq
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +35,8 @@ def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
     return mean, Norms(float(total[-1]), float(mean @ mean))
 
 
-def estimates(norms: Norms, small_batch: int, big_batch: int) -> tuple[float, float]:
-    """Unbiased estimates of |G|^2 and tr(Sigma) from the norms of one step (appendix A.1).
+def estimates(small_sq: float, big_sq: float, small_batch: int, big_batch: int) -> tuple[float, float]:
+    """Unbiased estimates of |G|^2 and tr(Sigma) from the squared norms of one step (appendix A.1).
 
     Each is noisy, and that of |G|^2 may be negative. Their ratio is not unbiased: divide averages over many
     steps. Samples drawn without replacement from a training set count as that many samples of what the set
@@ -47,22 +48,25 @@ def estimates(norms: Norms, small_batch: int, big_batch: int) -> tuple[float, fl
             f"small_batch {small_batch} and big_batch {big_batch}: give the samples of one rank and those of "
             "all, the second larger than the first (so two ranks or more)"
         )
-    gradient_sq = (big_batch * norms.big_sq - small_batch * norms.small_sq) / (big_batch - small_batch)
-    trace = (norms.small_sq - norms.big_sq) / (1 / small_batch - 1 / big_batch)
+    gradient_sq = (big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)
+    trace = (small_sq - big_sq) / (1 / small_batch - 1 / big_batch)
     return gradient_sq, trace
 
 
 class Follower:
     """Follows the noise scale over the steps of a training, as a ratio of exponential averages.
 
-    memory_steps: over about how many steps it averages. math.inf: over all, each alike.
+    memory_steps: over about how many steps it averages. math.inf: over all, each alike. estimator: the function
+    `estimates`, or another one for the same.
     """
 
-    def __init__(self, small_batch: int, big_batch: int, memory_steps: float = math.inf):
+    def __init__(
+        self, small_batch: int, big_batch: int, memory_steps: float = math.inf, estimator: Callable = estimates
+    ):
         if not memory_steps >= 1:
             raise InputError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
-        self.batches = small_batch, big_batch
-        estimates(Norms(0, 0), *self.batches)  # says what is wrong with the batches
+        self.batches, self.estimator = (small_batch, big_batch), estimator
+        estimates(0, 0, *self.batches)  # says what is wrong with the batches
         self.kept = 1 - 1 / memory_steps
         self.weight = 0.0
         self.sums = np.zeros(2)  # of |G|^2 and tr(Sigma), weighted
@@ -70,7 +74,7 @@ class Follower:
 
     def add(self, norms: Norms) -> None:
         """Take in one step."""
-        new = np.array(estimates(norms, *self.batches))
+        new = np.array(self.estimator(*norms, *self.batches))
         self.weight = self.kept * self.weight + 1
         self.sums = self.kept * self.sums + new
         self.squares = self.kept**2 * self.squares + np.outer(new, new)

@@ -15,7 +15,7 @@ from workshop_lib.paths import require_writable
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.options import ZERO_STAGES
 
-KINDS = ("train", "steps_to_target", "bench")
+KINDS = ("train", "steps_to_target", "less_communication", "bench")
 # What every record of a training run has had from the first version on, by part: tables and figures rest on it.
 TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
     "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": float | None, "ranks_identical": bool | None},

@@ -13,7 +13,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,14 +41,15 @@ def measure(
     test_samples: int = TEST_SAMPLES,
     max_steps: int | None = None,
     data_dir: str | None = None,
+    stop: Callable[[], bool] = bool,
 ) -> int | None:
     """Steps of plain SGD until the accuracy on the first test_samples test images reaches `target`.
 
     No momentum, no schedule: the learning rate is the one thing that is tuned. The accuracy is looked at
     after 1, 2, 3, … steps, later each time their number has grown by a tenth, so the answer is late by up to a
     tenth, at every batch size alike.
-    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it. Raises InputError for a batch larger
-    than the training set, and for a target outside 0 to 1.
+    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it, or when `stop` said to end. Raises
+    InputError for a batch larger than the training set, and for a target outside 0 to 1.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     train, test = mnist.load("train", data_dir), mnist.load("test", data_dir)
@@ -60,6 +61,8 @@ def measure(
     weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
     look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
     for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):
+        if stop():
+            return None
         weights -= np.float32(lr) * network.gradient(weights, train.images[rows], train.labels[rows])
         if step >= look_at or step == limit:
             if not math.isfinite(weights.sum()):
@@ -79,9 +82,14 @@ def _batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def tune(
-    batches: Iterable[int], lrs: Iterable[float], seeds: Iterable[int] = (1,), target: float = TARGET, **how: Any
+    batches: Iterable[int],
+    lrs: Iterable[float],
+    seeds: Iterable[int] = (1,),
+    target: float = TARGET,
+    stop: Callable[[], bool] = bool,
+    **how: Any,
 ) -> Iterator[dict]:
-    """Yield a record for each batch, learning rate and seed; `how` goes to `measure`.
+    """Yield a record for each batch, learning rate and seed, until `stop` says to end; `how` goes to `measure`.
 
     Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken
     1.5 times the steps of the slowest seed at the batch's best rate so far.
@@ -95,7 +103,9 @@ def tune(
             limit = min((limit for limit in limits if limit), default=None)
             taken = []
             for seed in seeds:
-                steps = measure(batch, lr, seed, target, **(how | {"max_steps": limit}))
+                steps = measure(batch, lr, seed, target, **(how | {"max_steps": limit}), stop=stop)
+                if stop():
+                    return
                 what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
                 yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": steps}
                 taken += [steps] if steps else []

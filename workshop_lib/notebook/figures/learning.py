@@ -1,4 +1,4 @@
-"""Figures of how batches and delays change learning: the noise scale, steps against batch size, staleness."""
+"""Figures of what batches, delays and lost bytes do to learning: noise scale, steps, staleness, bytes per sample."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,14 +7,48 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 
-from workshop_lib.notebook.figures import GREY, LEVEL, RecordFigure, Style, draw_legend, handle_of, new_figure
+from workshop_lib.notebook.figures import (
+    GREY,
+    LEVEL,
+    RecordFigure,
+    Style,
+    draw_legend,
+    draw_points,
+    handle_of,
+    in_columns,
+    new_figure,
+    spread,
+)
 from workshop_lib.scaling import critical_batch
+from workshop_lib.scaling import less_communication as less
 from workshop_lib.scaling import steps_to_target as measured
 from workshop_lib.scaling.curves import require_same
 from workshop_lib.scaling.records import RecordError
 
 # The simple noise scale of MNIST (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
+
+
+def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], caption: str) -> RecordFigure:
+    """Gradients of batches as arrows at their angle to the true gradient, of length `true`, a panel per batch size.
+
+    Of each: its part along the true gradient, and its length. They are drawn above and below it in turn.
+    """
+    figure = new_figure("Gradients of single batches, and the true one", caption)
+    panels = np.atleast_1d(figure.subplots(1, len(by_batch), sharex=True, sharey=True))
+    longest = max(length for arrows in by_batch.values() for _, length in arrows)
+    for number, (axes, (batch, arrows)) in enumerate(zip(panels, by_batch.items(), strict=True)):
+        look = {"arrowstyle": "->", "color": Style.number(number).colour}
+        for turn, (along, length) in enumerate(arrows):
+            across = (-1) ** turn * np.sqrt(max(length**2 - along**2, 0))
+            axes.annotate("", (along, across), (0, 0), arrowprops=look)
+        axes.annotate("", (true, 0), (0, 0), arrowprops={"arrowstyle": "-|>", "lw": 3, "color": "black"})
+        axes.set_title(f"batches of {batch}", fontsize=12)
+        axes.set(xlim=(-longest / 2, longest / 2), ylim=(-longest, longest), xlabel="along the true gradient")
+    panels[0].set_ylabel("across")
+    draw_legend(figure, [Line2D([], [], lw=3, color="black", label="the true gradient, of all samples")])
+    figure.subplots_adjust(top=0.8)
+    return figure
 
 
 def noise(steps, scales, errors, caption: str) -> RecordFigure:
@@ -109,4 +143,33 @@ def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> Reco
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
     draw_legend(figure, [Line2D([], [], linestyle="", label="0: computed with the newest weights")])
     figure.subplots_adjust(top=0.8)
+    return figure
+
+
+def less_communication(records: Iterable[dict]) -> RecordFigure:
+    """Test accuracy against bytes per sample, from records: the median of each way, and its lowest and highest seed.
+
+    A way with momentum, or another learning rate than the first record's, counts as another one. Raises RecordError
+    when there are none, or when they were not trained alike.
+    """
+    runs = pd.DataFrame([record["what"] | record for record in records if record.get("kind") == less.KIND])
+    if runs.empty:
+        raise RecordError("no record of less communication among these: nothing to draw.")
+    require_same(runs, ["world_size", "batch_size", "steps", "data_dir"])
+    first = runs.iloc[0]
+    caption = f"MNIST, {first.world_size} ranks with batches of {first.batch_size}, {first.steps} steps of SGD, rate "
+    caption += f"{first.lr:g} unless noted; median and range of {runs.seed.nunique()} seeds"
+    figure = new_figure("What does a byte buy?", caption)
+    axes, handles = figure.subplots(), []
+    for number, ((way, lr, momentum), of_way) in enumerate(runs.groupby(["way", "lr", "momentum"], sort=False)):
+        reached, style = 100 * of_way["test_accuracy"], Style.number(number)
+        bars = spread(*(np.array([value]) for value in (reached.median(), reached.min(), reached.max())))
+        draw_points(axes, of_way["bytes_per_sample"].iloc[:1], [reached.median()], bars, style, hollow=False)
+        name = f"{way}, momentum {momentum:g}" if momentum else way
+        handles.append(handle_of(name if lr == first.lr else f"{name}, rate {lr:g}", style, line=False))
+    axes.set(xlabel="bytes per sample that a rank sends", ylabel="test accuracy (%)", xscale="log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    draw_legend(figure, *in_columns(handles))
     return figure

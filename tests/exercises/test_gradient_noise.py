@@ -5,25 +5,21 @@ from functools import partial
 from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
 
-from workshop_lib.exercises import noise_and_limits as check
+from workshop_lib.exercises import gradient_noise as check
 
-NOTEBOOK = "07b_noise_and_limits"
+NOTEBOOK = "07b_gradient_noise"
 SQUARE = "(big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)"
 TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
+FIT = "fit_law(batches, steps)"
 NOISE = "noise_estimates(small_sq, big_sq, small_batch, big_batch)"
-COMPRESS = "compress(gradient, residual, k)"
 
 
 def noise(*replacements):
     return partial(variant, NOTEBOOK, "noise_estimates", *replacements)
 
 
-def compress(*replacements):
-    return partial(variant, NOTEBOOK, "compress", *replacements)
-
-
-class TestNoiseAndLimits(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["noise_estimates", "compress"]
+class TestGradientNoise(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["noise_estimates", "fit_law"]
     right = {
         "solved as a system": lambda: written(
             "import numpy as np",
@@ -34,31 +30,32 @@ class TestNoiseAndLimits(Verdicts):
         "one from the other": lambda: written(
             "", NOISE, f"trace = {TRACE}", "return [small_sq - trace / small_batch, trace]"
         ),
-        "with argpartition": lambda: written(
+        "not weighted": lambda: written("import numpy as np", FIT, "return np.polyfit(1 / batches, steps, 1)[::-1]"),
+        "samples against the batch": lambda: written(
+            "import numpy as np", FIT, "return tuple(np.polyfit(batches, batches * steps, 1))"
+        ),
+        "as a system": lambda: written(
             "import numpy as np",
-            COMPRESS,
-            "total = gradient + residual",
-            "places = np.argpartition(np.abs(total), -k)[-k:]",
-            "kept = total.copy()",
-            "kept[places] = 0",
-            "return [total[places], places, kept]",
+            FIT,
+            "matrix = np.stack([np.ones(len(batches)), 1 / batches], axis=1)",
+            "s_min, e_min = np.linalg.lstsq(matrix, steps, rcond=None)[0]",
+            "return s_min, e_min",
+        ),
+        "from two points": lambda: written(
+            "",
+            FIT,
+            "e_min = (steps[0] - steps[-1]) / (1 / batches[0] - 1 / batches[-1])",
+            "return steps[0] - e_min / batches[0], e_min",
         ),
     }
     wrong = {
         "ratio alone": (lambda: written("", NOISE, f"return ({TRACE}) / ({SQUARE})"), "it returned"),
         "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
+        "the critical batch alone": (lambda: written("", FIT, "return 75.0"), "it returned"),
+        "samples fitted the wrong way round": (
+            lambda: written("import numpy as np", FIT, "return np.polyfit(batches, batches * steps, 1)[::-1]"),
+            "the other way round",
+        ),
         "something unknown": (noise((TRACE, f"2.5 * {TRACE}")), "none of the known mistakes"),
-        "no feedback": (compress(("kept[places] = 0", "kept[:] = -0.0")), "it drops what was not sent"),
-        "old residual ignored": (compress(("total = gradient + residual", "total = gradient")), "gets its turn"),
-        "one too many": (compress(("[-k:]", "[-k - 1:]")), "values have shape"),
-        "two arrays": (compress((", kept", "")), "it returned"),
-        "in place": (compress(("total = gradient + residual", "gradient += residual; total = gradient")), "a new one"),
     }
     never_ends = {"noise": (noise(("return", "while True: pass\n    return")), "doesn't end")}
-
-
-def test_an_error_in_the_function_is_told_with_its_line():
-    verdict = check.compress(variant(NOTEBOOK, "compress", ("total[places]", "total[places, 0]")))
-    assert verdict.passed is False
-    assert "IndexError" in verdict.failed
-    assert "total[places, 0]" in verdict.failed
