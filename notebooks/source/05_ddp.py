@@ -417,7 +417,7 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 #   before every forward pass, and each rank normalizes with the statistics of its own batch.
 #   [02](02_synchronous_sgd.ipynb) shows what that changes.
 # - It doesn't notice ranks that take different numbers of steps, or weights that have come apart.
-# - It doesn't save memory. Every rank holds all weights, gradients and the optimizer's state; [06](06_deepspeed_zero.ipynb)
+# - It doesn't save memory. Every rank holds all weights, gradients and the optimizer's state; [06](06_zero_and_fsdp.ipynb)
 #   is about that.
 #
 # And don't confuse it with `nn.DataParallel`, which looks like a shortcut: one process, one thread per GPU, one line to change.
