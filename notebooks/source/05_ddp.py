@@ -421,7 +421,7 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 #   [02](02_synchronous_sgd.ipynb) shows what that changes.
 # - It doesn't notice ranks that take different numbers of steps, or weights that have drifted apart.
 # - It doesn't save memory. Every rank holds all the weights, the gradients and the optimizer's state.
-#   [06](06_deepspeed_zero.ipynb) shows what you can do about it.
+#   [06](06_zero_and_fsdp.ipynb) shows what you can do about it.
 #
 # And don't confuse it with `nn.DataParallel`, which looks like a shortcut: one process, one thread per GPU, one line to change.
 # Threads share the memory of their process, but also Python's lock, and GPU 0 sends the weights to all others in every

@@ -92,7 +92,7 @@ guess.compare(sum(one_process.values()) / parameters)
 # | recipe | weights | gradients | optimizer | bytes per parameter |
 # |---|---|---|---|---|
 # | fp32 | 4 | 4 | 8 | 16 |
-# | `torch.autocast` in bf16 (what [07b](07b_noise_and_limits.ipynb) trains with) | 4, the masters | 4 | 8 | 16, and bf16 copies of the weights, 2 more, from forward until backward has used them |
+# | `torch.autocast` in bf16 (what [07c](07c_less_communication.ipynb) trains with) | 4, the masters | 4 | 8 | 16, and bf16 copies of the weights, 2 more, from forward until backward has used them |
 # | bf16 weights with fp32 masters: ZeRO's paper, DeepSpeed | 2 | 2 | 4 for the masters, and 8 | 16 |
 # | the same, but gradients added up in fp32: Megatron-LM | 2 | 4 | 4 and 8 | 18 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
@@ -791,9 +791,30 @@ busy.rename_axis("micro-batches").style.format("{:.0%}")
 # %% [markdown]
 # With $p$ equal stages and $m$ micro-batches every rank is idle for $(p-1)/(m+p-1)$ of the time, the *bubble*. But stages are rarely
 # equal: here rank 0 has two large layers, rank 1 a large and a small one, and whoever is faster waits.
-# To cut a real network well is half the work. PyTorch has both ways, `parallelize_module` and `torch.distributed.pipelining`, and
-# combines them with FSDP, one dimension of the mesh each. In 2019 the guidelines recommended Mesh-TensorFlow for this, which was
-# built on the same idea of a mesh.
+# To cut a real network well is half the work, which is why PyTorch has `torch.distributed.pipelining`.
+#
+# And the guidelines' third case, model and data parallel? That's a mesh with one dimension for each. They recommended Mesh-TensorFlow,
+# which was built on this idea. Here is a dry run on 16 pretended ranks: tensor parallel in groups of four, FSDP across them.
+
+# %%
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
+mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("data", "tensor"))
+plan = {"1": ColwiseParallel(), "3": RowwiseParallel(), "5": ColwiseParallel(), "7": RowwiseParallel()}
+network = parallelize_module(perceptron(), mesh["tensor"], plan)
+for unit in (*(layer for layer in network if list(layer.parameters())), network):
+    fully_shard(unit, mesh=mesh["data"])
+with Traffic() as traffic:
+    network(images[:64]).sum().backward()
+share = sum(p.to_local().nbytes for p in network.parameters()) / (4 * parameters)
+print(f"1/{1 / share:.0f} of the weights per rank")
+for name, count in traffic.calls.items():
+    print(f"    {count} {name}s of {traffic.handed_bytes[name] / (4 * parameters):.2f} n bytes together")
+dist.destroy_process_group()
+
+# %% [markdown]
+# Each rank gathers only its own quarter of the weights, and in return there are allreduces of activations.
 #
 # ## Deeper: checkpoints in shards
 #

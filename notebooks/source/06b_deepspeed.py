@@ -50,10 +50,13 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # | `engine(…)`, `engine.backward`, `engine.step` | the engine sends in both of them. `step` also empties the gradients |
 # | `reshape(steps, size, 64)[:, rank]` stays | ZeRO is data parallel, so each rank still needs samples of its own |
 #
-# You can start it in three ways. `deepspeed zero_deepspeed.py` is DeepSpeed's own launcher: it takes all GPUs of this machine, or
-# of the hosts listed in a file. `mpiexec -n 2 python zero_deepspeed.py` works too, and on a cluster `srun`, because the script asks
-# MPI who it is. And so does `torchrun`, as here, which also runs on a laptop without GPUs and without a network. (The warnings are
-# DeepSpeed's own.)
+# You can start it in three ways:
+#
+# - `deepspeed --no_local_rank zero_deepspeed.py` is DeepSpeed's own launcher. It takes all GPUs of this machine, or of the hosts in a
+#   `--hostfile`. Without that option it adds an argument `--local_rank=0` for the script, which then has to know what to do with it.
+# - `mpiexec -n 2 python zero_deepspeed.py`, or on a cluster `srun`: the script asks MPI who it is. Rank 0 listens on port 29500 then,
+#   so two people on one machine get in each other's way.
+# - `torchrun`, as for DDP. It takes any free port and needs no network, so we take it here. (The warnings are DeepSpeed's own.)
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]

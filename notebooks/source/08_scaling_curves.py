@@ -443,7 +443,7 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 # 26 times as fast. But at 128 ranks the network is guessing. (Its remedy was to warm up the learning rate; notebook
 # [07](07_large_batch.ipynb) tries that.) Slides of 2018 promise strong scaling of the time to an accuracy as long as the workers are
 # much fewer than the training samples, and a good learning rate is known. 128 workers *are* much fewer than 60,000 images. It isn't
-# enough: in notebook [07b](07b_noise_and_limits.ipynb) you can measure the batch beyond which more workers hardly save a step, and it's
+# enough: in notebook [07b](07b_gradient_noise.ipynb) you can measure the batch beyond which more workers hardly save a step, and it's
 # below a hundred for this data.
 #
 # So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table with both columns can

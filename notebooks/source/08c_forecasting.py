@@ -392,7 +392,7 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # - *Both* together is what a device really contributes.
 #
 # Learning is fitted too: for ResNet-50 to the epochs that MLPerf's participants needed at ten batch sizes from 1,632 to 67,840, with
-# LARS and tuned for each; for the workshop's network to steps that notebook [07b](07b_noise_and_limits.ipynb) measures. The other networks have
+# LARS and tuned for each; for the workshop's network to steps that notebook [07b](07b_gradient_noise.ipynb) measures. The other networks have
 # no such line, because nobody published enough batch sizes. A rule and one point are not a measurement.
 
 # %%

@@ -9,8 +9,10 @@ rounding has decided otherwise grows to percents within ten steps.
 import ast
 import gzip
 import io
+import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,6 +151,27 @@ def test_under_torchrun(name, trained):
     status, output = run(*TORCHRUN, SCRIPTS / f"{name}.py", *short(trained.folder, name))
     assert status == 0, output
     check(name, output, trained)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("zero_deepspeed" not in HERE, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("launcher", ["deepspeed", "mpiexec"])
+def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, trained):
+    if launcher == "mpiexec" and not subprocess.check_output(["hostname", "-I"]).strip():
+        pytest.skip("DeepSpeed asks `hostname -I` for an address to meet at, and this machine has none")
+    own = [
+        Path(sys.executable).parent / "deepspeed",
+        "--no_local_rank",
+        "--num_gpus",
+        "2",
+        "--master_addr",
+        "127.0.0.1",
+    ]
+    words = {"deepspeed": own, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON]}[launcher]
+    out = short(trained.folder, "zero_deepspeed")
+    status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
+    assert status == 0, output
+    check("zero_deepspeed", output, trained)
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

@@ -284,7 +284,8 @@ def _lookahead(remember=True, forget=True, stop=True, wait=True, ahead=True, imp
 
     class Lookahead:
         def __init__(self, start: Callable, wait: Callable):
-            self.start, self.wait, self.started = start, wait, set()
+            self.start, self.wait = start, wait
+            self.started: set = set()
 
         def enter(self, layer, following) -> None:
             if layer not in self.started:
