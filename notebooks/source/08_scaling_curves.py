@@ -2,14 +2,14 @@
 # # Scaling curves
 #
 # You get four times the GPUs, and your training runs 2.9 times as fast. Is that good? The person who paid for the GPUs says
-# that a quarter of them is idle. The person who wrote the code says that nobody does better. Who's right depends on what was
+# that a quarter of them sit idle. The person who wrote the code says that nobody does better. Who's right depends on what was
 # measured, against what, and how often. After this notebook you can settle it.
 #
 # **You will** train the same network on 1, 2 and more ranks, turn the times into speed-up and efficiency yourself, and find
-# out from a handful of points what keeps a training from scaling.
+# out from a handful of points what keeps it from scaling.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
-# [02](02_synchronous_sgd.ipynb) first, which explains how several ranks train one network.
+# [02](02_synchronous_sgd.ipynb) first. It explains how several ranks train one network.
 
 # %%
 import contextlib
@@ -40,8 +40,8 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 #
 # What do you gain from $N$ ranks? You can ask that in two ways.
 #
-# - **Strong scaling:** how much sooner is the *same* work done? Here the work is an *epoch*, one pass over the training images,
-#   and their number stays the same.
+# - **Strong scaling:** how much sooner is the *same* work done? Here the work is an *epoch*, one pass over the training
+#   images, and the number of images stays the same.
 # - **Weak scaling:** how much *more* work is done in the same time? Here $N$ ranks get $N$ times the images.
 #
 # Write $t_N$ for the seconds of an epoch on $N$ ranks:
@@ -51,9 +51,9 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 # | strong | $t_N = t_1 / N$ | $S = t_1 / t_N$ | $S / N$ |
 # | weak | $t_N = t_1$ | $N \, t_1 / t_N$ | $t_1 / t_N$ |
 #
-# In both of them, each rank takes a *batch* of the same size in every step, so the *global batch* grows with $N$. Careful: many
+# In both, each rank takes a *batch* of the same size in every step, so the *global batch* grows with $N$. Careful: many
 # papers on deep learning mean one *step*, not one epoch. They would call both of ours weak scaling, and they say "strong"
-# when the global batch is fixed. So always say what was kept the same.
+# when the global batch is fixed. So always say what you kept the same.
 #
 # Commit to three predictions before you measure anything.
 
@@ -83,9 +83,10 @@ guess_weak
 # %% [markdown]
 # ## Measure
 #
-# A machine is never quite idle, so you measure every point several times. The runs take turns: two at once would share the cores
-# on which you measure them. Two *backends* compete. `mpi` averages all gradients with one `Allreduce` per step, as you did in
-# notebook 02, and `ddp` is PyTorch's own.
+# A machine is never quite idle, so you measure every point several times. The runs take turns, because two at once would share
+# the cores that you measure them on.
+# Two *backends* compete. `mpi` averages all gradients with one `Allreduce` per step, as you did in
+# notebook 02, and `ddp` is PyTorch's own `DistributedDataParallel`.
 
 # %%
 per_rank = samples // sizes.ranks  # in weak scaling; on sizes.ranks ranks, the same runs serve both
@@ -100,7 +101,8 @@ def options(n):
 
 
 # %% [markdown]
-# How long will that take? Time one run and count them. The second one, because the first run on fresh ranks also imports PyTorch. (While
+# How long will that take? Time one run and multiply by the number of runs. The cell times the second run, because the first
+# one on fresh ranks also imports PyTorch. (While
 # the sweep runs, each line tells you what's left.)
 
 # %%
@@ -111,7 +113,7 @@ for _ in range(2):
 run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
 starts = len(sizes.sweep_ranks) - 1
-print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, and {starts} times fresh ranks")
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} starts of fresh ranks")
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"
@@ -123,8 +125,8 @@ other_programs.report(sizes.ranks)
 
 # %% [markdown]
 # Each run left a *record* in a file: what ran, where, and what came out. Everything from here on reads these records. If the last
-# line says that other programs were using your cores, believe it: the numbers below are then partly theirs. Close them and run
-# the cell again, or read on and watch the spread instead of the medians.
+# line says that other programs were using your cores, believe it, because they have slowed your runs down. Close those
+# programs and run the cell again, or read on and look at the spread rather than the medians.
 
 # %%
 measured = records.read(file)
@@ -156,16 +158,17 @@ def epoch_seconds(chosen, backend):
 epoch_seconds(strong, "mpi")
 
 # %% [markdown]
-# The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a long training
+# The first epoch of a run also pays for starting up: memory, connections, and on a GPU the choice of algorithms. In a long run
 # that doesn't matter, but in a short measurement it does, so we leave it out. (Compare the first number of each run with the
-# second. On a CPU the difference may drown in the noise.) Of the repeats we take the *median*, because one disturbed run can't
-# move it far. The fastest run would be the one that was luckiest.
+# second. On a CPU the difference may drown in the noise.) From the repeats we take the *median*, because one disturbed run
+# can't move it far. The fastest run may just have been lucky.
 #
 # ### Exercise 1: speed-up and efficiency
 #
-# This function turns your measurements into the table that every paper on scaling has. It gets a dictionary as above,
-# `{ranks: [run, …]}`. The time on $N$ ranks is: for each run, the mean of its epochs after the first; of these means, the
-# median.
+# This function turns your measurements into the table that every paper on scaling has. It gets a dictionary like the one
+# above, `{ranks: [run, …]}`.
+# For each run, take the mean of its epochs after the first. The median of these means is the time on $N$
+# ranks.
 #
 # <details><summary>Hint 1: one time per number of ranks</summary>
 #
@@ -188,7 +191,7 @@ epoch_seconds(strong, "mpi")
 def scaling_table(seconds):
     """{ranks: (speed-up, efficiency)} for strong scaling, with 1 rank in it; efficiency is a fraction.
 
-    seconds: {ranks: [run, …]}, a run being a list of seconds per epoch, at least two and as many in each run.
+    seconds: {ranks: [run, …]}, each run a list of seconds per epoch: at least two epochs, and the same number in every run.
     """
     # <solution>
     typical_s = {n: median(mean(run[1:]) for run in runs) for n, runs in seconds.items()}
@@ -203,8 +206,8 @@ def scaling_table(seconds):
 check.scaling_table(scaling_table)
 
 # %% [markdown]
-# *Break it:* take the fastest of the repeats instead of the median, or let the first epoch in. By how much does your efficiency
-# change? Now your function on both backends. (While it's open, the table is empty.)
+# *Break it:* take the fastest of the repeats instead of the median, or keep the first epoch. By how much does your efficiency
+# change? Then apply your function to both backends. (The table stays empty until you've solved the exercise.)
 
 
 # %%
@@ -221,7 +224,8 @@ yours.join(yours.div(yours.index, axis=0).add_suffix(" efficiency")).round(2)
 
 # %% [markdown]
 # The library makes the same table, and adds what a table needs before you can believe it: the spread between the slowest and the
-# fastest run. If two points differ by less than that, don't read anything into it. (It takes the median of speeds and not of times, so with
+# fastest run. If two points differ by less than that, don't read anything into it. (It takes the median of the speeds, not of
+# the times, so with
 # an even number of runs the last digits may differ from yours.)
 
 # %%
@@ -252,8 +256,8 @@ scaling_curve(strong)
 # - *Hollow* points are *oversubscribed*: more ranks than cores, so they take turns. They say nothing about a machine that has
 #   enough cores.
 # - Crosses are first epochs. They don't belong to the curve.
-# - Both backends compute the same gradients, up to rounding, so what separates the curves is communication and what DDP does around
-#   it.
+# - Both backends compute the same gradients, up to rounding, so what separates the curves is communication and the other work
+#   that DDP does around it.
 #
 # And what does *yours* say? The next cell reads it for you, spread included.
 
@@ -269,17 +273,20 @@ for n in sizes.sweep_ranks[1:]:
 other_programs.report(sizes.ranks)
 
 # %% [markdown]
-# *More than perfect*, a speed-up above $N$, usually means that something slowed the run on one rank down, for example because its
-# process was bound to fewer cores. Notebook [08b](08b_where_the_time_goes.ipynb) makes one on purpose. But it isn't always a
-# mistake. With more devices each one holds less, so the data may fit into a cache, or memory that frees up may allow a larger
-# and more efficient batch. ZeRO's authors report such a super-linear speed-up from 64 to 400 GPUs, and say why.
+# *More than perfect*, a speed-up above $N$, usually means that something slowed down the run on one rank. Its process may have
+# been bound to fewer cores, for example.
+# Notebook [08b](08b_where_the_time_goes.ipynb) produces such a speed-up on purpose. But it
+# isn't always a mistake.
+# With more devices each one holds less, so the data may fit into a cache, or memory that frees up may allow a larger
+# and more efficient batch. ZeRO's authors report such a super-linear speed-up from 64 to 400 GPUs, and explain it.
 #
-# *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and what to the
+# *Beat it:* add `batch_size=256` to the `TrainOptions` and measure again. What does that do to the efficiency, and to the
 # accuracy?
 #
 # ## What keeps it from scaling?
 #
-# Suppose a fraction $f$ of the work is *serial*: it can't be shared out. The rest can be, perfectly. Then
+# Suppose a fraction $f$ of the work is *serial*, which means that it can't be shared out, while the rest divides perfectly.
+# Then
 #
 # $$S = \frac{1}{f + (1 - f)/N} \quad \text{(Amdahl 1967)}, \qquad S \le \frac{1}{f} \text{ for any number of ranks.}$$
 #
@@ -315,7 +322,7 @@ serial_part(0.05)
 
 # %%
 def serial_fraction(speedup, n):
-    """Amdahl's f that explains this speed-up on n ranks, n at least 2; negative above a speed-up of n."""
+    """Amdahl's f that explains this speed-up on n ranks, n at least 2; negative if the speed-up is above n."""
     # <solution>
     return (1 / speedup - 1 / n) / (1 - 1 / n)
     # <stub>
@@ -329,7 +336,7 @@ check.serial_fraction(serial_fraction)
 
 # %% [markdown]
 # Try it on measurements that others have published: seconds of training on MNIST with 1 to 32 GPUs of the machine ThetaGPU, with a
-# fixed batch per GPU. The times with Horovod are of whole runs, with start-up and tests.
+# fixed batch per GPU. Horovod's times are those of whole runs, including start-up and tests.
 
 # %%
 published_s = {
@@ -351,18 +358,21 @@ for title, times in published_s.items():
     show_fractions(title, {n: times[1] / s for n, s in times.items() if n > 1})
 
 # %% [markdown]
-# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so no memory was freed and no
-# work saved: the run on one GPU must have been slower than necessary. Every other number in the table is compared with that run,
-# and looks too good.
+# Where $f$ is *negative*, the speed-up is larger than the number of GPUs. Each GPU had the same batch, so more GPUs freed no
+# memory and saved no work. The run on one GPU must have been slower than necessary.
+# Every other number in the table is compared with that
+# run, so it looks too good.
 #
-# Horovod's *time* rises from 8 GPUs to 16. No serial part can do that. It's overhead, since messages now leave the machine with its
-# eight GPUs; or it's chance, and nobody published the spread.
+# Horovod's *time* rises from 8 GPUs to 16. No serial part can do that. Maybe it's overhead, because from 16 GPUs on, messages
+# have to leave the eight-GPU machine. Or maybe it's chance: nobody published the spread.
 #
-# DDP's $f$ grows as well. Before you blame communication: *try it* with a baseline of 10.1 s instead of 11.7. Then $f$ is between 1
+# DDP's $f$ grows as well. Before you blame communication, *try it* with a baseline of 10.1 s instead of 11.7.
+# Then $f$ is between 1
 # and 2 % for every $N$. A baseline that's too slow makes a constant $f$ look as if it grew.
 #
-# Now your own measurements. With a fixed batch per rank hardly anything is serial. Here $f$ tells you how much longer a *step* has
-# become: if it takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$.
+# Now look at your own measurements. With a fixed batch per rank, hardly anything is serial.
+# So here $f$ tells you how much longer a
+# *step* has become: if it takes $1 + x$ times as long as on one rank, then $f = x / (N - 1)$.
 
 # %%
 for backend in ("mpi", "ddp"):
@@ -373,9 +383,10 @@ for backend in ("mpi", "ddp"):
         print(f"  oversubscribed: {', '.join(above)}; there, waiting for a core is in the fraction")
 
 # %% [markdown]
-# The `mpi` backend also measures how long it's inside `Allreduce`, waiting for the slowest rank included. Does that account for
-# the efficiency you lost? If you lost more than that, computing itself became slower: ranks share memory and caches and, where
-# they're oversubscribed, cores.
+# The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
+# Does that account for
+# the efficiency you lost? If you lost more than that, computing itself became slower, because ranks share memory and caches
+# and, where they're oversubscribed, cores.
 
 # %%
 share = curves.to_frame(strong).groupby(["backend", "world_size"])["communication_share"].median()
@@ -386,7 +397,7 @@ for n, part in share["mpi"].items():
 # %% [markdown]
 # ## Weak scaling
 #
-# Now the runs in which every rank has the same number of images, however many ranks there are.
+# Now look at the runs in which every rank has the same number of images, however many ranks there are.
 
 # %%
 weak_points = curves.weak_scaling(curves.to_frame(weak)).set_index("world_size")
@@ -399,12 +410,12 @@ guess_weak.compare(
 weak_scaling_curve(weak)
 
 # %% [markdown]
-# Perfect weak scaling is a flat line on the left, the dotted one. Once the ranks outnumber the cores, the measured line has to
+# Perfect weak scaling is the flat dotted line on the left. Once the ranks outnumber the cores, the measured line has to
 # bend upwards, because the work has grown and the machine hasn't.
 #
 # With a fixed batch per rank, a single step is the same here as in strong scaling and costs the same; only the number of steps
-# differs. So these efficiencies should agree with those of `mpi` above, up to their spread. The hard case is a fixed *global*
-# batch: each rank computes less and less per step, for the same messages.
+# differs. So these efficiencies should agree with those of `mpi` above, up to their spread. A fixed *global* batch is harder,
+# because each rank computes less and less per step but sends the same messages.
 #
 # *Beat it:* predict the efficiency with a fixed global batch of 64, then measure it.
 #
@@ -426,9 +437,9 @@ weak_scaling_curve(weak)
 accuracy_curve(strong)
 
 # %% [markdown]
-# How far that can go shows in a figure from a hands-on on the supercomputer Theta: Horovod's MNIST example, 32 epochs, on 8 to
-# 256 ranks of up to 128 nodes, and a learning rate that grows with the ranks. There's no run on one rank (it would
-# have taken eight hours), so here the speed-up is against 8.
+# A figure from a hands-on session on the supercomputer Theta shows how far that can go. It's Horovod's MNIST example, 32
+# epochs on 8 to 256 ranks, with a learning rate that grows with the ranks. There's no run on one rank (it would
+# have taken eight hours), so here the speed-up is relative to 8 ranks.
 
 # %%
 theta_s = {8: 3550, 16: 1800, 32: 900, 64: 460, 128: 255, 256: 135}  # read off the figure, as the accuracies are
@@ -440,21 +451,26 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("ranks")
 
 # %% [markdown]
 # "Time to solution decreases linearly", says the hands-on, and that's nearly true: from 8 to 256, 32 times the ranks are
-# 26 times as fast. But at 128 ranks the network is guessing. (Its remedy was to warm up the learning rate; notebook
-# [07](07_large_batch.ipynb) tries that.) Slides of 2018 promise strong scaling of the time to an accuracy as long as the workers are
-# much fewer than the training samples, and a good learning rate is known. 128 workers *are* much fewer than 60,000 images. It isn't
-# enough: in notebook [07b](07b_gradient_noise.ipynb) you can measure the batch beyond which more workers hardly save a step, and it's
-# below a hundred for this data.
+# 26 times as fast. But from 128 ranks on, the network is only guessing. (The authors suggest warming up the learning rate;
+# notebook
+# [07](07_large_batch.ipynb) tries that.) Slides from 2018 promise that the time to a given accuracy scales strongly, as long
+# as there are far fewer workers than training samples and you know a good learning rate.
+# And 128 workers *are* far fewer than 60,000 images.
+# But that isn't enough. In notebook
+# [07b](07b_gradient_noise.ipynb) you can measure the batch size beyond which more workers save fewer and
+# fewer steps, and for this data it's below a hundred.
 #
 # So a faster epoch is only a means to an end. What counts is the *time to a given accuracy*, and only a table with both columns can
 # show it.
 #
 # ## Deeper: inference, and how sure the answer is
 #
-# A trained network that only answers needs no gradients, so it needs no allreduce: give each rank its share of the samples, and you
+# When a trained network only has to answer, it needs no gradients, and so no allreduce. Give each rank
+# its share of the samples, and you
 # get nearly perfect scaling until reading them becomes the limit. Science asks for more than an answer, though. It wants to know how
-# *sure* the answer is (*uncertainty quantification*), and a simple way is an ensemble: train the network once on every rank, from
-# different seeds, and let all of them vote. Training doesn't talk at all, and the vote is a single allreduce.
+# *sure* the answer is (*uncertainty quantification*), and a simple way to find out is an ensemble: train one network on each
+# rank, every one from a different seed, and let them all vote.
+# The ranks don't communicate while they train, and the vote is a single allreduce.
 
 # %%
 team = ranks.current()
@@ -491,9 +507,11 @@ if comm.rank == 0:
     print(f"and on the {(~agree).mean():.1%} where they don't {right[~agree].mean() if (~agree).any() else 1:.1%}")
 
 # %% [markdown]
-# Where the networks disagree, don't trust them: that's the whole idea, and it's worth its price in many sciences. But the price is one more
-# pass over all the data for every network of the ensemble. At the scale of a supercomputer that means millions of files, and then it's the
-# file system that decides ([09](09_feeding_the_ranks.ipynb)).
+# Where the networks disagree, don't trust them. That's the whole idea, and in many sciences it's worth the price.
+# But you pay
+# for every network of the ensemble twice: once to train it, and again each time it goes through all of your data.
+# At the scale of a supercomputer that means reading millions of
+# files, and then the file system decides how long you wait ([09](09_feeding_the_ranks.ipynb)).
 #
 # ## Deeper: Amdahl and Gustafson agree
 #
@@ -512,15 +530,18 @@ for n in (2, 32, 1024):
     print(f"N = {n:>4}: Gustafson {n - (n - 1) * s:7.1f}, Amdahl {1 / (f + (1 - f) / n):7.1f} with f = {f:.3%}")
 
 # %% [markdown]
-# They differ in what stays the same as $N$ grows: $f$, if the work does, as in strong scaling; $s$ in weak scaling, if the
-# serial part takes the same time however large the problem. (The table at the top would say $S = N$ then. It counts the serial
+# The two laws differ in what stays the same as $N$ grows. In strong scaling the work does, and with it $f$. In weak scaling
+# $s$ does, if the serial part takes the same time however large the problem is.
+# (The table at the top would say $S = N$ then. It counts the serial
 # part $N$ times, although one rank would do it only once.)
 #
 # ## Take it home
 #
-# [scripts/scaling_table.py](scripts/scaling_table.py) makes this table for any training script that prints its images per second
-# after each epoch, as all [scripts](scripts) to take home do. It needs nothing but Python, takes turns, leaves the first
-# epoch out, and prints the spread. In a terminal, in the folder of the scripts:
+# [scripts/scaling_table.py](scripts/scaling_table.py) makes a table of speed-up and efficiency for any training script
+# that prints its images per second
+# after each epoch, as all the take-home [scripts](scripts) do. It needs nothing but Python. It goes through the numbers of
+# ranks in turn, once per repeat, leaves out the first epoch, and prints the spread.
+# Try it in a terminal, in the folder with the scripts:
 #
 # ```
 # python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
@@ -531,7 +552,8 @@ for n in (2, 32, 1024):
 # - Strong scaling: the same work, sooner. Weak scaling: more work in the same time. Say which, and what you kept the same.
 # - Report the baseline, the spread, the threads and the binding; leave the first epoch out.
 # - Never time two jobs on the same cores at once, and mark points with more ranks than cores.
-# - A serial fraction that grows with the ranks means overhead, if the baseline is good. A negative one says: check the baseline.
+# - A serial fraction that grows with the ranks means overhead, if the baseline is good. A negative one means that you should
+#   check the baseline.
 # - Time and accuracy belong in the same table.
 #
 # Next: [08b](08b_where_the_time_goes.ipynb) looks inside a step for the time you lost, and

@@ -37,10 +37,11 @@ team
 # %% [markdown]
 # ## A timeline
 #
-# In each step of synchronous SGD the ranks meet once, in the `Allreduce` of the gradients. A rank's own clock can't say why it
-# spends a long time in there: messages may be slow, or another rank hasn't come yet. With the clocks of *all* ranks you can tell. A
+# In each step of synchronous SGD the ranks meet once, in the `Allreduce` of the gradients. A rank's own clock can't tell why
+# it spends a long time in there. Messages may be slow, or another rank may not have arrived yet.
+# With the clocks of *all* ranks you can tell. A
 # rank *waits* from the moment it arrives until the last rank arrives, and from then on all of them *communicate*. Everything else
-# counts as *computing*, including reading data and the sleep below.
+# counts as *computing*, including reading data, and the sleep that you'll add below.
 #
 # The workshop's training loop notes when each step began and ended on this rank, and when the rank was in `Allreduce`, in
 # seconds since a moment that all ranks share. That's the *trace* of a step. `traced` trains for some steps and returns the
@@ -72,7 +73,7 @@ class Trace:
 # %%
 # %%ranks
 def traced(late_ms):
-    """The traces of this rank's last steps of a training; late_ms has one number for each rank."""
+    """Train for some steps and return this rank's traces of the last ones; late_ms has one number per rank."""
     trace = Trace(late_ms[comm.rank])
     train(TrainOptions(backend="mpi", max_steps=steps), callbacks=[trace])
     return trace.last
@@ -92,7 +93,8 @@ step_figures.steps({"all ranks alike": even})
 #
 # ## A straggler
 #
-# Now the last rank sleeps for 20 ms in each step. In a job, the reason may be a hot GPU, another program on the same cores, a
+# Now the last rank sleeps for 20 ms in each step. In a real job, the reason may be a hot GPU, a second program on the same
+# cores, a
 # disk that's slow today, or a shard with longer sentences.
 
 # %%
@@ -113,14 +115,14 @@ guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 
 # %% [markdown]
 # Look at the colours. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours waits too,
-# another program on your machine made a second straggler out of a healthy rank.) That's the
-# wrong way round at first sight: in the log of a single rank, the healthy ones look bad, "most of the step in `Allreduce`", and the
-# slow rank's log looks perfect. The network has nothing to do with it.
+# another program on your machine made a second straggler out of a healthy rank.) At first sight, the logs tell the opposite
+# story. A healthy rank's log looks bad, with "most of the step in `Allreduce`", and the slow rank's log looks perfect.
+# The network has nothing to do with it.
 #
 # And everyone pays for the straggler: what one rank loses in a step, every rank loses. (It may be more than 20 ms, because a
-# sleeper wakes up late, and on a busy machine messages are slower too.) The more ranks there are, the more likely
-# one of them is late: the slowest of 1,000 is a lot slower than the slowest of 2. That's why large jobs look at such a timeline before
-# they look at their network.
+# sleeping process wakes up late, and on a busy machine messages are slower, too.) The more ranks there are, the more likely
+# one of them is late: the slowest of 1,000 is a lot slower than the slowest of 2. That's why people who run large jobs look at
+# such a timeline before they look at the network.
 #
 # ### Exercise 1: name the straggler
 #
@@ -164,7 +166,7 @@ def straggler(shares):
 check.straggler(straggler)
 
 # %% [markdown]
-# Your function on the two timelines above:
+# Here's what your function says about the two timelines above:
 
 # %%
 for name, found in (("all ranks alike", even), ("the last rank late", late)):
@@ -174,21 +176,27 @@ for name, found in (("all ranks alike", even), ("the last rank late", late)):
 # %% [markdown]
 # *Break it:* make rank 0 late instead, or all ranks equally late. When does nobody wait although everybody is slow?
 #
-# With DDP and Horovod, messages travel *during* backward, so there's no single meeting to look at. Their own tools show it:
-# [03](03_horovod_pytorch.ipynb) has Horovod's timeline, [05](05_ddp.ipynb) the buckets of DDP.
+# With DDP and Horovod, messages travel *during* backward, so there's no single meeting point to look at.
+# Their own tools show what
+# happens instead. Notebook [03](03_horovod_pytorch.ipynb) has Horovod's timeline, and [05](05_ddp.ipynb) looks at DDP's
+# buckets.
 #
 # ## More than perfect
 #
-# Now to the strangest numbers in this field. One log that people learn from has 132, 77, 5.8 and 3.2 seconds per epoch on 1, 2, 4 and
-# 8 ranks: 23 times as fast on 4 ranks! Where does that come from? Let's make one on purpose.
+# Now to the strangest numbers in this field. A log in published teaching material has 132, 77, 5.8 and 3.2 seconds per epoch
+# on 1, 2, 4 and 8 ranks. That's 23 times as fast on 4 ranks!
+# Where does that come from? Let's produce such a speed-up on purpose.
 #
-# Two settings have to meet. By default, Open MPI *binds* each rank to a single core if the job has one or two ranks, and to a whole
+# It takes two settings together. By default,
+# Open MPI *binds* each rank to a single core if the job has one or two ranks, and to a whole
 # package, a processor with all its cores, if it has more. And job scripts often set `OMP_NUM_THREADS` to the number of cores that a
 # rank should have. A thread with nothing to do may *spin*: it looks for work again and again, and keeps its core
 # busy. Two such threads on one core get in each other's way.
 #
-# The workshop sets both for you: no binding, one thread per rank, and threads that wait go to sleep. The next cells train like that, and
-# with each rank bound to one core and given two threads that spin. (`env` sets variables for the command that follows it; with `-u` it
+# The workshop sets both for you: no binding, and one thread per rank, which sleeps while it waits.
+# The next cells compare
+# these settings with bad ones, where each rank is bound to one core and has two threads that spin.
+# (`env` sets variables for the command that follows it; with `-u` it
 # removes one.)
 
 # %%
@@ -205,15 +213,16 @@ repeats = min(3, sizes.repeats - 1)
 job = ["-m", "workshop_lib", "train", "--backend", "mpi", "--epochs", "2", "--train-samples", "3000", "--out"]
 
 # %% [markdown]
-# A table with 1 rank in one row and more in the next may switch from one to the other *between the rows*. Suppose the run on 1 rank is
-# bound and has two threads, and the one on 2 ranks is free:
+# A table may switch from bad settings to good ones *between two rows*, because the defaults depend on the number of ranks.
+# Suppose the run on 1
+# rank is bound and has two threads, while the run on 2 ranks isn't bound and has one thread per rank:
 
 # %%
 guess = predict("By what factor will the 2 ranks seem to be faster than the 1?", low=0, high=12, unit="times")
 guess
 
 # %% [markdown]
-# The next cell starts that many jobs of its own, each of which takes some seconds to start up.
+# The next cell runs every setting on 1 and on 2 ranks. Each run is a separate job, which takes some seconds to start up.
 
 # %%
 print(f"{repeats * len(launchers) * 2} jobs, one after the other")
@@ -250,16 +259,19 @@ guess.compare(factor)
 # %% [markdown]
 # Where the last factor is above 2, it says nothing about 2 ranks. It comes from its baseline: two threads taking turns on one core. The
 # published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops binding to single cores by
-# default. That's the likely reason and no more, since the log records neither threads nor binding. Nothing in a table gives this away
-# unless both are in it, as they are above.
+# default. That's probably the reason, but we can't be sure, because the log records neither threads nor binding.
+# A table only gives this
+# away if both are in it, as they are above.
 #
-# How large the factor gets depends on the machine: how much two spinning threads hurt on one core. And look at the speeds too, not
-# only at the factors: a setting can scale better and be slower throughout.
+# How large the factor gets depends on how badly two spinning threads slow each other down on one core of your machine.
+# And look at the speeds,
+# too, not only at the factors. A setting can scale better and still be slower on any number of ranks.
 #
 # ### Exercise 2: a fair baseline
 #
-# So write the table that wouldn't have fallen for it. Leave out every run in which a rank has fewer cores than threads. Then
-# compare each run that's left with the one on 1 rank that has *as many threads*.
+# Now write a function that doesn't fall for such a baseline.
+# Leave out every run in which a rank has fewer cores than threads. Then
+# compare each remaining run with the run on 1 rank that has *the same number of threads*.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -267,7 +279,8 @@ guess.compare(factor)
 #
 # </details><details><summary>Hint 2</summary>
 #
-# Put the speeds of the runs that may stay into a dictionary with the keys `(ranks, threads)`. The baseline of `(n, threads)` is the
+# Put the speeds of the remaining runs into a dictionary with the keys `(ranks, threads)`.
+# The baseline of `(n, threads)` is the
 # entry `(1, threads)`.
 #
 # </details><details><summary>Solution</summary>
@@ -279,9 +292,9 @@ guess.compare(factor)
 
 # %%
 def fair_speedups(runs):
-    """Speed-ups with the keys (ranks, threads), each against 1 rank with as many threads; those on 1 rank are in it.
+    """Speed-ups with the keys (ranks, threads), each against 1 rank with the same number of threads, 1 rank included.
 
-    runs: dictionaries with "ranks", "threads" and "cores", both of each rank, and "samples_per_s". Runs in which a rank
+    runs: dictionaries with "ranks", "threads" and "cores" (both per rank), and "samples_per_s". Runs in which a rank
     has fewer cores than threads are left out.
     """
     # <solution>
@@ -313,10 +326,10 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 #
 # ## Remember
 #
-# - A long time in `Allreduce` is waiting until the clocks of the other ranks say otherwise.
+# - Assume that a long time in `Allreduce` is waiting, until the clocks of the other ranks say otherwise.
 # - The straggler is the rank that doesn't wait. Its own log looks best.
 # - One slow rank costs every rank.
-# - A speed-up above $N$ is a question about the baseline: its threads, and the cores it was bound to.
+# - If a speed-up is above $N$, ask about the baseline: how many threads did it have, and which cores was it bound to?
 # - Set threads and binding yourself, and write both next to every number.
 #
 # Next: [08c_forecasting](08c_forecasting.ipynb), where stragglers come back as a term in the forecast.

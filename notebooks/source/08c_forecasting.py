@@ -3,10 +3,11 @@
 #
 # You've asked for 512 GPUs. Before you get them, someone will ask what your training will do with them, and "we'll see" isn't an
 # answer. A few measurements on the machine you have, and a few numbers from data sheets, are enough for a forecast.
-# But how far can you trust it? You only know when it has predicted something it hadn't seen.
+# But how far can you trust it? You only know once it has predicted something it hadn't seen.
 #
 # **You will** measure what messages and computing cost, fit a model, and test it on steps that it has never seen. Then you'll
-# write the forecast for large machines yourself, hold it against tables that others have published, and learn how wide its error
+# write the forecast for large machines yourself, check it against tables that others have published, and learn
+# how wide its error
 # bars have to be.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do
@@ -41,8 +42,8 @@ team = ranks.start(sizes.ranks)
 # ## A step has two parts
 #
 # A step of synchronous SGD is **computing**, in which a rank works on its own batch, and **communication**, the allreduce of all
-# gradients. If messages travel while the rank computes, the step can be as short as the longer of the two. If it waits
-# for them, the step takes both:
+# gradients. If messages travel while the rank computes, the step can be as short as the longer of the two. If it waits for
+# them, the step takes as long as both together:
 #
 # $$\max(T_\text{compute}, T_\text{comm}) \;\le\; T_\text{step} \;\le\; T_\text{compute} + T_\text{comm}.$$
 #
@@ -54,14 +55,16 @@ team = ranks.start(sizes.ranks)
 #
 # ## What an allreduce costs
 #
-# As in notebook [01](01_mpi_basics.ipynb), a message of $n$ bytes takes about $\alpha + n\beta$ seconds: a latency, and the
-# bytes over the bandwidth. Is an allreduce like that too? The next cell runs MPI's, the one of *gloo*, PyTorch's library for messages between
-# CPUs, and four written by hand from sends and receives. It checks each sum, warms up, and times rounds of many calls. The
+# As in notebook [01](01_mpi_basics.ipynb), a message of $n$ bytes takes about $\alpha + n\beta$ seconds: a latency, plus the
+# bytes divided by the bandwidth. Does an allreduce behave like that, too?
+# The next cell runs MPI's allreduce, the one from *gloo* (PyTorch's
+# library for messages between CPUs), and four that we wrote by hand from sends and receives.
+# It checks each sum, warms up, and times rounds of many calls. The
 # methods take turns, so a slow moment of the machine affects all of them.
 
 # %%
 guess_gloo = predict(
-    f"An allreduce of 1 MiB on {sizes.ranks} ranks: how many times as long as MPI does gloo take?",
+    f"By what factor is gloo slower than MPI for an allreduce of 1 MiB on {sizes.ranks} ranks?",
     low=0.2,
     high=20,
     unit="times",
@@ -93,15 +96,16 @@ costs.allreduce_times(messages)
 # %% [markdown]
 # How to read it:
 #
-# - On the left, each curve starts flat, where only the latency counts, and ends rising with the bytes. So yes, it's a message's
-#   shape.
-# - On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks. No algorithm can send less than that, so
-#   this number can be compared between different $p$, and with the speed of the link. NCCL's own tests report it.
+# - On the left, each curve starts flat, where only the latency counts, and then rises with the bytes. So yes, an allreduce
+#   behaves like a message.
+# - On the right is the *bus bandwidth*: bytes per second times $2(p-1)/p$ for $p$ ranks. Whatever the algorithm, the busiest
+#   rank has to send at least $2(p-1)/p$ times the array, so you can compare this number between different $p$, and with the
+#   speed of the link. NCCL's own tests report it.
 # - If a curve bends at the right end, the arrays no longer fit into the caches.
 #
 # Now fit the line. That needs care: the times span four orders of magnitude. A plain least-squares fit would be dominated by the
-# largest messages and could return almost any latency, so each error is taken relative to what was measured. The number after
-# ± is the standard error, from how far the points scatter around the line.
+# largest messages and could return almost any latency, so we take each error relative to the measured time. The number after
+# ± is the standard error, which follows from how far the points scatter around the line.
 
 # %%
 fits = {way: fit.message_time(messages, way) for way in dict.fromkeys(row["way"] for row in messages)}
@@ -109,19 +113,22 @@ rows = {way: [found.text("latency_s", 1e6), found.text("s_per_byte", 1e9)] for w
 pd.DataFrame.from_dict(rows, orient="index", columns=["latency, µs", "s per GB"])
 
 # %% [markdown]
-# Where the ± is large, a straight line doesn't describe the curve: the library switches its method with the size, or a cache ends.
-# A model is good for the range in which it was fitted.
+# Where the ± is large, a straight line doesn't describe the curve. The library may switch to a different method at some size,
+# or the arrays may outgrow a cache.
+# A model is only good for the range in which you fitted it.
 #
 # ## What computing costs
 #
-# Now networks. So that we can choose their size, they have one hidden layer of any width here. A step's computing time should be
+# Next come the networks. We want to choose their size freely, so here they have a single hidden layer of any width.
+# A step's computing time should be
 #
 # $$T_\text{compute} = t_0 + t_1 B$$
 #
-# for a batch of $B$: $t_0$ for what's done once per step, such as updating the weights, and $t_1$ for each sample. Both grow with
-# the number of parameters $P$: $t_0 + t_0' P$ and $t_1 + t_1' P$.
+# for a batch of $B$. Here $t_0$ is what every step costs once, such as updating the weights, and $t_1$ is the cost of each
+# sample. Both grow with
+# the number of parameters $P$: $t_0 = a_0 + b_0 P$ and $t_1 = a_1 + b_1 P$.
 #
-# But which computing time do we mean? Of one rank alone, or while all of them compute?
+# But which computing time do we mean? That of one rank alone, or that of a rank while all of them compute?
 
 # %%
 guess_busy = predict(
@@ -146,15 +153,17 @@ for row in alone:
 guess_busy.compare(np.median(slower), spread=(np.min(slower), np.max(slower)))
 
 # %% [markdown]
-# No message was sent in this. Where it's above 1, that has three reasons. Ranks on one machine share memory, its bandwidth and the
+# The ranks sent no messages here, and still the factor may be above 1. There are three reasons.
+# Ranks on one machine share memory, its bandwidth and the
 # larger caches; many processors lower their clock when all cores work; and what a virtual machine calls two cores may be the two
 # threads of a single one. Also, a step that ends with an allreduce ends with the *slowest* rank, and the slowest of several
-# is slower than a typical one. So we fit what was measured with all ranks at work.
+# is slower than a typical one. So we fit the times that we measured with all ranks at work.
 #
 # ## Predicted and measured
 #
-# The fit sees the widths 64, 256 and 1,024 with the batches 16, 64 and 256, and of those only the computing time. Then it predicts
-# whole steps: of the same settings, and of widths and batches it hasn't seen. The allreduce blocks here and nothing overlaps,
+# The fit sees the widths 64, 256 and 1,024 with the batches 16, 64 and 256, and of those only the computing time. Then it
+# predicts whole steps, for the same settings and for widths and batches it hasn't seen.
+# The allreduce blocks here and nothing overlaps,
 # so the prediction is the sum.
 
 # %%
@@ -174,16 +183,19 @@ other_programs.report(sizes.ranks)
 shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]]).rename_axis(columns="ms")
 
 # %% [markdown]
-# On a machine that does nothing else, expect about 10 % in the median and 20 % at worst. If yours is worse, look at the last line
+# On a machine that does nothing else, expect errors of about 10 % in the median and 20 % at worst.
+# If yours is worse, look at the last line
 # above the table before you blame the model.
 #
-# The table also shows where a step's time goes. A wide network with a small batch spends much of it in the allreduce; with
-# a large batch, nearly all is computing. This ratio, and not the number of ranks alone, decides how well a training scales.
+# The table also shows where a step's time goes. A wide network with a small batch spends much of it in the allreduce; with a
+# large batch, nearly all of it is computing.
+# This ratio, and not the number of ranks alone, decides how well the training scales.
 #
 # ### Exercise 1: how large a batch?
 #
 # This is the question behind most tuning: how large must the batch per rank be before communication stops hurting? You'll answer it
-# for your own machine. Nothing overlaps here. A step computes for `t0_s + t1_s * batch` seconds and then communicates for `latency_s +
+# for your own machine. Nothing overlaps here: a step computes for
+# `t0_s + t1_s * batch` seconds and then communicates for `latency_s +
 # s_per_byte * message_bytes`.
 #
 # <details><summary>Hint 1</summary>
@@ -193,8 +205,8 @@ shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]
 #
 # </details><details><summary>Hint 2</summary>
 #
-# Computing has to take at least `communication_s * (1 - share) / share` seconds. `t0_s` of them are there without any sample.
-# Round up, and there's no batch below 1.
+# Computing has to take at least `communication_s * (1 - share) / share` seconds. `t0_s` of them pass even without any samples,
+# and every sample adds `t1_s`. Round up, and don't go below a batch of 1.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -205,7 +217,7 @@ shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]
 
 # %%
 def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
-    """The smallest batch, a whole number from 1 on, with which communication is at most `share` of the step.
+    """The smallest batch, a whole number and at least 1, with which communication is at most `share` of the step.
 
     share: a fraction, such as 0.1.
     """
@@ -223,7 +235,7 @@ def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
 check.smallest_batch(smallest_batch)
 
 # %% [markdown]
-# Now with the constants of your machine:
+# Now try it with the constants of your machine:
 
 # %%
 constants = tested.compute.constants
@@ -233,20 +245,22 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
         t0_s = constants["a_step_s"] + constants["a_parameter_s"] * parameters
         t1_s = constants["a_sample_s"] + constants["a_product_s"] * parameters
         batch = smallest_batch(0.05, 4 * parameters, t0_s, t1_s, **tested.message.constants)
-        print(f"width {width:>5}: communication is at most 5 % of a step from a batch of {batch} per rank on")
+        print(f"width {width:>5}: with a batch of at least {batch} per rank, communication is at most 5 % of a step")
 
 # %% [markdown]
 # Gradients grow with the network, but so does the arithmetic of each sample. So the batch that hides communication
-# depends little on the network, and a lot on the machine: on how fast it computes for each byte that it can send. A larger batch is
+# depends little on the network, and a lot on the machine, namely on how much it can compute in the time that it takes to send
+# a byte. A larger batch is
 # the cheapest cure for slow communication, as long as the network still learns from it.
 #
-# *Break it:* predict something outside the range, `fit.measure_steps(team, [(4096, 8)])`, added to `steps`. Where does the model
+# *Break it:* predict something outside the range. Add `fit.measure_steps(team, [(4096, 8)])` to `steps`. Where does the model
 # fail first, and why?
 #
 # ## Forecast a larger machine
 #
-# Now another machine, one you don't have. You need a handful of numbers: the parameters of the network, the speed of *one*
-# device, latency and bandwidth of its links. For large machines they're published, and `workshop_lib/scaling/presets` has some, each
+# Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
+# device is, and the latency and bandwidth of the links.
+# For large machines they're published, and `workshop_lib/scaling/presets` has some, each
 # with its source.
 #
 # Libraries overlap: while backward still computes, the gradients it has finished are already on their way, in $k$ messages of the
@@ -255,8 +269,10 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 #
 # ### Exercise 2: the step of a library that overlaps
 #
-# With this function you'll forecast a training on 512 GPUs. Two cases, and the step ends at the later of the two. Either
-# the network keeps up; or it doesn't, and is busy from the first message on.
+# With this function you'll forecast how fast a model trains on 512 GPUs.
+# Messages travel over the network between the devices. Either this
+# network keeps up with backward, or it falls behind and is busy from the first message until the last. Work out when the step
+# would end in either case. It really ends at the later of the two.
 #
 # <details><summary>Hint 1: the network keeps up</summary>
 #
@@ -264,7 +280,8 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 #
 # </details><details><summary>Hint 2: the network is busy from the first message on</summary>
 #
-# It starts when the first message is ready, after forward and a $k$-th of backward, and then has to send all $k$ of them.
+# The network starts when the first message is ready,
+# after forward and a $k$-th of backward, and then has to send all $k$ of them.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -275,7 +292,7 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 
 # %%
 def overlapped_step(forward_s, backward_s, message_s, messages):
-    """Seconds of a step with this many equal messages, of `message_s` each, sent as backward makes them."""
+    """Seconds of a step with this many equal messages of `message_s` each, sent as soon as backward has made them."""
     # <solution>
     keeps_up = forward_s + backward_s + message_s
     busy = forward_s + backward_s / messages + messages * message_s
@@ -313,13 +330,15 @@ horovods = {entry.what: entry.efficiency for entry in published.EVERYTHING if en
 guess_vgg.compare(100 * horovods["Horovod, vgg-16"][512])
 
 # %% [markdown]
-# Sizes of networks, the speed of one GPU and that of the links are enough to say which network will scale and which won't. VGG-16
+# The sizes of the models, the speed of one GPU and the speed of the links are enough to tell which model will scale and which
+# won't. VGG-16
 # sends six times the bytes of Inception V3, nine tenths of them for its last three layers, which compute next to nothing.
 #
 # ## How far off is it elsewhere?
 #
-# Three networks on one machine prove little, least of all if whoever built the model knew the answer. So hold it against tables
-# that somebody else chose: Goyal's 256 GPUs; NVIDIA's own ResNet-50 on eight A100 and V100, with PyTorch and with MXNet; six
+# Three networks on one machine prove little, especially if whoever built the model knew the answer. So check it against
+# tables that other people have published:
+# Goyal's 256 GPUs; NVIDIA's own ResNet-50 on eight A100 and V100, with PyTorch and with MXNet; six
 # frameworks on four servers with eight V100 each, which DLPerf compared; VGG-16 on one of the first DGX-1. Take the model as you've
 # written it, with devices that are never late:
 
@@ -329,15 +348,20 @@ before = published.errors(published.beside_forecast(lateness=punctual))
 before.loc[[*published.FITTED, *published.HELD_OUT], ["points", "too_high", "mean_error", "largest_error"]]
 
 # %% [markdown]
-# The errors are in percentage points, and look at `too_high`: where the forecast is wrong, it's nearly always too *optimistic*. That's
+# The errors are in percentage points. Look at `too_high`: when the forecast is wrong, it's nearly always too *optimistic*.
+# That's
 # no accident. Everything the model leaves out costs time. Which of these would you add first: devices that wait for the slowest one, images
 # that aren't ready in time, cores that the collective takes from computing, or a fixed cost per step, which hurts the fastest
 # devices most?
 #
-# We tried them in turn, and let tables decide that the fit hadn't seen. The fit gave nothing to the input and to the collective's cores;
-# with a fixed cost it came closer to the tables it knew, and moved away from the others. One survived: the **straggler** of
-# notebook [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device to device like a normal distribution with the
-# standard deviation $\sigma$, the slowest of $n$ is about $\sigma \sqrt{2 \ln n}$ late. One constant, for all machines:
+# We tried them in turn, and judged each one by tables that the fit hadn't seen.
+# For the input and for the collective's cores, the best
+# fit was zero. A fixed cost brought the forecast closer to the tables it was fitted to, but further from the held-out ones.
+# Only one idea survived: the
+# **straggler** of notebook
+# [08b](08b_where_the_time_goes.ipynb). If the time of a step varies from device to device like a normal distribution with the
+# standard deviation $\sigma$, the slowest of $n$ is about $\sigma \sqrt{2 \ln n}$ late. That's a single constant for all
+# machines:
 
 # %%
 lateness = published.fit_lateness(published.FITTED)
@@ -346,7 +370,7 @@ for n in (2, 8, 64, 512, 4096):
     print(f"{n:>5} devices: the slowest is {late:.1%} late, so at best an efficiency of {1 / (1 + late):.0%}")
 
 # %% [markdown]
-# It was fitted to DLPerf and Horovod alone. All other tables are *held out*. Does it help there?
+# We fitted it to DLPerf and Horovod alone. All other tables are *held out*. Does the constant help there, too?
 
 # %%
 beside = published.beside_forecast(lateness=lateness)
@@ -357,8 +381,9 @@ published.errors(pd.concat([fitted, held_out]))
 beside_published(fitted, held_out)
 
 # %% [markdown]
-# Three of the four held-out tables get better, and one worse: NVIDIA's MXNet loses next to nothing. Compare two rows of the same
-# house, both ResNet-50 in mixed precision with the same batch, on eight A100 of one server:
+# Three of the four held-out tables get better, and one gets worse, because NVIDIA's MXNet loses next to nothing.
+# Compare two of NVIDIA's
+# rows, both for ResNet-50 in mixed precision with the same batch, on eight A100 in one server:
 
 # %%
 same = [f"NVIDIA {software}, 8 A100, mixed precision" for software in ("PyTorch", "MXNet")]
@@ -371,18 +396,22 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # terms. The next table you find will be a fairer judge.)
 #
 # So don't print a number without its **range**. Here the top is perfect overlap with nobody late. At the bottom nothing overlaps, messages
-# take three times as long as the data sheets say, and the slowest device is later; how much later was chosen such that nine of ten *fitted*
-# points are inside. Count the held-out ones above. And read the shape of the bars: where computing dominates, the range
-# is a few points. Where messages do, it says that well tuned and badly tuned runs are worlds apart, and that you should measure
-# before you ask for 512 GPUs. BERT on one port per server shows the bad end: no framework got near its forecast on several servers.
+# take three times as long as the data sheets say, and the slowest device is later than usual. We chose how much later so that
+# nine of ten *fitted* points are inside.
+# Count the held-out ones above. And look at the length of the bars. Where computing dominates, the range is
+# ten to thirty points wide.
+# Where messages dominate, it's half the scale or more, because well tuned and badly tuned runs are worlds
+# apart. Then you should measure before you ask for 512 GPUs.
+# BERT with one network port per server shows the bad end: on several servers, no framework got
+# near its forecast.
 #
 # *Beat it:* give a copy of `forecast._point` a fixed cost of some milliseconds per step on more than one device, and choose both
-# constants for the fitted tables. They get closer. And the tables that were held out?
+# constants for the fitted tables. The forecast gets closer to those. What happens to the held-out tables?
 #
 # ## Your machine, and larger ones
 #
-# Below, `laptop` is this machine, as if you had 4,096 of it: messages as you measured them above, and the speed of one rank of `mpi`,
-# which the cell measures. The other machines have the numbers of their data sheets.
+# Below, `laptop` is this machine, as if you had 4,096 of them. It sends messages as fast as you measured above, and computes
+# as fast as one rank of `mpi`, which the cell measures. For the other machines we use data sheets and published measurements.
 #
 # - *Speed* is the efficiency, and the band is its range as above.
 # - *Learning* is what a larger batch costs. The samples to a given accuracy are about $E_{\min}\,(1 + B/B_\text{crit})$ for a
@@ -391,9 +420,10 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 #   the training scales.
 # - *Both* together is what a device really contributes.
 #
-# Learning is fitted too: for ResNet-50 to the epochs that MLPerf's participants needed at ten batch sizes from 1,632 to 67,840, with
-# LARS and tuned for each; for the workshop's network to steps that notebook [07b](07b_gradient_noise.ipynb) measures. The other networks have
-# no such line, because nobody published enough batch sizes. A rule and one point are not a measurement.
+# Learning is fitted, too. For ResNet-50 we used the epochs that MLPerf's participants needed at ten batch sizes from 1,632 to
+# 67,840, with LARS tuned for each. For the workshop's network we used the steps that notebook
+# [07b](07b_gradient_noise.ipynb) measures. The other networks have
+# no such line, because nobody has published enough batch sizes, and a rule of thumb plus one point is not a measurement.
 
 # %%
 ping, cnn = fits["ping-pong"], catalogue.model("workshop-cnn")
@@ -408,27 +438,32 @@ forecaster(laptop)
 # measured it.)
 #
 # *Try it:* ResNet-50 with DDP on `horovod-p100` and on `h100`. Where does communication take over, where does learning end, and which
-# comes first? Then GPT-2 on `h100`: why does a network with five times the parameters scale *better*?
+# comes first? Then set the batch to 8 and compare ResNet-50 with GPT-2 on `h100`. Why does a network with five times the
+# parameters scale *better*?
 #
-# On a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this.
+# In a terminal, `workshop predict vgg-16 horovod-p100 --backend horovod --batch-size 64` prints all of this.
 #
 # ## Deeper: where the allreduce's time comes from
 #
-# Four ways to build an allreduce from sends and receives are in `workshop_lib.comm.allreduce`, a few lines each. With $p$ ranks and
+# In `workshop_lib.comm.allreduce` you'll find four ways to build an allreduce from sends and receives, in a few lines each.
+# With $p$ ranks and
 # $n$ bytes:
 #
 # | | how | rounds | bytes that the busiest rank sends |
 # |---|---|---|---|
 # | naive | all arrays to rank 0, the sum back to each | $2(p-1)$ | $(p-1)\,n$ |
 # | recursive doubling | swap the whole sum with rank $r \oplus 2^k$ (XOR) in step $k$ | $\log_2 p$ | $n \log_2 p$ |
-# | ring | parts of $n/p$ go round, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
+# | ring | parts of $n/p$ bytes go around the ring, twice | $2(p-1)$ | $2\frac{p-1}{p}\,n$ |
 # | Rabenseifner's | swap halves, quarters, …, then the same way back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
 #
-# The second and the fourth need a power of two; with other numbers, they cost two more rounds and one more array. Few rounds should win
-# for small arrays, and few bytes for large ones. On two ranks some of them are the same; the differences grow with $p$. (The latency
+# Recursive doubling and Rabenseifner's method need a power of two. With any other number of ranks, they cost two more rounds
+# and one more array. Few rounds should win
+# for small arrays, and few bytes for large ones. On two ranks some of the four coincide, and the differences grow with $p$.
+# (The latency
 # of the hand-written ones includes Python, because each of their sends and receives is a Python call.)
 #
-# One more constant, $\gamma$, is the time to sum a byte. With it, $\alpha$, $\beta$ and $\gamma$ should explain all of the
+# We need one more constant, $\gamma$, the time to sum a byte. Together,
+# $\alpha$, $\beta$ and $\gamma$ should explain all of the
 # hand-written allreduces at once, and for any number of ranks:
 
 # %%
@@ -456,18 +491,20 @@ for entry in published.EVERYTHING:
 
 # %% [markdown]
 # This forecast never exceeds 100 %, because each device computes for at least as long as one alone. So where a measurement is
-# above, either the baseline was slowed down, or something that the model leaves out got better with more devices: memory
+# above 100 %, either the baseline was slowed down, or something that the model leaves out got better with more devices: memory
 # per device that frees up and allows a larger batch, as in ZeRO's paper, or data that now fits into caches. And where it's far
 # below although messages are short, look at what is *neither* computing nor messages: start-up, tests, input.
 #
 # ## Deeper: two thousand nodes, and twenty-seven thousand GPUs
 #
-# Slides of 2018 compare Cray's plugin for machine learning with Horovod on up to 2,048 nodes of Theta, half of that machine. All we
+# Slides from 2018 compare
+# Cray's plugin for machine learning with Horovod on up to 2,048 nodes of Theta, half of that machine. All we
 # have is the caption, not the curve. But the cost model can say where the two should part, because they differ in one thing. You
 # tell Cray's plugin the size of the model at the start, and hand it all gradients in one call between backward and the update. Horovod gets
-# gradients one by one, in an order that may differ from rank to rank, so every rank first tells rank 0 by a small message what it has ready.
-# (Notebook [03](03_horovod_pytorch.ipynb) has a trace from 32 ranks on such processors, where 97 % of all allreduces carried 8 bytes.) What does
-# asking cost, next to the sum itself?
+# gradients one by one, in an order that may differ from rank to rank, so every rank first sends rank 0 a small message that
+# says which ones it has ready.
+# (Notebook [03](03_horovod_pytorch.ipynb) has a trace from 32 ranks on such processors, where 97 % of all allreduces carried 8
+# bytes.) What does asking cost, compared with the sum itself?
 
 # %%
 theta, gradient_bytes = catalogue.machine("theta-knl"), catalogue.model("resnet-50").gradient_bytes
@@ -478,14 +515,19 @@ for nodes in (32, 256, 2048):
     print(f"{nodes:>5} nodes: ring {ring:5.1f} ms, halving and doubling {halving:5.1f} ms, asking through rank 0 {asking:5.2f} ms")
 
 # %% [markdown]
-# Summing costs hardly more on 2,048 nodes than on 32, if the MPI library halves and doubles. But rank 0's messages grow with the nodes: at
-# the end, asking *once* costs nearly as much as the sum, and Horovod asks several times per step. So the plugin should win at scale, and the
-# smaller the network, the sooner. A ring has the same trouble for another reason, the rounds. That's why NCCL has trees today, why
-# Horovod caches what the ranks have told it, and why the run on all of Summit below replaced the coordinator by a tree of them.
+# Summing costs hardly more on 2,048 nodes than on 32, if the MPI library uses halving and doubling.
+# But rank 0 gets more messages
+# with every node. On 2,048 nodes, asking *once* costs nearly as much as the sum,
+# and Horovod asks several times per step. So the plugin should win at scale, and the
+# smaller the network, the sooner. A ring gets slow for a different reason, because it needs more rounds with every rank.
+# That's why NCCL has trees today, why
+# Horovod caches what the ranks have told it, and why the run on all of Summit below replaced the single coordinator with a
+# tree of coordinators.
 #
-# How do the largest synchronous trainings that were published compare with nothing but the slowest device? All three
-# are science: the parameters of the universe from simulated dark matter, and storms in climate simulations, on a machine where that
-# training passed 10^18 operations per second.
+# How do the largest published synchronous runs compare with a forecast that has nothing but the slowest device in it?
+# All three come from
+# science. CosmoFlow estimates the parameters of the universe from simulated dark matter. The other two find storms in climate
+# simulations, and the one on Summit passed 10^18 operations per second.
 
 # %%
 science = {  # devices and efficiency, from the abstracts
@@ -500,35 +542,40 @@ rows = {
 pd.DataFrame.from_dict(rows, orient="index")
 
 # %% [markdown]
-# Two lost more than that, to messages and input; and on Summit 27,360 GPUs were *more* punctual than what our constant says. Its
-# authors had copied the data to every node, hidden the gradients of one step behind the next, and rebuilt Horovod's coordinator. So the
-# constant is a typical value of ordinary runs, not a law.
+# Two of them lost more than that, to messages and input. But on Summit, 27,360 GPUs were *more* punctual than our constant
+# predicts.
+# The authors had copied
+# the data to every node, hidden the gradients of one step behind the next, and rebuilt Horovod's coordinator.
+# So the constant is typical of ordinary runs, not a law.
 #
 # The same slides show what else such machines are for: turbulence models learned from simulations, images of brains, interactions of
 # many bodies. Much of that is *inference*, which has no gradients to send: [08](08_scaling_curves.ipynb) has a small example.
 #
 # ## Deeper: what would help?
 #
-# One thing at a time, for VGG-16 on those 512 GPUs:
+# Change one thing at a time, for VGG-16 on those 512 GPUs:
 
 # %%
 vgg_16, servers = catalogue.model("vgg-16"), catalogue.machine("horovod-p100")
 what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 
 # %% [markdown]
-# A larger batch makes each message worth more computing, so it's the first thing everyone tries, until learning says no. Fewer bytes
-# and a faster network do the same from the other side. Fusion matters where latency does: with one message per tensor, 32 of them go
-# around a ring of 512. And with a single message there's nothing left to overlap.
+# With a larger batch, each message has more computing to hide behind. So it's the first thing everyone tries, until the
+# network no longer learns. Fewer
+# bytes and a faster network shorten the messages instead.
+# Fusion matters where latency does: with one message per tensor, 32
+# messages go around a ring of 512 GPUs. And with a single message there's nothing left to overlap.
 #
 # ## Remember
 #
-# - A step takes between the longer of computing and communication, and their sum. Measure both, with all ranks at work, and fit.
-# - A prediction counts when it's made for what the fit has not seen.
+# - A step takes at least the longer of computing and communication, and at most their sum.
+#   Measure both, with all ranks at work, and fit.
+# - A prediction only counts if the fit hasn't seen what it predicts.
 # - The batch that hides communication depends on the machine more than on the network.
 # - Sizes and speeds from data sheets tell you which network will scale. They don't tell you the last ten per cent.
 # - A forecast without a range is a guess. A range counts when it holds for tables it wasn't fitted to.
 # - The slowest of $n$ devices gets later as $n$ grows, whatever the network.
-# - Above the critical batch more workers hardly help learning, however well they scale.
+# - Far above the critical batch, more workers hardly help you learn, however well they scale.
 #
 # **Sources.** R. Hockney, *The communication challenge for MPP* (Parallel Computing 20, 1994), for latency and bandwidth. R. Thakur,
 # R. Rabenseifner and W. Gropp, *Optimization of collective communication operations in MPICH* (International Journal of High

@@ -51,7 +51,10 @@ _WRONG_BATCHES = [
     _batch("one sample less is too few: round up, with `math.ceil`.", whole=lambda samples: max(1, int(samples))),
     _batch("the share is of the whole step, T_comm + T_compute.", computing=lambda share: 1 / share),
     _batch("a step takes t0 even without any sample.", samples_s=lambda computing_s, t0_s: computing_s),
-    _batch("take t0 off what the samples have to fill.", samples_s=lambda computing_s, t0_s: computing_s + t0_s),
+    _batch(
+        "subtract t0 from the computing time, instead of adding it.",
+        samples_s=lambda computing_s, t0_s: computing_s + t0_s,
+    ),
     _batch("the latency is missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: b * m),
     _batch("the bytes are missing: an allreduce takes latency + bytes × seconds per byte.", lambda m, a, b: a),
     _batch("`message_bytes` are bytes already: leave out the factor of 4.", lambda m, a, b: a + 4 * b * m),
@@ -94,7 +97,7 @@ _BUSY = "where the messages take longer than backward, the network sets the pace
 _FIRST = "the first message is ready only after a k-th of backward: `backward_s / messages`."
 _WRONG_STEPS = [
     Mistake(
-        lambda f, b, m, k: f + b + k * m, "that is a step without overlap: messages travel while backward computes."
+        lambda f, b, m, k: f + b + k * m, "that is a step without overlap, but messages travel while backward computes."
     ),
     Mistake(lambda f, b, m, k: max(f + b, k * m), _LAST),
     Mistake(lambda f, b, m, k: f + max(b, k * m), _LAST),

@@ -37,14 +37,14 @@ def tables_properties(observations: list) -> Iterator[Property]:
     yield _right("efficiency is right", [efficiency_2, efficiency_4], [0.8, 0.625])
     hint = f"on 1 rank it says {table[1]!r}."
     yield Property("on 1 rank both are 1", close(table[1], (1, 1)), hint)
-    text = "also for more epochs, and 1 rank not first in the dictionary"
+    text = "also with more epochs, and when 1 rank isn't first in the dictionary"
     yield _right(text, [*longer[4], *longer[1]], [3.2, 0.8, 1, 1])
 
 
 def _right(text: str, values: list, right: list) -> Property:
     """That the values are right. If they aren't, they tell which of the known mistakes made them."""
     expected, got = (", ".join(f"{value:.4g}" for value in them) for them in (right, values))
-    return Property(text, close(values, right, 1e-4), evidence=values, observed=f"right is {expected}, not {got}:")
+    return Property(text, close(values, right, 1e-4), evidence=values, observed=f"it should be {expected}, not {got}:")
 
 
 def _is_pair(value) -> bool:
@@ -101,7 +101,7 @@ _WRONG_TABLES = [
     _table("those are seconds: divide the seconds on 1 rank by them.", speedup=lambda s, n: s[n]),
     _table("that is the efficiency, but the speed-up comes first.", speedup=lambda s, n: s[1] / s[n] / n),
     _table(
-        "that is by how many per cent it is faster. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
+        "that says how many per cent faster it is. Speed-up is a ratio: seconds on 1 rank / seconds on N.",
         speedup=lambda s, n: 100 * (s[1] / s[n] - 1),
     ),
     _table("that is the speed-up again: divide it by the number of ranks.", efficiency=lambda speedup, n: speedup),
@@ -126,7 +126,7 @@ def fractions_properties(observations: list) -> Iterator[Property]:
     fractions = observations[0]
     hint = f"it returned {shown(fractions[0])}: `return` the fraction."
     yield Property("it returns a number", all(map(is_number, fractions)), hint)
-    texts = "is right", "is 0 if perfect", "is 1 when more ranks bring nothing", "is negative above the number of ranks"
+    texts = "is right", "is 0 if perfect", "is 1 when more ranks gain nothing", "is negative above the number of ranks"
     for text, (speedup, n, right), fraction in zip(texts, MEASURED, fractions, strict=True):
         yield _right(f"for a speed-up of {speedup:.3g} on {n} ranks it {text}", [fraction], [right])
 
@@ -142,14 +142,17 @@ _WRONG_FRACTIONS = [
     Mistake(lambda s, n: s / n, f"that is the efficiency. {_SOLVE}"),
     Mistake(lambda s, n: 1 - s / n, f"that is 1 minus the efficiency. {_SOLVE}"),
     Mistake(lambda s, n: 1 / (s + (1 - s) / n), f"that is Amdahl's law with the speed-up in place of f. {_SOLVE}"),
-    Mistake(lambda s, n: 1 - _solved(s, n), "that is the share that the ranks share out: f is 1 minus it."),
+    Mistake(lambda s, n: 1 - _solved(s, n), "that is the part that the ranks divide up: f is 1 minus that."),
     Mistake(lambda s, n: -_solved(s, n), "the sign is the wrong way round."),
     Mistake(
         lambda s, n: (n - s) / (n - 1),
         "that is Gustafson's s, a share of the time on n ranks. Amdahl's f is a share of the time on 1 rank.",
     ),
     Mistake(lambda s, n: 100 * _solved(s, n), "give it as a fraction, not in per cent."),
-    Mistake(lambda s, n: max(0, _solved(s, n)), "don't cut it off: below 0 it says that the measurement is wrong."),
+    Mistake(
+        lambda s, n: max(0, _solved(s, n)),
+        "don't clip it at 0: a negative value tells you that something in the measurement is wrong.",
+    ),
 ]
 serial_fraction = Exercise(
     "serial_fraction", observe_fractions, fractions_properties, _WRONG_FRACTIONS, communicates=False

@@ -53,7 +53,7 @@ straggler = Exercise(
         Mistake(_most("waiting"), "that rank waits longest, so it waits *for* somebody. Who does not wait?"),
         Mistake(_most("communicating"), "that rank communicates longest, which says nothing: look at who waits."),
         Mistake(
-            _most("computing"), "the rank that computes longest often is the one, but the second time it waits too."
+            _most("computing"), "the rank that computes longest is often the one, but in the second case it waits, too."
         ),
         Mistake(lambda shares: len(shares) - 1, "it isn't always the last rank."),
     ],
@@ -73,7 +73,8 @@ def speedups_properties(observations: list) -> Iterator[Property]:
     hint = f"its keys are {shown(sorted(found, key=str))}; they should be {shown(sorted(SPEEDUPS))}."
     yield Property("with (ranks, threads) as keys", set(found) == set(SPEEDUPS), hint)
     right = all(round(float(found[key]), 3) == SPEEDUPS[key] for key in SPEEDUPS)
-    yield Property("against 1 rank with as many threads, where each thread has a core", right, evidence=found[2, 2])
+    text = "against 1 rank with the same number of threads, where each thread has a core"
+    yield Property(text, right, evidence=found[2, 2])
 
 
 def _speedups(hint: str, speedup: Callable, is_used: Callable = lambda run: run["cores"] >= run["threads"]) -> Mistake:
