@@ -1,28 +1,33 @@
 # %% [markdown]
 # # Feeding the ranks
 #
-# **You will** measure five ways in which ranks can get their data, and count the bytes that each of them moves; work out
-# which bytes of a file are a rank's; see what the operating system keeps in memory, and how it misleads measurements; and read
-# the next batch while the network computes on this one.
+# You double the GPUs, and the training gets no faster. Communication is fine, and every rank is busy half of the time. What is
+# it waiting for the other half? Often it's the next batch: all ranks read from the same storage, and that didn't double.
 #
-# **Time** about 35 minutes. **Needs** two cores and 400 MB of disk; no GPU, no network. Notebook
+# **You will** measure ways in which ranks can get their data, and count the bytes each of them moves. Then you'll read the next
+# batch while the network computes on this one, and see what `DataLoader`'s workers do for you. If you like, give every rank
+# random numbers of its own that survive a restart.
+#
+# **Time** is computed when the notebooks are generated. **Needs** two cores and 400 MB of disk; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
 
 # %%
+import json
 import shutil
-from statistics import median
 
 import numpy as np
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.comm import feeding
+from workshop_lib.comm import feeding, readers
 from workshop_lib.data import mnist
+from workshop_lib.exercises import augmentation
 from workshop_lib.exercises import feeding as check
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.figures import costs
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.paths import BUILD
+from workshop_lib.paths import BUILD, SCRIPTS
+from workshop_lib.ranks import scripts
 
 sizes = profile.current()
 repeats = sizes.repeats
@@ -31,8 +36,8 @@ team = ranks.start(max(2, sizes.ranks))
 # %% [markdown]
 # ## The third bottleneck
 #
-# A step of training needs computing, communication, and *input*. How much input a second? As much as the network uses up. Let
-# each rank measure how many images of MNIST it can train on.
+# A training step needs computing, communication, and *input*. How much input per second? As much as the network uses up. Let's
+# measure how many images of MNIST each rank can train on.
 
 # %%
 # %%ranks
@@ -60,6 +65,8 @@ def compute(images, first_row):
     cross_entropy(model(pixels), labels[first_row : first_row + len(images)]).backward()
 
 
+# %%
+# %%ranks
 images = mnist.load("train").images[:64]
 compute(images, 0)
 began = time.perf_counter()
@@ -69,29 +76,29 @@ images_per_s = 5 * len(images) / (time.perf_counter() - began)
 print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f} MB/s")
 
 # %% [markdown]
-# A few megabytes a second are nothing to a disk: on a laptop, training on MNIST does not wait for its input. But on a cluster
-# the storage is *shared*. Two machines from the documents behind this workshop, when all of their nodes read at once:
+# For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input. But on a cluster
+# everybody *shares* the storage. Here's what one node gets on two machines from the documents behind this workshop, when all
+# nodes read at once:
 
 # %%
 machines = [("Theta", 210e9, 4_392), ("Summit", 2.5e12, 4_608)]
 for name, bytes_per_s, nodes in machines:
     share = bytes_per_s / nodes
     print(
-        f"{name}: {bytes_per_s / 1e9:,.0f} GB/s / {nodes:,} nodes = {share / 1e6:.0f} MB/s a node: "
+        f"{name}: {bytes_per_s / 1e9:,.0f} GB/s / {nodes:,} nodes = {share / 1e6:.0f} MB/s per node: "
         f"{share / 784:,.0f} images of MNIST, or {share / (3 * 224 * 224):,.0f} of 224 x 224 pixels"
     )
 
 # %% [markdown]
-# An image of 224 × 224 pixels with a byte for each of three colours has 150,528 bytes. A GPU that trains on a thousand of
-# them a second needs 150 MB/s, and six of them, as a node of Summit has, more than the node's share. More nodes bring more
-# computing and, from some number on, not one byte a second more.
-#
-# So every byte should come from the storage once, and be waited for as little as possible.
+# An image of 224 × 224 pixels, with one byte for each of three colors, has 150,528 bytes. A GPU that trains on a thousand of them
+# per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than the node's share. Adding nodes adds computing,
+# and at some point not a single byte per second. So read every byte from the storage once, and wait for it as little as
+# possible.
 #
 # ## Five ways to get the data
 #
-# One file, as MNIST has it: a header of 16 bytes, then the images, 784 bytes each. It holds the training images
-# `sizes.feed_copies` times, so that there is something to measure.
+# We'll work with one file, as MNIST has it: a header of 16 bytes, then the images, 784 bytes each. It holds the training images
+# several times, so there's something to measure.
 
 # %%
 folder = BUILD / "feeding"
@@ -100,32 +107,50 @@ rows = feeding.write_idx(path, mnist.load("train").images, copies=sizes.feed_cop
 print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
 
 # %% [markdown]
-# Each of $p$ ranks is to get the same number of images, in a file of $n$ bytes:
+# Each of $p$ ranks wants the same number of images, from a file of $n$ bytes:
 #
 # | way | what a rank reads | messages |
 # |---|---|---|
-# | everyone reads all | the file, $n$; and keeps its part | none |
-# | rank 0 scatters | rank 0 the file, the others nothing | $p - 1$ from rank 0, one part each |
+# | everyone reads all | the file, $n$, and keeps its part | none |
+# | rank 0 scatters | rank 0 reads the file, the other ranks nothing | $p - 1$ from rank 0, one part each |
 # | own part | $n/p$: it opens the file, and reads from its first byte on | none |
 # | MPI-IO | the same with `MPI.File.Open` and `Read_at_all`, which all ranks call together | the library decides |
-# | a file a rank | $n/p$, a file of its own, that somebody has cut before | none |
+# | a file a rank | $n/p$: a file of its own, which somebody has cut before | none |
 #
-# All five are in `workshop_lib/comm/feeding.py`, a few lines each. And all of them have to know which bytes are whose.
+# All five are in `workshop_lib/comm/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
+# rank.
 #
-# ## Exercise 1: which bytes are mine?
+# ### Exercise 1: which bytes are mine?
 #
-# A file has a header of `header_bytes`, then `rows` rows of `row_bytes` each. Return, for one of `size` ranks, the offset of its
-# first byte in the file and how *many* bytes it reads. Together the ranks must read every row, each once and whole; and no rank
-# more than one row more than another, also where `size` does not divide `rows`.
+# With `my_bytes`, all five ways know where a rank's rows lie. A file has a header of `header_bytes`, then `rows` rows of
+# `row_bytes` each. For one of `size` ranks, return the offset of its first byte in the file, and how *many* bytes it reads.
+# Together, the ranks read every row once, and no row is torn in two. No rank reads more than one row more than another, even
+# where `size` doesn't divide `rows`.
+#
+# <details><summary>Hint 1: rows first</summary>
+#
+# Forget the bytes for a moment. Which rows are yours, from which to which? If every rank begins where the one before it ends,
+# nothing is lost.
+#
+# </details><details><summary>Hint 2: the pieces</summary>
+#
+# `rows * rank // size` is the first row of `rank`, and the first row of `rank + 1` is where yours end. Multiply by `row_bytes`;
+# the header only moves the offset.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of my_bytes}
+#
+# </details>
 
 
 # %%
 def my_bytes(rows, row_bytes, header_bytes, rank, size):
+    """(offset, bytes) of this rank's rows in the file."""
     # <solution>
     first, end = rows * rank // size, rows * (rank + 1) // size
     return header_bytes + first * row_bytes, (end - first) * row_bytes
     # <stub>
-    # # which rows are mine? and where do they lie?
     # raise NotImplementedError("your code here")
     # </stub>
     # </solution>
@@ -135,7 +160,7 @@ def my_bytes(rows, row_bytes, header_bytes, rank, size):
 check.my_bytes(my_bytes)
 
 # %% [markdown]
-# Now the parts of all ranks, with your function, or the library's as long as yours is not written.
+# From here on, your function says what each rank reads (or the library's, until yours is written).
 
 # %%
 try:
@@ -148,13 +173,12 @@ for rank, (offset, nbytes) in enumerate(parts):
 # %% [markdown]
 # ## What comes from where
 #
-# Between a program and the storage is the *page cache*: the operating system keeps what was read or written in memory that is
-# not needed otherwise. A second read is a copy from memory, and says nothing about the storage: it is *warm*.
+# Between your program and the storage sits the *page cache*. The operating system keeps what was read or written in memory that
+# nobody else needs. Reading a file again is a copy from memory, and says nothing about the storage: such a read is *warm*.
 #
-# So each way is measured *cold* first, and then warm. For a cold read we ask the system to forget the file (`posix_fadvise` with
-# `DONTNEED`). And bytes are counted twice: what ranks *asked* for in all their `read` calls, and what had to be *fetched from the
-# storage* for it. Linux keeps both counts for each process, in `/proc/self/io`. What a disk, a virtual machine's host or a file
-# server keeps in *its* memory, we can neither see nor empty.
+# So we measure each way *cold* first, and then warm. For a cold read we ask the system to forget the file. And we count bytes
+# twice: what the ranks *asked* for, and what the system had to *fetch from the storage* for them. Linux keeps both counts for
+# each process. (What a disk, a virtual machine's host or a file server keeps in *its* memory, we can neither see nor empty.)
 
 # %%
 file_mb = path.stat().st_size / 1e6
@@ -166,15 +190,9 @@ guess = predict(
 )
 guess
 
-# %%
-guess_cold = predict(
-    "Each rank reads its own part. How many times as long as warm does it take cold?", low=0, high=50, unit="times"
-)
-guess_cold
-
 # %% [markdown]
-# In each round every way has its turn, so that a slow moment touches all. After each the bytes are compared with those of the
-# part.
+# In each round every way gets a turn, so a hiccup affects all of them equally. After each, the bytes are compared with those of
+# the part.
 
 # %%
 team.push(path=path, parts=parts, repeats=repeats)
@@ -188,123 +206,67 @@ measured = feeding.measure(comm, path, parts, repeats)
 measured = team.pull("measured")[0]
 costs.feeding_table(measured)
 
-
 # %%
-def row_of(way, cold):
-    return next(row for row in measured if row["way"] == way and row["cold"] == cold)
-
-
-stored = row_of("everyone reads all", cold=True)["storage_bytes"]
+stored = next(row for row in measured if row["way"] == "everyone reads all" and row["cold"])["storage_bytes"]
 if None in stored:
-    print("This system does not count what comes from the storage.")
+    print("This system doesn't count what comes from the storage.")
 elif max(stored) == 0:
-    print("Nothing came from the storage: this file system is in memory, or does not forget when asked. Cold is warm here.")
+    print("Nothing came from the storage: this file system lives in memory, or doesn't forget when asked.")
 else:
     stored_mb = np.array(stored) / 1e6
     display(guess.compare(np.median(stored_mb), spread=(stored_mb.min(), stored_mb.max())))
 
 # %%
-cold_s, warm_s = (row_of("own part", cold)["seconds"] for cold in (True, False))
-guess_cold.compare(
-    median(cold_s) / median(warm_s), spread=(min(cold_s) / max(warm_s), max(cold_s) / min(warm_s))
-)
-
-# %%
 costs.feeding_ways(measured)
 
 # %% [markdown]
-# Read the picture:
+# The bytes don't depend on how busy the machine is:
 #
-# - *Everyone reads all* asks for $p$ times the file. From the storage it comes about once all the same, because the ranks of one
-#   machine share its page cache. On several nodes it comes once *for each node*, and every rank needs the memory for all of it.
-# - *Rank 0 scatters* asks for the file once, on any number of nodes. But rank 0 needs the memory for all, everybody waits
-#   while it reads, and then all bytes go through one rank's network.
-# - *Own part*, *MPI-IO* and *a file a rank* ask for each byte once, and all ranks read at the same time. On one disk that gains
-#   less than on a file system that is spread over many.
-# - Warm reads are copies from memory. What still separates them is how many bytes are copied, and how often.
+# - *Everyone reads all* asks for $p$ times the file. It still comes from the storage about once, because the ranks of one machine
+#   share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
+# - *Rank 0 scatters* asks for the file once, on any number of nodes. But rank 0 needs the memory for all of it, everybody waits
+#   while it reads, and then all bytes leave through one rank's network card.
+# - *Own part*, *MPI-IO* and *a file a rank* ask for each byte once, and all ranks read at the same time. On a single disk that
+#   gains less than on a file system that's spread over many.
 #
-# Look at the spread before you believe an order: a disk that others use as well is the noisiest part of a machine.
+# The seconds do depend on it. Before you believe an order, compare the gaps between the bars with the spread of each.
 #
 # *Try it:* which bars on the right would grow on ten nodes, each with a page cache of its own, and how far?
 #
-# ## Small pieces
+# ## Read while you compute
 #
-# So far each rank read one large piece. But samples should come in random order, and in another one in each epoch. Three ways to
-# the same number of images: a *block* of neighbours from the file, in one read; *scattered rows* of the file, a read each; and *a
-# file an image*, as many data sets come. Each rank takes its own choice of images, cold; scattered rows may fall on the same
-# page of the file as another rank's.
-
-# %%
-n_pieces = sizes.feed_pieces
-singles = folder / "singles"
-singles.mkdir(exist_ok=True)
-for number, image in enumerate(mnist.load("train").images[: n_pieces * team.n]):
-    image.tofile(singles / f"{number}.raw")
-team.push(singles=singles, n_pieces=n_pieces, rows=rows)
-
-# %%
-# %%ranks --timeout 120
-files = [singles / f"{comm.rank * n_pieces + i}.raw" for i in range(n_pieces)]
-scattered = np.random.default_rng(comm.rank).choice(rows, n_pieces, replace=False)
-start = 16 + 784 * n_pieces * comm.rank
-ways = {
-    "a block": ([path], lambda: feeding.read_block(path, start, 784, n_pieces)),
-    "scattered rows": ([path], lambda: feeding.read_rows(path, 16, 784, scattered)),
-    "a file an image": (files, lambda: feeding.read_files(files)),
-}
-pieces = {name: [] for name in ways}
-for _ in range(repeats):
-    for name, (needed, way) in ways.items():
-        for file in needed:
-            feeding.drop_cache(file)
-        comm.Barrier()
-        got, seconds, counts = feeding.counted(way)
-        pieces[name].append((seconds, counts.storage_bytes if counts else 0, got.nbytes))
-
-# %%
-pieces = team.pull("pieces")
-lines = {}
-for name in pieces[0]:
-    found = np.array([of_rank[name] for of_rank in pieces])  # [rank, repeat, kind]
-    slowest_ms = 1e3 * found[:, :, 0].max(axis=0)
-    lines[name] = {
-        "files opened": team.n * (n_pieces if name == "a file an image" else 1),
-        "reads": team.n * (1 if name == "a block" else n_pieces),
-        "images, MB": round(found[:, 0, 2].sum() / 1e6, 2),
-        "from the storage, MB": round(np.median(found[:, :, 1].sum(axis=0)) / 1e6, 2),
-        "ms, slowest rank": round(np.median(slowest_ms), 1),
-        "fastest to slowest round": f"{slowest_ms.min():.1f} to {slowest_ms.max():.1f}",
-    }
-pd.DataFrame(lines).T
-
-# %% [markdown]
-# The system fetches whole *pages*, mostly of 4,096 bytes: one or two of them for a row of 784. A block can make it fetch too much
-# for another reason: it reads ahead of whoever reads in order. And each scattered read is a wait of its own.
+# If reading a batch takes $r$ and computing on it takes $c$, a step takes $r + c$. But training doesn't have to stop while data
+# is being read. Let another thread read the *next* batch meanwhile, and a step takes only $\max(r, c)$. That's *prefetching*,
+# and every input pipeline does it.
 #
-# A file an image costs an `open` on top. Here that is a lookup in memory. On a parallel file system every `open` asks a
-# *metadata server*, of which there are few, for the whole machine: a job of a thousand ranks that opens a file for each image
-# is how a single user slows down everybody. So data sets are packed into large files, and shuffled in two steps: the order of
-# large blocks, and within a few blocks that are in memory.
+# ### Exercise 2: prefetch
 #
-# ## Reading while computing
+# With `prefetch`, your ranks will train below from storage that's as slow as they are. `read(i)` returns batch `i`, for `i` from 0
+# to `n - 1`. It takes a while, and may raise an error. Write a generator that yields all batches in order. While the consumer
+# uses one, the next is being read, but no more than that: the data may not fit into memory.
 #
-# What is read need not be waited for. If reading a batch takes $r$ and computing on it $c$, a step takes $r + c$ one after the
-# other; and with the *next* batch being read by another thread while this one is used, *prefetching*, only $\max(r, c)$.
+# <details><summary>Hint 1: a read that doesn't wait</summary>
 #
-# ## Exercise 2: prefetch
+# `helper.submit(read, i)` starts `read(i)` in the helper's thread, and returns a *future* at once. `future.result()` waits until
+# it's done. It returns the batch, or raises the error that `read` raised.
 #
-# `read(i)` returns batch `i`, for `i` from 0 to `n - 1`; it takes a while, and may raise an error. Write a generator: it yields
-# all batches in order, and while the consumer uses one, the next is already being read. Not more than that: the data need not fit
-# into memory.
+# </details><details><summary>Hint 2: when does a generator run?</summary>
 #
-# `helper.submit(read, i)` starts `read(i)` in the helper's thread and returns a *future* at once. `future.result()` waits
-# until it is done, and returns the batch, or raises the error that `read` raised.
+# Only until `yield`; there it stands still until the next batch is asked for. So the next read has to be submitted *before*
+# `yield`, and its `result()` belongs after.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of prefetch}
+#
+# </details>
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
 
 def prefetch(read, n):
+    """Yield read(0), …, read(n - 1), with one read ahead."""
     with ThreadPoolExecutor(max_workers=1) as helper:
         # <solution>
         coming = helper.submit(read, 0) if n else None
@@ -314,7 +276,6 @@ def prefetch(read, n):
                 coming = helper.submit(read, i + 1)
             yield batch
         # <stub>
-        # # submit read(0); then for each batch: wait for it, submit the next one, and only then `yield`
         # raise NotImplementedError("your code here")
         # </stub>
         # </solution>
@@ -324,17 +285,16 @@ def prefetch(read, n):
 check.prefetch(prefetch)
 
 # %% [markdown]
-# To see the effect we need storage that is slow, and this machine's may be fast. So each read is made to take *as long as
-# computing does*, which is where prefetching can do most: it sleeps for the rest. That emulates the *waiting* only, but a
-# thread that waits for a disk does nothing else either. Reading, images and gradients are real. First, how long is that?
+# To see the effect we need slow storage, and yours may be fast. So we make each read take *as long as computing does*, where
+# prefetching can do the most: it sleeps for the rest. That emulates the *waiting* only, but a thread that waits for a disk does
+# nothing else either. Reading, images and gradients are real.
 
 # %%
-team.push(n_batches=sizes.feed_batches, epochs=2)
+team.push(n_batches=sizes.feed_batches, epochs=2, prefetch=prefetch)
 
 # %%
 # %%ranks
 batch_rows = 64
-batch_bytes = 784 * batch_rows
 first_row = batch_rows * n_batches * comm.rank
 
 
@@ -349,7 +309,7 @@ for i in range(n_batches):
     compute(images, first_row + batch_rows * i)
     seconds.append(time.perf_counter() - began)
 compute_s = comm.allreduce(float(np.median(seconds)), MPI.MAX)
-share = batch_bytes / compute_s  # bytes a second
+share = 784 * batch_rows / compute_s  # bytes per second
 slow = feeding.throttled(read, share)
 
 # %%
@@ -361,15 +321,12 @@ guess_prefetch = predict(
 )
 guess_prefetch
 
-# %%
-team.push(prefetch=prefetch)
-
 # %% [markdown]
-# The third way is to *preload*: read everything before the first epoch, and keep it. The time is taken apart as the consumer
-# of the batches sees it: waiting for one, and computing on it.
+# A third way is to *preload*: read everything before the first epoch, and keep it. We take the time apart as the training loop
+# sees it: waiting for a batch, and computing on it.
 
 # %%
-# %%ranks --timeout 300
+# %%ranks
 def epoch(batches):
     """Seconds that this rank waits for batches, and computes on them, after none of preloading."""
     waiting, computing, clock = 0.0, 0.0, time.perf_counter()
@@ -395,6 +352,8 @@ def preloaded():
     return [time.perf_counter() - began, 0, 0] + sum(epoch(kept) for _ in range(epochs))
 
 
+# %%
+# %%ranks --timeout 300
 ways = {"read, then compute": in_turn, "prefetch": prefetched, "preload": preloaded}
 spent = {name: [] for name in ways}
 for _ in range(repeats):
@@ -411,10 +370,10 @@ if not spent["prefetch"] and comm.rank == 0:
 spent = team.pull("spent")
 runs = {}
 for name in spent[0]:
-    found = np.array([of_rank[name] for of_rank in spent])  # [rank, repeat, kind]
-    if found.size:
-        slowest = found.sum(axis=2).argmax(axis=0)
-        runs[name] = found[slowest, np.arange(found.shape[1])]
+    of_ranks = np.array([of_rank[name] for of_rank in spent])  # [rank, repeat, kind]
+    if of_ranks.size:
+        slowest = of_ranks.sum(axis=2).argmax(axis=0)
+        runs[name] = of_ranks[slowest, np.arange(of_ranks.shape[1])]
 caption = (
     f"2 epochs of {sizes.feed_batches} batches of 64 images on each of {team.n} ranks, from storage that gives "
     f"{share / 1e6:.1f} MB/s a rank; the median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
@@ -424,68 +383,285 @@ costs.feeding_shares(runs, caption)
 # %%
 in_turn = runs["read, then compute"]
 read_s, compute_s = np.median(in_turn[:, 1:], axis=0) / (2 * sizes.feed_batches)
-print(f"a batch: {1e3 * read_s:.1f} ms reading, {1e3 * compute_s:.1f} ms computing")
 most = (read_s + compute_s) / max(read_s, compute_s)
-print(f"by these medians, prefetching can make it about {most:.2f} times as fast, at most")
+print(f"a batch: {1e3 * read_s:.1f} ms reading, {1e3 * compute_s:.1f} ms computing: at most {most:.2f} times as fast")
 if "prefetch" in runs:
     ratios = in_turn.sum(axis=1) / runs["prefetch"].sum(axis=1)
     display(guess_prefetch.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
+    if np.median(ratios) < 1 + 0.5 * (most - 1):
+        print("Much less than that: other programs, or the ranks themselves, had the core that the reading thread needed.")
 
 # %% [markdown]
-# Prefetching hides the shorter of the two behind the longer, so it gains a factor of two at the most, where both are equal. The
-# first batch of an epoch has nothing to hide behind. If reading is the longer, waiting remains: then only fewer bytes, or more
-# readers, help. And if "reading" is really *work*, as unpacking JPEG is, the helper needs a core of its own.
+# Prefetching hides the shorter of the two behind the longer, so it gains a factor of two at most, where both are equal. The first
+# batch of an epoch has nothing to hide behind. If reading takes longer than computing, some waiting remains, and only fewer bytes
+# or more readers help.
 #
-# Preloading pays for everything once, and for nothing after:
+# *Preloading* pays for everything once. It needs the memory, and it fixes which rank has which samples. In this workshop every
+# epoch deals out all samples anew, so each rank keeps all of MNIST, 47 MB. With a data set that only fits when it's shared out,
+# ranks shuffle what they have, or swap some of it between epochs.
+#
+# *Beat it:* what if reading takes three times as long as computing? Try `slow = feeding.throttled(read, share / 3)` on the ranks,
+# and a `prefetch` with three threads.
+#
+# ## What people really use
+#
+# PyTorch's `DataLoader` prefetches for you, with *processes* in the place of your thread. `num_workers=2` starts two, and each
+# prepares whole batches ahead. Why processes? Python's lock lets one thread at a time run Python code. A thread that waits for a
+# disk doesn't mind. One that unpacks JPEGs in Python does.
+#
+# Here's a plain script that reads through a `DataLoader`, with nothing from this repository. An image takes as long to read as to
+# compute, as above. First the read *waits*, like your thread did, and then it *works*, like a decoder does.
 
 # %%
-epoch_mb, batch_mb = 64 * 784 * sizes.feed_batches / 1e6, 64 * 784 / 1e6
-for name, read_mb, held_mb in (
-    ("read, then compute", 2 * epoch_mb, batch_mb),
-    ("prefetch", 2 * epoch_mb, 2 * batch_mb),
-    ("preload", epoch_mb, epoch_mb),
-):
-    print(f"{name:>18}: each rank reads {read_mb:.2f} MB in 2 epochs, and holds {held_mb:.2f} MB")
+guess_work = predict("Reading is work now, with 2 workers. How many times as fast as with none?", low=0.2, high=4, unit="times")
+guess_work
+
+# %%
+times = folder / "loader.json"
+scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, repeats), timeout_s=2 * sizes.timeout_s)
+
+# %%
+runs = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
+costs.feeding_shares(runs, "An epoch in one process, with a DataLoader and its workers", first="until the first batch")
+
+# %%
+totals = {name: seconds.sum(axis=1) for name, seconds in runs.items()}
+ratios = totals["work, 0 workers"] / totals["work, 2 workers"]
+display(guess_work.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
+for kind in ("waiting", "work"):
+    steady = [np.median(runs[f"{kind}, {workers} workers"][:, 1]) for workers in (0, 1, 2)]
+    print(f"{kind}: after its first batch, the training waits {', '.join(f'{s:.2f}' for s in steady)} s with 0, 1, 2 workers")
 
 # %% [markdown]
-# It needs the memory, and it fixes which rank has which samples. In this workshop every epoch deals out all samples anew, so each
-# rank keeps all of MNIST, 47 MB. With a data set that fits only when it is shared out, ranks shuffle what they have, or swap some
-# of it between epochs.
+# - A worker has to start. That costs every epoch anew, unless you say `persistent_workers=True`.
+# - Where reading waits, one worker hides it. Where reading is work, each worker needs a core *of its own*: with as many ranks as
+#   cores, workers take from the ranks what they give. That's why a rank on a cluster gets several cores, and why
+#   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
+# - `prefetch_factor=2`, the default, means two batches per *worker*. Your rule of one batch ahead becomes four with two workers.
+#   Mind the memory.
 #
-# *Try it:* `slow = feeding.throttled(read, 3 * share)` on the ranks, and a third of `share`. What can prefetching still hide?
+# On a GPU, two more settings matter. A GPU can only fetch data by itself from *pinned* memory, which the operating system
+# promises not to move. With `pin_memory=True` the loader puts batches there. Then `images.to("cuda", non_blocking=True)` returns
+# at once, and the copy runs while the GPU computes on the batch before. Without pinned memory, the copy waits. (The script sets
+# both where there is a GPU. On a CPU they do nothing.)
 #
-# ## Who reads in a collective read?
+# ## Deeper: random numbers of one's own
 #
-# `Read_at_all` is collective: the library knows what *all* ranks want before anyone reads. It may let a few of them read
-# large pieces for all and pass the rest on in messages, *two-phase I/O*. That pays when every rank wants many small pieces,
-# and on file systems that like few large readers. Which ranks read, the program does not say; the counts of the operating
-# system show it. With four ranks:
+# *Augmentation* changes samples at random, such as shifting or mirroring images. The network gets more to learn from, without any
+# more bytes from the storage. Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
+# isn't.
+#
+# On several ranks, random numbers get dangerous. What if every rank starts with the same seed, as every good script does? Then
+# image *i* of each rank's batch is shifted alike, in the same step. Nothing fails, and the loss falls. You just got less variety
+# than you paid for. (`DataLoader`'s workers had a famous version of this: each was a copy of the same process, with the same state
+# of NumPy's generator.)
+#
+# ### Exercise 3: a generator for each rank and step
+#
+# With `generator`, each rank shifts its images differently in every step, and a run that's stopped and resumed draws the same
+# numbers as one that wasn't. Return a generator of NumPy, `np.random.default_rng(…)`, that draws other numbers for every rank,
+# every step and every seed. Asked again for the same three, it draws the same.
+#
+# <details><summary>Hint 1: is a sum enough?</summary>
+#
+# `seed + rank + step` differs between ranks, and between steps. But what about rank 1 in step 0, and rank 0 in step 1?
+#
+# </details><details><summary>Hint 2: the piece</summary>
+#
+# `np.random.default_rng` also takes a list of numbers.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of generator}
+#
+# </details>
+
+
+# %%
+def generator(seed, rank, step):
+    """A generator of NumPy for what this rank draws in this step."""
+    # <solution>
+    return np.random.default_rng([seed, rank, step])
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+augmentation.generator(generator)
+
+# %% [markdown]
+# How much variety does it bring? Each rank shifts its 64 images by up to 3 pixels, in each of 50 steps: first with the same seed on
+# all ranks, once at the start, and then with your generator. (Until it's written, only the first.)
+
+# %%
+team.push(generator=generator)
+
+# %%
+# %%ranks
+def shift(images, rng):
+    """Each image moved by -3 to 3 pixels in both directions, and by how much: ([n, 28, 28], [n, 2])."""
+    moves = rng.integers(-3, 4, (len(images), 2))
+    return np.stack([np.roll(image, move, axis=(0, 1)) for image, move in zip(images, moves, strict=True)]), moves
+
+
+images = mnist.load("train").images[comm.rank :: comm.size][:64]
+shared = np.random.default_rng(1)
+drawn = {"the same seed": [shift(images, shared)[1] for _ in range(50)]}
+try:
+    drawn["your generator"] = [shift(images, generator(1, comm.rank, step))[1] for step in range(50)]
+except NotImplementedError:
+    pass
+for way, moves in drawn.items():
+    others = comm.allgather(np.stack(moves))
+    alike = np.mean((others[0] == others[-1]).all(axis=2))
+    if comm.rank == 0:
+        print(f"{way}: rank 0 and rank {comm.size - 1} shift {alike:.0%} of their images alike (by chance: {1 / 49:.0%})")
+
+# %% [markdown]
+# ## Deeper: resume exactly
+#
+# Your generator needs no state: seed, rank and step are enough. Do the same for the *order* of the samples, and a checkpoint
+# only has to hold the step. What goes wrong otherwise? A job is stopped after 60 % of an epoch, and resumed in three ways. How
+# often is each sample seen in this epoch?
+
+# %%
+n, stopped = 60_000, 36_000
+order = np.random.default_rng([1, 3]).permutation(n)  # seed 1, epoch 3
+resumed = {
+    "from the step in the checkpoint": order[stopped:],
+    "a new order for the rest of the epoch": np.random.default_rng().permutation(n)[stopped:],
+    "the epoch from its start": order,
+}
+for way, rest in resumed.items():
+    seen = np.bincount(np.concatenate([order[:stopped], rest]), minlength=n)
+    print(f"{way:>38}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
+
+# %% [markdown]
+# The second one happens to everybody who saves the weights and nothing else. In many epochs it averages out. In one pass over a
+# data set that's too large for a second, as language models are trained, it's a hole in the data. And if somebody wants to
+# know *which* sample made the loss jump at step 41,307, only the first way can answer. With workers, the loader is ahead of
+# the training: save the step of the *training*. (`torchdata`'s `StatefulDataLoader` keeps such a state for you.)
+#
+# ## Deeper: small pieces
+#
+# So far each rank read one large piece. But samples should come in random order, in a different one every epoch. Four ways to
+# read the same number of images: a *block* of neighbors, in one read; *scattered rows* of the file, a read each; *a file an
+# image*, as many data sets come; and a *tar shard*, which holds an image and its label as two small files per sample. Each rank
+# takes its own choice of images, cold.
+
+# %%
+n_pieces = sizes.feed_pieces
+singles = folder / "singles"
+singles.mkdir(exist_ok=True)
+some = slice(n_pieces * team.n)
+for number, image in enumerate(mnist.load("train").images[some]):
+    image.tofile(singles / f"{number}.raw")
+shards = readers.write_shards(folder, mnist.load("train").images[some], mnist.load("train").labels[some], n_pieces)
+team.push(singles=singles, shards=shards, n_pieces=n_pieces, rows=rows)
+
+# %%
+# %%ranks --timeout 120
+from workshop_lib.comm import readers
+
+files = [singles / f"{comm.rank * n_pieces + i}.raw" for i in range(n_pieces)]
+scattered = np.random.default_rng(comm.rank).choice(rows, n_pieces, replace=False)
+start, shard = 16 + 784 * n_pieces * comm.rank, shards[comm.rank]
+ways = {
+    "a block": ([path], lambda: feeding.read_block(path, start, 784, n_pieces)),
+    "scattered rows": ([path], lambda: feeding.read_rows(path, 16, 784, scattered)),
+    "a file an image": (files, lambda: feeding.read_files(files)),
+    "a tar shard": ([shard], lambda: readers.read_shard(shard)),
+}
+pieces = {name: [] for name in ways}
+for _ in range(repeats):
+    for name, (needed, way) in ways.items():
+        for file in needed:
+            feeding.drop_cache(file)
+        comm.Barrier()
+        got, seconds, counts = feeding.counted(way)
+        pieces[name].append((seconds, counts.storage_bytes if counts else 0, counts.asked_bytes if counts else 0))
+
+# %%
+pieces = team.pull("pieces")
+lines = {}
+for name in pieces[0]:
+    of_ranks = np.array([of_rank[name] for of_rank in pieces])  # [rank, repeat, kind]
+    slowest_ms = 1e3 * of_ranks[:, :, 0].max(axis=0)
+    lines[name] = {
+        "files opened": team.n * (n_pieces if name == "a file an image" else 1),
+        "images, MB": round(784 * n_pieces * team.n / 1e6, 2),
+        "asked for, MB": round(np.median(of_ranks[:, :, 2].sum(axis=0)) / 1e6, 2),
+        "from the storage, MB": round(np.median(of_ranks[:, :, 1].sum(axis=0)) / 1e6, 2),
+        "ms, slowest rank": round(np.median(slowest_ms), 1),
+        "fastest to slowest round": f"{slowest_ms.min():.1f} to {slowest_ms.max():.1f}",
+    }
+pd.DataFrame(lines).T
+
+# %% [markdown]
+# The system fetches whole *pages*, mostly of 4,096 bytes: one or two for a row of 784. And each scattered read waits on its own.
+#
+# A file an image costs an `open` on top. Here that's a lookup in memory. On a parallel file system every `open` asks a *metadata
+# server*, and the whole machine has only a few. A job of a thousand ranks that opens a file per image is how a single user slows
+# down everybody.
+#
+# So data sets are packed. In **tar shards**, the form that WebDataset made popular, a sample's files follow one another and share
+# a name: `000042.raw`, `000042.cls`. You pay for it in bytes, since tar adds a header of 512 to each file and fills it up to a
+# multiple of 512. That's a lot for our 784 bytes, and nothing for a photo. In return, a shard is read from front to back, over a
+# network if need be, and any tool can make one.
+#
+# Random order then comes in two steps. Each epoch deals out the *shards* to ranks and workers in a new order, and a buffer of a
+# few thousand samples mixes neighbors. Have many more shards than ranks, or somebody gets two and somebody else gets one. And a
+# shard or two always run out first: decide whether an epoch ends there, or every rank takes the same number of steps.
+#
+# ## Deeper: several readers that scatter
+#
+# *Rank 0 scatters* has one reader, and *own part* has as many as ranks. In between: *several* ranks read, and each sends its
+# neighbors their parts. One of the documents behind this workshop calls that the most practical in large runs [1]. With one reader
+# per node, the storage has few readers with large pieces, and the rest goes through the network inside the node. Four ranks,
+# and one, two or four readers:
 
 # %%
 team = ranks.start(4)
 small = folder / "small.idx"
 rows_small = feeding.write_idx(small, mnist.load("test").images)
 parts_small = feeding.parts_of(rows_small, 784, 16, 4)
-team.push(path=path, small=small, parts_small=parts_small, parts=feeding.parts_of(rows, 784, 16, 4))
+team.push(path=path, small=small, parts_small=parts_small, parts=feeding.parts_of(rows, 784, 16, 4), repeats=repeats)
+
+# %%
+# %%ranks --timeout 120
+from functools import partial
+
+from mpi4py import MPI
+
+from workshop_lib.comm import feeding, readers
+
+comm = MPI.COMM_WORLD
+ways = {f"{n} reader{'s' * (n > 1)}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
+scattering = feeding.measure(comm, small, parts_small, repeats, ways)
+
+# %%
+costs.feeding_table(team.pull("scattering")[0])
+
+# %% [markdown]
+# MPI's own collective read, `Read_at_all`, may do the same without telling you. The library knows what *all* ranks want before
+# anyone reads. So it can let a few of them read large pieces, and pass the rest on in messages: *two-phase I/O*. Your program
+# doesn't say which ranks read. The operating system's counts show it:
 
 # %%
 # %%ranks
-from mpi4py import MPI
-
-from workshop_lib.comm import feeding
-
-comm = MPI.COMM_WORLD
 for name in ("own part", "MPI-IO"):
     way = feeding.WAYS[name]
     comm.Barrier()
     (mine, cost), _, counts = feeding.counted(lambda way=way: way(comm, small, parts_small))
-    asked = "not told" if counts is None else f"{counts.asked_bytes / 1e6:.2f} MB"
+    asked = "an unknown number of MB" if counts is None else f"{counts.asked_bytes / 1e6:.2f} MB"
     print(f"{name}: got {len(mine) / 1e6:.2f} MB, asked the operating system for {asked}")
 
 # %% [markdown]
-# In *own part* every rank asks for what it gets. If in *MPI-IO* one rank asks for everything and the others for nothing, the
-# library has chosen a single reader; together they ask for every byte once. (How many readers there are depends
-# on the library, on sizes and on the number of ranks and nodes. *Hints* given to `MPI.File.Open` change it.)
+# In *own part* every rank asks for what it gets. If in *MPI-IO* one rank asks for everything and the other ranks for nothing, the
+# library has chosen a single reader. How many it takes depends on the library, on sizes, and on the ranks and nodes. *Hints*
+# given to `MPI.File.Open` change it.
 #
 # And the files that were cut for fewer ranks?
 
@@ -497,47 +673,123 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A file a rank needs no offsets and no library, and it ties the data to a number of ranks. The usual way out is more files than
-# ranks, a hundred or a thousand, of which each rank takes several.
+# A file a rank needs no offsets and no library, but it ties the data to a number of ranks. The usual way out is many more files
+# than ranks, of which each rank takes several.
 #
-# ## On a cluster
+# ## Deeper: who downloads?
 #
-# What the documents that this workshop grew out of advise, and what machines' own guides add:
+# "If the file isn't there, download it" is fine in a script for one process. On several ranks it's a race. Each rank below looks
+# whether the file is there, and if not, writes it (slowly, as a download does). The next ranks come a moment later. How many
+# bytes does each of them see?
+
+# %%
+# %%ranks
+import os
+import time
+
+
+def download(target):
+    """Write a file of 1,000,000 bytes in ten pieces, as if it came over a slow network."""
+    with open(target, "wb") as file:
+        for _ in range(10):
+            file.write(b"x" * 100_000)
+            file.flush()
+            time.sleep(0.02)
+
+
+target = small.with_name("downloaded")
+comm.Barrier()
+time.sleep(0.05 * comm.rank)
+if not target.exists():
+    download(target)
+print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
+
+# %% [markdown]
+# A rank that finds the file takes what's there, and half a file may well look like a whole one. The seeds of this workshop gave
+# each rank a folder of its own, which works, and downloads everything $p$ times. The cure has two halves. One rank downloads,
+# and the others wait until it's done. And it writes under another name first, so the file appears whole or not at all, even
+# if the download is cut off:
+
+# %%
+# %%ranks
+target = small.with_name("downloaded once")
+if comm.rank == 0 and not target.exists():
+    download(target.with_suffix(".part"))
+    os.replace(target.with_suffix(".part"), target)
+comm.Barrier()
+print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
+
+# %% [markdown]
+# If rank 0 fails here, the other ranks wait at the barrier forever: give the download a time limit. And where each node has a
+# disk of its own, it's one rank *per node* that copies, the one with local rank 0.
+#
+# ## Deeper: tf.data
+#
+# TensorFlow describes the pipeline as a chain of steps, and runs it in threads of its own, outside Python's lock. The steps that
+# matter: `map` does something to each element, and with `num_parallel_calls` to several at once; `interleave` reads from several
+# files at once; `prefetch` is what you wrote. The script's batches take as long to read as to use, and both of them wait.
+
+# %%
+guess_tf = predict("With `prefetch`, how many times as fast as with `map` alone?", low=0.5, high=4, unit="times")
+guess_tf
+
+# %%
+times_tf = folder / "loader_tf.json"
+try:
+    words = ["python", SCRIPTS / "loader_tf.py", times_tf, sizes.feed_batches, min(3, repeats)]
+    scripts.run(*words, only="Error", timeout_s=2 * sizes.timeout_s)
+    runs = {name: np.array(seconds) for name, seconds in json.loads(times_tf.read_text()).items()}
+    ratio = np.median(runs["map"].sum(axis=1)) / np.median(runs["map, prefetch"].sum(axis=1))
+    display(costs.feeding_shares(runs, "An epoch with tf.data", first="until the first batch"), guess_tf.compare(ratio))
+except ranks.RankError as error:
+    print(error, "Is TensorFlow installed? Everything else here works without it.")
+
+# %% [markdown]
+# Today TensorFlow adds a `prefetch` by itself where you leave it out, so the script switches that off to show the difference. On
+# several ranks, `dataset.shard(size, rank)` comes *first* in the chain: before `shuffle`, and before anything that reads. At the
+# end of the chain, every rank reads everything, and throws most of it away.
+#
+# ## Deeper: on a cluster
+#
+# What the documents behind this workshop advise, and what machines' own guides add:
 #
 # | advice | why |
 # |---|---|
 # | read in parallel: each rank from its own files, or with MPI-IO, or several ranks that read and scatter | one reader has only its own link; the last is called most practical at scale [1] |
-# | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | Lustre keeps a file on one storage target unless told otherwise, whose speed is then that of all [1, 2] |
-# | do not stripe small files | more servers to ask for the same few bytes [2] |
+# | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | Lustre keeps a file on one storage target unless told otherwise, and has that one's speed [1, 2] |
+# | don't stripe small files | more servers to ask for the same few bytes [2] |
+# | or let the file decide, with a *progressive layout*: `lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c 16 FOLDER` | the first 4 MiB lie on one target, what follows up to 1 GiB on four, the rest on 16. Some machines do this for all files and ask you not to stripe by hand [10] |
 # | few large files instead of a file a sample | each `open` asks a metadata server, and many overload it for everybody; Perlmutter has 16, and 274 servers for the data [3] |
 # | copy the data to the SSD in the node at the start of a job, and read it from there | each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s of the file system [4]; Theta had 128 GB in each node [5], Polaris has `/local/scratch` [6] |
 # | a *burst buffer*, fast storage between the nodes and the disks, where there is one | on Cori about 6.5 GB/s for each of its servers, so spread over many; pieces below 512 KiB were slow [7] |
-# | preload what fits into memory; prefetch what does not, with several threads | the input then costs nothing, as long as it is the shorter [1, 8] |
-# | give the readers cores: bind a rank to more than one | helpers on the core that computes do not help [9] |
+# | on Aurora, DAOS: an object store without disks, which also looks like a folder (`dfuse`) | opening and naming files through the folder is the slow part; a library in `LD_PRELOAD` lets reads and writes go past it [11] |
+# | preload what fits into memory; prefetch what doesn't, with several threads | the input then costs nothing, as long as it's the shorter [1, 8] |
+# | give the readers cores: bind a rank to more than one | helpers on the core that computes don't help [9] |
 #
-# Staging is *own part* once more: read every byte from the file system once, by one node, and let the network, which is faster,
-# bring it wherever else it is needed.
+# Staging is *own part* once more: one node reads each byte from the file system, once, and the faster network brings it
+# wherever else it's needed.
 #
 # ## Remember
 #
-# - Input is the third bottleneck. What a rank needs is samples a second times bytes a sample; compare that with its *share*
-#   of the storage.
-# - Count bytes: asked for, and fetched from the storage. Seconds alone mislead, because a second read comes from memory.
-# - Whole rows, and every one once: share out rows first, and turn them into bytes then.
-# - Everyone reads all: once a node from the storage. Rank 0 scatters: once, through one rank. Own part, MPI-IO, a file a
-#   rank: once, by all together.
-# - Many small files cost an open each. Pack them.
-# - Prefetching turns $r + c$ into $\max(r, c)$. Preloading pays $r$ once, in memory.
+# - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
+#   the storage.
+# - Count bytes, asked for and fetched. Seconds alone mislead, because a second read comes from memory.
+# - Share out rows first, and turn them into bytes then.
+# - Prefetching turns $r + c$ into $\max(r, c)$. Workers that *work* need cores of their own.
+# - Random numbers from seed, rank and step: different everywhere, and the same after a restart.
+# - Many small files cost an open each. Pack them into shards, many more than ranks.
 #
-# **Sources**, looked up on 2026-11-22. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best
+# **Sources**, looked up by 2026-11-23. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best
 # practices (github.com/argonne-lcf/CompPerfWorkshop, 05_scaling-DL). [2] *Lustre Striping Best Practices* (wiki.lustre.org).
 # [3] NHR@ZIB, file systems of HLRN (user.nhr.zib.de); NERSC, *Perlmutter Scratch* (docs.nersc.gov). [4] S. Oral et al.,
 # *End-to-end I/O Portfolio for the Summit Supercomputing Ecosystem* (SC 2019). [5] V. Vishwanath, *Deep Learning at Scale*
 # (ALCF, 2018), also for the speeds and nodes of Theta and Summit. [6] *ALCF File Systems* (docs.alcf.anl.gov). [7] NERSC,
 # *Burst Buffer*, on Cori (nersc.gitlab.io). [8] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
 # (arXiv:1810.03035): more threads up to 7.8 times the bandwidth, and prefetching hid the input completely. [9] ALCF, *PyTorch
-# on Polaris* (docs.alcf.anl.gov). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
-# (Frontiers 1999). The page cache and its counts: the Linux manual, posix_fadvise(2) and proc_pid_io(5).
+# on Polaris* (docs.alcf.anl.gov). [10] The manual of `lfs setstripe` (Lustre); Pawsey, on Setonix's `/scratch`. [11] *DAOS, File
+# System* (docs.daos.io). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
+# (Frontiers 1999). The page cache and its counts: the Linux manual, posix_fadvise(2) and proc_pid_io(5). Loaders: the pages on
+# `torch.utils.data`, `tf.data` and WebDataset.
 
 # %%
 ranks.stop()

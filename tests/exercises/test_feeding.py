@@ -3,6 +3,7 @@
 from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
 
+from workshop_lib.exercises import augmentation
 from workshop_lib.exercises import feeding as check
 
 NOTEBOOK = "09_feeding_the_ranks"
@@ -158,3 +159,36 @@ NEVER_ENDS = {
 class TestFeeding(Verdicts):
     check, notebook, names = check, NOTEBOOK, ["my_bytes", "prefetch"]
     right, wrong, never_ends = RIGHT, WRONG, NEVER_ENDS
+
+
+GENERATOR_HEAD = "generator(seed, rank, step)"
+
+
+class TestAugmentation(Verdicts):
+    check, notebook, names = augmentation, NOTEBOOK, ["generator"]
+    right = {
+        "a seed sequence": answer(
+            GENERATOR_HEAD, "return numpy.random.default_rng(numpy.random.SeedSequence((seed, rank, step)))"
+        ),
+        "spawned": answer(
+            GENERATOR_HEAD,
+            "seeds = numpy.random.SeedSequence(seed, spawn_key=(step, rank))",
+            "return numpy.random.Generator(numpy.random.PCG64(seeds))",
+        ),
+    }
+    wrong = {
+        "no return": (answer(GENERATOR_HEAD, "numpy.random.default_rng([seed, rank, step])"), "`return` the generator"),
+        "numbers": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(seed).random(4)"), "it returned ["),
+        "without the seed": (answer(GENERATOR_HEAD, "return numpy.random.default_rng([rank, step])"), "use the seed"),
+        "one seed for all": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(1)"), "all ranks draw the same"),
+        "a sum": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(step + rank + 100 * seed)"), "a sum isn't"),
+        "the rank alone": (
+            answer(GENERATOR_HEAD, "return numpy.random.default_rng(1000 * seed + rank)"),
+            "Use the step",
+        ),
+        "the step alone": (
+            answer(GENERATOR_HEAD, "return numpy.random.default_rng(1000 * seed + step)"),
+            "Use the rank",
+        ),
+        "no seed": (answer(GENERATOR_HEAD, "return numpy.random.default_rng()"), "nobody can repeat the run"),
+    }

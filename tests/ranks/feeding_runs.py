@@ -3,7 +3,7 @@
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.comm import feeding
+from workshop_lib.comm import feeding, readers
 from workshop_lib.errors import WorkshopError
 
 WORLD = MPI.COMM_WORLD
@@ -42,7 +42,8 @@ def outcomes(folder):
             feeding.cut_files(comm, path, parts)
             short = [(offset + ROW_BYTES, nbytes) for offset, nbytes in parts]
             short = refused(lambda comm=comm, short=short: feeding.collective_read(comm, path, short))
-            rows_of = {name: first_pixels(way(comm, path, parts)[0]) for name, way in feeding.WAYS.items()}
+            ways = feeding.WAYS | {"readers that scatter": readers.readers_scatter}
+            rows_of = {name: first_pixels(way(comm, path, parts)[0]) for name, way in ways.items()}
 
             def swapped(comm, path, parts):
                 return feeding.own_part(comm, path, parts[::-1])

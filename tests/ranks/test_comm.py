@@ -267,7 +267,7 @@ def shares(size: int) -> list[int]:
 
 
 @pytest.mark.parametrize("size", range(1, RANKS + 1))
-@pytest.mark.parametrize("way", feeding.WAYS)
+@pytest.mark.parametrize("way", [*feeding.WAYS, "readers that scatter"])
 def test_the_ranks_get_all_rows_each_once_and_in_order(outcomes, way, size):
     of_ranks = [of["rows_of"][way] for of in outcomes["feeding"][str(size)]["of_ranks"]]
     assert [len(rows) for rows in of_ranks] == shares(size)

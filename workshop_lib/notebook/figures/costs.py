@@ -196,8 +196,9 @@ def _stored(row: Mapping[str, Any]) -> float | None:
     return median(known) if known else None
 
 
-def feeding_shares(runs: dict[str, np.ndarray], caption: str) -> figures.RecordFigure:
-    """What a training is spent on, a bar per way of feeding it: {way: seconds [repeats, 3], in SPENT's order}.
+def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "preloading") -> figures.RecordFigure:
+    """What a training is spent on, a bar per way of feeding it: {way: seconds [repeats, 3], in SPENT's order}; `first`
+    names what comes first instead.
 
     The bar is the run whose total is the median, its error bar goes from the shortest total to the longest.
     """
@@ -216,6 +217,7 @@ def feeding_shares(runs: dict[str, np.ndarray], caption: str) -> figures.RecordF
     longest = max(seconds.sum(axis=1).max() for seconds in runs.values())
     axes.set(xlabel="time (s)", xlim=(0, 1.12 * longest))
     figures.name_rows(axes, runs)
-    figures.draw_legend(figure, *[[patch] for patch in figures.patches(SPENT)])
+    looks = dict(zip([first, *list(SPENT)[1:]], SPENT.values(), strict=True))
+    figures.draw_legend(figure, *[[patch] for patch in figures.patches(looks)])
     figure.subplots_adjust(left=0.2)
     return figure
