@@ -5,8 +5,10 @@
 # in machines you can't see, behind a queue. What do you type? And what happens when one of those machines fails after 40
 # minutes?
 #
-# **You will** write a job script for several nodes, run it, kill one of its ranks and see who says what, and have the job go
-# on where it was. Then you'll look at where ranks may run, give each its GPU, and open these notebooks on a cluster.
+# **You will** write a job script for several nodes, run it, kill one of its ranks and see which report blames whom, and have
+# the job continue where it stopped.
+# Then you'll look at which cores the ranks may use, give each rank its GPU, and learn how to open these notebooks on a
+# cluster.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. Inside a job, or attached to
 # one, the same cells show its nodes.
@@ -36,27 +38,31 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # ## From a laptop to an allocation
 #
 # A cluster has hundreds of machines, its *nodes*, and many users. You log in to a *login node*, where nothing heavy may run,
-# and ask the *scheduler* for nodes. You wait in a *queue*. Then you have an *allocation*, some nodes for some time, and your
-# *job* runs there. Inside the job a *launcher* starts your processes on all of its nodes.
+# and ask the *scheduler* for nodes. Your request waits in a *queue*. Then you get an *allocation*, a number of nodes for a
+# limited time, and your *job* runs there. Inside the job a *launcher* starts your processes on all of its nodes.
 #
 # | step | Slurm | PBS |
 # |---|---|---|
 # | submit a script | `sbatch job.sh` | `qsub job.sh` |
-# | get a prompt in a job | `salloc` | `qsub -I` |
+# | get a shell inside a job | `salloc` | `qsub -I` |
 # | see your jobs in the queue | `squeue --me` | `qstat -u $USER` |
 # | ask when one will start | `squeue --me --start` | `qstat -T` |
-# | end one | `scancel JOB` | `qdel JOB` |
+# | cancel one | `scancel JOB` | `qdel JOB` |
 # | start processes inside | `srun` | `mpiexec` |
 #
-# **Whose hours are these?** Somebody has to give you some. Centers call that an allocation, too, and charge each job to it, in
-# node-hours. A class gets one from its center for the day. On your own, ask for a small one to try things: the US Department
+# **Whose hours are these?** Somebody has to grant you computing time. Centers call that an allocation, too, and charge each
+# job to it, in node-hours. For a class, the center usually provides one for the day.
+# On your own, apply for a small one to try things out: the US Department
 # of Energy's two Leadership Computing Facilities call it *Director's Discretionary*, next to their large yearly programs,
-# INCITE and ALCC [1]. Bring a scaling curve, as in [08](08_scaling_curves.ipynb): it's how you justify the number of nodes.
+# INCITE and ALCC [1]. Include a scaling curve, as in [08](08_scaling_curves.ipynb), because that's how you justify the number
+# of nodes.
 #
 # **Why am I still waiting?** `squeue` gives the reason. `Resources` means you're next, as soon as nodes are free. `Priority`
-# means others come first. A reason that begins with `QOS` or `Assoc` means you've used up some limit. A shorter or smaller job
-# often starts sooner, in a gap that a larger one leaves. NERSC's and Intel's guidelines say up to 64 nodes for a short wait
-# [2]. That number belongs to their machine and year, so look at your own queue.
+# means other jobs come first. A reason that begins with `QOS` or `Assoc` means you've reached one of your limits.
+# A shorter or smaller job
+# often starts sooner, in a gap that a larger one leaves. For a short wait, NERSC's and Intel's guidelines recommend at most 64
+# nodes [2].
+# That number was for their machine at the time, so look at your own queue.
 #
 # ## Write the job script
 #
@@ -64,12 +70,12 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # Later it runs the script *once*, on the first node of the job. That surprises many people: without a launcher, all other
 # nodes sit idle, and you pay for them.
 #
-# On several nodes, `torchrun` has to run once on each. It then starts a process per GPU, as in [05](05_ddp.ipynb). The
-# torchruns find each other at an address that all of them know, the *rendezvous*. With `--rdzv-backend=c10d`, the one that
-# runs at this address opens a port there and hands out the ranks.
+# On several nodes, `torchrun` has to run once on each. It then starts one process per GPU, as in [05](05_ddp.ipynb). The
+# torchruns find each other at an address that all of them know, the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on
+# that host opens the port, and that's where all of them get their ranks.
 #
-# What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that goes on where
-# it was, and these few lines are all it takes:
+# What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
+# where it stopped, and these few lines are all it takes:
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -77,13 +83,16 @@ take_home.diff("ddp.py", "ddp_resume.py")
 # %% [markdown]
 # ### Exercise 1: a job for two nodes
 #
-# Your nodes have 2 GPUs and 32 cores each. Write the script that trains with `ddp_resume.py` on both of them, one rank per GPU:
+# With this script you can train on two nodes at once, on any cluster with Slurm. Say that the nodes have 2 GPUs and 32 cores
+# each. Write a script that trains with `ddp_resume.py` on two of them, with one rank per GPU:
 #
-# - It gets 2 nodes, with all their GPUs and cores.
-# - Each node has one torchrun, which uses all of this. All four ranks meet.
-# - When a node fails, Slurm puts the job back into the queue. It then adds to the old output, and goes on from `$checkpoint`.
+# - The job gets 2 nodes, with all their GPUs and cores.
+# - Each node runs one torchrun, which may use all of them. The four ranks find each other.
+# - When a node fails, Slurm puts the job back into the queue. When it starts again, it appends to the old output and continues
+#   from `$checkpoint`.
 #
-# You'll submit it from the folder `notebooks`, as `sbatch job.sh --epochs 3`, so `"$@"` holds options for your training script.
+# On a cluster you'd submit it from the folder `notebooks`, with `sbatch ../build/10_compute_nodes/job.sh --epochs 3`. `"$@"`
+# then holds the options for your training script.
 #
 # <details><summary>Hint 1: what to ask for</summary>
 #
@@ -95,12 +104,12 @@ take_home.diff("ddp.py", "ddp_resume.py")
 #
 # `scontrol show hostnames "$SLURM_JOB_NODELIST"` prints the job's nodes, one per line, and the first is as good as any.
 # `torchrun` wants `--nnodes`, `--nproc-per-node`, `--rdzv-backend`, `--rdzv-endpoint=HOST:PORT` and a name for the job,
-# `--rdzv-id`. Slurm has a number that's unique: `$SLURM_JOB_ID`.
+# `--rdzv-id`. Slurm gives every job a unique number, `$SLURM_JOB_ID`.
 #
 # </details><details><summary>Hint 3: one core?</summary>
 #
-# `srun` binds what it starts to cores. Since Slurm 22.05 it no longer takes `--cpus-per-task` from the directives, and gives
-# torchrun a single core, which all ranks of the node then share. Say it again, as an option of `srun`.
+# `srun` binds what it starts to cores. Since Slurm 22.05 it no longer takes `--cpus-per-task` from the directives, so torchrun
+# gets a single core, which all ranks of the node then share. Repeat it as an option of `srun`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -142,9 +151,11 @@ take_home.diff("ddp.py", "ddp_resume.py")
 job_script.job(folder / "job.sh")
 
 # %% [markdown]
-# The check ran your script as Slurm would, with programs in the place of `srun` and `torchrun` that only note how they were
-# called. Now for real. There's no Slurm here, so this machine plays both nodes: the commands are the ones your script makes
-# each node run, except that they meet at this machine's own address. (Until it passes, these are the finished script's.)
+# The check ran your script as Slurm would, but with stand-ins for `srun` and `torchrun` that only record how they were called.
+# Now run it for real.
+# There's no Slurm here, so this machine plays both nodes. Each runs the command it would get from your script, except that
+# they meet at this machine's own address.
+# (Until your script passes the check, the cell takes the commands of the finished one.)
 
 # %%
 checkpoint = folder / "mnist.pt"
@@ -161,8 +172,8 @@ guess
 # ## When a rank dies
 #
 # Let's not wait for a machine to fail. The next cell starts both nodes' torchruns, and kills rank 3 with `kill -9` as soon as
-# there's a checkpoint. What follows is a flood, of which it prints the lines that name a rank, an exit code or an error. Whom
-# does each report blame?
+# there's a checkpoint. That sets off a flood of messages. The cell prints only the lines that name a rank, an exit code or an
+# error. Which rank does each report blame?
 
 # %%
 both = f"({on_nodes[0]}) & ({on_nodes[-1]}) & wait"
@@ -174,29 +185,35 @@ if after_s is not None:
     display(guess.compare(after_s))
 
 # %% [markdown]
-# Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of them is. Rank 3 has exit code −9:
-# the kernel ended it, as it does when a node runs out of memory. The others failed *because* of that. They were waiting for
-# rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped whoever was left. The other torchrun may
-# even complain about nothing but a lost rendezvous. So in a real job's output, look for the exit code that *isn't* 1, −6 or
+# Each torchrun reports the first failure *it* saw, and calls that the root cause. Only one of the two really is.
+# Rank 3 has exit code −9:
+# the kernel ended it, as it does when a node runs out of memory. The other ranks failed *because* of that. They were waiting
+# for rank 3's gradients, gloo told them that the connection was gone, and torchrun stopped the ranks that were left.
+# The torchrun on the other node may even report nothing but a lost rendezvous.
+# So in a real job's output, look for the exit code that *isn't* 1, −6 or
 # −15 (an error, an abort, and torchrun's own signal), and for the earliest time.
 #
-# It went this fast because a dead process closes its connections. If a node loses power, or a cable fails, nothing gets closed.
-# The others wait until the timeout of `init_process_group`: 30 minutes for gloo and 10 for NCCL, if you don't change it.
+# It went this fast because the kernel closes a dead process's connections. If a node loses power, or a cable fails, nothing
+# gets closed.
+# Then the other ranks wait until the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
 #
-# Slurm would now see a job that failed. On its own it puts a job back into the queue when a *node* fails, or when a more
-# urgent job takes the nodes. When your program fails, it's you who runs `scontrol requeue JOB`. Either way the script starts
+# Slurm would now see a failed job. By itself, Slurm puts a job back into the queue only when a *node* fails, or when a more
+# urgent job takes the nodes.
+# When your *program* fails, you have to run `scontrol requeue JOB` yourself. Either way the script starts
 # from the top, possibly on other nodes. So start it again:
 
 # %%
 scripts.run("bash", "-c", both, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# It goes on after the last epoch that was saved. You lose at most what came after the last checkpoint, so how often should you
-# save? If a checkpoint costs $c$ seconds and the job fails every $M$ seconds on average, about every $\sqrt{2cM}$ seconds is
-# best (Young 1974). And note *M*: with a thousand nodes, it's a thousandth of what it is with one.
+# Training continues after the last epoch that was saved.
+# You lose at most what came after the last checkpoint, so how often should you
+# save? If a checkpoint costs $c$ seconds and the job fails every $M$ seconds on average, saving about every $\sqrt{2cM}$
+# seconds is best (Young 1974).
+# And note that $M$ shrinks as the job grows: with a thousand nodes, it's a thousandth of what it is with one.
 #
-# *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine it would even work. What does the check
-# know that this machine doesn't?
+# *Break it:* put `--rdzv-endpoint="localhost:29500"` into your script. On this machine that would even work. What does the
+# check take into account that this machine can't show?
 #
 # *Beat it:* `torchrun --max-restarts=3` starts all ranks again by itself, without the queue. What does it need from the other
 # torchrun to do so, and which failure can't it survive?
@@ -221,8 +238,8 @@ pictures.binding(free, "Not bound")
 # %% [markdown]
 # There's a panel for each host, a row for each rank, and a filled square for each core it may use. Ranks that aren't *bound*
 # may move between all cores of their host. That's good where other programs run too, so it's the default here. A compute node
-# is yours alone. There, a rank that moves leaves its caches behind, and with two processors in a node also its memory. So on a
-# cluster, *bind*.
+# is usually yours alone. There, a rank that moves leaves its caches behind and, if the node has two processors, perhaps its
+# memory as well. So on a cluster, *bind* your ranks.
 
 # %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
@@ -230,8 +247,9 @@ team = ranks.start(team.n, bind="core") if can_bind else team
 pictures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
-# If they could be bound, no core is filled in two rows now. Such a map shows two classic mistakes at a glance, where training
-# would just be slow: two jobs on one node that are both bound from core 0 on, and a rank with 16 threads bound to one core.
+# If binding worked, no core is filled in more than one row now.
+# Such a map shows two classic mistakes at a glance, which you'd otherwise notice only as slow training: two jobs on one node
+# whose ranks are both bound from core 0 on, and a rank with 16 threads that's bound to one core.
 # (Binding a single rank differently from many also makes scaling curves look better than perfect: see
 # [08b](08b_where_the_time_goes.ipynb).)
 #
@@ -239,10 +257,10 @@ pictures.binding(team.about(), "Bound to cores" if can_bind else "These ranks ca
 #
 # Inside a rank, PyTorch and TensorFlow compute with *threads*. `OMP_NUM_THREADS` says how many, and it should be the number of
 # cores a rank has. If nobody sets it, each rank may start one thread for *every* core of the node. (torchrun sets it to 1 when
-# it starts several ranks, which is safe, and too few for data loading on most nodes.)
+# it starts several ranks, which is safe, but too few for data loading on most nodes.)
 #
-# What does too many cost? Each rank multiplies matrices, first with its share of the cores as threads, then with as many
-# threads as the machine has cores, all ranks at the same time.
+# What do too many threads cost? Let all ranks multiply matrices at the same time: first with one thread for each core of their
+# share, then each with one thread for every core of the machine.
 
 # %%
 guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
@@ -279,18 +297,20 @@ print(f"threads per rank: {max(1, cores // on_a_host)} took {shared_s:.3f} s, {c
 guess_threads.compare(all_s / shared_s)
 
 # %% [markdown]
-# How much it costs depends on how threads *wait*. A thread that has done its share waits for the others of its rank. If it
-# *spins*, it looks again and again, and keeps a core busy that somebody else could use. Two settings make it sleep:
+# How much it costs depends on how threads *wait*. (On a machine that other programs are using, you may even see the opposite.)
+# A thread that has done its share waits for the other threads of its rank. If it *spins*, it checks over and over, and keeps a
+# core busy that another rank could use. Two settings make it sleep:
 #
 # - `OMP_WAIT_POLICY=PASSIVE` works in every OpenMP implementation. This library sets it for all ranks.
 # - `KMP_BLOCKTIME=0`, from the first command of the workshop this one grew out of, is for Intel's and LLVM's OpenMP. It's the
 #   time in milliseconds for which a thread spins before it sleeps, and 200 by default.
 #
-# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher bind, or this.
+# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher bind or
+# `KMP_AFFINITY`, but not both.
 #
 # ## A GPU for each rank
 #
-# The *global rank* counts through the job, the *local rank* through one node. With two nodes of two GPUs:
+# The *global rank* numbers all processes of the job, the *local rank* those on one node. With two nodes of two GPUs:
 #
 # | | node a | node b |
 # |---|---|---|
@@ -299,15 +319,16 @@ guess_threads.compare(all_s / shared_s)
 # | GPU | 0 1 | 0 1 |
 #
 # Each node numbers its GPUs from 0. So `device = rank` works as long as there's one node. On two nodes it stops with an error,
-# which is the lucky case: `device = rank % 2` goes on, and when ranks are dealt out in another order, two of them silently share
-# a GPU.
+# and that's the lucky case. `device = rank % 2` raises no error, but if the launcher deals the ranks out to the nodes in turn,
+# two of them silently share a GPU.
 #
 # ### Exercise 2: which device?
 #
-# Every rank can know the hosts of all ranks: `hosts = comm.allgather(socket.gethostname())` is a list in rank order. With
-# `device_of` you can give each rank its GPU under any launcher. It returns the number of the GPU for `rank`, such that the
-# ranks of a host get the GPUs 0, 1, 2, … in rank order. Some launchers fill one node after the other, others deal ranks out in
-# turn, and nodes may differ in size.
+# With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank
+# order: `hosts = comm.allgather(socket.gethostname())`.
+# Return the number of the GPU for `rank`, so that the ranks of each host get the GPUs 0, 1, 2, … in rank order.
+# Some launchers fill one node after the other, some deal the ranks out in turn, and the nodes may have different numbers of
+# ranks.
 #
 # <details><summary>Hint 1: whom to count</summary>
 #
@@ -358,36 +379,38 @@ except NotImplementedError:
     print("device_of is not written yet")
 
 # %% [markdown]
-# Launchers also tell the local rank, each in its own variable: `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
-# `PALS_LOCAL_RANKID`, and `LOCAL_RANK` under torchrun. Counting hosts needs none of them.
+# Launchers also tell each rank its local rank, but each launcher uses its own variable:
+# `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
+# `PALS_LOCAL_RANKID`, and `LOCAL_RANK` under torchrun. If you count hosts, you need none of them.
 #
 # There's a trap. With `--gpus-per-task=1`, Slurm hides from each rank all GPUs but its own. Every rank then sees *one* GPU,
-# number 0, whatever its local rank is. That's why a library should take the local rank *modulo the GPUs it sees*. (And ranks
-# that can't see each other's GPUs may have to send through main memory: prefer `--gpus-per-node`.)
+# number 0, whatever its local rank is. That's why a library should take the local rank *modulo the number of GPUs it sees*.
+# (And ranks
+# that can't see each other's GPUs may have to send through main memory, so prefer `--gpus-per-node`.)
 #
-# ## Deeper: what launchers are told
+# ## Deeper: what you tell a launcher
 #
-# Instead of torchrun, a launcher can start all ranks itself, and every MPI program is started this way. The workshop that
+# The launcher can also start all ranks itself, without torchrun. That's how every MPI program starts. The workshop that
 # this one grew out of ran its first example on Theta, whose nodes had 64 cores with up to four *hardware threads* each:
 #
 # ```bash
 # aprun -n 16 -N 4 -d 32 -j 2 -cc depth -e OMP_NUM_THREADS=32 -e KMP_BLOCKTIME=0 python pytorch_mnist.py --device cpu
 # ```
 #
-# Theta was switched off at the end of 2023, but every launcher has words for the same things:
+# Theta was switched off at the end of 2023, but every launcher has options for the same things:
 #
 # | | `aprun` (Theta) | `srun` | PALS `mpiexec` (Polaris, Aurora) |
 # |---|---|---|---|
 # | ranks of the whole job | `-n 16` | `-n 16` | `-n 16` |
 # | ranks on each node | `-N 4` | `--ntasks-per-node=4` | `--ppn 4` |
 # | CPUs of each rank | `-d 32` | `--cpus-per-task=32` | `--depth 32` |
-# | hardware threads of a core to use | `-j 2` | `--threads-per-core=2` | |
+# | hardware threads to use on each core | `-j 2` | `--threads-per-core=2` | |
 # | bind each rank to its own CPUs | `-cc depth` | `--cpu-bind=cores` | `--cpu-bind depth` |
-# | a variable for all ranks | `-e NAME=VALUE` | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
+# | an environment variable for all ranks | `-e NAME=VALUE` | `--export=ALL,NAME=VALUE` | `--env NAME=VALUE` |
 #
 # Ranks per node times CPUs per rank must fit into the node's CPUs: $4 \cdot 32 = 64 \cdot 2$ on Theta, where each core counted
-# as two CPUs. Open MPI's own `mpiexec` has no option for ranks per node in this form; its list of hosts says that. Here's what
-# this library would type for four nodes with four ranks each:
+# as two CPUs. Open MPI's `mpiexec` takes the ranks per node from its list of hosts, or from `--map-by ppr:4:node`.
+# Here's what this library would type for four nodes with four ranks each:
 
 # %%
 hosts = allocation.expand("nid[00012-00014,00020]")
@@ -396,8 +419,8 @@ for kind, program in {"srun": "srun", "pals": "mpiexec", "hydra": "mpiexec", "op
     print(f"{kind:>8}:", " ".join(words))
 
 # %% [markdown]
-# How does a program learn what it was given? Schedulers leave variables in the environment, and files. `ranks.start()` without
-# a number fills the allocation that it finds there.
+# How does a program find out which nodes it got? Schedulers leave that in files and environment variables. Without a number,
+# `ranks.start()` fills the allocation that it finds there.
 
 # %%
 slurm = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "nid[00012-00014,00020]", "SLURM_NTASKS_PER_NODE": "4"}
@@ -407,7 +430,8 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 # %% [markdown]
 # ## Deeper: when the time is up
 #
-# A job's end comes with a warning, if you ask for one. With these lines the script gets the signal `USR1` two minutes before the
+# Slurm warns a job before its time is up, if you ask for it. With these lines
+# the script gets the signal `USR1` two minutes before the
 # end, and puts itself back into the queue:
 #
 # ```bash
@@ -417,21 +441,24 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 # wait
 # ```
 #
-# `B:` sends the signal to the script alone; without it, only what `srun` started gets it. And `srun` has to run in the
-# background, because bash handles a signal only between commands, or while it waits in `wait`. With a checkpoint after every
-# epoch, nothing else is needed. `$SLURM_RESTART_COUNT` says how often the job was started again: stop at some number, or a job
-# that fails at once will do so all night.
+# With `B:`, only the script gets the signal; without it, only what `srun` started. And `srun` has to run in the background,
+# because bash handles a signal only between commands, or while it waits in `wait`. As `ddp_resume.py` saves a
+# checkpoint after every epoch, that's all you need.
+# `$SLURM_RESTART_COUNT` says how many times the job has been restarted. Stop at some number, or a job whose time limit is too
+# short for one epoch will restart all night.
 #
 # ## Deeper: nodes, switches and groups
 #
-# What is a node next to? A machine has levels, and each has its own network:
+# What is your node next to? A large machine is built in levels:
 
 # %%
 pictures.dragonfly()
 
 # %% [markdown]
-# This is a *dragonfly*: nodes hang on *switches*, all switches of a *group* are joined, and so are all groups. So any two nodes
-# are at most three links between switches apart, one of which is between groups. In orange is one of these longest ways.
+# This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are
+# all groups.
+# So the way between any two nodes takes at most three links from switch to switch, one of them between groups. One of these
+# longest ways is drawn in orange.
 #
 # | level | Theta (2017) [3] | Perlmutter's GPU nodes [4] |
 # |---|---|---|
@@ -442,67 +469,70 @@ pictures.dragonfly()
 # | group | 2 cabinets | 1 cabinet |
 # | machine | 12 groups, 4,392 nodes | 1,792 such nodes |
 #
-# (Theta's nodes could also use the fast memory as a cache for the slow one, or beside it: `mcdram=cache` in its job scripts.)
+# (On Theta you could use the fast memory beside the slow one or, with `mcdram=cache` in the job script, as a cache for it.)
 #
 # When does it matter where your nodes are?
 #
-# - *Inside a node or not* matters most. GPUs of a node are joined by links that are several times as fast as the network
-#   (the forecasts of [08](08_scaling_curves.ipynb) have the numbers of some machines). Whatever talks the most belongs there: tensor parallelism
-#   inside a node, data parallelism between nodes.
-# - *The same group or another* matters less on a dragonfly, which was built for that: the way is one or two links longer. It
-#   matters when the links between groups are shared with others' jobs, and then it's the spread of your times that grows.
-# - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them. There
-#   a job waits up to seven days to get all its nodes in one [5].
+# - *Inside a node or not* matters most. GPUs in one node are connected by links that are several times as fast as the network
+#   (the forecasts of [08](08_scaling_curves.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
+#   so use tensor parallelism inside a node, and data parallelism between nodes.
+# - *The same group or not* matters less on a dragonfly, which was built for that: the way is only one or two links longer.
+#   It does matter when other jobs load the links between groups. Then your times vary more from run to run.
+# - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them.
+#   There a job waits up to seven days to get all its nodes in one island [5].
 #
-# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. Whether
-# it's worth the wait is a measurement: run the same job twice, once with it.
+# Slurm lets you choose: `--switches=1@60` waits up to 60 minutes for nodes on one switch, and then takes what there is. Is it
+# worth the wait? Measure it: run the same job with this option and without it.
 #
 # ## Deeper: what NCCL says
 #
-# On GPUs it's NCCL that sends, and if something is wrong with the network, it's NCCL that knows. These variables go above
-# `srun` in your script, with `export`:
+# On GPUs it's NCCL that sends, so if something is wrong with the network, NCCL knows. Set these variables in your script, with
+# `export`, above `srun`:
 #
 # | variable | what for |
 # |---|---|
-# | `NCCL_DEBUG=INFO` | prints the version, the network it found, and how it joins the GPUs. Look for `NET/`: `IB` or a vendor's plug-in is the fast network, and `Socket` means that it was *not* found, and training is many times slower |
-# | `NCCL_DEBUG_SUBSYS=INIT,NET` | only these parts of it |
-# | `NCCL_DEBUG_FILE=nccl.%h.%p` | a file for each host and process, instead of a mixture |
-# | `NCCL_SOCKET_IFNAME=hsn` | network interfaces whose names begin like this; a wrong guess here is the usual reason for a start that hangs |
-# | `NCCL_IB_HCA=mlx5` | which InfiniBand adapters |
+# | `NCCL_DEBUG=INFO` | prints the version, the network it found, and how it connects the GPUs. Look for `NET/`: `IB` or a vendor's plug-in is the fast network, and `Socket` means that it was *not* found, and training is many times slower |
+# | `NCCL_DEBUG_SUBSYS=INIT,NET` | prints only these parts |
+# | `NCCL_DEBUG_FILE=nccl.%h.%p` | writes one file per host and process, so that their lines don't get mixed up |
+# | `NCCL_SOCKET_IFNAME=hsn` | use network interfaces whose names begin like this. A wrong guess here is the usual reason for a start that hangs |
+# | `NCCL_IB_HCA=mlx5` | use these InfiniBand adapters |
 # | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
-# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | PyTorch checks that all ranks call the same collective, and is slower for it |
-# | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last collectives, and writes them to a file when one times out |
+# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | PyTorch checks that all ranks call the same collective, which makes it slower |
+# | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last 2,000 collectives, and writes them to a file when one times out |
 # | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
 #
 # NVIDIA's own advice is not to leave debugging settings in scripts: what fixes one machine slows down the next [6].
 #
 # ## Deeper: notebooks on a cluster
 #
-# The folder `submissions` has a page and scripts for each of several machines, and `slurm` for any other cluster with Slurm.
+# The folder `submissions` has a page and scripts for each of several machines. The ones in `slurm` are for any other cluster
+# with Slurm.
 #
 # 1. **The notebook inside the job.** `sbatch submissions/slurm/lab.sh` starts JupyterLab on a node of the job, and its output
 #    says how to reach it from your computer. `ranks.start()` then starts ranks on all nodes of the job.
-# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` holds ranks until the job ends. On
-#    the login node set `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then takes those ranks, and
-#    `restart` has the job start fresh ones. In a single notebook, `ranks.attach()` does it. There's no browser on a login
-#    node: from your computer, `ssh -L 8888:localhost:8888 USER@LOGIN_NODE`, and open the address that `make lab` prints.
+# 2. **The ranks in a job, the notebook elsewhere.** `sbatch submissions/slurm/engines.sh` keeps ranks running until the job
+#    ends. On the login node, set
+#    `WORKSHOP_ATTACH=1` before `make lab`: in every notebook, `ranks.start` then uses those ranks, and
+#    `restart` makes the job start fresh ones. For a single notebook, call `ranks.attach()` instead.
+#    A login node has no browser. So run `ssh -L 8888:localhost:8888 USER@LOGIN_NODE` on your computer, and open the address
+#    that `make lab` prints there.
 #
-# In both, a rank that dies, on whichever node, is reported in the notebook within seconds, and so is the end of the job.
+# Either way, the notebook tells you within seconds when a rank dies, on whichever node, or when the job ends.
 # `WORKSHOP_PROFILE=cluster` makes the runs larger.
 #
 # *Try it* without a cluster: `.venv/bin/workshop engines start --ranks 2` in a terminal, then `ranks.attach()` here.
 #
 # ## Remember
 #
-# - Slurm runs your script once, on the first node. `srun` starts something on all of them.
-# - One torchrun per node, a rendezvous at a host of the job, and `--nproc-per-node` for the GPUs of *one* node.
+# - Slurm runs your script once, on the first node. Whatever you start with `srun` runs on all of them.
+# - Start one torchrun per node, let them meet at a host of the job, and set `--nproc-per-node` to the GPUs of *one* node.
 # - Ask `srun` for the cores again. Don't trust options: ask the ranks where they may run, and write it down with every
 #   measurement.
-# - Every node's report names a root cause. Only one is.
-# - A job you can kill and start again is a job you can leave alone: save often, load at the start, `--requeue`.
-# - Choose the device by the local rank, never by the global one. As many threads as a rank has cores, which sleep while they
-#   wait.
+# - Every node's report names a root cause, but only one of them is right.
+# - A job you can kill and start again is a job you can leave alone: save often, load at the start, and use `--requeue`.
+# - Choose the device by the local rank, never by the global one. Give each rank one thread per core, and let threads sleep
+#   while they wait.
 #
 # **Sources.** [1] ASCR, *ALCC FAQ* (science.osti.gov) and ALCF, *Starting your Director's Discretionary project* (alcf.anl.gov).
 # [2] NERSC and Intel, *Distributed training guidelines*. [3] V. Vishwanath, *Deep Learning at Scale* (ALCF, 2018); the command

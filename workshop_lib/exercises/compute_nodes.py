@@ -21,7 +21,7 @@ def device_properties(observations: list[dict]) -> Iterator[Property]:
     hint = "it returned nothing: `return` the number." if first is None else f"for rank 0 it returned {shown(first)}."
     yield Property("it returns a number", all(is_number(device) for of in devices.values() for device in of), hint)
     for hosts, text in (
-        (FILLED, "every rank of a host has a GPU of its own, where nodes are filled one after the other"),
+        (FILLED, "every rank of a host has its own GPU, where nodes are filled one after the other"),
         (DEALT_OUT, "also where ranks are dealt out to the nodes in turn"),
         (UNEQUAL, "also where nodes have different numbers of ranks"),
     ):

@@ -27,7 +27,7 @@ class Rule(NamedTuple):
 
 def _reads(job: Job) -> str:
     if job.late:
-        return f"Slurm reads `#SBATCH` only above the first command, and `{job.late[0]}` stands below it."
+        return f"Slurm reads `#SBATCH` only above the first command, and `{job.late[0]}` comes below it."
     return f"bash says: {job.problem}" if job.problem else ""
 
 
@@ -87,11 +87,9 @@ def _meet(job: Job) -> str:
     if any(each.options.nnodes != str(len(NODES)) or each.options.standalone for each in job.torchruns):
         return f"torchrun waits for {first.nnodes} node: `--nnodes={len(NODES)}`, or each node trains on its own."
     if len({each.meeting for each in job.torchruns}) > 1:
-        return "the torchruns go to different places, or under different names, and wait there. Say the same to all."
+        return "the torchruns go to different places, or under different names, and wait there. Give them all the same."
     if host in ("localhost", "127.0.0.1", "") or host not in (*NODES, ADDRESS):
-        return (
-            f"they meet at {host or 'no host'}, which is another machine on each node, or none: name a node of the job."
-        )
+        return f"they meet at {host or 'no host'}, which is a different machine on each node, or none: name one node."
     if backend == "static" and [each.options.node_rank for each in job.torchruns] != list(range(len(NODES))):
         return "every torchrun takes itself for node 0: `--rdzv-backend=c10d` numbers them, or use `--node-rank`."
     return ""
@@ -108,7 +106,7 @@ def _requeued(job: Job) -> str:
 def _resumes(job: Job) -> str:
     given = job.torchruns[0].options
     if Path(given.training_script).name != "ddp_resume.py":
-        return f"{Path(given.training_script).name} begins anew at every start: `ddp_resume.py` loads its checkpoint."
+        return f"{Path(given.training_script).name} starts over every time: `ddp_resume.py` loads its checkpoint."
     words = given.training_script_args
     out = words[words.index("--out") + 1] if "--out" in words[:-1] else ""
     out = next((word[6:] for word in words if word.startswith("--out=")), out)
@@ -126,7 +124,7 @@ EACH_ITS_OWN = (
     "bash -c 'torchrun --rdzv-endpoint=$(hostname):29500 \"$@\"' _ --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"
 )
 RULES = [
-    Rule("Slurm reads all of it", _reads, {("#SBATCH --requeue", "true\n#SBATCH --requeue"): "stands below"}),
+    Rule("Slurm reads all of it", _reads, {("#SBATCH --requeue", "true\n#SBATCH --requeue"): "comes below"}),
     Rule("it gets two nodes", _nodes, {("#SBATCH --nodes=2\n", ""): "asks for 1 node"}),
     Rule(
         "each node has one torchrun",
@@ -156,21 +154,21 @@ RULES = [
         _meet,
         {
             ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "waits for 1",
-            ("$first:29500", "localhost:29500"): "which is another machine on each node",
+            ("$first:29500", "localhost:29500"): "which is a different machine on each node",
             (" --rdzv-backend=c10d", ""): "takes itself for node 0",
             (f"{TRAINING}{ENDPOINT}", EACH_ITS_OWN): "to different places",
         },
     ),
     Rule(
-        "a job that fails is started again",
+        "a job whose node fails starts again",
         _requeued,
         {("#SBATCH --requeue\n", ""): "the job is gone", ("#SBATCH --open-mode=append\n", ""): "overwrites the output"},
     ),
     Rule(
-        "and goes on where it was",
+        "and continues where it stopped",
         _resumes,
         {
-            ("ddp_resume.py", "ddp.py"): "begins anew",
+            ("ddp_resume.py", "ddp.py"): "starts over",
             ("=../build/10_compute_nodes", "=/tmp"): "one node's own disk",
             (' --out "$checkpoint"', ""): "where is the checkpoint",
         },
