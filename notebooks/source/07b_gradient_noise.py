@@ -5,8 +5,8 @@
 # steps? You'd measure that it isn't so: at some batch size, more workers stop helping you learn, however well the training
 # scales. Where is that point, and can you know it before you've paid for a hundred workers?
 #
-# **You will** measure how noisy gradients are, from two numbers that data-parallel training has anyway; count the steps that
-# training needs at each batch size, and fit the law behind them; and find out what a batch of any size costs you.
+# **You will** measure how noisy gradients are, from two numbers that data-parallel training has anyway. Then you'll count the steps
+# that training needs at each batch size, fit the law behind them, and know what a batch of any size costs you.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [07](07_large_batch.ipynb) is about learning rates for large batches.
@@ -152,7 +152,7 @@ if comm.rank == 0:
 # loss falls and $G$ shrinks, while single images still pull in all directions.
 
 # %%
-steps = 150 if quick else 900
+steps = 150 if quick else min(900, 60_000 // (32 * team.n))
 question = f"By what factor does the noise scale grow, from its lowest value to the one after {steps} steps?"
 guess = predict(question, low=1, high=100, unit="times")
 guess
@@ -266,7 +266,6 @@ job = {
     "seeds": [1] if quick else [1, 2],
     "how": {"target": target, "test_samples": 500},
 }
-trainings = len(job["batches"]) * len(job["lrs"]) * len(job["seeds"])
 team.push(job=job)
 
 # %% [markdown]
@@ -285,9 +284,10 @@ one_s = time.perf_counter() - began
 # %%
 long_run = records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl")
 law = critical_batch.fit(*steps_to_target.pairs(long_run))
-times_one = np.mean(law.samples(job["batches"]) / law.samples(64))
-seconds = trainings / team.n * times_one * max(team.pull("one_s"))
-print(f"{trainings} trainings on {team.n} ranks: about {seconds:.0f} s. Stop ends them early, and keeps what is done.")
+of_ranks = [law.samples(job["batches"][rank :: team.n]).sum() for rank in range(team.n)]  # each rank has its batch sizes
+per_batch = len(job["lrs"]) * len(job["seeds"])
+seconds = per_batch * max(of_ranks) / law.samples(64) * max(team.pull("one_s"))
+print(f"{per_batch * len(job['batches'])} trainings on {team.n} ranks: about {seconds:.0f} s. Stop ends them early, and keeps what is done.")
 
 # %%
 # %%ranks --timeout 900
@@ -309,20 +309,22 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 # row with care. Now your fit, and the library's, which repeats it with resampled errors to say how far you can trust it.
 
 # %%
-pairs = {f"here, to {target:.0%}": steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
+here = f"here, to {target:.0%}"
+pairs = {here: steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
+pairs = {name: pair for name, pair in pairs.items() if pair[0]}  # nothing reached the target, if you stopped early
 mine, fits = exercises.yours_or(fit_law, critical_batch.least_squares), {}
 for name, (batches, counted) in pairs.items():
     try:
-        s_min, e_min = mine(np.array(batches), np.array(counted))
         fits[name] = critical_batch.fit(batches, counted)
+        s_min, e_min = mine(np.array(batches), np.array(counted))
         low, high = fits[name].intervals["b_crit"]
         print(f"{name}: critical batch {e_min / s_min:.0f}; 95 % interval {low:.0f} to {high:.0f}")
     except ValueError as error:
         print(f"{name}: no fit. {error}")
 
 # %%
-if pairs.keys() == fits.keys():
-    display(guess.compare(fits[f"here, to {target:.0%}"].b_crit))
+if here in fits:
+    display(guess.compare(fits[here].b_crit))
 learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
@@ -365,8 +367,8 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 #   fewer than training examples, and the learning rate is right. 128 workers *are* much fewer than 60,000 images, and our rate was
 #   tuned. Yet their batch is a hundred times the critical one, so it buys hardly any steps, for a hundred times the
 #   samples. Compare your batch to the noise, not to the data set.
-# - **So is the rule of thumb** that knows nothing about the task. Here the square root of the data asks for three times the critical
-#   batch: near the fewest steps, at four times the fewest samples. For ImageNet it says 1,131, and 8,192 lost nothing (see the
+# - **Nor is the rule of thumb**, which knows nothing about the task. Here the square root of the data asks for three times the
+#   critical batch: near the fewest steps, at four times the fewest samples. For ImageNet it says 1,131, and 8,192 lost nothing (see the
 #   last section).
 # - **The noise scale gets the order of magnitude.** It would *be* the critical batch if all directions were curved alike. They
 #   aren't, and where curvature is large it's $\mathrm{tr}(H\Sigma) / (G^T H G)$ that counts, with the *Hessian* $H$, the matrix of
@@ -400,7 +402,8 @@ shown = {}
 for name, curve in tasks.items():
     third = len(curve) // 3
     shown[name] = {step: f"{scale:.0f} ± {error:.0f}" for step, scale, error in curve[third - 1 :: third]}
-guess.compare(tasks["which digit?"][-1][1] / tasks["is it a one?"][-1][1])
+last = {name: [scale for _, scale, _ in curve if scale > 0][-1] for name, curve in tasks.items()}
+guess.compare(last["which digit?"] / last["is it a one?"])
 
 # %%
 pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
