@@ -1,9 +1,9 @@
 # %% [markdown]
 # # ZeRO and FSDP: when the model no longer fits
 #
-# You have a network of 7 billion parameters and GPUs with 80 GB. Its weights take 13 GB, yet training runs out of memory
-# before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why is all of it
-# there eight times?
+# You have a network of 7 billion parameters and GPUs with 80 GB. In 16 bits its weights take 14 GB, yet training runs out of
+# memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why is all of
+# it there eight times?
 #
 # **You will** count what a parameter costs in training, write the first two stages of ZeRO yourself, read the third, and then
 # turn a DDP script into one for FSDP. You'll measure what each stage saves, what it sends, and decide when to use which.
@@ -116,7 +116,7 @@ pictures.zero(four, 10**9)
 
 # %% [markdown]
 # Stage 0 is DDP. Stage 1 shares out the optimizer's state, stage 2 the gradients too, and stage 3 even the weights. With enough
-# ranks, stage 3 fits any number of parameters. Now build them.
+# ranks, stage 3 makes room for any number of parameters, as long as one layer fits whole. Now build them.
 #
 # ## Two halves of an allreduce
 #
@@ -300,7 +300,7 @@ _ = report(Zero1)
 # looks at all weights together. It needs one more allreduce, of a single number.) PyTorch has stage 1 as
 # `ZeroRedundancyOptimizer`, to be used together with DDP.
 #
-# *Break it:* train with SGD instead of Adam, which has no state without momentum. What does stage 1 save then?
+# *Break it:* train with plain SGD, which remembers nothing. What does stage 1 save then?
 #
 # ## Exercise 2: stage 2
 #
@@ -467,7 +467,7 @@ take_home.diff("ddp.py", "fsdp2.py")
 # |---|---|
 # | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit that is gathered together. The last one takes what's left over |
 # | the optimizer comes afterwards | only then are the parameters shards, DTensors that know how they're laid out |
-# | forward, `backward()` and `step()` stay | there's no engine and no wrapper: the model itself has learned to gather |
+# | forward, `backward()` and `step()` stay | there's no engine and no wrapper. The model's own hooks gather and reduce |
 # | `model(...)` in the test | every forward gathers, so all ranks must run equally many, in tests too |
 # | `get_state_dict(…)` on *every* rank | it gathers the shards into whole tensors. On rank 0 alone it would wait forever |
 #
@@ -479,7 +479,7 @@ options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs
 scripts.run(*launch, SCRIPTS / "fsdp2.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Is it the same as your stage 3? Measure the large network on this notebook's ranks, in the same way as your own classes.
+# Does it hold what our stage 3 holds? Measure the large network on this notebook's ranks, in the same way as the classes above.
 
 # %%
 # %%ranks
@@ -524,10 +524,13 @@ pictures.zero({"one process": [one_process]} | measured, parameters)
 
 # %% [markdown]
 # These are the tensors alive between backward and step, measured. The dotted frames are what a single process holds. FSDP and
-# stage 3 hold a share of everything, and between them sit the layers that are gathered for a moment.
+# stage 3 hold a share of everything. What the picture leaves out is the one layer that's gathered while it computes.
 #
 # With `fully_shard(layer, reshard_after_forward=False)` the weights stay from forward until backward has used them. That saves one
 # of the two allgathers, and costs the memory of all weights meanwhile.
+#
+# Micro-batches cost what they cost in stage 3, unless you trade memory back: after `model.set_requires_gradient_sync(False)` FSDP adds
+# up whole gradients as stage 1 does, and with `model.set_reshard_after_backward(False)` weights stay until the next micro-batch.
 #
 # *Try it:* `with_fsdp(reshard_after_forward=False)`. How many allgathers are left?
 #
@@ -563,8 +566,8 @@ calculator()
 #
 # ## Deeper: build a model that doesn't fit
 #
-# `perceptron()` above builds the whole network on every rank before `fully_shard` cuts it up. For 7 billion parameters that's 27 GB
-# per process, and a host has several. On the *meta device* tensors have a shape but no memory. So build the model there, cut
+# `perceptron()` above builds the whole network on every rank before `fully_shard` cuts it up. For 7 billion parameters in fp32 that's
+# 28 GB per process, and a host has several. On the *meta device* tensors have a shape but no memory. So build the model there, cut
 # it up, and only then allocate the shards.
 
 # %%
@@ -690,7 +693,7 @@ if rank == 0:
 #
 # ## Deeper: several nodes, and a mesh
 #
-# Inside a node GPUs talk ten times faster than between nodes. FSDP over 64 GPUs gathers every layer across all of them. *Hybrid
+# Inside a node GPUs talk much faster than between nodes. FSDP over 64 GPUs gathers every layer across all of them. *Hybrid
 # sharding* (HSDP) shards inside a node only, and keeps one copy per node: allgathers stay inside, and only the reduced gradients
 # cross, in one allreduce. You say so with a *device mesh*, ranks in rows and columns.
 #
@@ -797,8 +800,11 @@ busy.rename_axis("micro-batches").style.format("{:.0%}")
 # which was built on this idea. Here is a dry run on 16 pretended ranks: tensor parallel in groups of four, FSDP across them.
 
 # %%
+import warnings
+
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # it's about in-place operations: there are none
 dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
 mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("data", "tensor"))
 plan = {"1": ColwiseParallel(), "3": RowwiseParallel(), "5": ColwiseParallel(), "7": RowwiseParallel()}
@@ -818,8 +824,8 @@ dist.destroy_process_group()
 #
 # ## Deeper: checkpoints in shards
 #
-# `fsdp2.py` gathers the whole network on rank 0 to save it. At 7 billion parameters that's 27 GB through one process, and with
-# Adam's state 80 GB. *Distributed checkpoints* let every rank write its own shards, all at once:
+# `fsdp2.py` gathers the whole network on rank 0 to save it. At 7 billion parameters that's 28 GB through one process, and 84 GB with
+# Adam's state. *Distributed checkpoints* let every rank write its own shards, all at once:
 
 # %%
 team.push(folder=folder)
@@ -964,14 +970,15 @@ with suppress(NotImplementedError):  # while the exercise is open
 #
 # ### Exercise 4: stage 3 that looks ahead
 #
-# In stage 3 a layer waits for its weights before it can compute. Unless somebody asked for them earlier: gather the *next* layer while
-# this one computes. `enter` is called before each layer computes, in forward and in backward. `following` is the layer after it, or
+# In stage 3 a layer waits for its weights before it can compute, unless somebody asked for them earlier. So gather the *next* layer
+# while this one computes. `enter` is called before each layer computes, in forward and in backward. `following` is the layer after it, or
 # None for the last one. `start(layer)` begins to gather, `wait(layer)` returns when it's there. Each must be called exactly once
 # per layer and pass, and no more than two layers may be there at once.
 #
 # <details><summary>Hint</summary>
 #
-# When you enter a layer, somebody may have started it already. Who, and for which layer did nobody? `self.started` can remember.
+# When you enter a layer, you may have started it already, one layer before. For which layer of a pass is that never so?
+# `self.started` can remember.
 #
 # </details><details><summary>Solution</summary>
 #

@@ -45,6 +45,7 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # | change | why |
 # |---|---|
 # | `deepspeed.init_distributed()` | the ranks find each other: by torchrun's variables if there are any, else by MPI |
+# | `__compatible_ops__ = {}` | for CPUs alone, where DeepSpeed would first compile an allreduce of its own, for two minutes |
 # | `config` | the stage, and the samples of each backward |
 # | `deepspeed.initialize` | in place of the DDP wrapper. It sends rank 0's weights to everyone, and takes the optimizer over |
 # | `engine(…)`, `engine.backward`, `engine.step` | the engine sends in both of them. `step` also empties the gradients |
@@ -66,7 +67,7 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 # %% [markdown]
 # ## The configuration
 #
-# It's a dictionary in the script, or a JSON file. These keys you'll meet in almost every one:
+# It's a dictionary in the script, or a JSON file. You'll meet these keys in almost every one:
 #
 # | key | what it says |
 # |---|---|
@@ -81,8 +82,8 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 #
 # ### Exercise 1: write one
 #
-# You want a step to see `global_batch` samples on `ranks` ranks. A rank can hold the activations of `most` samples at a time, and
-# every rank's part divides by the ranks. `configuration` returns the dictionary. Make the micro-batch as large as memory allows,
+# You want a step to see `global_batch` samples on `ranks` ranks. `global_batch` divides by the ranks, and a rank
+# can hold the activations of `most` samples at a time. `configuration` returns the dictionary. Make the micro-batch as large as memory allows,
 # so that you need few of them. The optimizer is PyTorch's, and gradients aren't clipped, because the result should be that of DDP.
 #
 # <details><summary>Hint 1: the numbers</summary>
@@ -92,8 +93,8 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. Then there are five keys of the table: two numbers, the stage, and
-# two that say "as DDP would".
+# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys of the table: two numbers, the stage, one that
+# allows PyTorch's optimizer, and one that stops the clipping.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -308,13 +309,13 @@ handed.rename(columns="stage {}, n bytes".format).style.format("{:.2f}")
 # twice in each as well. With many micro-batches stage 1 is therefore often the better choice.
 #
 # Did you notice the allreduces? Where DeepSpeed could reduce-scatter, it joins the gradients of several owners in one bucket and
-# allreduces that, by default. It sends up to 1.5 times the bytes of your own class, in fewer messages
+# allreduces that, by default. It sends up to 1.5 times the bytes of your `Zero2`, in fewer messages
 # (`use_multi_rank_bucket_allreduce: false` turns it off).
 #
 # ## Checkpoints
 #
-# In stage 3 no rank has the weights, and in every stage from 1 on, no rank has the optimizer's state. So `save_checkpoint` is called
-# on *all* ranks, and each writes its share. Called on rank 0 alone, it waits forever.
+# In stage 3 no rank has the weights, and from stage 1 on no rank has the optimizer's state. So call `save_checkpoint` on *all* ranks:
+# each writes its share. If you call it on rank 0 alone, that rank waits forever.
 
 # %%
 # %%ranks --timeout 120
@@ -348,8 +349,8 @@ if rank == 0:
         print(f"loss before saving {saved['then']:.6f}, of the one file {cross_entropy(network(images), labels).item():.6f}")
 
 # %% [markdown]
-# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. The shards must fit the ranks: on another number of
-# them, convert to DeepSpeed's *universal checkpoint* first. (PyTorch's distributed checkpoints, in notebook 06, don't care.)
+# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. There must be as many of them as before.
+# Otherwise convert to DeepSpeed's *universal checkpoint* first. (PyTorch's distributed checkpoints, in notebook 06, don't care.)
 #
 # ## DeepSpeed or FSDP?
 #

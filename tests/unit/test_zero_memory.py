@@ -39,6 +39,10 @@ def test_figure_1_of_the_zero_paper():
     assert total(10**12, 1024, 3) / 1e9 == pytest.approx(15.6, abs=0.05), "table 1, 1T parameters"
 
 
+def test_the_recipes_cost_what_their_sources_say():
+    assert [sum(RECIPES[name].values()) for name in RECIPES if "Adam" in name] == [16, 16, 18]
+
+
 def test_a_stage_divides_its_states_and_no_others():
     whole = {"parameters": 2 * PSI, "gradients": 2 * PSI, "optimizer": 12 * PSI}
     for stage, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}, set(whole)]):

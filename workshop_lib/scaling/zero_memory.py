@@ -20,10 +20,12 @@ SHARDED: dict[int, tuple[str, ...]] = {
 }
 
 # Bytes per parameter. Training in bf16 updates an fp32 copy of the parameters, which counts as optimizer state
-# (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1). Adam adds momentum and variance, SGD momentum.
+# (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1). Adam adds momentum and variance, SGD momentum. Megatron-LM
+# also adds up gradients in fp32, 18 bytes (docs.nvidia.com/megatron-core, distributed optimizer).
 RECIPES = {
     "fp32, Adam": {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8},
     "bf16, Adam": {"parameter_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 12},
+    "bf16, Adam, fp32 gradients": {"parameter_bytes": 2, "gradient_bytes": 4, "optimizer_bytes": 12},
     "fp32, SGD with momentum": {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 4},
     "bf16, SGD with momentum": {"parameter_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 8},
 }
