@@ -12,25 +12,29 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(seed: int, classes: int = 10) -> keras.Sequential:
+def build(seed: int, classes: int = 10, weight_decay: float = 0.0) -> keras.Sequential:
     """The network with the weights that torch_cnn.build(seed, classes=classes) has.
+
+    weight_decay: adds that many times each weight to its gradient, through the loss.
 
     The layers have names, because Keras would number them, and Horovod matches gradients by these names:
     ranks that had built different numbers of networks would wait for each other forever.
     """
     first, second = torch_cnn.CHANNELS
+    penalty = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
+    decays = {"kernel_regularizer": penalty, "bias_regularizer": penalty}
     model = keras.Sequential(
         [
             keras.Input((28, 28), dtype="uint8"),
             keras.layers.Lambda(normalise, output_shape=(28, 28, 1), name="normalise"),
-            keras.layers.Conv2D(first, 5, name="conv_1"),  # [n, 24, 24, 8]
+            keras.layers.Conv2D(first, 5, name="conv_1", **decays),  # [n, 24, 24, 8]
             keras.layers.MaxPooling2D(2, name="pool_1"),  # [n, 12, 12, 8]
             keras.layers.ReLU(name="relu_1"),
-            keras.layers.Conv2D(second, 5, name="conv_2"),  # [n, 8, 8, 56]
+            keras.layers.Conv2D(second, 5, name="conv_2", **decays),  # [n, 8, 8, 56]
             keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 56]
             keras.layers.ReLU(name="relu_2"),
             keras.layers.Flatten(name="flatten"),  # [n, 896]
-            keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit a class
+            keras.layers.Dense(classes, name="logits", **decays),  # [n, 10], one logit a class
         ],
         name="cnn",
     )

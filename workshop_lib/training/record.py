@@ -62,6 +62,7 @@ class What(TypedDict):
     warmup: NotRequired[str]
     momentum: NotRequired[float | None]
     nesterov: NotRequired[bool]
+    weight_decay: NotRequired[float]
     label_smoothing: NotRequired[float]
     data_dir: NotRequired[str | None]
     checkpoint: NotRequired[str | None]
