@@ -106,6 +106,8 @@ class RunRecord(TypedDict):
     weights_sha256: list[str]  # of each rank
     ranks_identical: bool | None
     stopped: bool
+    recipe: NotRequired[str]  # its name, and the phases of a run that had several (scaling/recipes.py)
+    phases: NotRequired[list[dict]]
     ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
 
 
