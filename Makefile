@@ -13,7 +13,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search figures notebooks run-notebooks bench clean distclean
+.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures notebooks run-notebooks bench clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ search-lamb: RATES = 0.01 0.02 0.04 0.08
 search-rmsprop-sgd: RATES = 0.1 0.2 0.4 0.8
 
 large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## peak rates for 128 workers, four optimizers (with -j2: 25 minutes)
+
+large-batch-recipes: setup ## optimizers, decay, momentum, Muon and a growing batch, side by side (5 minutes of one core)
+	@rm -f $(BUILD)/large_batch_recipes.jsonl
+	@$(BIN)/python -m workshop_lib.scaling.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
 
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl

@@ -43,6 +43,7 @@ def ladder_run(folder, network, case, ranks, backend, prefix="", **more):
         "max_steps": STEPS,
         "data_dir": str(folder),
         **WARM_UP,
+        "weight_decay": 0.05,  # so that the same runs compare this too
         "checkpoint": str(folder / f"{name}.pt"),
     }
     return {"name": name, "options": options, "network": network, "backend_object": backend} | more

@@ -14,10 +14,14 @@ OPTIMIZERS = {
     "lars": {"optimizer": "lars", "lr": 5.0},
     "larc": {"optimizer": "larc", "lr": 0.02},
     "lamb": {"optimizer": "lamb", "lr": 0.01},
+    "muon": {"optimizer": "muon", "lr": 0.01},
     # 12 steps of warm-up, so that both phases and the blend are there
     "rmsprop-sgd": {"optimizer": "rmsprop-sgd", "lr": 0.02, "warmup_epochs": 12 / 25},
 }
 BACKENDS = {name: {} for name in ("mpi", "ddp", "fsdp", "horovod")} | {"deepspeed": {"zero_stage": 0}}
+PAIRS = [
+    pair for pair in itertools.product(BACKENDS, OPTIMIZERS) if pair != ("fsdp", "muon")
+]  # it needs whole matrices
 # RMSProp's first steps have one length whatever the gradient, so that rounding decides the sign of the least.
 WITHIN = dict.fromkeys(OPTIMIZERS, 1e-5) | {"rmsprop-sgd": 5e-4}
 
@@ -38,15 +42,11 @@ def run_of(folder, backend, optimizer, ranks):
 def trainings(folder):
     runs = {1: [run_of(folder, "base", name, 1) for name in OPTIMIZERS]}
     return runs | {
-        2: [
-            run_of(folder, backend, name, 2) | {"exhaustive": not is_quick(backend, name)}
-            for backend in BACKENDS
-            for name in OPTIMIZERS
-        ]
+        2: [run_of(folder, backend, name, 2) | {"exhaustive": not is_quick(backend, name)} for backend, name in PAIRS]
     }
 
 
-@pytest.mark.parametrize(("backend", "optimizer"), cases(itertools.product(BACKENDS, OPTIMIZERS), is_quick))
+@pytest.mark.parametrize(("backend", "optimizer"), cases(PAIRS, is_quick))
 def test_same_weights_as_one_process(trained, backend, optimizer):
     folder, outcomes = trained
     agreed_record(outcomes, f"{backend}-{optimizer}")

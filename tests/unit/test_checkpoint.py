@@ -83,13 +83,14 @@ def test_missing_or_something_else(tmp_path, content, complaint):
         checkpoint.read(path, OPTIONS)
 
 
-def test_files_from_before_label_smoothing_are_without(tmp_path):
+@pytest.mark.parametrize("option", ["label_smoothing", "weight_decay"])
+def test_files_from_before_an_option_are_without(tmp_path, option):
     path = tmp_path / "run.pt"
-    earlier = {name: value for name, value in OPTIONS.items() if name != "label_smoothing"}
+    earlier = {name: value for name, value in OPTIONS.items() if name != option}
     checkpoint.write(path, state(1) | {"must_match": earlier})
-    assert checkpoint.read(path, OPTIONS | {"label_smoothing": 0.0})["model"][0] == 1
-    with pytest.raises(checkpoint.CheckpointError, match=r"written with label_smoothing 0.0 \(now 0.1\)"):
-        checkpoint.read(path, OPTIONS | {"label_smoothing": 0.1})
+    assert checkpoint.read(path, OPTIONS | {option: 0.0})["model"][0] == 1
+    with pytest.raises(checkpoint.CheckpointError, match=rf"written with {option} 0.0 \(now 0.1\)"):
+        checkpoint.read(path, OPTIONS | {option: 0.1})
 
 
 def flipped(content, place):

@@ -87,6 +87,7 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
         "decay": "step",
         "optimizer": "sgd",
         "momentum": 0.5,
+        "weight_decay": 0.01,
         "label_smoothing": 0.05,
         "device": "cpu",
         "seed": 7,

@@ -11,7 +11,8 @@ import pytorch_optimizer as library
 import torch
 from torch.nn import functional
 
-from workshop_lib.training.optimizers import TRUST, Lamb, Lars, RmspropToSgd, sgd_share
+from workshop_lib.training.optimizers import TRUST, Lamb, Lars, Muon, RmspropToSgd, maker, orthogonal, sgd_share
+from workshop_lib.training.options import OPTIMIZERS, TrainOptions
 from workshop_lib.training.schedules import STARTING_LR
 
 STEPS = 20
@@ -181,6 +182,35 @@ def test_rmsprop_to_sgd_is_the_paper_s_rule_but_for_the_factor_that_it_names():
 
     ours = trained(lambda p: RmspropToSgd(p, lr, 0.9, switch_steps=16, rmsprop_lr=rate))
     assert largest_difference(ours, by_formula(update)) < 1e-6
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_muon_is_pytorch_s_but_for_the_16_bits_that_it_computes_in(weight_decay, monkeypatch):
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": weight_decay}
+    ours = trained(lambda p: Muon(p, **options))
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    assert largest_difference(ours[:1], trained(lambda p: torch.optim.Muon(p[:1], **options))[:1]) < 1e-5
+    sgd = trained(lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True))
+    assert largest_difference(ours[2:], sgd[2:]) < 1e-6, "biases"
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (9, 4), (6, 6)])
+def test_orthogonal_brings_all_singular_values_near_1(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(orthogonal(matrix))
+    assert 0.5 < values.min() < values.max() < 1.3
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weights_decay_in_every_optimizer(optimizer):
+    """Without gradients, a layer shrinks; Adam's and Muon's decay is apart from the gradient, by γ·β in each step."""
+    layer = torch.nn.Parameter(torch.ones(3, 4))
+    made = maker(TrainOptions(optimizer=optimizer, lr=0.1, weight_decay=0.5), 0)([layer])
+    layer.grad = torch.zeros_like(layer)
+    made.step()
+    assert (layer < 1).all()
+    if optimizer in ("adam", "muon"):
+        assert layer.detach().numpy() == pytest.approx(1 - 0.1 * 0.5)
 
 
 def test_starting_rates_are_the_defaults_of_pytorch_and_of_keras():

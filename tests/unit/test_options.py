@@ -33,6 +33,8 @@ ALONE = World(0, 1, 0, "single")
         ({"momentum": 1.0}, "momentum 1.0: use a number of at least 0 and below 1"),
         ({"momentum": -0.1}, "momentum -0.1: use a number of at least 0"),
         ({"label_smoothing": 1.0}, "label_smoothing 1.0: use a number of at least 0 and below 1"),
+        ({"weight_decay": -0.1}, "weight_decay -0.1: use a number of at least 0"),
+        ({"optimizer": "muon", "backend": "fsdp"}, "optimizer 'muon': it needs whole matrices"),
         ({"warmup": "sudden"}, "warmup 'sudden': use linear or constant"),
         ({"network": "resnet"}, "network 'resnet': use workshop or classic"),
         ({"emulate_workers": 0}, "emulate_workers 0: use a whole number"),

@@ -143,19 +143,19 @@ def _timed(average: Callable[[], None]) -> tuple[float, float]:
     return began_s, time.perf_counter()
 
 
-def diagnoses(answers: dict[str, str]) -> Verdict:
+def diagnoses(answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS) -> Verdict:
     """The verdict on a diagnosis for each run, by its name."""
     verdict = Verdict("diagnoses")
-    if any(not isinstance(answers.get(run), str) for run in RUNS):
+    if any(not isinstance(answers.get(run), str) for run in runs):
         return verdict
     verdict.passed = False
-    for run, illness in RUNS.items():
+    for run, illness in runs.items():
         said = answers[run]
         if said == illness:
             verdict.held.append(f"run {run}: {illness}")
         elif not verdict.failed:
             verdict.failed = f"run {run}: {said}"
-            known = f"if it were that, {SIGNS[said]}. Do you see it?" if said in SIGNS else ""
-            verdict.hint = known or f"use one of these: {', '.join(SIGNS)}."
+            known = f"if it were that, {signs[said]}. Do you see it?" if said in signs else ""
+            verdict.hint = known or f"use one of these: {', '.join(signs)}."
     verdict.passed = not verdict.failed
     return verdict

@@ -1,4 +1,6 @@
-"""The exercises of 07_large_batch: the learning rate of many workers, and LARS's rate for each layer."""
+"""The exercises of 07_large_batch: the learning rate of many workers, sick recipes (recipe_clinic.py), and LARS's rate
+for each layer.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,10 +11,13 @@ import numpy as np
 import torch
 
 from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.exercises.recipe_clinic import changes, diagnoses, options, patients, treat
 from workshop_lib.training import optimizers, schedules
 
+__all__ = ["changes", "diagnoses", "layer_rate", "learning_rate", "options", "patients", "treat"]
+
 STEPS = 60
-TRUST = 0.002
+TRUST, WEIGHT_DECAY = 0.002, 0.3
 ROUNDING = 1e-5  # of float32
 
 
@@ -126,7 +131,7 @@ def observe_layers(comm, function: Callable) -> list[LayerRate]:
     rates = []
     for _, weights, gradient in _layers():
         given = weights.clone(), gradient.clone()
-        returned = function(*given, TRUST)
+        returned = function(*given, TRUST, WEIGHT_DECAY)
         if not isinstance(returned, str | None):
             returned = np.asarray(returned, dtype=float).tolist()
         rates.append(LayerRate(returned, torch.equal(given[0], weights) and torch.equal(given[1], gradient)))
@@ -142,33 +147,46 @@ def layers_properties(observations: list) -> Iterator[Property]:
     yield Property("it returns one number", not other, hint)
     hint = "it changes an array it was given: work on copies, not in place."
     yield Property("weights and gradients are left alone", all(rate.unchanged for rate in rates), hint)
-    group = {"trust": TRUST, "weight_decay": 0.0, "clip": False}
+    group = {"trust": TRUST, "weight_decay": WEIGHT_DECAY, "clip": False}
     for (name, weights, gradient), rate in zip(_layers(), rates, strict=True):
         right = float(optimizers.layer_rate(weights, gradient, group))
         zero = not (weights.any() and gradient.any())
         hint = "where one of the norms is zero, return 1: the layer then moves as in plain SGD." if zero else ""
         observed = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}, "
         observed += f"it is {right:.4g}, not {rate.returned:.4g}:"
-        text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / ‖∇w‖'}"
+        text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / (‖∇w‖ + β ‖w‖)'}"
         yield Property(text, close(rate.returned, right, ROUNDING), hint, rate.returned, observed)
 
 
 def _layer(
-    hint: str, rate: Callable = lambda w, g: w / g, norm: Callable = torch.norm, trusted: bool = True
+    hint: str, rate: Callable = lambda w, g, beta: w / (g + beta * w), norm: Callable = torch.norm, trusted: bool = True
 ) -> Mistake:
-    """A wrong `layer_rate`, from the two norms, and what it takes for a norm."""
-    return Mistake(lambda w, g, trust: (trust if trusted else 1) * rate(norm(w), norm(g)), hint)
+    """A wrong `layer_rate`, from the two norms and the decay, and what it takes for a norm."""
+    return Mistake(lambda w, g, trust, beta: (trust if trusted else 1) * rate(norm(w), norm(g), beta), hint)
 
 
 _NORM = "that isn't the norm: it is the square root of the sum of the squares, as `.norm()` gives it."
+_PARENTHESES = "a pair of parentheses is missing: divide by the whole sum, ‖∇w‖ + β ‖w‖."
 _WRONG_LAYERS = [
-    _layer("‖w‖ / ‖∇w‖ is right, but multiply it by the trust coefficient.", trusted=False),
-    _layer("it is upside down: large gradients should give a small rate.", lambda w, g: g / w),
-    _layer("these are the squares of the norms: take the root, as `.norm()` does.", lambda w, g: (w / g) ** 2),
-    _layer("that is trust / ‖∇w‖: multiply by the norm of the weights.", lambda w, g: 1 / g),
-    _layer("that is trust × ‖w‖: divide by the norm of the gradient.", lambda w, g: w),
+    _layer("‖w‖ / (‖∇w‖ + β ‖w‖) is right, but multiply it by the trust coefficient.", trusted=False),
+    _layer("you left out the weight decay: it pulls at the weights too, with β ‖w‖.", lambda w, g, b: w / g),
+    _layer("without β: the decay pulls with β ‖w‖, not with all of ‖w‖.", lambda w, g, b: w / (g + w)),
+    _layer("the decay is β times the norm of the weights, not β alone.", lambda w, g, b: w / (g + b)),
+    _layer("β belongs to the norm of the weights, not to that of the gradient.", lambda w, g, b: w / (w + b * g)),
+    _layer(_PARENTHESES, lambda w, g, b: w / g + b * w),
+    _layer("it is upside down: large gradients should give a small rate.", lambda w, g, b: (g + b * w) / w),
+    _layer(
+        "these are the squares of the norms: take the root, as `.norm()` does.",
+        lambda w, g, b: w**2 / (g**2 + b * w**2),
+    ),
+    _layer("that is trust / (‖∇w‖ + β ‖w‖): multiply by the norm of the weights.", lambda w, g, b: 1 / (g + b * w)),
+    _layer("that is trust × ‖w‖: divide by what pulls at the weights.", lambda w, g, b: w),
     Mistake(
-        lambda w, g, trust: trust * w.norm() / g.norm() / math.sqrt(w.numel()),
+        lambda w, g, trust, beta: trust * w.norm() / (g + beta * w).norm(),
+        "you added the two before taking the norm. In the formula, the norms are added.",
+    ),
+    Mistake(
+        lambda w, g, trust, beta: trust * w.norm() / (g.norm() + beta * w.norm()) / math.sqrt(w.numel()),
         "one of the norms is a mean over the weights. A norm is the root of a sum, not of a mean.",
     ),
     _layer(_NORM, norm=lambda tensor: tensor.abs().max()),

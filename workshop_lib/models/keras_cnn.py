@@ -12,8 +12,12 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(seed: int, classes: int = 10, network: str = "workshop") -> keras.Sequential:
+def build(
+    seed: int, classes: int = 10, network: str = "workshop", weight_decay: float = 0.0
+) -> keras.Sequential:
     """The network with the weights that torch_cnn.build(seed, network, classes) has.
+
+    weight_decay: adds that many times each weight to its gradient, through the loss.
 
     The layers have names, because Keras would number them, and Horovod matches gradients by these names:
     ranks that had built different numbers of networks would wait for each other forever.
@@ -24,6 +28,9 @@ def build(seed: int, classes: int = 10, network: str = "workshop") -> keras.Sequ
     ]
     model = keras.Sequential([*start, *NETWORKS[network](classes)], name="cnn")
     model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed, network, classes).parameters()]))
+    if weight_decay:
+        for weight in model.trainable_variables:
+            weight.regularizer = keras.regularizers.L2(weight_decay / 2)
     return model
 
 

@@ -20,10 +20,11 @@ MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndif
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
 SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
-SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", "label_smoothing"]
+EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # of records that were written before these options existed
+SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", *EARLIER]
 # Accuracies against workers differ in the recipe alone, and runs of one recipe in workers and seed alone.
 SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
-SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", "label_smoothing"]  # what the name of a recipe does not tell
+SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # what the name of a recipe does not tell
 
 # Read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on 128 nodes, 32 epochs,
 # learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
@@ -63,7 +64,7 @@ def _row(record: dict, number: int) -> dict:
         "data_dir": what.get("data_dir") or "MNIST",
         "precision": what.get("precision", "fp32"),
         "network": what.get("network", "workshop"),
-        "label_smoothing": what.get("label_smoothing", 0.0),
+        **{name: what.get(name, earlier) for name, earlier in EARLIER.items()},
         # The cores themselves differ between numbers of ranks.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
@@ -204,7 +205,7 @@ def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
         raise RecordError(NOTHING)
-    options = pd.DataFrame([{"label_smoothing": 0.0} | record["what"] for record in ended])
+    options = pd.DataFrame([EARLIER | record["what"] for record in ended])
     require_same(options, SAME_ACCURACIES)
     for _, of_recipe in options.groupby([recipe(record["what"]) for record in ended]):
         require_same(of_recipe, SAME_RECIPE)

@@ -32,6 +32,7 @@ MUST_MATCH = (
     "optimizer",
     "momentum",
     "nesterov",
+    "weight_decay",
     "label_smoothing",
     "seed",
     "data_dir",
@@ -131,7 +132,7 @@ def read(path: str | Path, wanted: dict) -> State:
 
     try:
         state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
-        written_with = {"label_smoothing": 0.0} | state["must_match"]  # earlier files have none
+        written_with = {"label_smoothing": 0.0, "weight_decay": 0.0} | state["must_match"]  # earlier files have none
     except Exception as error:  # torch raises many kinds for a damaged file
         raise CheckpointError(
             f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "

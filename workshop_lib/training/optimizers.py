@@ -1,8 +1,9 @@
-"""Optimizers for large batches, by hand: LARS, LARC, LAMB, and one that turns from RMSProp into SGD.
+"""Optimizers for large batches, by hand: LARS, LARC, LAMB, Muon, and one that turns from RMSProp into SGD.
 
 In the first three, a layer's step is made a fixed share of its weights' norm, whatever the norm of its
 gradient: with one learning rate for all, a layer with small weights and large gradients diverges before the
-others have moved. Biases (tensors of one dimension) take part as in plain SGD or Adam, and do not decay.
+others have moved. In these and in Muon, biases (tensors of one dimension) take part as in plain SGD or Adam, and do
+not decay.
 """
 
 import math
@@ -112,20 +113,23 @@ class RmspropToSgd(_ByTensor):
     gradual warm-up. For the straight line, see sgd_share.
     """
 
-    def __init__(self, params, lr=0.1, momentum=0.9, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]):
-        defaults = {"lr": lr, "momentum": momentum, "switch_steps": switch_steps, "rmsprop_lr": rmsprop_lr}
-        super().__init__(params, defaults)
+    def __init__(
+        self, params, lr=0.1, momentum=0.9, weight_decay=0.0, switch_steps=100, rmsprop_lr=STARTING_LR["rmsprop"]
+    ):
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, defaults | {"switch_steps": switch_steps, "rmsprop_lr": rmsprop_lr})
 
     def update(self, p, group):
         state = self.state[p]
         if not state:
             state |= {"step": torch.zeros(()), "momentum_buffer": torch.zeros_like(p)}
             state["square_avg"] = torch.zeros_like(p)
-        square = state["square_avg"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
+        gradient = p.grad.add(p, alpha=group["weight_decay"])
+        square = state["square_avg"].mul_(0.99).addcmul_(gradient, gradient, value=0.01)
         share = sgd_share(int(state["step"]), group["switch_steps"])
         state["step"] += 1
         own_rate = (1 - group["momentum"]) * group["rmsprop_lr"] * (1 - share)
-        step = p.grad * (group["lr"] * share) + p.grad / (square.sqrt() + 1e-8) * own_rate
+        step = gradient * (group["lr"] * share) + gradient / (square.sqrt() + 1e-8) * own_rate
         p.sub_(state["momentum_buffer"].mul_(group["momentum"]).add_(step))
 
 
@@ -142,19 +146,53 @@ def sgd_share(step: int, switch_steps: int) -> float:
     return math.exp(2 * past_centre) / 2 if past_centre < 0 else 0.5 + past_centre
 
 
+class Muon(_ByTensor):
+    """Momentum whose matrix is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon): a step has the
+    same length in all of a layer's directions, where a gradient has a few strong ones.
+
+    v ← m·v + g;  w ← (1 − γ·β)·w − γ·√max(1, rows / columns)·orthogonal(g + m·v). A kernel is a matrix of one row per
+    output, and biases take SGD's step with the same Nesterov's momentum.
+    """
+
+    def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    def update(self, p, group):
+        velocity = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+        velocity.mul_(group["momentum"]).add_(p.grad)
+        step = p.grad.add(velocity, alpha=group["momentum"])
+        if p.dim() > 1:
+            rows = step.flatten(1)
+            step = orthogonal(rows).view_as(p) * math.sqrt(max(1, rows.shape[0] / rows.shape[1]))
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_(step, alpha=group["lr"])
+
+
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """The matrix with its singular values brought near 1 (0.7 to 1.2), by five Newton-Schulz steps."""
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = wide / wide.norm().clamp(min=1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x if wide is matrix else x.T
+
+
 def maker(options, warmup_steps: int):
     """What makes the optimizer that the options name, of the parameters and perhaps of options to change."""
-    momentum = {"momentum": options.momentum}
+    decay = {"weight_decay": options.weight_decay}
+    momentum = decay | {"momentum": options.momentum}
     if options.optimizer == "sgd":
         nesterov = options.nesterov and options.momentum > 0
         return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
-    if options.optimizer == "adam":
-        return partial(torch.optim.Adam, lr=options.lr, fused=True)
+    if options.optimizer == "adam":  # with AdamW's decay, apart from the gradient
+        return partial(torch.optim.Adam, lr=options.lr, fused=True, decoupled_weight_decay=True, **decay)
     by_name: dict[str, Callable] = {
         "lars": partial(Lars, **momentum),
         "larc": partial(Lars, clip=True, **momentum),
-        "lamb": Lamb,
+        "lamb": partial(Lamb, **decay),
         "rmsprop-sgd": partial(RmspropToSgd, switch_steps=warmup_steps, **momentum),
+        "muon": partial(Muon, **momentum),
     }
     make = by_name[options.optimizer]
     return lambda parameters, **_: make(parameters, lr=options.lr)

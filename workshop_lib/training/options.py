@@ -16,8 +16,8 @@ from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
-OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd")
-BY_LAYER = ("lars", "larc", "lamb")  # they need each layer's norm
+OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd", "muon")
+BY_LAYER = ("lars", "larc", "lamb", "muon")  # they need each layer's norm, or all of its matrix
 WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
 
@@ -77,6 +77,9 @@ class TrainOptions:
     momentum: float | None = option(
         None, f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)", at_least=0, below=1
     )
+    weight_decay: float = option(
+        0.0, "Share of each weight that a step takes away, times the learning rate", at_least=0
+    )
     label_smoothing: float = option(
         0.0, "Share of each target that is spread evenly over all classes; 0.1 saves epochs", at_least=0, below=1
     )
@@ -124,6 +127,8 @@ class TrainOptions:
                 "it needs the norm of each layer, and ZeRO's stages 1 to 3 mix parts of layers; use "
                 "--zero-stage 0, or --backend fsdp",
             )
+        if self.optimizer == "muon" and self.backend == "fsdp":
+            self._refuse("optimizer", "it needs whole matrices, and fsdp cuts them up; use ddp")
         if self.optimizer in WITHOUT_MOMENTUM:
             if self.momentum is not None:
                 self._refuse("momentum", f"{self.optimizer} has its own; leave it out")

@@ -62,6 +62,7 @@ class What(TypedDict):
     warmup: NotRequired[str]
     momentum: NotRequired[float | None]
     nesterov: NotRequired[bool]
+    weight_decay: NotRequired[float]
     label_smoothing: NotRequired[float]
     data_dir: NotRequired[str | None]
     checkpoint: NotRequired[str | None]
@@ -105,6 +106,8 @@ class RunRecord(TypedDict):
     weights_sha256: list[str]  # of each rank
     ranks_identical: bool | None
     stopped: bool
+    recipe: NotRequired[str]  # its name, and the phases of a run that had several (scaling/recipes.py)
+    phases: NotRequired[list[dict]]
     ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
 
 

@@ -2,7 +2,8 @@
 
 `scaling` draws run records; `costs`, what communication and input cost; `steps` and `horovod`, what the
 ranks do in a step; `pictures`, who holds what; `learning`, noise and batch size; `forecasts`, what was
-computed for other machines. One call draws one figure.
+computed for other machines; `accuracy`, who learned how much; `large_batch`, what long steps do. One call draws
+one figure.
 
 The first seven colours are Okabe and Ito's (Color Universal Design, 2008); all ten are ones that people with any
 colour vision can tell apart. Every curve also has its own marker or line style, for a grey print.

@@ -66,9 +66,13 @@ class TensorflowLearner:
         self.backend = backend
         self.train_split, self.test_split = train, test
         self.label_smoothing = options.label_smoothing
-        self.model = keras_cnn.build(options.seed, max(train.classes, test.classes), options.network)
-        if options.optimizer == "adam":
-            self.optimizer = keras.optimizers.Adam(epsilon=1e-8)  # torch's, where Keras has 1e-7
+        by_adam = options.optimizer == "adam"
+        # Adam's decay is apart from the gradient; that of SGD is not, though Keras's own option would do that too.
+        in_loss = 0.0 if by_adam else options.weight_decay
+        classes = max(train.classes, test.classes)
+        self.model = keras_cnn.build(options.seed, classes, options.network, in_loss)
+        if by_adam:  # with torch's epsilon, where Keras has 1e-7
+            self.optimizer = keras.optimizers.Adam(epsilon=1e-8, weight_decay=options.weight_decay or None)
         else:
             self.optimizer = keras.optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov)
         self._sums = tf.Variable(tf.zeros(3, tf.float64))
@@ -112,7 +116,7 @@ class TensorflowLearner:
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
-            scaled = cross_entropy(logits, labels, self.label_smoothing) * scale
+            scaled = cross_entropy(logits, labels, self.label_smoothing) * scale + sum(self.model.losses)
         tape = self.backend.wrap_tape(tape)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
