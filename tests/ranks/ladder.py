@@ -35,9 +35,12 @@ def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_S
 
 
 def ladder_run(folder, network, case, ranks, backend, prefix="", **more):
+    """backend: base, for one process; one of the library's; or, with "-mpi" behind it, that one over MPI."""
     name = f"{prefix}{network}-{case}-{backend}-{ranks}"
+    over_mpi = backend.endswith("-mpi")
     options = {
-        "backend": "mpi" if backend == "base" else backend,
+        "backend": "mpi" if backend == "base" else backend.removesuffix("-mpi"),
+        "comm": "mpi" if over_mpi else "auto",
         "batch_size": GLOBAL_BATCH // ranks,
         "train_samples": SAMPLES[case],
         "max_steps": STEPS,

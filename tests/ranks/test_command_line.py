@@ -85,9 +85,15 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, arguments):
     assert record["stopped"] and record["ranks_identical"] and 0 < len(record["epochs"]) < 500
 
 
-@pytest.mark.parametrize("network", ["workshop", pytest.param("classic", marks=pytest.mark.exhaustive)])
-def test_ddp_trains_without_a_warning(network):
-    ran = workshop("train", "--ranks", "2", "--backend", "ddp", "--network", network, *SMALL)
+@pytest.mark.parametrize(
+    ("network", "comm"),
+    [
+        ("workshop", "auto"),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("classic", "auto"), ("vit", "mpi"))),
+    ],
+)
+def test_ddp_trains_without_a_warning(network, comm):
+    ran = workshop("train", "--ranks", "2", "--backend", "ddp", "--network", network, "--comm", comm, *SMALL)
     assert ran.returncode == 0, ran.stderr
     assert "Warning" not in ran.stdout + ran.stderr
 

@@ -74,8 +74,8 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
     monkeypatch.setattr(commands, "_train_as_one_rank", lambda options, out: chosen.append(options))
     assert invoke("train").exit_code == 0
     values = {
-        "backend": "deepspeed",
-        "zero_stage": 1,
+        "backend": "fsdp",
+        "comm": "mpi",
         "network": "classic",
         "precision": "bf16",
         "epochs": 3,
@@ -100,8 +100,9 @@ def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monke
     typed = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", value)]
     assert invoke("train", *typed, "--resume", "--no-nesterov").exit_code == 0
     every = TrainOptions(**values, resume=True, nesterov=False)
-    assert chosen == [TrainOptions(), every]
-    assert set(every.as_dict()) == set(values) | {"resume", "nesterov"}
+    assert invoke("train", "--backend", "deepspeed", "--zero-stage", 1).exit_code == 0
+    assert chosen == [TrainOptions(), every, TrainOptions(backend="deepspeed", zero_stage=1)]
+    assert set(every.as_dict()) == set(values) | {"resume", "nesterov", "zero_stage"}
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from record_fixtures import CPU, run, sweep
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve
 from workshop_lib.notebook.figures.scaling import in_order, scaling_curve, serial_part, weak_scaling_curve
-from workshop_lib.scaling.records import RecordError, names_of
-from workshop_lib.training.backends import REGISTRY
+from workshop_lib.scaling.records import RecordError, all_names
 
-NAMES = [name for backend in REGISTRY for name in names_of(backend)]
+NAMES = all_names()
 SRGB_TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 EYES = {
     "common": np.eye(3),

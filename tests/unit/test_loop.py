@@ -107,5 +107,5 @@ def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quo
         {"host": host, "affinity": own, "host_cores": 4, "cores": quota, "threads": 1, "gpu": None}
         for own, host in zip([*affinities, [7]], ["here", "here", "elsewhere"], strict=True)
     ]
-    backend = SimpleNamespace(name="mpi", world=World(0, 3, 0, "single"), device=torch.device("cpu"))
+    backend = SimpleNamespace(name="mpi", transport=None, world=World(0, 3, 0, "single"), device=torch.device("cpu"))
     assert record.build(TrainOptions(), backend, ranks, "now", None)["where"]["cores"] == cores

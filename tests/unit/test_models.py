@@ -1,4 +1,5 @@
-"""Dropout drawn by workers has the same masks on any number of ranks; the flat network is the network."""
+"""Dropout drawn by workers has the same masks on any number of ranks; the flat network is the network; what the
+vision transformer's parts do."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
-from workshop_lib.models import torch_cnn
+from workshop_lib.models import torch_cnn, vit
 from workshop_lib.models.dropout import Dropout, WorkerDraws
 from workshop_lib.models.flat import FlatNetwork
 
@@ -68,6 +69,44 @@ def test_the_classic_network_has_the_published_size():
     model = torch_cnn.build(1, "classic")
     assert sum(p.numel() for p in model.parameters()) == 21_840
     assert sum(isinstance(layer, Dropout) for layer in model) == 2
+
+
+def test_the_vision_transformer_has_the_shapes_and_parameters_that_it_names():
+    model, shapes = torch_cnn.build(1, "vit", classes=7), []
+    x = torch.zeros(3, 1, 28, 28)
+    for part in model:
+        x = part(x)
+        shapes.append(tuple(x.shape))
+    tokens, w = 25, vit.WIDTH
+    assert shapes == [(3, tokens, w)] * (1 + vit.DEPTH) + [(3, 7)]
+    block = 4 * (w * w + w) + (w * 4 * w + 4 * w) + (4 * w * w + w) + 2 * 2 * w
+    ends = 8 * 8 * w + w + tokens * w, 2 * w + 10 * w + 10
+    total = sum(p.numel() for p in torch_cnn.build(1, "vit").parameters())
+    assert total == sum(ends) + vit.DEPTH * block == 156_490
+
+
+def test_a_token_sees_its_patch_and_its_place():
+    tokens, images = vit.Tokens(6), torch.zeros(1, 1, 28, 28)
+    nothing = tokens(images)
+    images[0, 0, 9, 26] = 1.0  # in the second row of patches alone, and in the last column alone
+    changed = (tokens(images) != nothing).any(2).flatten()
+    assert changed.nonzero().flatten().tolist() == [9]
+    assert not torch.equal(nothing[0, 0], nothing[0, 1]), "equal patches in different places"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_pytorch_s(causal):
+    attention, x = vit.Attention(12, heads=3, causal=causal), torch.randn(2, 5, 12)
+    query, key, value = (attention.by_head(layer(x)) for layer in (attention.query, attention.key, attention.value))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    assert torch.allclose(attention(x), attention.out(expected.transpose(1, 2).reshape(2, 5, 12)), atol=1e-6)
+
+
+def test_with_causal_blocks_a_token_knows_none_that_come_later():
+    block, x = vit.Block(8, heads=2, causal=True), torch.randn(1, 6, 8)
+    before = block(x)
+    x[0, 4:] += 1.0
+    assert torch.equal(block(x)[0, :4], before[0, :4]) and not torch.equal(block(x)[0, 4:], before[0, 4:])
 
 
 def test_weights_gradient_and_accuracy_are_those_of_the_network():

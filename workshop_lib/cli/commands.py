@@ -79,7 +79,7 @@ def train(
             "process is one rank; its threads are set by OMP_NUM_THREADS, the rest by what started it."
         )
     options = TrainOptions(**chosen)
-    registry.require(options.backend)
+    registry.require(options.backend, options.comm)
     if ranks is None:
         _train_as_one_rank(options, out)
         return
@@ -153,12 +153,15 @@ def _report(record: Mapping, out: str | None) -> None:
 
 
 @app.command()
-@of.takes_train_options("backend", "zero_stage", "emulate_workers", "precision", "max_steps", "checkpoint", "resume")
+@of.takes_train_options(
+    "backend", "zero_stage", "comm", "emulate_workers", "precision", "max_steps", "checkpoint", "resume"
+)
 def sweep(
     chosen: dict,
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
     backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
     zero_stages: Annotated[str, typer.Option(help="Of deepspeed, separated by commas.")] = "0,1,2,3",
+    comm: Annotated[str, typer.Option(help="Of ddp and fsdp: auto, mpi, or both, separated by a comma.")] = "auto",
     emulate_workers: Annotated[
         str | None, typer.Option(help="Numbers of workers to do the arithmetic of, e.g. 1,8,64.")
     ] = None,
@@ -174,13 +177,14 @@ def sweep(
     stages: list = of.whole_numbers("--zero-stages", zero_stages, at_least=0)
     workers: list = [None] if emulate_workers is None else of.whole_numbers("--emulate-workers", emulate_workers)
     options = [
-        TrainOptions(backend=name, zero_stage=stage, emulate_workers=number, **chosen)
+        TrainOptions(backend=name, zero_stage=stage, comm=carrier, emulate_workers=number, **chosen)
         for name in (registry.available() if backends == "all" else backends.split(","))
         for stage in (stages if name == "deepspeed" else [None])
+        for carrier in (comm.split(",") if name in registry.CHOOSE_COMM else ["auto"])
         for number in workers
     ]
     for each in options:
-        registry.require(each.backend)
+        registry.require(each.backend, each.comm)
     _check(counts, options, out)
 
     print(f"Training {repeats * len(counts) * len(options)} times, on {ranks} ranks.", flush=True)

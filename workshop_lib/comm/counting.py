@@ -3,18 +3,24 @@
 It has MPI's point-to-point calls and nothing else, so that a collective must be built from them. Its
 sends are synchronous: they end only when the receiver has begun to receive. MPI sends large messages
 that way, so code that only works because small ones are buffered fails here at once.
+
+CountedCollectives builds MPI's collectives from these calls, for a process group of PyTorch's: what DDP and FSDP
+send can then be counted too.
 """
 
+import contextlib
 import functools
 import inspect
 import pickle
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from workshop_lib.comm import ring
 from workshop_lib.errors import InputError
 
 # The calls there are, and the calls of MPI that make them; all sends are synchronous.
@@ -110,6 +116,84 @@ class CountingComm:
     @property
     def bytes_sent(self) -> int:
         return sum(event.nbytes for event in self.log)
+
+
+class CountedCollectives:
+    """The nonblocking collectives of mpi4py that torch_mpi.py calls, each as a ring of counted messages: none sends
+    more bytes than a collective of the best kind must, but a broadcast takes a round per rank.
+
+    They block, and return a request that is done. `asked_for` lists the collectives with the bytes of their whole
+    array; `messages` is the CountingComm that they use. Raises InputError for reductions other than a sum.
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self.rank, self.size, self._comm = comm.rank, comm.size, comm
+        self.messages = CountingComm(comm)
+        self.asked_for: list[tuple[str, int]] = []
+
+    def Iallreduce(self, in_place, array: np.ndarray, operation: MPI.Op) -> MPI.Request:
+        self._begin("allreduce", array, operation)
+        ring.allreduce(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Ireduce_scatter_block(self, array: np.ndarray, part: np.ndarray, operation: MPI.Op) -> MPI.Request:
+        self._begin("reduce-scatter", array, operation)
+        part[:] = ring.reduce_scatter(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Iallgather(self, part: np.ndarray, array: np.ndarray) -> MPI.Request:
+        self._begin("allgather", array)
+        array[ring.part(len(array), self.rank, self.size)] = part
+        ring.allgather(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Ibcast(self, array: np.ndarray, root: int) -> MPI.Request:
+        self._begin("broadcast", array)
+        right = (self.rank + 1) % self.size
+        if self.rank != root:
+            self.messages.Recv(array, (self.rank - 1) % self.size)
+        if right != root:
+            self.messages.Send(array, right)
+        return MPI.REQUEST_NULL
+
+    def Ialltoallv(self, going: list, coming: list) -> MPI.Request:
+        (array, (counts, starts), _), (into, (counts_in, starts_in), _) = going, coming
+        self._begin("all-to-all", array)
+
+        def cut(values, first, count):
+            return values[first : first + count]
+
+        cut(into, starts_in[self.rank], counts_in[self.rank])[:] = cut(array, starts[self.rank], counts[self.rank])
+        for distance in range(1, self.size):
+            dest, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+            arriving = cut(into, starts_in[source], counts_in[source])
+            self.messages.Sendrecv(cut(array, starts[dest], counts[dest]), dest, recvbuf=arriving, source=source)
+        return MPI.REQUEST_NULL
+
+    def Isend(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
+        self._begin("send", array)
+        return self.messages.Isend(array, dest, tag)
+
+    def Irecv(self, array: np.ndarray, source: int, tag: int) -> MPI.Request:
+        return self.messages.Irecv(array, source, tag)
+
+    def Ibarrier(self) -> MPI.Request:
+        return self._comm.Ibarrier()  # it has no bytes
+
+    def _begin(self, name: str, array: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
+        if operation != MPI.SUM:
+            raise InputError("only sums can be counted, and means: use ReduceOp.SUM or AVG")
+        self.asked_for.append((name, array.nbytes))
+
+
+@contextlib.contextmanager
+def counted(group) -> Iterator[CountedCollectives]:
+    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks do so together."""
+    plain, group.comm = group.comm, CountedCollectives(group.comm)
+    try:
+        yield group.comm
+    finally:
+        group.comm = plain
 
 
 def _nbytes(buf) -> int:

@@ -9,6 +9,7 @@ global batch, and runs on different numbers of ranks could not be compared exact
 import torch
 from torch import nn
 
+from workshop_lib.models import vit
 from workshop_lib.models.dropout import Dropout
 
 # Mean and standard deviation of the pixels of MNIST's training images, on the scale 0 to 255.
@@ -33,8 +34,9 @@ def build(seed: int, network: str = "workshop", classes: int = 10) -> nn.Sequent
         torch.manual_seed(seed)
         model = NETWORKS[network](classes)
     # Of one channel both orders are the same memory, but DDP warns of strides that are not its gradient's.
-    first = next(model.parameters())
-    first.data = torch.empty_like(first, memory_format=torch.channels_last).copy_(first)
+    first = model[0].weight if isinstance(model[0], nn.Conv2d) else None
+    if first is not None:
+        first.data = torch.empty_like(first, memory_format=torch.channels_last).copy_(first)
     return model
 
 
@@ -71,4 +73,4 @@ def classic(classes: int) -> nn.Sequential:
     )
 
 
-NETWORKS = {"workshop": workshop, "classic": classic}
+NETWORKS = {"workshop": workshop, "classic": classic, "vit": vit.vit}

@@ -150,7 +150,7 @@ def in_step(token: int, mail_may_wait: bool = False) -> bool:
     """Whether the ranks still match each other, after some calls failed. Called on every rank.
 
     A message sent but never received would be taken by the next collective as its own. Collectives with
-    known results find such leftovers, for each rank as the root; a mailbox probe finds unreceived sends; gloo
+    known results find such leftovers, for each rank as the root; a mailbox probe finds unreceived sends; PyTorch
     counts its collectives, and the counts must agree. mail_may_wait: sends that are not received yet are no
     mismatch, as after a cell on the sender alone. Blocks if the ranks do not match at all: the caller bounds
     the wait.
@@ -164,7 +164,8 @@ def in_step(token: int, mail_may_wait: bool = False) -> bool:
     if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
         return False
     waits = comm.Iprobe() and not mail_may_wait
-    return comm.allgather((_gloo_sequence(), waits)) == [(_gloo_sequence(), False)] * comm.size
+    begun = _collectives_begun(comm.size)
+    return comm.allgather((begun, waits)) == [(begun, False)] * comm.size
 
 
 def _matches(comm, token: int, root: int) -> bool:
@@ -181,11 +182,13 @@ def _matches(comm, token: int, root: int) -> bool:
     return total[0] == (sum(of_all) if here else 0)
 
 
-def _gloo_sequence() -> int:
+def _collectives_begun(world_size: int) -> list[int]:
+    """How many collectives this rank has begun in each of PyTorch's process groups of all ranks."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_initialized():
-        return -1
-    return distributed.group.WORLD._get_sequence_number_for_group()
+        return []
+    groups = [group for group in distributed.distributed_c10d._world.pg_map if group.size() == world_size]
+    return [group._get_sequence_number_for_group() for group in groups]
 
 
 class Publisher:

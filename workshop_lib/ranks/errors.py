@@ -16,7 +16,7 @@ IN_BETWEEN = ("ranks/engine.py", "ranks/cells.py", "exercises/", "comm/")
 # What waits for other ranks: calls of mpi4py, by their name in the line, and files of the frameworks.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"
-    r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|Wait(any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
+    r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|(Wait|Test)(all|any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
 )
 COMMUNICATION = ("torch/distributed/", "/horovod/", "deepspeed/comm/")
 FRAMEWORKS = ("torch", "tensorflow", "keras", "deepspeed", "horovod")

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import require_writable
 from workshop_lib.training import SCHEMA
+from workshop_lib.training.backends import CHOOSE_COMM, REGISTRY
 from workshop_lib.training.options import ZERO_STAGES
 
 KINDS = ("train", "steps_to_target", "less_communication", "bench")
@@ -29,15 +30,22 @@ class RecordError(InputError):
 
 
 def name_of(what: dict) -> str:
-    """What a run is called where backends are compared: each stage of DeepSpeed's ZeRO has its own name."""
-    stage = what.get("zero_stage")
-    return what["backend"] if stage is None else f"{what['backend']}-{stage}"
+    """What a run is called where backends are compared: each stage of DeepSpeed's ZeRO has its own name, and so have
+    DDP and FSDP over MPI."""
+    name, stage = what["backend"], what.get("zero_stage")
+    if name in CHOOSE_COMM and what.get("comm") == "mpi":
+        return f"{name}-mpi"
+    return name if stage is None else f"{name}-{stage}"
 
 
-def names_of(backend: str) -> list[str]:
-    """All names that runs of this backend can have."""
-    stages = ZERO_STAGES if backend == "deepspeed" else [None]
-    return [name_of({"backend": backend, "zero_stage": stage}) for stage in stages]
+def all_names() -> list[str]:
+    """Every name that a run can have, in the order of figures; those over MPI last, which leaves the others' styles."""
+    plain = [
+        name_of({"backend": backend, "zero_stage": stage})
+        for backend in REGISTRY
+        for stage in (ZERO_STAGES if backend == "deepspeed" else [None])
+    ]
+    return plain + [name_of({"backend": backend, "comm": "mpi"}) for backend in CHOOSE_COMM]
 
 
 def require_place(path: str | os.PathLike) -> None:

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
-from workshop_lib.training.backends import FRAMEWORKS, REGISTRY
+from workshop_lib.training.backends import CHOOSE_COMM, FRAMEWORKS, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
 ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
+NETWORKS = ("workshop", "classic", "vit")
 OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd", "muon")
 BY_LAYER = ("lars", "larc", "lamb", "muon")  # they need each layer's norm, or all of its matrix
 WITHOUT_MOMENTUM = ("adam", "lamb")
@@ -64,7 +65,10 @@ class TrainOptions:
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
     zero_stage: int | None = option(None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", ZERO_STAGES)
-    network: str = option("workshop", "The model; classic has dropout, as in 2017's examples", ("workshop", "classic"))
+    comm: str = option("auto", "What carries ddp's and fsdp's messages: gloo or NCCL as fits, or mpi", ("auto", "mpi"))
+    network: str = option(
+        "workshop", "The model; classic has dropout, as in 2017's examples; vit is a transformer", NETWORKS
+    )
     precision: str = option("fp32", "Number format of matrix products and convolutions", ("fp32", "bf16"))
     epochs: int = option(2, "Passes over the training data", at_least=1)
     batch_size: int = option(64, "Samples per rank in each step", at_least=1)
@@ -114,9 +118,13 @@ class TrainOptions:
                 object.__setattr__(self, "zero_stage", DEFAULT_ZERO_STAGE)
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
+        if self.comm == "mpi" and self.backend not in CHOOSE_COMM:
+            self._refuse("comm", f"only {_listed(CHOOSE_COMM)} can choose, not {self.backend}; leave it out")
         if "tensorflow" in FRAMEWORKS[self.backend]:
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
+            if self.network == "vit":
+                self._refuse("network", f"{self.backend} has no transformer here; use workshop or classic")
             if self.optimizer not in ("sgd", "adam"):
                 self._refuse("optimizer", f"{self.backend} has sgd and adam here; use one of these")
 

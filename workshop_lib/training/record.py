@@ -57,6 +57,7 @@ class What(TypedDict):
     seed: int
     # Records written before these options existed do not have them.
     zero_stage: NotRequired[int | None]
+    comm: NotRequired[str | None]  # gloo, nccl or mpi, of the backends that can choose
     network: NotRequired[str]
     precision: NotRequired[str]
     warmup: NotRequired[str]
@@ -153,6 +154,7 @@ def build(
     world = backend.world
     what = options.as_dict() | {
         "backend": backend.name,
+        "comm": backend.transport,
         "world_size": world.world_size,
         "global_batch": options.global_batch(world.world_size),
         "threads_per_rank": max(rank["threads"] for rank in ranks),

@@ -10,6 +10,7 @@ import hostlist
 import torch
 import torch.distributed as dist
 
+from workshop_lib.errors import InputError
 from workshop_lib.training.world import LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
@@ -18,8 +19,8 @@ GLOO_LINGER_S = 0.3
 SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
 
 
-def join_process_group(world: World, device: torch.device) -> None:
-    """Join the process group of this process's life, or keep the one it has.
+def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
+    """Join the process group of this process's life, or keep the one it has, and return it.
 
     All ranks call it. A collective whose peer is missing raises after WORKSHOP_GLOO_TIMEOUT_S
     seconds (60 by default) instead of waiting forever.
@@ -27,20 +28,39 @@ def join_process_group(world: World, device: torch.device) -> None:
     kind = "nccl" if _own_gpu(world, device) else "gloo"
     if dist.is_initialized():
         _check_same_group(world, kind)
-        return
+        return dist.distributed_c10d._get_default_group()
     if world.local_size == world.world_size:
         # On one host, so that a laptop without a network, or with a strange host name, works.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
-    timeout = timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
+    timeout = _timeout()
     # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
     # lock; should the interpreter have ended by then, the process would abort.
     if kind == "gloo":
         atexit.register(time.sleep, GLOO_LINGER_S)
     if world.launcher == "torchrun":
         dist.init_process_group(kind, init_method="env://", timeout=timeout)
-        return
-    store = _store(world, timeout)
-    dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
+    else:
+        store = _store(world, timeout)
+        dist.init_process_group(kind, store=store, rank=world.rank, world_size=world.world_size, timeout=timeout)
+    return dist.distributed_c10d._get_default_group()
+
+
+def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
+    """The group that sends over MPI, beside the default one, made once in a process's life. All ranks call it.
+
+    A collective whose peer is missing raises after as many seconds as with gloo. Raises InputError on a GPU, and
+    LaunchError where MPI does not see the ranks.
+    """
+    if device.type != "cpu":
+        raise InputError(f"comm 'mpi': it sends tensors from CPUs, and this run is on {device.type}; add --device cpu")
+    world.mpi_comm()
+    from workshop_lib.comm import torch_mpi  # here, because ranks without MPI use this file too
+
+    return torch_mpi.joined(_timeout())
+
+
+def _timeout() -> timedelta:
+    return timedelta(seconds=float(os.environ.get("WORKSHOP_GLOO_TIMEOUT_S", TIMEOUT_S)))
 
 
 def _own_gpu(world: World, device: torch.device) -> bool:

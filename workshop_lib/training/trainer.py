@@ -40,7 +40,7 @@ def train(
     if backend is not None:
         return Trainer(options, backend, methods_of(callbacks)).run()
     world = world or worlds.detect()
-    backend = backends.create(options.backend, world, worlds.choose_device(options.device, world))
+    backend = backends.create(options.backend, world, worlds.choose_device(options.device, world), options.comm)
     try:
         return Trainer(options, backend, methods_of(callbacks)).run()
     finally:

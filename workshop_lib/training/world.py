@@ -136,9 +136,9 @@ def _mpi():
 
 def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
     remedy = {
-        "torchrun": "start it with mpiexec instead, or choose --backend ddp",
+        "torchrun": "start it with mpiexec instead, or choose --backend ddp without --comm mpi",
         "srun": "start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, "
-        "or choose --backend ddp",
+        "or choose --backend ddp without --comm mpi",
         "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
     }.get(launcher, "restart the ranks")
     return f"{launcher} started {started} ranks, but MPI sees {seen}: {remedy}."

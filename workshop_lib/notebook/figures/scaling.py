@@ -18,7 +18,6 @@ from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.scaling import records as record_files
 from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
-from workshop_lib.training.backends import REGISTRY
 
 MOST_CURVES = 5
 EFFICIENCY = ["efficiency", "efficiency_min", "efficiency_max"]
@@ -118,7 +117,7 @@ def caption(frame: pd.DataFrame) -> str:
 
 def in_order(names: Iterable[str]) -> dict[str, int]:
     """These backends in a fixed order, each with its style number, so that figures agree."""
-    known = [name for backend in REGISTRY for name in record_files.names_of(backend)]
+    known = record_files.all_names()
     everything = [*known, *sorted(set(names) - set(known))]
     return {name: index for index, name in enumerate(everything) if name in set(names)}
 

@@ -28,6 +28,8 @@ FRAMEWORKS = {
     "horovod-tf": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
     "horovod-keras": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
 }
+# Those whose messages PyTorch carries: by its own means, or over MPI.
+CHOOSE_COMM = ("ddp", "fsdp")
 
 
 def available() -> list[str]:
@@ -35,22 +37,25 @@ def available() -> list[str]:
     return [name for name in REGISTRY if not missing(name)]
 
 
-def missing(name: str) -> list[str]:
+def missing(name: str, comm: str = "auto") -> list[str]:
     """The packages that the backend `name` needs and that are not installed."""
-    return [package for package in FRAMEWORKS[name] if find_spec(package) is None]
+    needed = FRAMEWORKS[name] + (("mpi4py",) if comm == "mpi" else ())
+    return [package for package in needed if find_spec(package) is None]
 
 
-def require(name: str) -> None:
+def require(name: str, comm: str = "auto") -> None:
     """Raise InputError when there is no backend `name`, or when its framework is missing."""
     if name not in REGISTRY:
         raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
-    if lacking := missing(name):
+    if lacking := missing(name, comm):
         setting = " HOROVOD=" if {"horovod", "tensorflow", "keras"} & set(lacking) else ""
         raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
 
 
-def create(name: str, world, device):
-    """The backend `name` for this rank. Raises InputError when its framework is missing."""
-    require(name)
+def create(name: str, world, device, comm: str = "auto"):
+    """The backend `name` for this rank; `comm` is for those in CHOOSE_COMM. Raises InputError when something that
+    it needs is missing."""
+    require(name, comm)
     file, class_name = REGISTRY[name]
-    return getattr(importlib.import_module(f"{__name__}.{file}"), class_name)(world, device)
+    backend = getattr(importlib.import_module(f"{__name__}.{file}"), class_name)
+    return backend(world, device, comm) if name in CHOOSE_COMM else backend(world, device)

@@ -45,6 +45,8 @@ class Backend(Communicator):
 
     name: ClassVar[str]
     framework: ClassVar[str]
+    # What carries the messages, where a backend can choose: gloo, nccl or mpi.
+    transport: str | None = None
     # Seconds this rank spent averaging gradients; None where they cannot be told apart.
     communication_s: float | None = None
     # time.perf_counter() when this rank entered and left the last averaging's blocking collective;

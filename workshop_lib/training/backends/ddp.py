@@ -12,32 +12,34 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
-from workshop_lib.training.rendezvous import join_process_group
+from workshop_lib.training.rendezvous import join_over_mpi, join_process_group
 
 
 class Ddp(TorchBackend):
-    """gloo on CPUs, NCCL when every rank has a GPU of its own."""
+    """gloo on CPUs, NCCL when every rank has a GPU of its own; or MPI, which a process then has a second group for."""
 
     name = "ddp"
     communication_s = None  # happens inside backward, overlapped with it
     one_forward = True
 
-    def __init__(self, world, device):
+    def __init__(self, world, device, comm: str = "auto"):
         super().__init__(world, device)
-        join_process_group(world, device)
-        nccl = dist.get_backend() == "nccl"
-        self.message_device = device if nccl else torch.device("cpu")
+        default = join_process_group(world, device)
+        self.group = join_over_mpi(world, device) if comm == "mpi" else default
+        self.transport = "mpi" if comm == "mpi" else dist.get_backend()
+        self.message_device = device if self.transport == "nccl" else torch.device("cpu")
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         # The constructor broadcasts the weights of rank 0.
-        return DistributedDataParallel(model, gradient_as_bucket_view=True), make_optimizer(model.parameters())
+        forward = DistributedDataParallel(model, process_group=self.group, gradient_as_bucket_view=True)
+        return forward, make_optimizer(model.parameters())
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = torch.tensor(values, device=self.message_device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total.cpu().numpy()
 
     def allgather(self, value) -> list:
         gathered = [None] * self.world.world_size
-        dist.all_gather_object(gathered, value)
+        dist.all_gather_object(gathered, value, group=self.group)
         return gathered

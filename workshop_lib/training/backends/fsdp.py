@@ -11,7 +11,7 @@ those of its share. That is ZeRO's stage 3.
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -29,8 +29,8 @@ class Fsdp(Ddp):
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         with torch.no_grad():
             for parameter in model.parameters():
-                dist.broadcast(parameter, src=0)
-        mesh = init_device_mesh(self.device.type, (self.world.world_size,))
+                dist.broadcast(parameter, src=0, group=self.group)
+        mesh = DeviceMesh.from_group(self.group, self.device.type)
         policy = IN_BF16 if options.precision == "bf16" else MixedPrecisionPolicy()
         for layer in model.children():
             if list(layer.parameters()):

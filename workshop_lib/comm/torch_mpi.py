@@ -1,0 +1,298 @@
+"""PyTorch's collectives over MPI: a process group in Python.
+
+PyTorch's wheels have no MPI ("Distributed package doesn't have MPI built in"), so on CPUs they send with gloo, over
+TCP. With this file imported, mpi4py carries the messages instead, in whatever way this machine's MPI does it best:
+
+    dist.init_process_group("mpi4py", store=..., rank=..., world_size=...)    ranks as in MPI.COMM_WORLD
+    group = dist.new_group(backend="mpi4py")                                  or beside a group of another kind
+
+Each call starts a nonblocking operation of MPI and returns a Work. Its wait() returns once the values are there,
+and raises when that takes too long. MPI moves messages inside its own calls: whatever is under way goes on
+whenever this rank waits for anything.
+"""
+# mypy: disable-error-code="override, assignment, call-arg"
+# PyTorch's stubs overload these methods; dist calls one form of each.
+
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from select import select
+from time import monotonic
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch.autograd import Variable
+
+from workshop_lib.errors import WorkshopError
+
+NAME = "mpi4py"
+OPERATIONS = {getattr(dist.ReduceOp, name): getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
+OPERATIONS |= {dist.ReduceOp.PRODUCT: MPI.PROD, dist.ReduceOp.AVG: MPI.SUM}  # and a mean is divided afterwards
+# MPI can't compute with these types; it gets them as types that hold all of their values.
+REDUCED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.uint8}
+SPIN_S = 1e-3  # for this long, ask MPI without a pause; after that, leave the core to whoever computes
+PAUSE_S = 5e-5
+
+
+class CommError(WorkshopError, RuntimeError):
+    """An operation that did not end, or that MPI cannot do; the text says which, and what to do."""
+
+
+class Buffer:
+    """A tensor's values as MPI takes them: an array in order, in the tensor's own memory where that is possible.
+
+    Bytes where values only move, numbers where they are reduced. Raises CommError for a tensor on a GPU.
+    """
+
+    def __init__(self, tensor: torch.Tensor, reduced: bool = False):
+        if tensor.device.type != "cpu":
+            raise CommError(f"this tensor is on {tensor.device}, but MPI sends from CPUs here: move it with .cpu()")
+        self.tensor = tensor.detach()
+        dtype = REDUCED_AS.get(tensor.dtype, tensor.dtype) if reduced else tensor.dtype
+        self.values = self.tensor.to(dtype).contiguous().reshape(-1)
+        self.array = (self.values if reduced else self.values.view(torch.uint8)).numpy()
+
+    def give_back(self) -> None:
+        """Copy what has arrived into the tensor, unless it arrived there."""
+        if self.values.data_ptr() != self.tensor.data_ptr():
+            self.tensor.copy_(self.values.view(self.tensor.shape))
+
+
+class MpiWork(dist._Work):
+    """Calls of MPI under way, each a name and its arguments, which hold the memory that MPI works on.
+
+    `results` are tensors; `finish` puts into them what has arrived, when all has.
+    """
+
+    def __init__(self, group: "MpiProcessGroup", calls: list[tuple], results: list, finish: Callable | None):
+        super().__init__()
+        self.group, self.calls, self.results, self.finish = group, calls, results, finish
+        self.requests = [getattr(group.comm, name)(*arguments) for name, *arguments in calls]
+        self.statuses = [MPI.Status() for _ in calls]
+        self.done = False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the results are in place. Raises CommError after `timeout`, or the group's own limit."""
+        limit_s = timeout.total_seconds() if timeout else self.group.timeout_s
+        now = monotonic()
+        if not self.done and not (self._poll(now + SPIN_S, 0.0) or self._poll(now + limit_s, PAUSE_S)):
+            self.group.broken = f"{self.calls[0][0]} had not ended after {limit_s:g} s on rank {self.group.rank()}"
+            raise CommError(f"{self.group.broken}: the other ranks may have failed or be elsewhere. Restart all ranks.")
+        return self._complete()
+
+    def is_completed(self) -> bool:
+        return self.done or (self._poll(0.0, 0.0) and self._complete())
+
+    def _poll(self, deadline: float, pause_s: float) -> bool:
+        """Ask MPI until all has arrived or time is up. On one line, so that a stuck rank is seen to stay at it."""
+        asked, states = self.requests, self.statuses
+        rest: tuple = ([], [], [], pause_s)
+        while not (arrived := MPI.Request.Testall(asked, states)) and monotonic() < deadline and select(*rest):
+            pass
+        return arrived
+
+    def _complete(self) -> bool:
+        self.group.under_way.discard(self)
+        finish, self.finish, self.done = self.finish, None, True
+        if finish is not None:
+            finish()
+        return True
+
+    def _source_rank(self) -> int:
+        return self.statuses[0].Get_source()
+
+    def get_future(self) -> torch.futures.Future:
+        """What DDP asks for during backward, and looks at in a callback at the end of it.
+
+        Nothing in Python waits for a future, so it has to be complete by then. Autograd runs callbacks in order:
+        the one set here comes before DDP's. Outside of backward, this blocks.
+        """
+        future: torch.futures.Future = torch.futures.Future()
+
+        def complete() -> None:
+            self.wait()
+            future.set_result(self.results)
+
+        try:
+            Variable._execution_engine.queue_callback(complete)
+        except RuntimeError:  # there is no backward under way
+            complete()
+        return future
+
+
+class MpiProcessGroup(dist.ProcessGroup):
+    """What torch.distributed calls, on a communicator that nobody else uses.
+
+    All ranks of the group call the same methods in the same order; none of them blocks. The names are PyTorch's.
+    `comm` may be any object with mpi4py's nonblocking calls (see counting.CountedCollectives).
+    """
+
+    def __init__(self, comm, timeout_s: float):
+        super().__init__(comm.rank, comm.size)
+        self.comm, self.timeout_s, self.calls_made = comm, timeout_s, 0
+        self.under_way: set[MpiWork] = set()  # MPI writes into their memory even if nobody keeps them
+        self.broken = ""  # what never ended: no call can follow it
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def setGroupName(self, name: str) -> None:
+        self.its_name = name
+
+    def getGroupName(self) -> str:
+        return self.its_name
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.calls_made
+
+    def start(self, calls: list[tuple], results: list, finish: Callable | None = None) -> MpiWork:
+        """Make these calls of `comm`, which all ranks make alike. Raises CommError after one that never ended."""
+        if self.broken:
+            raise CommError(f"{calls[0][0]} can't start, because {self.broken}. Restart all ranks.")
+        self.calls_made += 1
+        work = MpiWork(self, calls, results, finish)
+        self.under_way.add(work)
+        return work
+
+    def allreduce(self, tensors: list, opts) -> MpiWork:
+        operation, divisor = _operation(opts, self.size())
+        buffers = [Buffer(tensor, reduced=True) for tensor in tensors]
+        calls = [("Iallreduce", MPI.IN_PLACE, buffer.array, operation) for buffer in buffers]
+        return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
+
+    def reduce(self, tensors: list, opts) -> MpiWork:
+        (operation, divisor), root = _operation(opts, self.size()), opts.rootRank
+        buffers = [Buffer(tensor, reduced=True) for tensor in tensors]
+        if self.rank() != root:
+            return self.start([("Ireduce", buffer.array, None, operation, root) for buffer in buffers], tensors)
+        calls = [("Ireduce", MPI.IN_PLACE, buffer.array, operation, root) for buffer in buffers]
+        return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
+
+    def reduce_scatter_single_coalesced(self, outputs: list, inputs: list, opts) -> MpiWork:
+        operation, divisor = _operation(opts, self.size())
+        wholes, parts = ([Buffer(tensor, reduced=True) for tensor in tensors] for tensors in (inputs, outputs))
+        pairs = zip(wholes, parts, strict=True)
+        calls = [("Ireduce_scatter_block", whole.array, part.array, operation) for whole, part in pairs]
+        return self.start(calls, outputs, lambda: _give_back(parts, divisor))
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts) -> MpiWork:
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+
+    def reduce_scatter(self, outputs: list, inputs: list, opts) -> MpiWork:
+        return self.reduce_scatter_single_coalesced(outputs, [torch.stack(parts) for parts in inputs], opts)
+
+    def broadcast(self, tensors: list, opts) -> MpiWork:
+        buffers = [Buffer(tensor) for tensor in tensors]
+        calls = [("Ibcast", buffer.array, opts.rootRank) for buffer in buffers]
+        return self.start(calls, tensors, lambda: _give_back(buffers))
+
+    def all_gather_single_coalesced(self, outputs: list, inputs: list, opts=None) -> MpiWork:
+        wholes, parts = ([Buffer(tensor) for tensor in tensors] for tensors in (outputs, inputs))
+        calls = [("Iallgather", part.array, whole.array) for whole, part in zip(wholes, parts, strict=True)]
+        return self.start(calls, outputs, lambda: _give_back(wholes))
+
+    def all_gather_single(self, output: torch.Tensor, part: torch.Tensor, opts=None) -> MpiWork:
+        return self.all_gather_single_coalesced([output], [part])
+
+    def allgather(self, outputs: list, inputs: list, opts=None) -> MpiWork:
+        """outputs: of each input, a list of tensors, one for each rank."""
+        wholes = [torch.stack(parts) for parts in outputs]
+        calls = [("Iallgather", Buffer(p).array, Buffer(w).array) for w, p in zip(wholes, inputs, strict=True)]
+        return self.start(calls, outputs[0], lambda: _share_out(wholes, outputs))
+
+    def gather(self, outputs: list, inputs: list, opts) -> MpiWork:
+        """outputs: as in allgather on the root, and empty elsewhere."""
+        wholes, part = [torch.stack(parts) for parts in outputs], Buffer(inputs[0])
+        call = ("Igather", part.array, Buffer(wholes[0]).array if wholes else None, opts.rootRank)
+        return self.start([call], outputs[0] if outputs else [], lambda: _share_out(wholes, outputs))
+
+    def scatter(self, outputs: list, inputs: list, opts) -> MpiWork:
+        part = Buffer(outputs[0])
+        whole = Buffer(torch.stack(inputs[0])).array if inputs else None
+        return self.start([("Iscatter", whole, part.array, opts.rootRank)], outputs, part.give_back)
+
+    def all_to_all_single(self, output, tensor, output_rows: list, input_rows: list, opts=None) -> MpiWork:
+        """Send rows of `tensor` to each rank, by rank, and fill `output` alike; evenly where no numbers are given."""
+        going, coming = Buffer(tensor), Buffer(output)
+        call = ("Ialltoallv", _cut(going, input_rows, self.size()), _cut(coming, output_rows, self.size()))
+        return self.start([call], [output], coming.give_back)
+
+    def alltoall(self, outputs: list, inputs: list, opts=None) -> MpiWork:
+        going, coming = (torch.cat([part.reshape(-1) for part in parts]) for parts in (inputs, outputs))
+        ends = [_cut(Buffer(w), [p.numel() for p in parts], 0) for w, parts in ((going, inputs), (coming, outputs))]
+        sizes = [part.numel() for part in outputs]
+        return self.start([("Ialltoallv", *ends)], outputs, lambda: _share_out([coming.split(sizes)], [outputs]))
+
+    def send(self, tensors: list, dest: int, tag: int) -> MpiWork:
+        return self.start([("Isend", Buffer(tensor).array, dest, tag) for tensor in tensors], tensors)
+
+    def recv(self, tensors: list, source: int, tag: int) -> MpiWork:
+        buffers = [Buffer(tensor) for tensor in tensors]
+        calls = [("Irecv", buffer.array, source, tag) for buffer in buffers]
+        return self.start(calls, tensors, lambda: _give_back(buffers))
+
+    def recv_anysource(self, tensors: list, tag: int) -> MpiWork:
+        return self.recv(tensors, MPI.ANY_SOURCE, tag)
+
+    def barrier(self, opts=None) -> MpiWork:
+        return self.start([("Ibarrier",)], [])
+
+    # The same under other names, which PyTorch before 2.13 calls.
+    allreduce_coalesced = allreduce
+    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def _operation(opts, size: int) -> tuple[MPI.Op, int]:
+    """MPI's operation, and what to divide its result by."""
+    for kind, operation in OPERATIONS.items():
+        if opts.reduceOp == kind:
+            return operation, size if kind == dist.ReduceOp.AVG else 1
+    raise CommError(f"MPI cannot reduce by {opts.reduceOp}: use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR")
+
+
+def _give_back(buffers: list[Buffer], divisor: int = 1) -> None:
+    for buffer in buffers:
+        if divisor > 1:
+            buffer.values /= divisor
+        buffer.give_back()
+
+
+def _share_out(wholes: list, outputs: list) -> None:
+    """Copy the parts of each whole into the tensors that were given for them."""
+    for whole, parts in zip(wholes, outputs, strict=True):
+        for part, values in zip(parts, whole, strict=True):
+            part.copy_(values.view(part.shape))
+
+
+def _cut(buffer: Buffer, rows: list[int], size: int) -> list:
+    """What a vector call of MPI takes: the array, the bytes for each rank, where they begin, and their type."""
+    total = sum(rows) if rows else size
+    row_bytes = len(buffer.array) // max(total, 1)
+    counts = [row_bytes * number for number in rows or [1] * size]
+    starts = [sum(counts[:rank]) for rank in range(len(counts))]
+    return [buffer.array, (counts, starts), MPI.BYTE]
+
+
+def create(opts, _backend_options=None) -> MpiProcessGroup:
+    """The group that torch.distributed asks for, on a communicator of its own. Its ranks call it together.
+
+    Raises CommError when they aren't the same ranks in MPI.
+    """
+    world, ranks = MPI.COMM_WORLD, opts.global_ranks_in_group or list(range(opts.group_size))
+    if (own := ranks[opts.group_rank]) != world.rank or opts.group_size > world.size:
+        raise CommError(f"rank {own} is rank {world.rank} of {world.size} to MPI: start the ranks with mpiexec")
+    comm = world.Create_group(world.group.Incl(ranks), zlib.crc32(opts.group_id.encode()) % 2**15)
+    return MpiProcessGroup(comm, opts.timeout.total_seconds())
+
+
+def joined(timeout: timedelta) -> dist.ProcessGroup:
+    """The group of all ranks over MPI, made at the first call, on every rank together, and then kept."""
+    made = (group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MpiProcessGroup))
+    whole = next((group for group in made if group.size() == dist.get_world_size()), None)
+    return whole or dist.new_group(backend=NAME, timeout=timeout)
+
+
+dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
