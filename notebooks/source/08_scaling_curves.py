@@ -113,7 +113,7 @@ for _ in range(2):
 run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
 starts = len(sizes.sweep_ranks) - 1
-print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} starts of fresh ranks")
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} fresh start{'s' * (starts > 1)} of ranks")
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from workshop_lib.notebook.figures import pictures
+from workshop_lib.notebook.figures import machines, pictures
 
 
 def texts(figure):
@@ -93,7 +93,7 @@ def filled(axes) -> set:
 
 def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
     ranks = [about(0, "a", [0, 1]), about(1, "a", [2, 3], 2), about(2, "b", [0, 1, 4]), about(3, "b", [4])]
-    first, second = pictures.binding(ranks, "Bound").axes
+    first, second = machines.binding(ranks, "Bound").axes
     assert filled(first) == {(0, 0), (0, 1), (1, 2), (1, 3)}
     assert filled(second) == {(0, 0), (0, 1), (0, 2), (1, 2)}, "columns are the cores in use, in order"
     assert [label.get_text() for label in first.get_yticklabels()] == ["rank 0, 1 thread", "rank 1, 2 threads"]
@@ -108,8 +108,8 @@ def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
         (pictures.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
         (pictures.ring, (1,), "use 2 to 5"),
         (pictures.ring, (6,), "use 2 to 5"),
-        (pictures.binding, ([],), "there are 0 ranks"),
-        (pictures.binding, ([about(rank, "a", [0]) for rank in range(65)],), "there are 65 ranks"),
+        (machines.binding, ([],), "there are 0 ranks"),
+        (machines.binding, ([about(rank, "a", [0]) for rank in range(65)],), "there are 65 ranks"),
     ],
 )
 def test_what_cannot_be_read_is_refused(draw, arguments, complaint):

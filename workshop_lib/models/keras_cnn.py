@@ -12,9 +12,7 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(
-    seed: int, classes: int = 10, network: str = "workshop", weight_decay: float = 0.0
-) -> keras.Sequential:
+def build(seed: int, classes: int = 10, network: str = "workshop", weight_decay: float = 0.0) -> keras.Sequential:
     """The network with the weights that torch_cnn.build(seed, network, classes) has.
 
     weight_decay: adds that many times each weight to its gradient, through the loss.

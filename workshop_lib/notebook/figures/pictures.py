@@ -1,15 +1,14 @@
-"""Pictures of who holds what: a collective, a ring allreduce, the ways to split a training, each rank's cores."""
+"""Pictures of who holds what: a collective, a ring allreduce, the ways to split training, ZeRO's parts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHITE, RecordFigure, patches
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, patches
 from workshop_lib.notebook.figures.forecasts import MEMORY_LOOKS
 from workshop_lib.training import KINDS
 
@@ -18,9 +17,6 @@ TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFC
 CENTRED = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
 GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
-ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
-MOST_ROWS = 64
-GROUPS, SWITCHES, NODES = 5, 4, 2  # of the dragonfly that is drawn: switches of a group, nodes of a switch
 LAYERS = 4
 
 
@@ -243,105 +239,3 @@ def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], who
         axes.bar(rank, states[kind], 0.8, start, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
         axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GREY, lw=1))
         bottom += whole[kind]
-
-
-def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:
-    """Where running ranks are: a panel for each host, a row for each rank, a square for each core.
-
-    Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads. Columns are the
-    cores that any of a host's ranks may use. Raises InputError when there are no ranks, or more than fit.
-    """
-    if not 0 < len(abouts) <= MOST_ROWS:
-        raise InputError(f"there are {len(abouts)} ranks to draw; give 1 to {MOST_ROWS} of them.")
-    hosts: dict[str, list[Mapping[str, Any]]] = {}
-    for about in abouts:
-        hosts.setdefault(about["host"], []).append(about)
-    heights = [len(ranks) + 1.2 for ranks in hosts.values()]
-    figure = RecordFigure(figsize=(12, 0.9 + 0.5 * sum(heights)), facecolor="white")
-    panels = figure.subplots(len(hosts), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (host, ranks) in zip(panels, hosts.items(), strict=True):
-        _host_panel(axes, host, ranks)
-    if title:
-        figure.suptitle(title, x=0.02, ha="left", fontsize=FONT_SIZE + 2, weight="bold")
-    figure.tight_layout()
-    return figure
-
-
-def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
-    columns = {core: column for column, core in enumerate(sorted({c for r in ranks for c in r["cores"]}))}
-    for row, about in enumerate(ranks):
-        colour = COLOURS[about["rank"] % len(COLOURS)]
-        for core, column in columns.items():
-            allowed = core in about["cores"]
-            look = {"fc": colour, "ec": "white"} if allowed else {"fc": "none", "ec": GRID}
-            axes.add_patch(Rectangle((column, row + 0.1), 0.95, 0.8, **look))
-            if allowed and len(columns) <= ROOM_FOR_NUMBERS:
-                place = (column + 0.475, row + 0.5)
-                axes.text(*place, str(core), bbox=ON_WHITE, **CENTRED | {"fontsize": FONT_SIZE - 2})
-    axes.set(xlim=(0, max(8, len(columns))), ylim=(len(ranks), 0))
-    axes.set_yticks([row + 0.5 for row in range(len(ranks))], [_label(about) for about in ranks])
-    axes.set_xticks([])
-    axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
-    axes.spines[:].set_visible(False)
-    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=FONT_SIZE, color=GREY)
-
-
-def _label(about: Mapping[str, Any]) -> str:
-    threads = about["threads"]
-    suffix = "" if threads is None else f", {threads} thread{'s' * (threads > 1)}"
-    return f"rank {about['rank']}{suffix}"
-
-
-def dragonfly() -> RecordFigure:
-    """A small dragonfly: nodes hang on switches, a group's switches are all joined, and so are all groups.
-
-    In orange the longest of the shortest ways, between nodes of two groups: three links between switches.
-    """
-    figure = RecordFigure(figsize=(9, 6.5), facecolor="white")
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    axes.axis("off")
-    axes.set_aspect("equal")
-    centre = 4 * _around(GROUPS)
-    switch = centre[:, None] + _around(SWITCHES, np.pi / 4)
-    grey, orange = {"color": GREY, "lw": 1, "zorder": 1}, {"color": COLOURS[1], "lw": 3.5, "zorder": 2}
-    gateway = {}
-    for one in range(GROUPS):
-        for number, other in enumerate(other for other in range(GROUPS) if other != one):
-            gateway[one, other] = switch[one, number % SWITCHES]
-        for first in range(SWITCHES):
-            for second in range(first):
-                _line(axes, switch[one, first], switch[one, second], **grey)
-    for one, other in gateway:
-        if one < other:
-            _line(axes, gateway[one, other], gateway[other, one], **grey | {"ls": "--"})
-    way = [switch[0, 2], gateway[0, 2], gateway[2, 0], switch[2, 3]]
-    for start, end in zip(way, way[1:], strict=False):
-        _line(axes, start, end, **orange)
-    for at, middle in zip(switch.reshape(-1, 2), np.repeat(centre, SWITCHES, axis=0), strict=True):
-        for side in np.linspace(-0.25, 0.25, NODES):
-            out = (at - middle) @ np.array([[np.cos(side), np.sin(side)], [-np.sin(side), np.cos(side)]])
-            _line(axes, at, middle + 1.45 * out, **grey)
-            axes.plot(*(middle + 1.45 * out), "s", color=COLOURS[0], ms=9, zorder=3)
-        axes.plot(*at, "o", color="black", ms=11, zorder=3)
-    for number, middle in enumerate(centre):
-        axes.text(*(1.58 * middle), f"group {number}", **CENTRED)
-    names = {"node": ("s", COLOURS[0]), "switch": ("o", "black")}
-    handles = [
-        Line2D([], [], marker=mark, color=colour, ls="", ms=10, label=name) for name, (mark, colour) in names.items()
-    ]
-    handles += [
-        Line2D([], [], label=name, **look) for name, look in (("link", grey), ("between groups", grey | {"ls": "--"}))
-    ]
-    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=FONT_SIZE)
-    axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))
-    return figure
-
-
-def _around(count: int, turned: float = np.pi / 2) -> np.ndarray:
-    """Points on a circle of radius 1: [count, 2]."""
-    angles = turned + 2 * np.pi * np.arange(count) / count
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-
-def _line(axes: Axes, start: np.ndarray, end: np.ndarray, **look) -> None:
-    axes.plot(*zip(start, end, strict=True), **look)
