@@ -263,7 +263,7 @@ class _Clock:
         self.now = max(self.now, round_)
 
 
-class CountedCollectives:
+class GivenBytes:
     """`comm` with all its calls, which adds up the bytes of the arrays that this rank gives to them in `nbytes`.
 
     What a collective makes of them is its own matter: an allreduce of n bytes sends up to 2 n.

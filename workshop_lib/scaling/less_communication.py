@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.comm import compression
-from workshop_lib.comm.counting import CountedCollectives
+from workshop_lib.comm.counting import GivenBytes
 from workshop_lib.data import mnist, shard
 from workshop_lib.errors import WorkshopError
 from workshop_lib.models import torch_cnn
@@ -138,7 +138,7 @@ def _in_rounds(
     network: nn.Module, rounds: Rounds, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], steps: int
 ) -> int:
     """Train in rounds, the last of which may be shorter; the bytes that this rank sent."""
-    comm = CountedCollectives(MPI.COMM_WORLD)
+    comm = GivenBytes(MPI.COMM_WORLD)
     start = _vector(network)
     velocity = np.zeros_like(start)
     for step, (images, labels) in enumerate(batches, 1):
