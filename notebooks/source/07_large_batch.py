@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Large batches: what breaks, and what repairs it
 #
-# A training that runs well on 16 workers is started on 128, with the learning rate scaled as everybody says. It's as fast
-# as promised, and after 32 epochs it has learned next to nothing. Nobody changed a line of the network. What happened?
+# A training runs well on 16 workers. Somebody starts it on 128, with the learning rate scaled as everybody says. It's as fast as
+# promised, but after 32 epochs it still gets nine images out of ten wrong. Nobody changed a line of the network. What happened?
 #
 # **You will** see this collapse on two cores, write the learning-rate schedule that's meant to prevent it, and train with it.
 # Then you'll diagnose and cure five trainings from their curves, which is what tuning a large run is in practice. The *Deeper*
@@ -264,13 +264,13 @@ large_batch.by_epoch(full, workers=128)
 # %% [markdown]
 # The page that the crosses come from says three things, and none of them is quite what we measured:
 #
-# - *"At 128 processes the accuracy is about 10 %."* Without warm-up, the crosses lie below each of our three runs. Most of
+# - *At 128 processes the accuracy is about 10 %.* Without warm-up, the crosses lie below each of our three runs. Most of
 #   ours guess for a dozen epochs, and then begin to learn, with many falls. What you'd report depends on the seed and on when you
 #   stop.
-# - *"One solution is to warm up the learning rate."* At 128 workers, five epochs of warm-up did **no better**. All runs learn at first,
+# - *The remedy is to warm up the learning rate.* At 128 workers, five epochs of warm-up did **no better**. All runs learn at first,
 #   fall back to guessing in epoch 4 or 5, as the rate nears its peak, and few get up again. At 64 workers it does help. So warm-up
 #   moves the edge a little, and it doesn't remove it.
-# - *"The communication overhead is not significant."* Emulated workers can't tell. But a trace of 32 ranks on the same type of
+# - *The communication overhead is not significant.* Emulated workers can't tell. But a trace of 32 ranks on the same type of
 #   processor found 250 of 318 seconds in Allreduce ([03](03_horovod_pytorch.ipynb)). On your
 #   machine, [08b](08b_where_the_time_goes.ipynb) measures it.
 #
@@ -278,7 +278,7 @@ large_batch.by_epoch(full, workers=128)
 #
 # ## A clinic for recipes
 #
-# A recipe for large runs from 2018 ends with the step "train, observe the loss, adjust, repeat". That's the step that takes the
+# A recipe for large runs from 2018 ends like this: train, observe the loss, adjust, repeat. That's the step that takes the
 # time, and you can practise it. Five people bring you their training. Each did one thing wrong. You see the losses, from records of
 # runs with 5,000 images or fewer; the healthy run has 8 workers.
 
@@ -588,8 +588,8 @@ with suppress(NotImplementedError):
     digest = weights_sha256(learner.weights())
 
 # %% [markdown]
-# The library's LARS should do the same. Compare the last accuracy, and the digest of the weights, which is equal if your function
-# rounds as the library does.
+# The library's LARS should do the same. Compare the last accuracy, and the digest of the weights. It's equal if your function
+# rounds like the library's.
 
 # %%
 lars = {"optimizer": "lars", "lr": 20.0, "momentum": 0.9, "nesterov": True, "decay": "polynomial", "warmup_epochs": 1}
@@ -647,7 +647,7 @@ pd.DataFrame({rule: (1 - rates * 0.0001) ** steps_in_all for rule, rates in scal
 # %% [markdown]
 # With the linear rule the decay stays the same, because the steps are as much longer as there are fewer of them. So keep $\beta$.
 # With any other rule you've changed it without touching it. That's also why scaling the *loss* isn't the same as
-# scaling the rate: it leaves the decay's part of the step as it was.
+# scaling the rate: that leaves the decay's part of the step as it was.
 #
 # **Batch normalization.** Every worker normalizes with its own images. So the batch *per worker* is part of the recipe, like a
 # layer's width: keep it at what was tuned (32 in their paper), and let only the number of workers grow. If you emulate many workers by one
@@ -693,11 +693,11 @@ recipes.table(recipes.of(kept, *names, "Adam", "Adam, square-root rule", "Adam, 
 #
 # - *Momentum* makes no difference with 4 workers, and SGD falls behind without it with 32. That's Shallue's finding.
 # - *Adam* is a little behind SGD with 4 workers and ahead with 32, at both rates. SGD at twice its rate nearly collapses. So "Adam
-#   first" is good advice when you can't afford a search, and "SGD ends best" needs one.
+#   first" is good advice when you can't afford a search. That SGD ends best takes one.
 # - *The square root* isn't the better rule for Adam here; the linear rule is slightly ahead. The theory is about trainings with many
 #   steps, whose noise should stay alike. This one has 24 steps in all, and whatever goes further wins.
-# - *Decay* "is likely very important when the rate is scaled large", says the recipe from 2018. Here it costs accuracy, for the
-#   same reason: with so few steps it only makes them shorter.
+# - *Decay* is very important when the rate was scaled up, says the recipe from 2018. Here it costs accuracy, for the same
+#   reason: with so few steps it only makes them shorter.
 #
 # ## Deeper: let the rate fall, or the batch grow?
 #
@@ -717,9 +717,9 @@ large_batch.phases(phases)
 recipes.table(phases)
 
 # %% [markdown]
-# The growing batch ends within a few tenths of a percent of the falling rate, with the steps of the right panel. So the claim
-# holds as far as this goes. But the constant rate ends there as well, so noise wasn't what limited these trainings, and they
-# can't tell you more. *Try it:* other phases, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# The growing batch ends where the falling rate does, up to a tenth of a percent or two, and took little more than half as
+# many steps. So the claim holds here. But the constant rate ends there as well. Noise wasn't what limited these trainings, so
+# they're a weak test of it. *Try it:* other phases, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: Muon, beyond the critical batch
 #
