@@ -18,7 +18,7 @@ import pandas as pd
 from workshop_lib import exercises, ranks
 from workshop_lib.comm import compression
 from workshop_lib.exercises import less_communication as check
-from workshop_lib.notebook import profile
+from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.figures import learning
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
@@ -344,9 +344,16 @@ for _ in range(3):
     print("after this round they differ by", np.abs(start - copy.detach().numpy()).max())
 
 # %% [markdown]
-# So these are the lines to take home, between two rounds of any training loop. PyTorch has ready-made parts for local SGD:
-# `post_localSGD_hook` and `torch.distributed.optim.PostLocalSGDOptimizer`, which averages in every step first and later only
-# now and then.
+# It is. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with a few other lines, and needs nothing from this
+# repository:
+
+# %%
+take_home.diff("ddp.py", "diloco.py")
+
+# %% [markdown]
+# Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. PyTorch has ready-made
+# parts for local SGD, too: `post_localSGD_hook` and `torch.distributed.optim.PostLocalSGDOptimizer`, which averages in every step
+# first and later only now and then.
 #
 # ## Deeper: computing in 16 bits
 #

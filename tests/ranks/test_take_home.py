@@ -7,6 +7,7 @@ rounding has decided otherwise grows to percents within ten steps.
 """
 
 import ast
+import copy
 import gzip
 import io
 import subprocess
@@ -20,9 +21,13 @@ import torch
 from ranks import ladder, scripts_in_turn
 from ranks.launching import rank_environment, run_bounded
 from ranks.scripts_in_turn import IMAGES, SCRIPTS, short
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.data import mnist
+from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import mpi
+from workshop_lib.scaling.less_communication import outer_step
 from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import largest_relative_difference
 
@@ -122,11 +127,8 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {
-        "one_process",
-        "scaling_table",
-        *BACKEND,
-    }  # scaling_table: test_scripts.py
+    elsewhere = {"scaling_table"}  # test_scripts.py
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", "diloco", *BACKEND} | elsewhere
 
 
 def test_one_process(tmp_path, trained):
@@ -172,6 +174,47 @@ def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, traine
     status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output
     check("zero_deepspeed", output, trained)
+
+
+class Alone:
+    """A communicator of one rank."""
+
+    size = 1
+
+    def allreduce(self, array):
+        return array
+
+
+def diloco_by_hand(alone, steps, lr=0.05):
+    """The weights after DiLoCo on two ranks, in this process alone."""
+    train, common = mnist.load("train"), torch_cnn.build(seed=1)
+    ranks = [copy.deepcopy(common) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True) for model in ranks]
+    start = parameters_to_vector(common.parameters()).detach().numpy()
+    velocity = np.zeros_like(start)
+    order = np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 2, 64)
+    for step, batches in enumerate(order, 1):
+        for model, optimizer, rows in zip(ranks, optimizers, batches, strict=True):
+            optimizer.zero_grad()
+            images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+            cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
+            optimizer.step()
+        if step % alone == 0 or step == steps:
+            mean = np.mean([parameters_to_vector(model.parameters()).detach().numpy() for model in ranks], axis=0)
+            start, velocity = outer_step(Alone(), start, mean, velocity)
+            for model in [*ranks, common]:
+                vector_to_parameters(torch.tensor(start), model.parameters())
+    return common.state_dict()
+
+
+def test_diloco(tmp_path):
+    write_data(tmp_path / "data")
+    words = [*short(tmp_path, "diloco"), "--images", "512", "--alone", "3"]  # two rounds: of three steps, and of one
+    status, output = run(*TORCHRUN, SCRIPTS / "diloco.py", *words)
+    assert status == 0, output
+    saved = script_weights(tmp_path, "diloco")
+    assert largest_relative_difference(saved, diloco_by_hand(alone=3, steps=4)) < WITHIN
+    assert largest_relative_difference(saved, diloco_by_hand(alone=4, steps=4)) > 100 * WITHIN
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

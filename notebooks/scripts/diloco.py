@@ -1,0 +1,59 @@
+"""MNIST with DiLoCo. Start it with: torchrun --standalone --nproc-per-node 2 diloco.py --alone 64"""
+
+import argparse
+import gzip
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import distributed, nn
+
+options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+parser = argparse.ArgumentParser(description=__doc__)
+for name, default in (options | {"alone": 64}).items():  # alone: steps between two messages
+    parser.add_argument(f"--{name}", type=type(default), default=default)
+args = parser.parse_args()
+distributed.init_process_group()
+rank, size = distributed.get_rank(), distributed.get_world_size()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.set_device(distributed.get_node_local_rank() if device == "cuda" else -1)  # -1: none
+torch.set_num_threads(1)  # one core per process, however many processes there are
+names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
+files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name in names]
+values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])).to(device) for file in files]
+images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
+labels, test_labels = [v.long() for v in values[1::2]]
+torch.manual_seed(1)
+layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
+model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+common = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())  # all ranks have one seed
+outer = torch.optim.SGD([common], lr=0.7, momentum=0.9, nesterov=True)
+steps = args.images // (64 * size)
+
+for epoch in range(1, args.epochs + 1):
+    order = np.random.default_rng([1, epoch]).permutation(args.images)
+    start = time.perf_counter()
+    for step, batch in enumerate(order[: steps * size * 64].reshape(steps, size, 64)[:, rank], 1):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        if step % args.alone == 0 or step == steps:
+            mean = nn.utils.parameters_to_vector(model.parameters()).detach() / size
+            distributed.all_reduce(mean)
+            common.grad = common.detach() - mean
+            outer.step()
+            nn.utils.vector_to_parameters(common.detach().clone(), model.parameters())
+    loss.item()  # a GPU has done its work only now
+    speed = steps * size * 64 / (time.perf_counter() - start)
+    with torch.no_grad():
+        guesses = torch.cat([model(part).argmax(1) for part in test_images[rank::size].tensor_split(20)])
+    right = (guesses == test_labels[rank::size]).sum().cpu()
+    distributed.all_reduce(right)
+    if rank == 0:
+        print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
+        args.out.with_suffix(".tmp").replace(args.out)  # a crash leaves the old file or the new, never half of one
+distributed.destroy_process_group()
