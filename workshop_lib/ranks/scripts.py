@@ -94,7 +94,7 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     try:
         run(*command, timeout_s=timeout_s, set_id=set_id, only=only)
     except RankError as error:
-        print(f"--- {error}")
+        print(f"--- the command {str(error).rpartition('` ')[2]}")  # which is printed above
     finally:
         ended.set()
         thread.join()
