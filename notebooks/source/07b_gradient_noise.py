@@ -2,10 +2,12 @@
 # # Gradient noise: how large a batch is worth it?
 #
 # You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, in a hundredth of the
-# steps? You'd measure that it isn't so: at some batch size, more workers stop helping you learn, however well the training
+# steps? Measure it, and you'll find otherwise: at some batch size,
+# more workers stop helping you learn, however well the training
 # scales. Where is that point, and can you know it before you've paid for a hundred workers?
 #
-# **You will** measure how noisy gradients are, from two numbers that data-parallel training has anyway. Then you'll count the steps
+# **You will** measure how noisy gradients are, from two numbers that data-parallel training produces anyway.
+# Then you'll count the steps
 # that training needs at each batch size, fit the law behind them, and know what a batch of any size costs you.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
@@ -32,7 +34,8 @@ team = ranks.start(max(2, sizes.ranks))
 # ## How noisy is a gradient?
 #
 # Each sample has a gradient of its own. Call their mean over all samples $G$, the *true gradient*. A batch gives you the mean
-# of only a few of them. Does it point in the same direction? Take 500 images, at the very start of a training, and see.
+# of only a few of them. Does it point in the same direction? Take 500 images and a network that hasn't been trained yet, and
+# see.
 
 # %%
 # %%ranks
@@ -61,7 +64,8 @@ learning.arrows(team.pull("true")[0], team.pull("along")[0], "MNIST, 20 batches 
 
 # %% [markdown]
 # Each arrow is the gradient of one batch, drawn at its true angle to $G$ and with its true length. A single image pulls hard,
-# and almost at a right angle to where all of them together want to go. Larger batches get shorter, and closer to $G$. Let's turn
+# and almost at a right angle to where all of them together want to go. The arrows of larger batches are shorter, and closer to
+# $G$. Let's turn
 # this picture into a number.
 #
 # Call the covariance of the samples' gradients $\Sigma$. Its trace, $\mathrm{tr}\,\Sigma$, adds up the variances of all entries.
@@ -77,13 +81,13 @@ learning.arrows(team.pull("true")[0], team.pull("along")[0], "MNIST, 20 batches 
 # almost twice as good. Far above it, you know the direction already, and more samples tell you little.
 #
 # You know neither $G$ nor $\Sigma$. But training on several ranks gives you gradients of *two* batch sizes in every step: each
-# rank's own, of $b$ samples, and their average, of $B$ samples. That's the equation above twice, for two unknowns.
+# rank's own, of $b$ samples, and their average, of $B$ samples. That gives you the equation above twice, with two unknowns.
 #
 # ### Exercise 1: two unknowns
 #
 # With this function you can measure the noise of any data-parallel training while it runs. `small_sq` is the squared norm of a
 # gradient of `small_batch` samples (the mean over the ranks), and `big_sq` that of the averaged gradient of `big_batch` samples.
-# Take both for what they are on average, and return estimates of $|G|^2$ and of $\mathrm{tr}\,\Sigma$.
+# Treat both as if they were exact averages, and return estimates of $|G|^2$ and of $\mathrm{tr}\,\Sigma$.
 #
 # <details><summary>Hint 1: what do you have?</summary>
 #
@@ -92,8 +96,8 @@ learning.arrows(team.pull("true")[0], team.pull("along")[0], "MNIST, 20 batches 
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# The difference of the two norms has no $|G|^2$ in it, only $\mathrm{tr}\,\Sigma$ times `1 / small_batch - 1 / big_batch`. And if
-# you multiply each equation by its own batch first, the difference has no $\mathrm{tr}\,\Sigma$ in it.
+# The difference of the two norms has no $|G|^2$ in it, only $\mathrm{tr}\,\Sigma$ times `1 / small_batch - 1 / big_batch`. And
+# if you multiply each equation by its own batch size first, the difference has no $\mathrm{tr}\,\Sigma$ in it.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -120,9 +124,10 @@ def noise_estimates(small_sq, big_sq, small_batch, big_batch):
 check.noise_estimates(noise_estimates)
 
 # %% [markdown]
-# Both estimates are *unbiased*: right on average, though each is noisy (the one of $|G|^2$ may even be negative). Their ratio
+# Both estimates are *unbiased*: right on average, though each is noisy (the one of $|G|^2$ can even come out negative).
+# Their ratio
 # isn't, because you divide by something noisy. So average each over many steps first, and divide the averages. `Follower`
-# does that with your function. For our 500 images we know the truth, so does your function find it?
+# does that with your function. For our 500 images we know the truth. Does your function find it?
 
 # %%
 team.push(estimates=exercises.yours_or(noise_estimates, noise_scale.estimates))
@@ -144,7 +149,7 @@ if comm.rank == 0:
 
 # %% [markdown]
 # `averaged` is the `Allreduce` of [02](02_synchronous_sgd.ipynb), with one more number in the message: this rank's squared norm.
-# That's all it costs to know.
+# That's all the noise scale costs you.
 #
 # ## The noise scale while training
 #
@@ -192,19 +197,22 @@ guess.compare(known[-1, 1] / known[:, 1].min())
 learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
-# The dotted lines are the published simple noise scale of MNIST, 50 at the start and 900 as the mean over a whole training.
+# The dotted lines are the published simple noise scale of MNIST: 50 at the start, and 900 on average over a whole run.
 # Expect the order of magnitude, not the number: the noise scale depends on the network, on how far it's trained and on what
-# you average over. The band is wide because two ranks make two batches that differ by a factor of two only. With more ranks the
+# you average over. The band is wide because with two ranks, the two batch sizes differ only by a factor of two.
+# With more ranks the
 # estimate gets better for free.
 #
-# *Try it:* another learning rate. Which of $|G|^2$ and $\mathrm{tr}\,\Sigma$ changes?
+# *Try it:* change the learning rate. Which of $|G|^2$ and $\mathrm{tr}\,\Sigma$ changes with it?
 #
 # ## Steps to target
 #
-# The noise scale is a forecast. What counts is how many steps a training needs at each batch size. Theory and measurements
+# The noise scale is a forecast. What counts is how many steps training really needs at each batch size.
+# Theory and measurements
 # agree on the shape (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, where twice the batch needs half the
-# steps; then *diminishing returns*; and at last a *plateau*, where no batch helps. Say a training takes $S$ steps and
-# $E = S \cdot B$ samples. Let $S_\text{min}$ be the fewest steps that do, with batches as large as you like, and $E_\text{min}$ the
+# steps; then *diminishing returns*; and at last a *plateau*, where no larger batch helps. Say training takes $S$ steps and
+# $E = S \cdot B$ samples. Let $S_\text{min}$ be the fewest steps that are enough, with batches
+# as large as you like, and $E_\text{min}$ the
 # fewest samples, with batches as small as you like. Then
 #
 # $$\left(\frac{S}{S_\text{min}} - 1\right)\left(\frac{E}{E_\text{min}} - 1\right) = 1
@@ -215,8 +223,9 @@ learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; 
 #
 # ### Exercise 2: fit the law
 #
-# You'll use this function on 126 trainings, and then on your own. `batches` and `steps` are arrays of the same length, and each
-# pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that describe them best. Any reasonable fit passes.
+# You'll fit your own training runs with this function, and 126 recorded ones.
+# `batches` and `steps` are arrays of the same length, and each
+# pair is one measurement. Return the $S_\text{min}$ and $E_\text{min}$ that fit them best. Any reasonable method passes.
 #
 # <details><summary>Hint 1: find a straight line</summary>
 #
@@ -250,8 +259,9 @@ def fit_law(batches, steps):
 check.fit_law(fit_law)
 
 # %% [markdown]
-# Now the measurement. The learning rate has to be tuned at each batch size, or you'd measure how well one rate happens to fit.
-# Clocks play no part, so each rank can train alone, with batch sizes of its own, and the machine may be busy.
+# Now measure it. You have to tune the learning rate at each batch size, or you'd only measure how well one rate happens to
+# suit it.
+# No clock is involved, so each rank can train alone, with its own batch sizes, and it doesn't matter if the machine is busy.
 
 # %%
 target = 0.8 if quick else 0.9
@@ -269,7 +279,8 @@ job = {
 team.push(job=job)
 
 # %% [markdown]
-# How long will that take? Time one training, and let the law of 126 earlier ones say how many samples the others need.
+# How long will that take? Time one training run, and let the law fitted to 126 earlier runs say how many samples the rest
+# need.
 
 # %%
 # %%ranks
@@ -287,7 +298,8 @@ law = critical_batch.fit(*steps_to_target.pairs(long_run))
 of_ranks = [law.samples(job["batches"][rank :: team.n]).sum() for rank in range(team.n)]  # each rank has its batch sizes
 per_batch = len(job["lrs"]) * len(job["seeds"])
 seconds = per_batch * max(of_ranks) / law.samples(64) * max(team.pull("one_s"))
-print(f"{per_batch * len(job['batches'])} trainings on {team.n} ranks: about {seconds:.0f} s. Stop ends them early, and keeps what is done.")
+print(f"{per_batch * len(job['batches'])} training runs on {team.n} ranks: about {seconds:.0f} s.")
+print("Stop ends them early, and keeps the finished ones.")
 
 # %%
 # %%ranks --timeout 900
@@ -305,8 +317,9 @@ best = steps_to_target.best_rates(runs)
 pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"]).rename_axis("batch")
 
 # %% [markdown]
-# `at_edge` says that the best rate was the smallest or the largest that was tried. A better one may lie beyond, so take such a
-# row with care. Now your fit, and the library's, which repeats it with resampled errors to say how far you can trust it.
+# `at_edge` means that the best rate was the smallest or the largest we tried. A better one may lie beyond, so treat such a row
+# with caution. Now comes your fit, and next to it the library's, which is repeated with resampled errors to tell you how far
+# you can trust it.
 
 # %%
 here = f"here, to {target:.0%}"
@@ -328,17 +341,20 @@ if here in fits:
 learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
-# On the left, steps against batch size, with perfect scaling as a dotted line. On the right, the same points as a *Pareto
-# frontier*: steps are the time that training takes if you have workers enough, and samples are the compute that somebody pays
-# for. Except for the scatter of single runs, nobody gets below and left of the curve. Far right is slow and cheap, far left
-# quick and wasteful, and the critical batch sits in the knee.
+# The left panel shows steps against batch size, with perfect scaling as a dotted line. The right panel shows the same points
+# as a *Pareto frontier*: steps stand for the time that training takes if you have enough workers, and samples for the compute
+# that somebody pays for.
+# Apart from the scatter of single runs, nobody gets below and to the left of the curve. The far right is slow and cheap,
+# the far left is quick and wasteful, and the critical batch sits at the knee.
 #
-# A few points give a rough fit, as the interval says. The long run trained 126 times, with three seeds:
+# A few points give only a rough fit, as the interval shows. This command made the long run, which trained 126 times with three
+# seeds:
 #
 #     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
 #
-# Its best learning rates hardly change with the batch, among rates a factor of two apart. They follow neither the linear rule
-# nor the square root: on the way to this target, curvature seems to limit them ([07](07_large_batch.ipynb)).
+# It tried rates a factor of two apart, and the best ones hardly change with the batch size. They follow neither the linear
+# rule nor the square-root rule. On the way to this target, curvature seems to be what limits them
+# ([07](07_large_batch.ipynb)).
 #
 # ### Next to what was published
 
@@ -360,30 +376,33 @@ beside["samples / fewest"] = law.samples(beside["batch (samples)"]) / law.e_min
 beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 
 # %% [markdown]
-# (Published: McCandlish et al. 2018, table 1; the rule of thumb: Shao et al.) The last two columns say what training with such a
-# batch takes, by the law of the long run. Three things to see:
+# (Published: McCandlish et al. 2018, table 1; the rule of thumb: Shao et al.) The last two columns say what training takes
+# with such a batch, according to the law fitted to the long run. Three things stand out:
 #
-# - **The slides' condition isn't enough.** They promise strong scaling of the time to an accuracy as long as workers are much
-#   fewer than training examples, and the learning rate is right. 128 workers *are* much fewer than 60,000 images, and our rate was
-#   tuned. Yet their batch is a hundred times the critical one, so it buys hardly any steps, for a hundred times the
-#   samples. Compare your batch to the noise, not to the data set.
-# - **Nor is the rule of thumb**, which knows nothing about the task. Here the square root of the data asks for three times the
-#   critical batch: near the fewest steps, at four times the fewest samples. For ImageNet it says 1,131, and 8,192 lost nothing (see the
-#   last section).
+# - **The slides' condition isn't enough.** They promise that the time to a given accuracy scales, as long as there are far
+#   fewer workers than training examples and the learning rate is right. 128 workers *are* far fewer than 60,000 images, and
+#   our rate was tuned. Yet their batch is a hundred times the critical one. It only halves the steps of the critical batch,
+#   and costs a hundred times the fewest samples. Compare your batch to the noise, not to the data set.
+# - **Nor is the rule of thumb**, which knows nothing about the task. Here the square root of the number of images asks for
+#   three times the critical batch: about a third more than the fewest steps, at four times the fewest samples. For ImageNet it
+#   says about 1,130, yet 8,192 lost nothing (see the table further down).
 # - **The noise scale gets the order of magnitude.** It would *be* the critical batch if all directions were curved alike. They
-#   aren't, and where curvature is large it's $\mathrm{tr}(H\Sigma) / (G^T H G)$ that counts, with the *Hessian* $H$, the matrix of
-#   second derivatives. Both grow during training, so a harder target has a larger critical batch.
+#   aren't, so what really counts is $\mathrm{tr}(H\Sigma) / (G^T H G)$, where the *Hessian* $H$, the matrix of second
+#   derivatives, gives more weight to directions of large curvature. Both scales grow during training,
+#   so a harder target has a larger critical batch.
 #
-# Use the noise scale before an expensive run, and steps to target when you have to be sure. *Try it:* a higher target. Where does
+# Use the noise scale before an expensive run, and measure steps to target when you have to be sure. *Try it:* set a higher
+# target. Where does
 # the critical batch go?
 #
 # ## Deeper: are harder tasks noisier?
 #
-# The guidelines say so, and that harder tasks can therefore use larger batches. Let's make the same images an easier and a
-# harder task: ask only whether a digit is a one, or replace a fifth of the labels by random ones.
+# The guidelines on distributed training (see the sources) say that they are, and that they can therefore use larger batches.
+# Let's turn the same images into an easier task, which only asks whether a digit is a one, and into a harder one, where a
+# fifth of the labels are replaced by random ones.
 
 # %%
-guess = predict("After the same steps, how many times as noisy as 'is it a one?' is 'which digit?'", 0, 10, unit="times")
+guess = predict("After the same steps, how many times as noisy is 'which digit?' as 'is it a one?'", 0, 10, unit="times")
 guess
 
 # %%
@@ -409,14 +428,14 @@ guess.compare(last["which digit?"] / last["is it a one?"])
 pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
 
 # %% [markdown]
-# Harder is noisier here, too, at least in the first few hundred steps. Between fields the differences are far larger.
+# Harder tasks are noisier here too, at least in the first few hundred steps. Between fields the differences are far larger.
 # McCandlish et al. (2018) find critical batches of 20 to 200 for MNIST, of tens of thousands for ImageNet, and of millions for agents
 # that play Dota 2, and in all of them the simple noise scale gets the order of magnitude.
 #
 # ## Deeper: does a large batch generalise worse?
 #
 # The *generalisation gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end with a
-# wider one. Here two batch sizes train on few images, which makes a gap easy to see, for the same number of *epochs*.
+# wider one. Here we train with two batch sizes for the same number of *epochs*, on so few images that a gap is easy to see.
 
 # %%
 gap_samples, gap_epochs = 2000, 3 if quick else 20
@@ -433,17 +452,21 @@ percent = dict.fromkeys(("train accuracy", "test accuracy", "gap"), "{:.1%}")
 pd.DataFrame(rows).style.format(percent | {"learning rate": "{:g}"}).hide()
 
 # %% [markdown]
-# (Training accuracy is measured on the fly, in the course of the last epoch, so it lags behind while a training still
-# moves.) Compare the rows before you explain them. The large batch took far fewer steps and simply isn't done: it's worse on
-# the training images too, and you can only compare gaps of trainings that have come equally far. Twice the rate brings part of
-# it back. Hoffer et al. (2017) closed the gap by training longer, and Shallue et al. (2019) found no loss of quality at any batch
-# size once learning rate and schedule were tuned and steps not cut short. A fixed number of epochs handicaps the large batch.
+# (Training accuracy is measured on the fly, in the course of the last epoch, so it lags behind while the network is still
+# improving.)
+# Compare the rows before you explain them. The large batch took far fewer steps and simply isn't done: it's worse on
+# the training images too, and you can only compare the gaps of runs that have come equally far. Twice the rate makes up for
+# part of it.
+# Hoffer et al. (2017) closed the gap by training longer, and Shallue et al. (2019) found no loss of quality at any batch
+# size once the learning rate and its schedule were tuned and the steps weren't cut short.
+# A fixed number of epochs handicaps the large batch.
 #
-# *Try it:* ten times the rate; then as many steps as the small batch has, with `gap_epochs` in proportion.
+# *Try it:* use ten times the rate. Then raise `gap_epochs` until the large batch takes the same number of steps as the small
+# one.
 #
 # ## Deeper: ImageNet in X minutes
 #
-# This is what large batches were for: ResNet-50 on ImageNet, mostly 90 epochs.
+# This is the race that large batches were for: train ResNet-50 on ImageNet, mostly for 90 epochs.
 #
 # | who | hardware | software | batch | time | top-1 | what was new |
 # |---|---|---|---|---|---|---|
@@ -451,7 +474,7 @@ pd.DataFrame(rows).style.format(percent | {"learning rate": "{:g}"}).hide()
 # | Goyal et al. 2017 (1706.02677) | 256 P100 | Caffe2 | 8,192 | 1 h | 76.3 % | linear scaling, warm-up |
 # | Codreanu et al. 2017 (1711.04291) | 720 KNL | Intel Caffe | 11,520 | 62 min | 75.0 % | CPUs, learning-rate schedule |
 # | You et al. 2017 (1709.05011) | 1,600 Xeon | Intel Caffe | 16,000 | 31 min | 75.3 % | LARS |
-# | Smith et al. 2017 (1711.00489) | a TPU pod | TensorFlow | 8,192, then 16,384 | 30 min | 76.1 % | the batch grows instead of a decaying rate |
+# | Smith et al. 2017 (1711.00489) | a TPU pod | TensorFlow | 8,192, then 16,384 | 30 min | 76.1 % | the batch grows, and the rate doesn't have to decay |
 # | Akiba et al. 2017 (1711.04325) | 1,024 P100 | Chainer | 32,768 | 15 min | 74.9 % | RMSProp first, then SGD |
 # | Jia et al. 2018 (1807.11205) | 2,048 P40 | TensorFlow | 65,536 | 6.6 min | 75.8 % | mixed precision with LARS |
 # | Mikami et al. 2018 (1811.05233) | 3,456 V100 | NNL | 55,296 | 2.0 min | 75.29 % | 2-D torus allreduce, batch-size control |
@@ -459,8 +482,9 @@ pd.DataFrame(rows).style.format(percent | {"learning rate": "{:g}"}).hide()
 # | Yamazaki et al. 2019 (1903.12650) | 2,048 V100 | MXNet | 81,920 | 1.2 min | 75.08 % | 1.73 million images per second |
 # | MLPerf 3.0, 2023 (entry 3.0-2002) | 3,584 H100 | MXNet | | 0.183 min | 75.9 % | the same race under common rules |
 #
-# (Numbers are arXiv's. Times and accuracies as collected by Akiba et al. and in the ALCF's course of 2022; the last row from NVIDIA's
-# table of MLPerf results, where a run ends once it reaches 75.9 %. "ImageNet in 4 minutes" is AlexNet, by Jia et al. too.)
+# (The numbers in parentheses are arXiv's. Times and accuracies are those collected by Akiba et al. and in the ALCF's course of
+# 2022. The last row is from NVIDIA's table of MLPerf results, where a run ends once it reaches 75.9 %.
+# "ImageNet in 4 minutes" is AlexNet, by Jia et al. too.)
 
 # %%
 first_min, documents_min, mlperf_min = 29 * 60, 1.2, 0.183
@@ -468,18 +492,20 @@ print(f"29 h to 1.2 min:   {first_min / documents_min:,.0f} times as fast, with 
 print(f"29 h to 0.183 min: {first_min / mlperf_min:,.0f} times as fast")
 
 # %% [markdown]
-# The batch grew 320 times and accuracy hardly moved, so ImageNet's critical batch must be far above MNIST's. The rest of the
-# factor is faster chips and better software. Goyal et al. also show where it ends for their recipe: top-1 error is 23.7 % at 8,192,
-# 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. Then the race
-# moved on: MLPerf lists ResNet-50 up to version 4.1, and trains language models since.
+# The batch grew by a factor of 320 and accuracy hardly moved, so ImageNet's critical batch must be far above MNIST's. The rest
+# of the speed-up comes from faster chips and better software.
+# Goyal et al. also show where it ends for their recipe: top-1 error is 23.7 % at 8,192,
+# 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. Then the race moved on: MLPerf lists ResNet-50 up to version 4.1, and has
+# turned to language models since.
 #
 # ## Remember
 #
 # - $B_\text{simple} = \mathrm{tr}\,\Sigma / |G|^2$ comes for free with data-parallel training. Average both parts, then divide.
-# - Steps fall as $1/B$ up to about the critical batch, and hardly beyond it. There, time and compute are twice their minimum.
-# - Noise scale and critical batch grow during training, and differ between tasks by orders of magnitude. Neither "workers much
-#   fewer than samples" nor the square root of the data set can replace measuring them.
-# - Compare batch sizes with the learning rate tuned at each, and not at a fixed number of epochs.
+# - Steps fall as $1/B$ up to about the critical batch, and hardly fall beyond it. At the critical batch, time and compute are
+#   both twice their minimum.
+# - Noise scale and critical batch grow during training, and differ between tasks by orders of magnitude. Neither "far fewer
+#   workers than samples" nor the square root of the data set can replace measuring them.
+# - When you compare batch sizes, tune the learning rate at each, and don't fix the number of epochs.
 #
 # When the batch can't grow any more, you can still make each step cheaper to communicate:
 # [07c_less_communication](07c_less_communication.ipynb).

@@ -5,10 +5,10 @@
 # that's 28 GB, and over a link of 10 Gbit/s it takes 22 seconds. Does all of it have to travel? Does it have to travel in every
 # step?
 #
-# **You will** write two answers yourself, train with both, and see how much accuracy is left for each byte that you still
-# send: only the largest entries of a gradient, and ranks that train alone for a while before they agree again.
+# **You will** write two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
+# while before they agree again. You'll train with both, and see how much accuracy is left for the bytes that you still send.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Notebooks
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
 
 # %%
@@ -32,8 +32,8 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## Bytes per sample
 #
-# Here is the price that we'll compare: the bytes that a rank hands to a collective, divided by the samples that it trained on
-# meanwhile. It doesn't depend on how fast the machine is, and it shows why a large batch is the oldest way to communicate
+# This is the price that we'll compare: the bytes that a rank hands to collectives, divided by the number of samples that it
+# trains on. It doesn't depend on how fast the machine is, and it shows why a large batch is the oldest way to communicate
 # less.
 
 # %%
@@ -47,19 +47,20 @@ for batch in (16, 64, 256):
 # ## Fewer bytes in every step
 #
 # DDP hands each full bucket of gradients to a *communication hook*, and a hook may send whatever it likes
-# ([05](05_ddp.ipynb)). There are three families:
+# ([05](05_ddp.ipynb)). There are three families of hooks:
 #
-# - **16 bits** halve the bytes. fp16 loses small numbers; bf16 has the range of fp32 and about three digits.
+# - **16 bits** halve the bytes. fp16 loses small numbers; bf16 has the range of fp32, but only two to three digits.
 # - **Low rank**: PowerSGD (Vogels et al. 2019) sends each matrix of gradients as two thin ones.
 # - **Top-k**: send only the $k$ entries of largest magnitude, as values and places.
 #
 # The last two send an approximation. What keeps them honest is *error feedback*: each rank keeps what it didn't send, its
-# *residual*, and adds it to its next gradient. So nothing is lost. A small entry waits until it has grown large enough, and
-# arrives late.
+# *residual*, and adds it to its next gradient. So nothing is lost: a small entry just waits until it has grown large enough,
+# and arrives late.
 #
 # ### Exercise 1: top-k with error feedback
 #
-# With this function you'll train a network while sending a fiftieth of the bytes. `gradient` and `residual` are vectors of the
+# With this function you'll train a network while sending a small fraction of the bytes.
+# `gradient` and `residual` are vectors of the
 # same length. Choose the `k` entries of `gradient + residual` with the largest magnitude. Return three arrays: the chosen
 # values, their places (indices), and the new residual, which is everything that isn't sent.
 #
@@ -99,12 +100,14 @@ def compress(gradient, residual, k):
 check.compress(compress)
 
 # %% [markdown]
-# *Break it:* return zeros as the new residual. The check complains, but would the training? You'll see in a moment.
+# *Break it:* return zeros as the new residual. The check complains, but would you notice while training?
+# You'll see in a moment.
 #
 # ### Train with it
 #
-# `compression.TopK` makes a hook of your function: it keeps the residuals, one per parameter, and lets every rank gather the
-# values and places of all ranks. (An allreduce can't add them up, because ranks choose different entries.) A value takes 4
+# `compression.TopK` turns your function into a hook. It keeps the residuals, one per parameter tensor, and has every rank
+# gather the values and places of all ranks.
+# (An allreduce can't add them up, because ranks choose different entries.) A value takes 4
 # bytes, and so does a place.
 
 # %%
@@ -147,18 +150,21 @@ shown = {"bytes_per_sample": "{:,.1f}", "share of bytes": "{:.1%}", "test_accura
 compressed.style.format(shown)
 
 # %% [markdown]
-# Values and places together make 2 %, a fiftieth. Compare the last two rows: they send the same bytes, but without feedback
+# Values and places together make 2 %, a fiftieth. Compare the last two rows: they send the same number of bytes, but without
+# feedback
 # a small gradient is never heard, however long it keeps pointing the same way.
 #
 # ## PowerSGD, which an allreduce can add up
 #
-# Top-k has a weakness at scale. Every rank gathers the values of *all* ranks, so what arrives grows with their number.
-# PowerSGD keeps the allreduce. It sees a gradient as a matrix $M$ ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$
+# Top-k has a weakness at scale. Every rank gathers the values of *all* ranks, so the more ranks there are, the more bytes
+# arrive at each.
+# PowerSGD keeps the allreduce. It treats a gradient as a matrix
+# $M$ ($n \times m$) and looks for thin $P$ ($n \times r$) and $Q$
 # ($m \times r$) with $M \approx P Q^T$, by one round of the *power method*, starting from the last step's $Q$:
 #
 # $$P \leftarrow \text{allreduce}(M Q), \quad \text{orthogonalize } P, \quad Q \leftarrow \text{allreduce}(M^T P).$$
 #
-# Both products are linear in $M$, so the sum over ranks of the products is the product of the sum. What's missing,
+# Both products are linear in $M$, so if you sum the products over the ranks, you get the product of the sum. What's missing,
 # $M - P Q^T$, goes into the residual. How many bytes will that take for our network? Vectors such as biases travel whole.
 
 # %%
@@ -188,8 +194,9 @@ print(f"by its shapes, {sum(sent) / sum(map(prod, shapes)):.1%}")
 pd.concat([compressed, with_torch]).style.format(shown)
 
 # %% [markdown]
-# It sends more than its shapes say, because PyTorch sends the first steps whole (ten, as we start it), while gradients are hard to
-# approximate. In your own script it's two lines, and the first thing to try where layers are large matrices:
+# PowerSGD sends more than the shapes suggest, because gradients are hard to approximate at first, and PyTorch sends them whole
+# in the first steps (ten, as we set it up).
+# In your own script it's two lines, and the first thing to try where layers are large matrices:
 #
 # ```python
 # state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=10)
@@ -199,25 +206,29 @@ pd.concat([compressed, with_torch]).style.format(shown)
 # ## Fewer messages
 #
 # The other way is to talk less often. In *local SGD*, each rank starts from common weights, takes $H$ steps alone with its own
-# samples, and then the ranks average their **weights**. One message in $H$ steps: with $H = 64$, that's 1.6 % of the bytes.
+# samples, and then the ranks average their **weights**. That's one message every $H$ steps. With $H = 64$, only 1.6 % of the
+# bytes are left.
 #
-# *DiLoCo* (Douillard et al. 2023) looks at the same round from above. How far did the ranks get, on average? Call the way back,
-# start minus mean, an *outer gradient*, and take an ordinary optimizer step with it. An outer step of length 1 is local SGD. The
-# paper takes SGD with *Nesterov momentum* instead, so that rounds which agree on a direction go further:
+# *DiLoCo* (Douillard et al. 2023) looks at the same round from above. How far did the ranks get, on average? Treat the way
+# back, start minus mean, as an *outer gradient*, and take an ordinary optimizer step with it. Plain SGD with a rate of 1 gives
+# you local SGD again. The paper uses SGD with *Nesterov momentum* instead, so that rounds that agree on a direction go
+# further:
 #
 # $$g = w_\text{start} - \frac{1}{N} \sum_r w_r, \qquad v \leftarrow \mu v + g, \qquad
 # w \leftarrow w_\text{start} - \eta\,(g + \mu v).$$
 #
-# The *velocity* $v$ begins at zero. The paper's $\eta = 0.7$ and $\mu = 0.9$ have become the usual choice.
+# The *velocity* $v$ starts at zero. The paper's $\eta = 0.7$ and $\mu = 0.9$ have become the usual choice.
 #
 # ### Exercise 2: the outer step
 #
-# With this function, ranks train almost without talking. It ends a round: every rank calls it with the common weights that the
-# round started from, with its own weights now, and with the velocity. It returns the new common weights and the new velocity.
+# With this function, your ranks will train while hardly talking to each other. Every rank calls it at the end of a round, with
+# the common weights that the round started from, its own current weights, and the velocity.
+# It returns the new common weights and the new velocity.
 #
 # <details><summary>Hint 1: what do the ranks have to tell each other?</summary>
 #
-# Only where they've got to. `comm.allreduce(array)` is the sum over the ranks. Everything else is the same on all of them.
+# Only where each of them ended up.
+# `comm.allreduce(array)` is the sum over the ranks. Everything else is the same on all of them.
 #
 # </details><details><summary>Hint 2: the order</summary>
 #
@@ -254,10 +265,10 @@ check.outer_step(outer_step)
 #
 # ### Train with it
 #
-# `Rounds(64, f)` lets each rank take 64 steps of plain SGD, and calls your function at the end of the round.
+# `Rounds(64, f)` lets each rank take 64 steps of plain SGD, and calls `f` at the end of the round: your function.
 
 # %%
-guess = predict("Which test accuracy does your DiLoCo reach, with 64 steps alone?", low=80, high=100, unit="%")
+guess = predict("What test accuracy does your DiLoCo reach, with 64 steps alone?", low=80, high=100, unit="%")
 guess
 
 # %%
@@ -287,8 +298,8 @@ pd.concat([compressed, with_torch, in_rounds]).style.format(shown)
 # %% [markdown]
 # ## What does a byte buy?
 #
-# A single run of a few seconds can mislead you by half a point. Here are runs with four ranks and three seeds for each way, kept
-# in `assets/results/less_communication.jsonl`. The bars reach from the lowest to the highest seed.
+# A single run of a few seconds can mislead you by half a point. So here are recorded runs with four ranks, three seeds for
+# each method (`assets/results/less_communication.jsonl`). The bars reach from the worst seed to the best.
 
 # %%
 kept = records.read(ROOT / "assets" / "results" / "less_communication.jsonl")
@@ -301,32 +312,35 @@ summary.insert(0, "times fewer bytes", runs["bytes_per_sample"].first().max() / 
 summary.style.format("{:.2%}").format("{:.1f}", subset="times fewer bytes").format_index("{:g}", level=[1, 2])
 
 # %% [markdown]
-# Now hold this to what the papers say:
+# Now compare this with what the papers say:
 #
 # | they say | we see |
 # |---|---|
-# | error feedback is what makes sparse gradients train (Seide et al. 2014, Stich et al. 2018) | yes: the same bytes without it are worst of all |
+# | error feedback is what makes sparse gradients train (Seide et al. 2014, Stich et al. 2018) | yes: with the same bytes but without feedback, accuracy is the worst of all |
 # | 270 to 600 times fewer bytes without loss (Lin et al. 2018) | no: top 1 % loses nothing, but top 0.1 %, 500 times fewer, loses more than a point. We have neither their momentum correction nor their slow start |
 # | PowerSGD trains as well as SGD (Vogels et al. 2019) | yes, though our matrices are small, so there is less to save |
-# | averaging weights every $H$ steps is as good, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
+# | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
 # | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone, it even beats it. But read on |
 #
-# How can less communication be *better*? Look at the outer step again. Over many rounds that agree, it goes
-# $\eta / (1 - \mu) = 7$ times as far as the ranks did. DiLoCo brings momentum, and our fp32 had none. So the last row gives fp32
-# momentum in every step, with a rate that suits it, and it's ahead of DiLoCo with 64 steps alone and level with 8. The advantage
-# was momentum's, not the communication's. Before you believe a comparison of this kind, ask whether every way got the recipe that
-# suits it, as in [07b](07b_gradient_noise.ipynb). What remains is remarkable enough: local SGD, with a sixty-fourth of the
-# messages, loses nothing to the fp32 that had the same recipe.
+# How can less communication be *better*? Look at the outer step again. Over many rounds that agree on a direction, it goes
+# $\eta / (1 - \mu) = 7$ times as far as the ranks did. So DiLoCo has momentum, and our fp32 had none.
+# In the last row, fp32
+# gets momentum in every step too, with a rate that suits it. It ends up ahead of DiLoCo with 64 steps alone, and level with
+# DiLoCo with 8. The advantage came from momentum, not from sending less.
+# Before you believe a comparison of this kind, ask whether every method got the
+# recipe that suits it,
+# as in [07b](07b_gradient_noise.ipynb). What remains is remarkable enough: local SGD, with a sixty-fourth of the
+# messages, loses nothing against fp32 with the same recipe.
 #
 # *Beat it:* which outer rate and momentum suit 64 steps alone? You have the function.
 #
 # ## Deeper: momentum, and the outer step in PyTorch
 #
-# Top-k and momentum don't mix well. Momentum repeats every gradient in the steps that follow, late ones too. Lin et al. (2018)
-# repair it: what a rank keeps back is what momentum has already made of its gradients.
+# Top-k and momentum don't mix well. Momentum repeats every gradient in the steps that follow, even one that arrived late. Lin
+# et al. (2018) fix this by applying momentum first: what a rank holds back is then its velocity, not its bare gradient.
 #
-# DiLoCo needs no repair, because its momentum belongs to the rounds. In PyTorch the outer optimizer is plain `SGD` on a second
-# copy of the weights, whose `.grad` you fill in yourself. Is it the formula that you wrote?
+# DiLoCo needs no such fix, because its momentum acts once per round. In PyTorch the outer optimizer is plain `SGD` on a second
+# copy of the weights, whose `.grad` you fill in yourself. Does that give you the formula that you wrote?
 
 # %%
 import torch
@@ -344,20 +358,21 @@ for _ in range(3):
     print("after this round they differ by", np.abs(start - copy.detach().numpy()).max())
 
 # %% [markdown]
-# It is. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with a few other lines, and needs nothing from this
-# repository:
+# It does. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with a few lines changed, and it needs
+# nothing from this repository:
 
 # %%
 take_home.diff("ddp.py", "diloco.py")
 
 # %% [markdown]
 # Each rank steps alone with its own optimizer, and `vector_to_parameters` writes the common weights back. PyTorch has ready-made
-# parts for local SGD, too: `post_localSGD_hook` and `torch.distributed.optim.PostLocalSGDOptimizer`, which averages in every step
-# first and later only now and then.
+# parts for local SGD, too: `post_localSGD_hook` and `torch.distributed.optim.PostLocalSGDOptimizer`, which together average
+# the gradients in every step at first, and later only the weights, every few steps.
 #
 # ## Deeper: computing in 16 bits
 #
-# Bytes aren't only sent. With bf16 *autocast*, matrix products and convolutions compute with 16-bit copies of the weights.
+# Smaller numbers can also save work inside a rank. With bf16 *autocast*,
+# matrix products and convolutions compute with 16-bit copies of the weights.
 
 # %%
 rows = []
@@ -371,28 +386,31 @@ for precision in ("fp32", "bf16"):
 pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%}"}).hide()
 
 # %% [markdown]
-# Whether that's faster depends on the processor, which needs instructions for bf16. Memory for the weights it doesn't save: with
-# Adam, a parameter still takes 4 bytes for the weight, 4 for its gradient and 8 for Adam's state, and 2 more for the bf16 copy, from
-# forward until backward has used it. The famous 16 bytes of mixed precision are another recipe with the same sum;
-# [06](06_zero_and_fsdp.ipynb) has the table, and says in which order to average, unscale and compute LARS's norms in 16 bits. What
+# Whether that's faster depends on the processor, which needs instructions for bf16. It doesn't save memory for the weights.
+# With Adam, a parameter still takes 4 bytes for the weight, 4 for its gradient and 8 for Adam's state. The bf16 copy takes 2
+# more, from the forward pass until the backward pass has used it. The famous 16 bytes of mixed precision come from a different
+# recipe that also adds up to 16; [06](06_zero_and_fsdp.ipynb) has the table, and says in which order to average,
+# unscale and compute LARS's norms in 16 bits. What
 # autocast does save is activations. And its gradients are fp32, so to send fewer bytes you still need a hook.
 #
 # ## Deeper: waiting less
 #
-# Even a message of zero bytes makes ranks wait for the slowest of them, the *straggler*. There are three ways to wait less. All
-# of them make gradients *stale*: computed with weights that lack some updates. The *staleness* of an update is how many.
+# Even a message of zero bytes makes ranks wait for the slowest of them, the *straggler*. There are three ways to wait less.
+# All of them make gradients *stale*: a rank computes them with weights that lack some updates. The number of missing updates
+# is the *staleness*.
 #
 # - **lag-sync** applies gradients one step late. They travel while the next ones are computed, so a rank that's late *once*
-#   holds nobody up. It's also the way around the one message that DDP can't hide, that of the first layer
-#   ([05](05_ddp.ipynb)): its gradient comes last, but now it has the whole next step to travel. Kurth et al. (2018) trained
-#   like this on 27,360 V100 of Summit: a network that finds cyclones in climate data, at up to 1.13 exaflop/s in 16 bits.
+#   holds nobody up. It's also the way around the one message that DDP can't hide, the first layer's ([05](05_ddp.ipynb)): that
+#   gradient comes last, but now it has the whole next step to travel. On 27,360 of Summit's V100 GPUs, Kurth et al. (2018)
+#   trained like this: a network that finds cyclones in climate data, at up to 1.13 exaflop/s in 16 bits.
 # - **local SGD**, as above.
-# - **asynchronous**: a *parameter server* has the weights, and applies each gradient as it comes. No worker waits for another.
+# - **asynchronous**: a *parameter server* holds the weights, and applies each gradient as it arrives.
+#   No worker waits for another.
 #
-# [staleness.py](../workshop_lib/comm/staleness.py) has all of them, each in a dozen lines. We take three ranks. Rank 0 serves
-# in the asynchronous run and sleeps in the others; ranks 1 and 2 work. In every step one of these is 10 ms late: either always
-# the same rank (*fixed*, as on a slow node), or each in turn (*roaming*, like a disturbance that hits now one and now the
-# other).
+# [staleness.py](../workshop_lib/comm/staleness.py) has all of them, each in a dozen lines. We use three ranks. Rank 0 is the
+# server of the asynchronous run, and sleeps in the runs that need none. Ranks 1 and 2 are the workers. In every step one of
+# the two is 10 ms late: either always the same one (*fixed*, as on a slow node), or each in turn (*roaming*, like a
+# disturbance that hits one node now and a different one later).
 
 # %%
 question = "One worker is always late. How many times as long as asynchronous SGD does synchronous SGD take?"
@@ -467,28 +485,33 @@ learning.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them al
 # %% [markdown]
 # All runs use the same number of gradients. What to look for:
 #
-# - With a *fixed* straggler, lag-sync and local SGD gain little: whoever has to agree now and then is as slow as the slowest.
-#   Only the asynchronous run lets the quick worker do more. The slow one's gradients then come later, and its *data* count for
-#   less.
-# - With a *roaming* one, delays of different ranks can overlap instead of adding up, for all three.
-# - Staleness can cost accuracy while it's still rising: compare lag-sync and local SGD with the synchronous run. (The
-#   asynchronous run takes twice as many steps at half the rate, so don't compare its accuracy.) Two workers make an asynchronous
-#   staleness of about one. A hundred make about a hundred, and the learning rate has to go down.
-# - Run it again. Synchronous, lag-sync and local SGD repeat their accuracy to the last digit; asynchronous doesn't.
+# - With a *fixed* straggler, lag-sync and local SGD gain little: ranks that have to agree now and then are as slow as the
+#   slowest of them. Only the asynchronous run lets the quick worker do more. But then the slow worker's gradients are staler,
+#   and its *data* count for less.
+# - With a *roaming* straggler, delays of different ranks can overlap instead of adding up, in all modes except synchronous.
+# - Staleness can cost accuracy while the network is still learning fast: compare
+#   lag-sync and local SGD with the synchronous run. (The
+#   asynchronous run takes twice as many steps at half the rate, so don't compare its accuracy.) With two asynchronous workers,
+#   the staleness is about one. With a hundred it's about a hundred, and the learning rate has to go down.
+# - Run it again. Synchronous, lag-sync and local SGD repeat their accuracy to the last digit. Asynchronous SGD doesn't.
 #
-# The guidelines that this workshop grew out of recommend synchronous SGD first, since it can be reproduced and converges easily,
-# asynchronous SGD for algorithms that are well understood, and lag-sync as something to consider. They also name a *hybrid*:
-# groups that are synchronous inside and asynchronous among each other, with which Kurth et al. (2017) reached 15 petaflop/s on
-# Cori. Our measurement agrees, with one addition: know your straggler. What removes a *fixed* one is to repair or drop the node.
+# The guidelines that this workshop grew out of recommend synchronous SGD first, since it's reproducible and converges easily.
+# They recommend asynchronous SGD for algorithms that are well understood, and lag-sync as something to consider. They also
+# name a *hybrid* of groups that are synchronous inside, but asynchronous between each other. Kurth et al. (2017) reached 15
+# petaflop/s with it on Cori.
+# Our measurement agrees, with one addition: know your straggler. The cure for a *fixed* one is to repair the node, or to
+# drop it.
 #
-# *Try it:* `LATE_S = 0.0`. Which mode costs most when nobody is late?
+# *Try it:* `LATE_S = 0.0`. Which mode costs the most when nobody is late?
 #
 # ## Remember
 #
-# - Bytes per sample is the price. You can lower it in every step (fewer bytes) or by taking more steps between messages.
+# - Bytes per sample is the price. You can lower it by sending fewer bytes in every step, or by taking more steps between
+#   messages.
 # - Error feedback sends later what compression leaves out. Without it, top-k drops small gradients forever.
-# - Top-k has to be gathered, and grows with the ranks. PowerSGD is linear, so an allreduce still adds it up.
-# - Local SGD averages weights once per round. DiLoCo takes the mean way of a round for a gradient, and adds momentum.
+# - Every rank has to gather top-k from all ranks, so its traffic grows with their number.
+#   PowerSGD is linear, so an allreduce still adds it up.
+# - Local SGD averages weights once per round. DiLoCo treats the mean progress of a round as a gradient, and adds momentum.
 # - Staleness buys time where stragglers change places; against a fixed one, only asynchronous SGD helps, or dropping the node.
 #
 # **Sources.** F. Seide et al., *1-Bit Stochastic Gradient Descent* (Interspeech 2014), and S. Stich et al., *Sparsified SGD with

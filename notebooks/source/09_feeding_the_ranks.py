@@ -1,12 +1,13 @@
 # %% [markdown]
 # # Feeding the ranks
 #
-# You double the GPUs, and the training gets no faster. Communication is fine, and every rank is busy half of the time. What is
-# it waiting for the other half? Often it's the next batch: all ranks read from the same storage, and that didn't double.
+# You double the GPUs, and the training gets no faster. Communication is fine, yet every rank is busy only half of the time.
+# What is it waiting for in the other half? Often it's the next batch, because all ranks read from the same storage, and that
+# didn't double.
 #
-# **You will** measure ways in which ranks can get their data, and count the bytes each of them moves. Then you'll read the next
-# batch while the network computes on this one, and see what `DataLoader`'s workers do for you. If you like, give every rank
-# random numbers of its own that survive a restart.
+# **You will** measure five ways for ranks to get their data, and count the bytes that each way moves. Then you'll read the
+# next batch while the network computes on this one, and see what `DataLoader`'s workers do for you. If you like, you'll also
+# give every rank its own random numbers, which survive a restart.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and 400 MB of disk; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first.
@@ -36,8 +37,8 @@ team = ranks.start(max(2, sizes.ranks))
 # %% [markdown]
 # ## The third bottleneck
 #
-# A training step needs computing, communication, and *input*. How much input per second? As much as the network uses up. Let's
-# measure how many images of MNIST each rank can train on.
+# A training step needs computing, communication, and *input*. How much input per second? As much as the network can use up.
+# Let's measure how many images of MNIST each rank can train on per second.
 
 # %%
 # %%ranks
@@ -77,8 +78,8 @@ print(f"{images_per_s:,.0f} images/s x 784 bytes = {784 * images_per_s / 1e6:.1f
 
 # %% [markdown]
 # For a disk, a few megabytes per second are nothing. On a laptop, training on MNIST never waits for its input. But on a cluster
-# everybody *shares* the storage. Here's what one node gets on two machines from the documents behind this workshop, when all
-# nodes read at once:
+# everybody *shares* the storage. The documents behind this workshop describe two machines. Here's what one node gets on each
+# of them when all nodes read at once:
 
 # %%
 machines = [("Theta", 210e9, 4_392), ("Summit", 2.5e12, 4_608)]
@@ -90,14 +91,17 @@ for name, bytes_per_s, nodes in machines:
     )
 
 # %% [markdown]
-# An image of 224 × 224 pixels, with one byte for each of three colors, has 150,528 bytes. A GPU that trains on a thousand of them
-# per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than the node's share. Adding nodes adds computing,
-# and at some point not a single byte per second. So read every byte from the storage once, and wait for it as little as
+# An image of 224 × 224 pixels, with one byte for each of three colors, takes 150,528 bytes.
+# A GPU that trains on a thousand of them
+# per second needs 150 MB/s, and a node of Summit had six GPUs. That's more than the node's share. Adding nodes adds computing
+# power, but beyond some point not a single byte per second.
+# So read every byte from the storage once, and wait for it as little as
 # possible.
 #
 # ## Five ways to get the data
 #
-# We'll work with one file, as MNIST has it: a header of 16 bytes, then the images, 784 bytes each. It holds the training images
+# We'll work with one file in MNIST's own format: a header of 16 bytes, then the images, 784 bytes each.
+# It holds the training images
 # several times, so there's something to measure.
 
 # %%
@@ -111,25 +115,26 @@ print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
 #
 # | way | what a rank reads | messages |
 # |---|---|---|
-# | everyone reads all | the file, $n$, and keeps its part | none |
+# | everyone reads all | the whole file, $n$, to keep only its part | none |
 # | rank 0 scatters | rank 0 reads the file, the other ranks nothing | $p - 1$ from rank 0, one part each |
-# | own part | $n/p$: it opens the file, and reads from its first byte on | none |
+# | own part | $n/p$: it opens the file, and reads from the first byte of its part on | none |
 # | MPI-IO | the same with `MPI.File.Open` and `Read_at_all`, which all ranks call together | the library decides |
-# | a file a rank | $n/p$: a file of its own, which somebody has cut before | none |
+# | a file per rank | $n/p$: its own file, which somebody has cut out beforehand | none |
 #
 # All five are in `workshop_lib/comm/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
 # rank.
 #
 # ### Exercise 1: which bytes are mine?
 #
-# With `my_bytes`, all five ways know where a rank's rows lie. A file has a header of `header_bytes`, then `rows` rows of
-# `row_bytes` each. For one of `size` ranks, return the offset of its first byte in the file, and how *many* bytes it reads.
-# Together, the ranks read every row once, and no row is torn in two. No rank reads more than one row more than another, even
+# Your `my_bytes` will tell all five ways where a rank's rows are. A file has a header of `header_bytes`, then `rows` rows of
+# `row_bytes` each. For rank `rank` of `size`, return the offset of its first byte in the file, and how *many* bytes it reads.
+# Together, the ranks read every row exactly once, and no row is torn in two. Their numbers of rows differ by at most one, even
 # where `size` doesn't divide `rows`.
 #
 # <details><summary>Hint 1: rows first</summary>
 #
-# Forget the bytes for a moment. Which rows are yours, from which to which? If every rank begins where the one before it ends,
+# Forget the bytes for a moment. Which row is your first, and which is your last?
+# If every rank begins where the one before it ends,
 # nothing is lost.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -173,17 +178,20 @@ for rank, (offset, nbytes) in enumerate(parts):
 # %% [markdown]
 # ## What comes from where
 #
-# Between your program and the storage sits the *page cache*. The operating system keeps what was read or written in memory that
-# nobody else needs. Reading a file again is a copy from memory, and says nothing about the storage: such a read is *warm*.
+# Between your program and the storage sits the *page cache*. In memory that nobody else needs, the operating system keeps what
+# programs have read or written. Reading a file again only copies it from there, and tells you nothing about the storage. Such
+# a read is *warm*.
 #
-# So we measure each way *cold* first, and then warm. For a cold read we ask the system to forget the file. And we count bytes
-# twice: what the ranks *asked* for, and what the system had to *fetch from the storage* for them. Linux keeps both counts for
-# each process. (What a disk, a virtual machine's host or a file server keeps in *its* memory, we can neither see nor empty.)
+# So we measure each way *cold* first, and then warm. For a cold read we ask the system to forget the file. And we count two
+# kinds of bytes: what the ranks *asked* for,
+# and what the system had to *fetch from the storage* for them. Linux keeps both counts for
+# each process. (A disk, a virtual machine's host or a file server may keep data in *its* memory, too. That we can neither see
+# nor empty.)
 
 # %%
 file_mb = path.stat().st_size / 1e6
 guess = predict(
-    f"Cold, and each of {team.n} ranks reads the whole file of {file_mb:.0f} MB: how many MB come from the storage?",
+    f"Each of {team.n} ranks reads the whole file of {file_mb:.0f} MB, cold. How many MB come from the storage?",
     low=0,
     high=2 * team.n * file_mb,
     unit="MB",
@@ -191,15 +199,15 @@ guess = predict(
 guess
 
 # %% [markdown]
-# In each round every way gets a turn, so a hiccup affects all of them equally. After each, the bytes are compared with those of
-# the part.
+# In each round every way gets a turn, so a hiccup affects all of them equally. After each turn, `measure` checks that every
+# rank got exactly the bytes of its part.
 
 # %%
 team.push(path=path, parts=parts, repeats=repeats)
 
 # %%
 # %%ranks --timeout 300
-feeding.cut_files(comm, path, parts)  # for "a file a rank"
+feeding.cut_files(comm, path, parts)  # for "a file per rank"
 measured = feeding.measure(comm, path, parts, repeats)
 
 # %%
@@ -222,16 +230,18 @@ costs.feeding_ways(measured)
 # %% [markdown]
 # The bytes don't depend on how busy the machine is:
 #
-# - *Everyone reads all* asks for $p$ times the file. It still comes from the storage about once, because the ranks of one machine
+# - *Everyone reads all* asks for $p$ times the file. The file still comes from the storage about once, because
+#   the ranks of one machine
 #   share a page cache. On several nodes it comes once *per node*, and every rank needs the memory for all of it.
 # - *Rank 0 scatters* asks for the file once, on any number of nodes. But rank 0 needs the memory for all of it, everybody waits
-#   while it reads, and then all bytes leave through one rank's network card.
-# - *Own part*, *MPI-IO* and *a file a rank* ask for each byte once, and all ranks read at the same time. On a single disk that
+#   while it reads, and then all bytes leave through one node's network card.
+# - *Own part*, *MPI-IO* and *a file per rank* ask for each byte once,
+#   and all ranks read at the same time. On a single disk that
 #   gains less than on a file system that's spread over many.
 #
-# The seconds do depend on it. Before you believe an order, compare the gaps between the bars with the spread of each.
+# The seconds do depend on it. Before you believe a ranking, compare the gaps between the points with the length of their bars.
 #
-# *Try it:* which bars on the right would grow on ten nodes, each with a page cache of its own, and how far?
+# *Think about it:* which bars on the right would grow on ten nodes, each with its own page cache, and by how much?
 #
 # ## Read while you compute
 #
@@ -241,9 +251,10 @@ costs.feeding_ways(measured)
 #
 # ### Exercise 2: prefetch
 #
-# With `prefetch`, your ranks will train below from storage that's as slow as they are. `read(i)` returns batch `i`, for `i` from 0
+# With `prefetch`, your ranks will soon train from storage that's as slow as they are, and hardly wait for it.
+# `read(i)` returns batch `i`, for `i` from 0
 # to `n - 1`. It takes a while, and may raise an error. Write a generator that yields all batches in order. While the consumer
-# uses one, the next is being read, but no more than that: the data may not fit into memory.
+# uses one batch, read the next in the background, but no more than that, because the data may not fit into memory.
 #
 # <details><summary>Hint 1: a read that doesn't wait</summary>
 #
@@ -285,9 +296,9 @@ def prefetch(read, n):
 check.prefetch(prefetch)
 
 # %% [markdown]
-# To see the effect we need slow storage, and yours may be fast. So we make each read take *as long as computing does*, where
-# prefetching can do the most: it sleeps for the rest. That emulates the *waiting* only, but a thread that waits for a disk does
-# nothing else either. Reading, images and gradients are real.
+# To see the effect we need slow storage, and yours may be fast. So we make each read take *as long as computing does*, because
+# that's where prefetching can do the most. After the real read, it sleeps for the rest of the time. That emulates only the
+# *waiting*, but a thread that waits for a disk does nothing else either. The images and the gradients are real, too.
 
 # %%
 team.push(n_batches=sizes.feed_batches, epochs=2, prefetch=prefetch)
@@ -317,18 +328,18 @@ compute_s, share = team.pull("compute_s")[0], team.pull("share")[0]
 print(f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s")
 print(f"for comparison, four ranks on each node of Theta: {210 / 4_392 / 4 * 1e3:.1f} MB/s each")
 guess_prefetch = predict(
-    "Reading takes as long as computing. How many times as fast is a training with `prefetch`?", low=0.5, high=4, unit="times"
+    "Reading takes as long as computing. How many times as fast is training with `prefetch`?", low=0.5, high=4, unit="times"
 )
 guess_prefetch
 
 # %% [markdown]
-# A third way is to *preload*: read everything before the first epoch, and keep it. We take the time apart as the training loop
-# sees it: waiting for a batch, and computing on it.
+# A third way is to *preload*: read everything before the first epoch, and keep it. We split the time as the training loop sees
+# it, into waiting for batches and computing on them.
 
 # %%
 # %%ranks
 def epoch(batches):
-    """Seconds that this rank waits for batches, and computes on them, after none of preloading."""
+    """Seconds that this rank spends on preloading (none), on waiting for batches, and on computing on them."""
     waiting, computing, clock = 0.0, 0.0, time.perf_counter()
     for i, images in enumerate(batches):
         came = time.perf_counter()
@@ -376,7 +387,7 @@ for name in spent[0]:
         runs[name] = of_ranks[slowest, np.arange(of_ranks.shape[1])]
 caption = (
     f"2 epochs of {sizes.feed_batches} batches of 64 images on each of {team.n} ranks, from storage that gives "
-    f"{share / 1e6:.1f} MB/s a rank; the median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
+    f"{share / 1e6:.1f} MB/s per rank; median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
 )
 costs.feeding_shares(runs, caption)
 
@@ -397,23 +408,23 @@ if "prefetch" in runs:
 # or more readers help.
 #
 # *Preloading* pays for everything once. It needs the memory, and it fixes which rank has which samples. In this workshop every
-# epoch deals out all samples anew, so each rank keeps all of MNIST, 47 MB. With a data set that only fits when it's shared out,
-# ranks shuffle what they have, or swap some of it between epochs.
+# epoch deals out all samples again, so each rank keeps all of MNIST, 47 MB. If a data set only fits into memory when the ranks
+# share it, they shuffle what they have, or swap some of it between epochs.
 #
 # *Beat it:* what if reading takes three times as long as computing? Try `slow = feeding.throttled(read, share / 3)` on the ranks,
 # and a `prefetch` with three threads.
 #
 # ## What people really use
 #
-# PyTorch's `DataLoader` prefetches for you, with *processes* in the place of your thread. `num_workers=2` starts two, and each
-# prepares whole batches ahead. Why processes? Python's lock lets one thread at a time run Python code. A thread that waits for a
-# disk doesn't mind. One that unpacks JPEGs in Python does.
+# PyTorch's `DataLoader` prefetches for you, with *processes* in place of your thread. `num_workers=2` starts two, and each
+# prepares whole batches ahead. Why processes? Python's lock lets only one thread at a time run Python code. A thread that
+# waits for a disk doesn't mind, but a thread that unpacks JPEGs in Python does.
 #
-# Here's a plain script that reads through a `DataLoader`, with nothing from this repository. An image takes as long to read as to
-# compute, as above. First the read *waits*, like your thread did, and then it *works*, like a decoder does.
+# Here's a plain script that reads through a `DataLoader`, with nothing from this repository. Reading an image takes as long as
+# computing on it, as above. First the read *waits*, like your thread did, and then it *works*, like a decoder does.
 
 # %%
-guess_work = predict("Reading is work now, with 2 workers. How many times as fast as with none?", low=0.2, high=4, unit="times")
+guess_work = predict("Now reading is work. How many times as fast does it get with 2 workers?", low=0.2, high=4, unit="times")
 guess_work
 
 # %%
@@ -433,34 +444,38 @@ for kind in ("waiting", "work"):
     print(f"{kind}: after its first batch, the training waits {', '.join(f'{s:.2f}' for s in steady)} s with 0, 1, 2 workers")
 
 # %% [markdown]
-# - A worker has to start. That costs every epoch anew, unless you say `persistent_workers=True`.
-# - Where reading waits, one worker hides it. Where reading is work, each worker needs a core *of its own*: with as many ranks as
-#   cores, workers take from the ranks what they give. That's why a rank on a cluster gets several cores, and why
+# - Workers take time to start. Every epoch pays for it again, unless you say `persistent_workers=True`.
+# - Where reading means waiting, one worker hides it. Where reading is work, each worker needs a core *of its own*. If there's
+#   a rank on every core already, the workers take from the ranks what they give.
+#   That's why a rank on a cluster gets several cores, and why
 #   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
-# - `prefetch_factor=2`, the default, means two batches per *worker*. Your rule of one batch ahead becomes four with two workers.
-#   Mind the memory.
+# - `prefetch_factor=2`, the default, means two batches per *worker*. Your one batch ahead becomes four batches with two
+#   workers, so keep an eye on the memory.
 #
 # On a GPU, two more settings matter. A GPU can only fetch data by itself from *pinned* memory, which the operating system
-# promises not to move. With `pin_memory=True` the loader puts batches there. Then `images.to("cuda", non_blocking=True)` returns
-# at once, and the copy runs while the GPU computes on the batch before. Without pinned memory, the copy waits. (The script sets
-# both where there is a GPU. On a CPU they do nothing.)
+# promises not to move. With `pin_memory=True` the loader puts batches there. Then `images.to("cuda", non_blocking=True)`
+# returns at once, and your program can go ahead while the GPU is still busy with the batch before. Without pinned memory, your
+# program waits for the copy. To overlap the copy itself with that batch, put it on a second CUDA stream. (The script sets
+# `pin_memory` and `non_blocking` where there is a GPU. On a CPU they do nothing.)
 #
-# ## Deeper: random numbers of one's own
+# ## Deeper: different random numbers on every rank
 #
-# *Augmentation* changes samples at random, such as shifting or mirroring images. The network gets more to learn from, without any
+# *Augmentation* changes samples at random, for example by shifting or mirroring images.
+# The network gets more to learn from, without any
 # more bytes from the storage. Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
 # isn't.
 #
-# On several ranks, random numbers get dangerous. What if every rank starts with the same seed, as every good script does? Then
-# image *i* of each rank's batch is shifted alike, in the same step. Nothing fails, and the loss falls. You just got less variety
+# On several ranks, random numbers get dangerous. Every good script sets a seed, but what if every rank sets the same one? Then
+# in each step, image *i* of every rank's batch is shifted by the same amount.
+# Nothing fails, and the loss falls. You just got less variety
 # than you paid for. (`DataLoader`'s workers had a famous version of this: each was a copy of the same process, with the same state
 # of NumPy's generator.)
 #
 # ### Exercise 3: a generator for each rank and step
 #
 # With `generator`, each rank shifts its images differently in every step, and a run that's stopped and resumed draws the same
-# numbers as one that wasn't. Return a generator of NumPy, `np.random.default_rng(…)`, that draws other numbers for every rank,
-# every step and every seed. Asked again for the same three, it draws the same.
+# numbers as one that never stopped. Return a NumPy generator, `np.random.default_rng(…)`, that draws different numbers for
+# every rank, every step and every seed. If you ask again for the same three, you get the same numbers.
 #
 # <details><summary>Hint 1: is a sum enough?</summary>
 #
@@ -479,7 +494,7 @@ for kind in ("waiting", "work"):
 
 # %%
 def generator(seed, rank, step):
-    """A generator of NumPy for what this rank draws in this step."""
+    """A NumPy generator for what this rank draws in this step."""
     # <solution>
     return np.random.default_rng([seed, rank, step])
     # <stub>
@@ -492,8 +507,8 @@ def generator(seed, rank, step):
 augmentation.generator(generator)
 
 # %% [markdown]
-# How much variety does it bring? Each rank shifts its 64 images by up to 3 pixels, in each of 50 steps: first with the same seed on
-# all ranks, once at the start, and then with your generator. (Until it's written, only the first.)
+# How much variety do you gain? Each rank shifts its 64 images by up to 3 pixels in each of 50 steps. First, all ranks set the
+# same seed once at the start. Then they use your generator. (Until you've written it, you'll see only the first.)
 
 # %%
 team.push(generator=generator)
@@ -523,8 +538,8 @@ for way, moves in drawn.items():
 # ## Deeper: resume exactly
 #
 # Your generator needs no state: seed, rank and step are enough. Do the same for the *order* of the samples, and a checkpoint
-# only has to hold the step. What goes wrong otherwise? A job is stopped after 60 % of an epoch, and resumed in three ways. How
-# often is each sample seen in this epoch?
+# only has to hold the step. What goes wrong otherwise? Say a job is stopped after 60 % of an epoch, and you resume it in three
+# ways. How often does it see each sample in this epoch?
 
 # %%
 n, stopped = 60_000, 36_000
@@ -539,17 +554,17 @@ for way, rest in resumed.items():
     print(f"{way:>38}: {(seen == 0).sum():6,} never, {(seen == 1).sum():6,} once, {(seen == 2).sum():6,} twice")
 
 # %% [markdown]
-# The second one happens to everybody who saves the weights and nothing else. In many epochs it averages out. In one pass over a
-# data set that's too large for a second, as language models are trained, it's a hole in the data. And if somebody wants to
+# The second way is what happens to everybody who saves the weights and nothing else. Over many epochs it averages out. But
+# language models see most of their data in a single pass, and there it leaves a hole in the data. And if somebody wants to
 # know *which* sample made the loss jump at step 41,307, only the first way can answer. With workers, the loader is ahead of
-# the training: save the step of the *training*. (`torchdata`'s `StatefulDataLoader` keeps such a state for you.)
+# the training, so save the step of the *training*. (`torchdata`'s `StatefulDataLoader` keeps such a state for you.)
 #
 # ## Deeper: small pieces
 #
-# So far each rank read one large piece. But samples should come in random order, in a different one every epoch. Four ways to
-# read the same number of images: a *block* of neighbors, in one read; *scattered rows* of the file, a read each; *a file an
-# image*, as many data sets come; and a *tar shard*, which holds an image and its label as two small files per sample. Each rank
-# takes its own choice of images, cold.
+# So far each rank read one large piece. But samples should come in random order, and in a different order every epoch. Let's
+# compare four ways to read the same number of images: a *block* of neighbors, in one read; *scattered rows* of the file, one
+# read per row; *a file per image*, which is how many data sets come; and a *tar shard*, which holds each sample as two small
+# files, an image and its label. Each rank reads its own choice of images, cold.
 
 # %%
 n_pieces = sizes.feed_pieces
@@ -571,7 +586,7 @@ start, shard = 16 + 784 * n_pieces * comm.rank, shards[comm.rank]
 ways = {
     "a block": ([path], lambda: feeding.read_block(path, start, 784, n_pieces)),
     "scattered rows": ([path], lambda: feeding.read_rows(path, 16, 784, scattered)),
-    "a file an image": (files, lambda: feeding.read_files(files)),
+    "a file per image": (files, lambda: feeding.read_files(files)),
     "a tar shard": ([shard], lambda: readers.read_shard(shard)),
 }
 pieces = {name: [] for name in ways}
@@ -590,7 +605,7 @@ for name in pieces[0]:
     of_ranks = np.array([of_rank[name] for of_rank in pieces])  # [rank, repeat, kind]
     slowest_ms = 1e3 * of_ranks[:, :, 0].max(axis=0)
     lines[name] = {
-        "files opened": team.n * (n_pieces if name == "a file an image" else 1),
+        "files opened": team.n * (n_pieces if name == "a file per image" else 1),
         "images, MB": round(784 * n_pieces * team.n / 1e6, 2),
         "asked for, MB": round(np.median(of_ranks[:, :, 2].sum(axis=0)) / 1e6, 2),
         "from the storage, MB": round(np.median(of_ranks[:, :, 1].sum(axis=0)) / 1e6, 2),
@@ -600,27 +615,33 @@ for name in pieces[0]:
 pd.DataFrame(lines).T
 
 # %% [markdown]
-# The system fetches whole *pages*, mostly of 4,096 bytes: one or two for a row of 784. And each scattered read waits on its own.
+# The system fetches whole *pages*, mostly of 4,096 bytes, so a row of 784 costs one page or two.
+# And each scattered read waits on its own.
 #
-# A file an image costs an `open` on top. Here that's a lookup in memory. On a parallel file system every `open` asks a *metadata
-# server*, and the whole machine has only a few. A job of a thousand ranks that opens a file per image is how a single user slows
-# down everybody.
+# A file per image costs an `open` on top.
+# Here that's a lookup in memory. On a parallel file system every `open` asks a *metadata
+# server*, and the whole machine has only a few. With a job of a thousand ranks that opens a file per image, a single user can
+# slow down everybody.
 #
-# So data sets are packed. In **tar shards**, the form that WebDataset made popular, a sample's files follow one another and share
-# a name: `000042.raw`, `000042.cls`. You pay for it in bytes, since tar adds a header of 512 to each file and fills it up to a
-# multiple of 512. That's a lot for our 784 bytes, and nothing for a photo. In return, a shard is read from front to back, over a
+# That's why people pack their data sets. In **tar shards**, the format that WebDataset made popular,
+# a sample's files follow one another and share
+# a name: `000042.raw`, `000042.cls`. You pay for it in bytes, since tar adds a header of 512 bytes to each file and pads it to
+# a multiple of 512.
+# That's a lot for our 784 bytes, and nothing for a photo. In return, a shard is read from front to back, over a
 # network if need be, and any tool can make one.
 #
 # Random order then comes in two steps. Each epoch deals out the *shards* to ranks and workers in a new order, and a buffer of a
-# few thousand samples mixes neighbors. Have many more shards than ranks, or somebody gets two and somebody else gets one. And a
-# shard or two always run out first: decide whether an epoch ends there, or every rank takes the same number of steps.
+# few thousand samples mixes neighbors. Have many more shards than ranks, or some ranks get two and the rest get one. And some
+# rank always runs out of samples first. So decide whether the epoch ends there, or whether you fix the number of steps for
+# every rank.
 #
 # ## Deeper: several readers that scatter
 #
-# *Rank 0 scatters* has one reader, and *own part* has as many as ranks. In between: *several* ranks read, and each sends its
-# neighbors their parts. One of the documents behind this workshop calls that the most practical in large runs [1]. With one reader
-# per node, the storage has few readers with large pieces, and the rest goes through the network inside the node. Four ranks,
-# and one, two or four readers:
+# In *rank 0 scatters* one rank reads, and in *own part* every rank does. There's a way in between: *several* ranks read, and
+# each sends its neighbors their parts.
+# One of the documents behind this workshop calls that the most practical in large runs [1]. With one reader
+# per node, the storage serves a few readers with large pieces, and the rest of the way stays inside the node. Let's try four
+# ranks with one, two and four readers:
 
 # %%
 team = ranks.start(4)
@@ -647,7 +668,7 @@ costs.feeding_table(team.pull("scattering")[0])
 # %% [markdown]
 # MPI's own collective read, `Read_at_all`, may do the same without telling you. The library knows what *all* ranks want before
 # anyone reads. So it can let a few of them read large pieces, and pass the rest on in messages: *two-phase I/O*. Your program
-# doesn't say which ranks read. The operating system's counts show it:
+# can't tell which ranks really read, but the operating system's counts can:
 
 # %%
 # %%ranks
@@ -660,10 +681,10 @@ for name in ("own part", "MPI-IO"):
 
 # %% [markdown]
 # In *own part* every rank asks for what it gets. If in *MPI-IO* one rank asks for everything and the other ranks for nothing, the
-# library has chosen a single reader. How many it takes depends on the library, on sizes, and on the ranks and nodes. *Hints*
-# given to `MPI.File.Open` change it.
+# library has chosen a single reader. How many readers it takes depends on the library, on the sizes, and on the number of
+# ranks and nodes. You can change it with *hints* to `MPI.File.Open`.
 #
-# And the files that were cut for fewer ranks?
+# And what about the files that we cut for a different number of ranks?
 
 # %%
 # %%ranks
@@ -673,14 +694,14 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A file a rank needs no offsets and no library, but it ties the data to a number of ranks. The usual way out is many more files
-# than ranks, of which each rank takes several.
+# A file per rank needs no offsets and no library, but it ties the data to one number of ranks. The usual way out is to have
+# many more files than ranks, so that each rank takes several.
 #
 # ## Deeper: who downloads?
 #
-# "If the file isn't there, download it" is fine in a script for one process. On several ranks it's a race. Each rank below looks
-# whether the file is there, and if not, writes it (slowly, as a download does). The next ranks come a moment later. How many
-# bytes does each of them see?
+# "If the file isn't there, download it" is fine in a script for one process. On several ranks it's a race. Each rank below
+# checks whether the file is there, and if not, writes it (slowly, as a download does). The ranks start one shortly after the
+# other. How many bytes does each of them see?
 
 # %%
 # %%ranks
@@ -705,9 +726,10 @@ if not target.exists():
 print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
-# A rank that finds the file takes what's there, and half a file may well look like a whole one. The seeds of this workshop gave
-# each rank a folder of its own, which works, and downloads everything $p$ times. The cure has two halves. One rank downloads,
-# and the others wait until it's done. And it writes under another name first, so the file appears whole or not at all, even
+# A rank that finds the file takes what's there, and half a file may well look like a whole one. The scripts that this workshop
+# grew out of gave each rank its own folder. That works, but it downloads everything $p$ times. The cure has two halves. One
+# rank downloads, and all other ranks wait until it's done. And it writes under a temporary name first, so the file appears
+# whole or not at all, even
 # if the download is cut off:
 
 # %%
@@ -720,14 +742,17 @@ comm.Barrier()
 print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
-# If rank 0 fails here, the other ranks wait at the barrier forever: give the download a time limit. And where each node has a
-# disk of its own, it's one rank *per node* that copies, the one with local rank 0.
+# If rank 0 hangs or fails here, the other ranks wait at the barrier forever. So give the download a time limit, and let rank 0
+# reach the barrier even if it fails. And where each node has its own disk, one rank *per node* has to copy, the one with local
+# rank 0.
 #
 # ## Deeper: tf.data
 #
-# TensorFlow describes the pipeline as a chain of steps, and runs it in threads of its own, outside Python's lock. The steps that
-# matter: `map` does something to each element, and with `num_parallel_calls` to several at once; `interleave` reads from several
-# files at once; `prefetch` is what you wrote. The script's batches take as long to read as to use, and both of them wait.
+# In TensorFlow you describe the pipeline as a chain of steps, and TensorFlow runs it in its own threads, outside Python's
+# lock. These are the steps that matter:
+# `map` does something to each element, and with `num_parallel_calls` to several at once; `interleave` reads from several
+# files at once; `prefetch` is what you wrote. In the script, reading a batch takes as long as using it, and both are emulated
+# by waiting.
 
 # %%
 guess_tf = predict("With `prefetch`, how many times as fast as with `map` alone?", low=0.5, high=4, unit="times")
@@ -746,38 +771,38 @@ except ranks.RankError as error:
 
 # %% [markdown]
 # Today TensorFlow adds a `prefetch` by itself where you leave it out, so the script switches that off to show the difference. On
-# several ranks, `dataset.shard(size, rank)` comes *first* in the chain: before `shuffle`, and before anything that reads. At the
-# end of the chain, every rank reads everything, and throws most of it away.
+# several ranks, `dataset.shard(size, rank)` comes *first* in the chain: before `shuffle`, and before anything that reads. If
+# it comes at the end of the chain, every rank reads everything, and throws most of it away.
 #
 # ## Deeper: on a cluster
 #
-# What the documents behind this workshop advise, and what machines' own guides add:
+# Here's what the documents behind this workshop advise, and what the machines' own guides add:
 #
 # | advice | why |
 # |---|---|
-# | read in parallel: each rank from its own files, or with MPI-IO, or several ranks that read and scatter | one reader has only its own link; the last is called most practical at scale [1] |
-# | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | Lustre keeps a file on one storage target unless told otherwise, and has that one's speed [1, 2] |
+# | read in parallel: each rank from its own files, or with MPI-IO, or several ranks that read and scatter | a single reader has only its own link; [1] calls the last of the three the most practical at scale |
+# | stripe large files that many ranks read: `lfs setstripe -c 8 FOLDER` *before* the file is written there | unless you tell it otherwise, Lustre keeps a file on a single storage target, and a file is no faster than its targets [1, 2] |
 # | don't stripe small files | more servers to ask for the same few bytes [2] |
 # | or let the file decide, with a *progressive layout*: `lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c 16 FOLDER` | the first 4 MiB lie on one target, what follows up to 1 GiB on four, the rest on 16. Some machines do this for all files and ask you not to stripe by hand [10] |
-# | few large files instead of a file a sample | each `open` asks a metadata server, and many overload it for everybody; Perlmutter has 16, and 274 servers for the data [3] |
-# | copy the data to the SSD in the node at the start of a job, and read it from there | each node adds its own: on Summit 26.7 TB/s together, against 2.5 TB/s of the file system [4]; Theta had 128 GB in each node [5], Polaris has `/local/scratch` [6] |
-# | a *burst buffer*, fast storage between the nodes and the disks, where there is one | on Cori about 6.5 GB/s for each of its servers, so spread over many; pieces below 512 KiB were slow [7] |
-# | on Aurora, DAOS: an object store without disks, which also looks like a folder (`dfuse`) | opening and naming files through the folder is the slow part; a library in `LD_PRELOAD` lets reads and writes go past it [11] |
-# | preload what fits into memory; prefetch what doesn't, with several threads | the input then costs nothing, as long as it's the shorter [1, 8] |
-# | give the readers cores: bind a rank to more than one | helpers on the core that computes don't help [9] |
+# | a few large files instead of a file per sample | each `open` asks a metadata server, and too many of them slow it down for everybody; Perlmutter has 16 such servers, and 274 for the data [3] |
+# | copy the data to the SSD in the node at the start of a job, and read it from there | each node adds its own speed: on Summit 26.7 TB/s together, against 2.5 TB/s from the file system [4]; Theta had 128 GB in each node [5], Polaris has `/local/scratch` [6] |
+# | a *burst buffer*, fast storage between the nodes and the disks, where there is one | on Cori each of its servers gave about 6.5 GB/s, so spread your files over many; pieces below 512 KiB were slow [7] |
+# | on Aurora, DAOS: an object store without spinning disks, which also looks like a folder (`dfuse`) | opening and naming files through the folder is the slow part; a library in `LD_PRELOAD` lets reads and writes bypass it [11] |
+# | preload what fits into memory; prefetch what doesn't, with several threads | the input then costs nothing, as long as reading takes less time than computing [1, 8] |
+# | give the readers cores: bind a rank to more than one | helpers that share a core with the computing don't help [9] |
 #
-# Staging is *own part* once more: one node reads each byte from the file system, once, and the faster network brings it
-# wherever else it's needed.
+# Copying the data to the nodes is called *staging*, and it's *own part* once more: one node reads each byte from the file
+# system once, and the faster network takes it wherever else it's needed.
 #
 # ## Remember
 #
 # - Input is the third bottleneck. Samples per second times bytes per sample is what a rank needs. Compare it with its *share* of
 #   the storage.
 # - Count bytes, asked for and fetched. Seconds alone mislead, because a second read comes from memory.
-# - Share out rows first, and turn them into bytes then.
+# - Share out rows first, then turn them into bytes.
 # - Prefetching turns $r + c$ into $\max(r, c)$. Workers that *work* need cores of their own.
-# - Random numbers from seed, rank and step: different everywhere, and the same after a restart.
-# - Many small files cost an open each. Pack them into shards, many more than ranks.
+# - Random numbers drawn from seed, rank and step are different everywhere, and the same after a restart.
+# - Every small file costs an `open`. Pack small files into shards, and have many more shards than ranks.
 #
 # **Sources**, looked up by 2026-11-23. [1] ALCF, *Computational Performance Workshop* 2022, Scaling deep learning, best
 # practices (github.com/argonne-lcf/CompPerfWorkshop, 05_scaling-DL). [2] *Lustre Striping Best Practices* (wiki.lustre.org).
@@ -785,7 +810,8 @@ except ranks.RankError as error:
 # *End-to-end I/O Portfolio for the Summit Supercomputing Ecosystem* (SC 2019). [5] V. Vishwanath, *Deep Learning at Scale*
 # (ALCF, 2018), also for the speeds and nodes of Theta and Summit. [6] *ALCF File Systems* (docs.alcf.anl.gov). [7] NERSC,
 # *Burst Buffer*, on Cori (nersc.gitlab.io). [8] S. Chien et al., *Characterizing Deep-Learning I/O Workloads in TensorFlow*
-# (arXiv:1810.03035): more threads up to 7.8 times the bandwidth, and prefetching hid the input completely. [9] ALCF, *PyTorch
+# (arXiv:1810.03035): more threads gave up to 7.8 times the bandwidth, and prefetching
+# hid the input completely. [9] ALCF, *PyTorch
 # on Polaris* (docs.alcf.anl.gov). [10] The manual of `lfs setstripe` (Lustre); Pawsey, on Setonix's `/scratch`. [11] *DAOS, File
 # System* (docs.daos.io). Two-phase I/O: R. Thakur, W. Gropp and E. Lusk, *Data Sieving and Collective I/O in ROMIO*
 # (Frontiers 1999). The page cache and its counts: the Linux manual, posix_fadvise(2) and proc_pid_io(5). Loaders: the pages on

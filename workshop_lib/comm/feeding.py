@@ -10,7 +10,7 @@ blocks, and returns this rank's rows as uint8 [bytes], with their Cost. For p ra
 | rank 0 scatters | n on rank 0, none elsewhere | 1 | n (p - 1)/p by rank 0, in p - 1 messages |
 | own part | n/p | p | nothing |
 | MPI-IO | n/p | p | whatever the MPI library thinks best |
-| a file a rank | n/p | p, each a different one | nothing |
+| a file per rank | n/p | p, each a different one | nothing |
 
 What a program asks for does not have to come from the storage: the operating system keeps in memory what was
 read or written before, in its page cache. `os_counts` gives both numbers, and `drop_cache` empties the cache
@@ -164,7 +164,7 @@ WAYS: dict[str, Way] = {
     "rank 0 scatters": root_scatters,
     "own part": own_part,
     "MPI-IO": collective_read,
-    "a file a rank": own_file,
+    "a file per rank": own_file,
 }
 
 

@@ -44,20 +44,20 @@ def same(numbers: np.ndarray) -> list[int]:
 def properties(observations: list[Drawn]) -> Iterator[Property]:
     seen = observations[0]
     hint = "it returned nothing: `return` the generator." if seen.other == "None" else f"it returned {seen.other}."
-    yield Property("it returns a generator of NumPy", not seen.other, hint)
+    yield Property("it returns a NumPy generator", not seen.other, hint)
     repeated = bool(np.array_equal(seen.first, seen.again))
-    yield Property("asked again, it draws the same: a run can be resumed", repeated, evidence=seen.one)
+    yield Property("asked again, it draws the same numbers, so a run can be resumed", repeated, evidence=seen.one)
     pattern = same(seen.first)
     of_step = [[pattern[rank * STEPS + step] for rank in range(RANKS)] for step in range(STEPS)]
     apart = all(len(set(ranks)) == RANKS for ranks in of_step)
-    yield Property("in a step, every rank draws other numbers", apart, evidence=pattern)
+    yield Property("in each step, every rank draws different numbers", apart, evidence=pattern)
     of_rank = [pattern[rank * STEPS : (rank + 1) * STEPS] for rank in range(RANKS)]
     apart = all(len(set(steps)) == STEPS for steps in of_rank)
-    yield Property("in every step, a rank draws other numbers", apart, evidence=pattern)
+    yield Property("each rank draws different numbers in every step", apart, evidence=pattern)
     apart = len(set(pattern)) == RANKS * STEPS
-    yield Property("no rank draws what another drew in another step", apart, evidence=pattern)
+    yield Property("no rank draws what a different rank drew in a different step", apart, evidence=pattern)
     apart = not np.array_equal(seen.first, seen.other_seed)
-    yield Property("another seed draws other numbers", apart, "use the seed, too: two runs would be the same.")
+    yield Property("a different seed draws different numbers", apart, "use the seed, too: else all runs draw the same.")
 
 
 _kept = np.random.default_rng(SEED)
@@ -69,7 +69,7 @@ generator = Exercise(
     [
         Mistake(
             lambda seed, rank, step: np.random.default_rng(),
-            "without a seed it draws other numbers after a restart, and nobody can repeat the run.",
+            "without a seed it draws different numbers after a restart, and nobody can repeat the run.",
         ),
         Mistake(
             lambda seed, rank, step: _kept,
@@ -77,15 +77,15 @@ generator = Exercise(
         ),
         Mistake(
             lambda seed, rank, step: np.random.default_rng(seed),
-            "all ranks draw the same, in every step: the first image is always moved alike, on every rank.",
+            "all ranks draw the same in every step: the first image always moves in the same way, on every rank.",
         ),
         Mistake(
             lambda seed, rank, step: np.random.default_rng([seed, step]),
-            "all ranks share one generator: image i of each rank is moved alike. Use the rank, too.",
+            "all ranks draw alike: image i moves in the same way on each of them. Use the rank, too.",
         ),
         Mistake(
             lambda seed, rank, step: np.random.default_rng([seed, rank]),
-            "it begins anew in each step: the first image of every batch is moved alike. Use the step, too.",
+            "it starts over in each step: the first image of every batch moves in the same way. Use the step, too.",
         ),
         Mistake(lambda seed, rank, step: np.random.default_rng(seed + rank + step), _ADDED),
         Mistake(
@@ -94,5 +94,5 @@ generator = Exercise(
         ),
     ],
     communicates=False,
-    unknown="`np.random.default_rng` also takes a list of numbers, and any other list draws other numbers.",
+    unknown="`np.random.default_rng` also takes a list of numbers, and a different list draws different numbers.",
 )

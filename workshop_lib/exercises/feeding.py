@@ -140,18 +140,18 @@ def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: i
 
 
 _COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
-_BALANCE = "all wait for the rank with the most rows. Spread the rows left over, as `rows * rank // size` does."
+_BALANCE = "all wait for the rank with the most rows. Spread the leftover rows, as `rows * rank // size` does."
 _WRONG_PARTS = [
-    _part("the header is there, and rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
+    _part("the header comes first: rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
     _part("the header is counted twice in the offset.", offset=lambda header, first, row: 2 * header + first * row),
     _part(_COUNTED, nbytes=lambda header, first, end, row: header + (end - first) * row),
-    _part("that is the number of its rows: times `row_bytes`.", nbytes=lambda header, first, end, row: end - first),
+    _part("that counts its rows: multiply by `row_bytes`.", nbytes=lambda header, first, end, row: end - first),
     _part("a row is torn in two: the offset counts rows, not bytes.", offset=lambda header, first, row: header + first),
     Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
     _part("return a count of bytes, rather than where they end.", nbytes=lambda header, first, end, row: end * row),
     _part("`rows // size` leaves some rows over. Who reads them?", _down),
     _part("the number of rows per rank is rounded up. Does the last rank take fewer?", _up),
-    _part("every rank reads all rows: begin where the rank before ends.", lambda rows, rank, size: (0, rows)),
+    _part("every rank reads all rows: begin where the previous rank ends.", lambda rows, rank, size: (0, rows)),
     _part(
         "each rank also reads the first row of the next one: leave out the row at which that one begins.",
         lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
@@ -274,8 +274,8 @@ def loops_properties(observations: list) -> Iterator[Property]:
     hint = f"for n = 1 it gave {one}, for n = 0 {none}."
     yield Property("also for a single batch, and for none", short, hint)
     hint = (
-        f"`read({FAILS_AT})` raised an error, and the consumer got {failing}. Its training would go on with only "
-        "a part of the data, and nobody would notice. `future.result()` raises the error again."
+        f"`read({FAILS_AT})` raised an error, and the consumer got {failing}. Its training would continue with "
+        "only part of the data, and nobody would notice. `future.result()` raises the error again."
     )
     yield Property("an error while reading reaches the consumer", "cannot be read" in failing.error, hint)
 

@@ -28,7 +28,7 @@ def estimates_properties(observations: list) -> Iterator[Property]:
     for part, name in enumerate(("|G|²", "tr(Σ)")):
         for (batches, truth), pair in zip(TRUTHS.items(), estimates, strict=True):
             small_sq, big_sq = _norms(batches)
-            observed = f"with {small_sq:g} and {big_sq:g} for these it is {truth[part]:g}, not {pair[part]:.4g}."
+            observed = f"for norms of {small_sq:g} and {big_sq:g} it is {truth[part]:g}, not {pair[part]:.4g}."
             right = close(pair[part], truth[part], 1e-6)
             yield Property(f"{name} is right for batches of {batches}", right, evidence=pair[part], observed=observed)
 
@@ -60,7 +60,7 @@ _WRONG_ESTIMATES = [
     _estimates(_UNDIVIDED, trace=lambda x, y, a, b: (x - y) * a * b),
     _estimates("multiply each norm by its own batch.", square=lambda x, y, a, b: (b * x - a * y) / (b - a)),
     _estimates("divide the difference by 1/small_batch - 1/big_batch.", trace=lambda x, y, a, b: x - y),
-    _estimates("it takes big_sq for |G|², but that has noise too.", trace=lambda x, y, a, b: (x - y) * a),
+    _estimates("it uses big_sq as |G|², but big_sq contains noise, too.", trace=lambda x, y, a, b: (x - y) * a),
     _estimates(
         "divide by 1/small_batch - 1/big_batch, don't multiply.", trace=lambda x, y, a, b: (x - y) * (1 / a - 1 / b)
     ),
@@ -69,7 +69,7 @@ _WRONG_ESTIMATES = [
         trace=lambda x, y, a, b: (x - y) / (b - a),
     ),
     _estimates(
-        "that is the noise scale already. Return tr(Σ) itself: both estimates are averaged before you divide.",
+        "that is already the noise scale. Return tr(Σ) itself: both estimates are averaged before you divide.",
         trace=lambda *measured: _trace(*measured) / _square(*measured),
     ),
 ]
@@ -99,7 +99,7 @@ def fit_properties(observations: list) -> Iterator[Property]:
     yield Property("it returns a pair of numbers", pairs, f"it returned {shown(fits[0])}: `return s_min, e_min`.")
     for part, name in enumerate(("the fewest steps", "the fewest samples")):
         for law, fit in zip(LAWS, fits, strict=True):
-            observed = f"for steps by the law with S_min = {law[0]:g} and E_min = {law[1]:g}, it is {fit[part]:.6g}."
+            observed = f"for the law with S_min = {law[0]:g} and E_min = {law[1]:g}, it returned {fit[part]:.6g}."
             right = close(fit[part], law[part], 1e-3)  # wide enough for a fit that goes step by step
             text = f"{name} are right for batches of {', '.join(map(str, LAWS[law]))}"
             yield Property(text, right, evidence=[float(value) for value in fit], observed=observed)
@@ -113,9 +113,9 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 _WRONG_FITS = [
     Mistake(lambda b, s: _line(1 / b, s)[::-1], "the two are the other way round: return S_min, then E_min."),
-    Mistake(lambda b, s: _line(b, s), "steps are no straight line in B. In 1 / B they are: fit against that."),
+    Mistake(lambda b, s: _line(b, s), "steps are not a straight line in B. In 1 / B they are: fit against that."),
     Mistake(
-        lambda b, s: _line(np.log(b), s), "steps are no straight line in log B. In 1 / B they are: fit against that."
+        lambda b, s: _line(np.log(b), s), "steps are not a straight line in log B. In 1 / B they are: fit against that."
     ),
     Mistake(
         lambda b, s: (min(s), _line(1 / b, s)[1]),
@@ -126,11 +126,11 @@ _WRONG_FITS = [
         "even the smallest batch took more samples than E_min: it is the slope of the line.",
     ),
     Mistake(
-        lambda b, s: (min(s), min(b * s)), "those are the smallest of the measured ones, and both limits lie lower."
+        lambda b, s: (min(s), min(b * s)), "those are the smallest measured values, but both limits lie below them."
     ),
     Mistake(
         lambda b, s: (_line(1 / b, s)[0], _line(1 / b, s)[1] / _line(1 / b, s)[0]),
-        "the second is the critical batch already: return E_min itself.",
+        "the second value is already the critical batch: return E_min itself.",
     ),
     Mistake(
         lambda b, s: (_line(1 / b, s)[0], 1 / _line(1 / b, s)[1]), "E_min is the slope of the line, not one over it."

@@ -55,7 +55,7 @@ def compress_properties(observations: list) -> Iterator[Property]:
         right = sorted(np.argsort(-np.abs(total))[:k].tolist())
         text, observed = f"it chooses the largest{again}", f"{given} it chose {chosen}."
         yield Property(text, chosen == right, evidence=chosen, observed=observed)
-        text, observed = f"it sends what is there{again}", f"{given} it sends {_listed(values)} from {chosen}."
+        text, observed = f"it sends their values{again}", f"{given} it sends {_listed(values)} from {chosen}."
         yield Property(text, close(values, total[chosen]), evidence=values, observed=observed)
         sent = np.zeros_like(total)
         sent[chosen] = values
@@ -91,18 +91,18 @@ def _compress(
     return Mistake(compress, hint)
 
 
-_LOST = "what it kept before is gone unless it was sent now: start from gradient + residual."
+_LOST = "what it kept before is lost unless it is sent this time: start from gradient + residual."
 _WRONG_COMPRESSIONS = [
     _compress("large negative values count as much: compare magnitudes, `np.abs`.", lambda gradient, total: total),
-    _compress("those are the smallest.", lambda gradient, total: -np.abs(total)),
+    _compress("those are the smallest magnitudes: choose the largest.", lambda gradient, total: -np.abs(total)),
     _compress(
         "it chooses by the gradient alone, so what it kept never gets its turn: choose by gradient + residual.",
         lambda gradient, total: np.abs(gradient),
     ),
-    _compress("what was kept is due now: send gradient + residual.", values=lambda gradient, total: gradient),
+    _compress("it leaves out what was kept back: send gradient + residual.", values=lambda gradient, total: gradient),
     _compress("send the values with their signs.", values=lambda gradient, total: np.abs(total)),
     _compress("it drops what was not sent: keep it.", keep=lambda gradient, total, sent: np.zeros_like(total)),
-    _compress("what it sent is kept, and sent twice: set it to 0.", keep=lambda gradient, total, sent: total),
+    _compress("it keeps what it sent, and will send it again: set it to 0.", keep=lambda gradient, total, sent: total),
     _compress(_LOST, keep=lambda gradient, total, sent: np.where(sent == 0, gradient, 0)),
     _compress(_LOST, keep=lambda gradient, total, sent: gradient - sent),
     _compress("that is what it sent: keep the rest.", keep=lambda gradient, total, sent: sent),
@@ -173,7 +173,7 @@ def outer_properties(observations: list[list[Rounds]]) -> Iterator[Property]:
     for case, text in enumerate(
         (
             "with lr 1 and no momentum, the weights are the mean of the ranks' own",
-            "with lr 0.5 and no momentum, they go half of the way to it",
+            "with lr 0.5 and no momentum, they go halfway to it",
             f"with lr 0.7 and momentum 0.9, they are right after {ROUNDS} rounds",
         )
     ):
@@ -216,18 +216,18 @@ def _damped(start, gradient, velocity, lr, momentum):
 
 
 _WRONG_OUTER_STEPS = [
-    _outer("every rank goes on with its own weights: average `mine` over the ranks.", lambda s, mine, *_: s - mine),
+    _outer("every rank continues with its own weights: average `mine` over the ranks.", lambda s, mine, *_: s - mine),
     _outer("that is the sum over the ranks: divide by `comm.size`.", lambda s, mine, mean, n: s - n * mean),
-    _outer("the sign: SGD subtracts the gradient, so it is start - mean.", lambda s, mine, mean, n: mean - s),
+    _outer("the sign is wrong: SGD subtracts the gradient, so it is start - mean.", lambda s, mine, mean, n: mean - s),
     _outer("the gradient is how far the mean is from `start`: start - mean.", lambda s, mine, mean, n: mean),
     _outer(
         "it averages and ignores `lr`: go from `start`, by `lr` times the step.", step=lambda s, g, v, *_: (s - g, v)
     ),
     _outer("momentum is missing.", step=lambda s, g, v, lr, m: (s - lr * g, v)),
     _outer("that is plain momentum: Nesterov steps by gradient + momentum * velocity, the new one.", step=_heavy_ball),
-    _outer("no (1 - momentum): the gradient goes into the velocity as it is.", step=_damped),
+    _outer("leave out the factor (1 - momentum): the gradient goes into the velocity as it is.", step=_damped),
     _outer(
-        "the velocity is the old one: return the new one, or every round begins without momentum.",
+        "it returns the old velocity: return the new one, or every round starts without momentum.",
         step=lambda s, g, v, lr, m: (s - lr * (g + m * (m * v + g)), v),
     ),
 ]
