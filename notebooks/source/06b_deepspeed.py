@@ -194,8 +194,8 @@ small |= {f"stage3_{name}": 0 for name in ("max_live_parameters", "max_reuse_dis
 small["stage3_param_persistence_threshold"] = 0  # smaller parameters are never shared out
 
 
-def train(config, steps=3, cast=torch.Tensor.float, then=lambda engine: None):
-    """Train the perceptron: bytes held between backward and step, traffic of the last step, loss, and what `then` says."""
+def train(config, steps=2, cast=torch.Tensor.float, then=lambda engine: None):
+    """Train the perceptron: bytes held between backward and step, traffic and loss of the last step, what `then` says."""
     config = config | {"zero_optimization": config["zero_optimization"] | small}
     model = perceptron()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -229,7 +229,7 @@ measured = {f"stage {stage}": [stages[stage]["held"] for stages in by_rank] for 
 guess.compare(sum(measured["stage 3"][0].values()) / parameters)
 
 # %%
-print("loss after three steps:", ", ".join(f"stage {stage} {row['loss']:.4f}" for stage, row in enumerate(by_rank[0])))
+print("loss of the second step:", ", ".join(f"stage {stage} {row['loss']:.4f}" for stage, row in enumerate(by_rank[0])))
 pictures.zero(measured, parameters)
 
 # %% [markdown]
@@ -294,7 +294,7 @@ guess
 
 # %%
 # %%ranks --timeout 120
-accumulated = {stage: train(config_of(16, stage), steps=2)["traffic"] for stage in (1, 2, 3)}
+accumulated = {stage: train(config_of(16, stage))["traffic"] for stage in (1, 2, 3)}
 
 # %%
 handed = pd.DataFrame(team.pull("accumulated")[0]).fillna(0) / (4 * parameters)
@@ -394,7 +394,7 @@ if rank == 0:
 
 # %%
 # %%ranks --timeout 120
-halves = [train(config_of(64, stage) | {"bf16": {"enabled": True}}, 2, torch.Tensor.bfloat16) for stage in (1, 3)]
+halves = [train(config_of(64, stage) | {"bf16": {"enabled": True}}, cast=torch.Tensor.bfloat16) for stage in (1, 3)]
 
 # %%
 in_bf16 = {f"stage {stage}, bf16": [of_rank[at]["held"] for of_rank in team.pull("halves")] for at, stage in enumerate((1, 3))}
