@@ -218,7 +218,10 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     figures.log_ticks(time.yaxis)
     accuracy.set(ylabel="accuracy after the last epoch (%)", ylim=(0, 103))
     handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
-    lines = {"perfect": figures.PERFECT, "training accuracy": {"color": figures.GREY, "linestyle": "--"}}
+    lines: dict[str, dict] = {
+        "perfect": figures.PERFECT,
+        "training accuracy": {"color": figures.GREY, "linestyle": "--"},
+    }
     notes: list[Artist] = [Line2D([], [], **look, label=name) for name, look in lines.items()]
     figures.draw_legend(
         figure, *figures.in_columns(handles), [*notes, *figures.hollow_note(rows["oversubscribed"].any())]
