@@ -32,3 +32,30 @@ def test_train_trains_on_both_nodes(slurm, machine, tmp_path):
         assert record["what"]["world_size"] == 2
         assert len(set(record["weights_sha256"])) == 1
     assert "on 2 ranks, 2 nodes" in output.read_text()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(400)
+def test_the_scaling_job_leads_to_its_figure(slurm, tmp_path):
+    output = tmp_path / "scale.out"
+    job = slurm.submit(
+        ROOT / "submissions" / "slurm" / "scale.sh",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        f"--output={output}",
+        f"--chdir={ROOT}",
+        WORKSHOP_NO_MODULES="1",
+        WORKSHOP_PYTHON=sys.executable,
+        WORKSHOP_JOB_RANKS="2 4",
+        WORKSHOP_JOB_OPTIONS="--epochs 1 --train-samples 1000",
+    )
+    state = slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", limit_s=300)
+    assert state == "COMPLETED", output.read_text()
+    folder = BUILD / f"slurm-{job}"
+    trained = records.read(folder / "scale.jsonl")
+    assert [(record["what"]["world_size"], record["what"]["launcher"]) for record in trained] == [
+        (2, "srun"),
+        (4, "srun"),
+    ]
+    assert len({host for record in trained for host in record["where"]["hosts"]}) == (2 if slurm.hosts else 1)
+    assert (folder / "solution.png").exists()

@@ -61,11 +61,12 @@ class Verdict:
     held: list[str] = field(default_factory=list)
     failed: str = ""
     hint: str = ""
+    to_do: str = "Replace its NotImplementedError"
 
     @property
     def headline(self) -> str:
         if self.passed is None:
-            return f"{self.name}: not solved yet. Replace its NotImplementedError, then run both cells."
+            return f"{self.name}: not solved yet. {self.to_do}, then run both cells."
         return f"{self.name}: {'correct' if self.passed else 'not yet'}"
 
     def __repr__(self) -> str:
