@@ -2,11 +2,12 @@
 # # ZeRO and FSDP: when the model no longer fits
 #
 # You have a network of 7 billion parameters and GPUs with 80 GB. In 16 bits its weights take 14 GB, yet training runs out of
-# memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why is all of
-# it there eight times?
+# memory before the first step is over. Eight such GPUs with DDP don't help at all. Where does the memory go, and why does
+# every GPU have to hold all of it?
 #
 # **You will** count what a parameter costs in training, write the first two stages of ZeRO yourself, read the third, and then
-# turn a DDP script into one for FSDP. You'll measure what each stage saves, what it sends, and decide when to use which.
+# see what turns a DDP script into an FSDP script. You'll measure what each stage saves and what it sends, so you can decide
+# when to use which.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [05](05_ddp.ipynb) first.
@@ -43,8 +44,8 @@ folder.mkdir(parents=True, exist_ok=True)
 # %% [markdown]
 # ## What does a parameter cost?
 #
-# The workshop's network is too small for memory to matter, so here is a larger one. It has 12 outputs for the ten digits.
-# Two of them never occur, but 12 divides by 2 and by 4.
+# The workshop's network is too small for memory to matter, so here is a larger one. It has 12 outputs for the ten digits. Two
+# of these classes never occur, but 12 can be divided by 2 and by 4, so all ranks get equal shares.
 
 
 # %%
@@ -83,47 +84,50 @@ guess.compare(sum(one_process.values()) / parameters)
 
 # %% [markdown]
 # Adam keeps two numbers for each weight, a running mean of its gradients and one of their squares. That's the *optimizer's
-# state*, and it's half of everything here.
+# state*, and here it takes half of all the memory.
 #
 # Don't 16-bit formats make this smaller? They make training faster, but they save less than you'd think. A step is often so
-# much smaller than the weight that adding it in 16 bits changes nothing. So someone has to keep the weights in fp32, as
-# *master weights*. Who that is depends on the recipe:
+# much smaller than the weight that adding it in 16 bits changes nothing. So the weights have to be kept in fp32 somewhere, as
+# *master weights*. Where depends on the recipe:
 #
 # | recipe | weights | gradients | optimizer | bytes per parameter |
 # |---|---|---|---|---|
 # | fp32 | 4 | 4 | 8 | 16 |
-# | `torch.autocast` in bf16 (what [07c](07c_less_communication.ipynb) trains with) | 4, the masters | 4 | 8 | 16, and bf16 copies of the weights, 2 more, from forward until backward has used them |
-# | bf16 weights with fp32 masters: ZeRO's paper, DeepSpeed | 2 | 2 | 4 for the masters, and 8 | 16 |
-# | the same, but gradients added up in fp32: Megatron-LM | 2 | 4 | 4 and 8 | 18 |
+# | `torch.autocast` in bf16 (what [07c](07c_less_communication.ipynb) trains with) | 4, the masters | 4 | 8 | 16, plus 2 for bf16 copies of the weights, from forward until backward has used them |
+# | bf16 weights with fp32 masters: ZeRO's paper, DeepSpeed | 2 | 2 | 4 for the masters, 8 for Adam | 16 |
+# | the same, but gradients added up in fp32: Megatron-LM | 2 | 4 | the same | 18 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
-# So "16 bytes per parameter" is a good rule, but there are three ways to get there, and ways to miss it. Which model fits
-# into a GPU then, before you store a single activation?
+# So "16 bytes per parameter" is a good rule of thumb, although recipes reach it in different ways, and some don't. So how
+# large a model fits on a GPU, before you store a single activation?
 
 # %%
 for gib in (16, 40, 80):
     print(f"{gib} GB: {gib * 2**30 / 16 / 1e9:.1f} billion parameters")
 
 # %% [markdown]
-# More GPUs don't help with DDP, because each of them holds the same 16 bytes. All these copies are equal, so why keep them all?
+# More GPUs don't help with DDP, because each of them holds all 16 bytes of every parameter. All these copies are identical, so
+# why keep them all?
 # *ZeRO*, the zero redundancy optimizer, is still data parallel: every rank trains on its own samples. But each rank keeps only a
-# *share* of what is redundant, and the ranks send each other what they need when they need it. Here it is for four ranks and
-# the recipe of ZeRO's paper. Dotted frames show what DDP would hold.
+# *share* of what is redundant, and the ranks send each other what they need when they need it. Here's what each of four ranks
+# holds, with the recipe of ZeRO's paper. The dotted frames show what DDP would hold.
 
 # %%
 four = {f"stage {stage}": [state_bytes(10**9, 4, stage)] * 4 for stage in range(4)}
 pictures.zero(four, 10**9)
 
 # %% [markdown]
-# Stage 0 is DDP. Stage 1 shares out the optimizer's state, stage 2 the gradients too, and stage 3 even the weights. With enough
-# ranks, stage 3 makes room for any number of parameters, as long as one layer fits whole. Now build them.
+# Stage 0 is DDP. Stage 1 splits the optimizer's state among the ranks, stage 2 the gradients too,
+# and stage 3 even the weights.
+# Given enough ranks, stage 3 makes room for any number of parameters, as long as one whole layer fits. Now build these stages.
 #
 # ## Two halves of an allreduce
 #
-# Suppose you update only your share of the weights. What do you have to receive? Before the step, the mean gradient of *your
-# share*, and no more. That's a *reduce-scatter*: every rank puts in a whole array, and gets its own part of the sum. After the
-# step, everybody needs all weights. That's an *allgather*: every rank puts in its part and gets all of them. A ring allreduce
-# consists of exactly these two ([01](01_mpi_basics.ipynb)). Watch the bytes, on a communicator that counts:
+# Suppose each rank updates only its share of the weights. What does it have to receive?
+# Before the step, it needs the mean gradient of *that share*, and nothing else.
+# That's a *reduce-scatter*: every rank puts in a whole array, and gets its own part of the sum. After the
+# step, every rank needs all the weights. That's an *allgather*: every rank puts in its part and gets everyone's.
+# A ring allreduce is exactly these two, one after the other ([01](01_mpi_basics.ipynb)). Count the bytes of each:
 
 # %%
 team = ranks.start(sizes.ranks)
@@ -157,20 +161,22 @@ if rank == 0:
     print(f"every element is now {set(ones.tolist())}, the sum of 1 to {size}")
 
 # %% [markdown]
-# With $n$ the bytes of the whole array and $p$ ranks, each half sends $(p-1)/p \cdot n$ bytes per rank. So stage 1 will cost no more
-# than DDP's allreduce. It only puts the step between the halves.
+# If the whole array has $n$ bytes and there are $p$ ranks, each rank sends $(p-1)/p \cdot n$ bytes in each half. So stage 1
+# will send no more than DDP's allreduce does. It just takes the optimizer's step between the two halves.
 #
 # ## Exercise 1: stage 1
 #
-# With `Zero1`, your ranks train as one, but each keeps Adam's state of its share alone. `__init__` is there. It lays out all
-# weights in one flat array, padded with zeros until it divides by the ranks. The model's parameters become *views* of that array,
-# so whoever writes into `self.weights` changes the model. `self.share` is a view too, of the part that this rank steps on.
-# The optimizer knows nothing else.
+# With `Zero1`, your ranks train one model together, but each keeps Adam's state only for its own share. `__init__` is already
+# there.
+# It lays out all weights in one flat array, padded with zeros until the ranks can split it evenly.
+# The model's parameters become *views* of that array,
+# so writing into `self.weights` changes the model. `self.share` is a view too, of the part that this rank updates. It's all
+# that the optimizer knows about.
 #
-# Write `step`, which the training loop calls after backward. It must leave the weights that one process would get with the
-# global batch, and it may send no more than one allreduce would.
+# Write `step`, which the training loop calls after backward. Afterwards every rank must hold the weights that a single process
+# would get with the global batch, and `step` may send no more bytes than one allreduce would.
 #
-# <details><summary>Hint 1: what in which order?</summary>
+# <details><summary>Hint 1: what, and in which order?</summary>
 #
 # You need the mean gradient of your share before the step, and everybody's weights after it. `gradient` is laid out like
 # `self.weights`. Where does an optimizer look for gradients?
@@ -178,8 +184,8 @@ if rank == 0:
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # `ring.reduce_scatter(comm, array)` returns this rank's part of the sum. `ring.allgather(comm, array)` fills `array` in place.
-# Both take NumPy arrays: `tensor.numpy()` is the array that shares its memory with the tensor, and `torch.from_numpy(array)` is
-# the tensor that shares it with the array. The optimizer reads `self.share.grad`.
+# Both take NumPy arrays: `tensor.numpy()` gives you an array on the tensor's memory, and `torch.from_numpy(array)` a tensor on
+# the array's. The optimizer reads `self.share.grad`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -217,7 +223,7 @@ class Zero1:
 check.Zero1(Zero1)
 
 # %% [markdown]
-# Now train the large network with it, and compare: rank 0 also trains alone, with the global batch.
+# Now train the large network with it. For comparison, rank 0 also trains alone, with the global batch.
 
 # %%
 team.push(Zero1=Zero1)
@@ -247,7 +253,7 @@ def weights_of(model):
 # %%
 # %%ranks
 def train(make, steps=3, micro_batches=1):
-    """Train with what `make(model, comm, adam)` returns: the model, that, and bytes held between backward and step."""
+    """Train with the object that `make` returns. Returns the model, it, and bytes held between backward and step."""
     model = perceptron()
     zero = make(model, CountingComm(comm), adam)
     for step in range(steps):
@@ -294,22 +300,24 @@ def report(make):
 _ = report(Zero1)
 
 # %% [markdown]
-# The optimizer's state is shared out, the messages cost what an allreduce costs, and the weights are the same except for
-# rounding. (Adam divides each gradient by its own size. So where a gradient is nothing but rounding, the steps may differ.) Adam
-# works on each weight by itself, so it doesn't care that it sees only a share. (Clipping the norm of the gradient
-# looks at all weights together. It needs one more allreduce, of a single number.) PyTorch has stage 1 as
-# `ZeroRedundancyOptimizer`, to be used together with DDP.
+# Each rank holds only its share of the optimizer's state, the ranks send as much as an allreduce would, and the weights are
+# the same except for rounding.
+# (Adam divides each gradient by its own size. So where a gradient is nothing but rounding error, the steps may
+# differ.) Adam treats each weight separately, so it doesn't matter that it sees only a share.
+# (Clipping by the gradient's norm does need all gradients at once, and so one more allreduce, of a single number.)
+# In PyTorch, stage 1 is called `ZeroRedundancyOptimizer`, and you use it together with DDP.
 #
-# *Break it:* train with plain SGD, which remembers nothing. What does stage 1 save then?
+# *Break it:* train with plain SGD, which keeps no state. What does stage 1 save then?
 #
 # ## Exercise 2: stage 2
 #
 # In stage 1 every rank holds all gradients when backward ends, although it needs only its share. With `Zero2` you reduce each
 # gradient *as soon as backward has finished it*, keep your share, and drop the rest. As in DDP, autograd calls a hook.
 #
-# Each parameter gets a flat array of its own, `self.weights[p]`, and in it a share, `self.shares[p]`. Write `reduce`, which
+# Each parameter gets its own flat array, `self.weights[p]`, and this rank's share of it is `self.shares[p]`.
+# Write `reduce`, which
 # autograd calls with each parameter once `p.grad` is complete. Afterwards the share's `.grad` must be the mean over the ranks,
-# and the memory of `p.grad` must be free. (Real implementations join small parameters in buckets, as DDP does.)
+# and the memory of `p.grad` must be free. (Real implementations group small parameters into buckets, as DDP does.)
 #
 # <details><summary>Hint 1</summary>
 #
@@ -317,7 +325,7 @@ _ = report(Zero1)
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `p.grad = None` drops a gradient, and its memory is free.
+# `p.grad = None` drops a gradient and frees its memory.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -328,7 +336,7 @@ _ = report(Zero1)
 
 # %%
 class Zero2:
-    """Gradients are reduced during backward, and each rank keeps those of its shares alone."""
+    """Gradients are reduced during backward, and each rank keeps only those of its shares."""
 
     def __init__(self, model, comm, make_optimizer):
         self.comm, self.weights, self.shares = comm, {}, {}
@@ -367,25 +375,28 @@ team.push(Zero2=Zero2)
 _ = report(Zero2)
 
 # %% [markdown]
-# Stage 2 saves memory and sends no more bytes. All ranks must get their gradients in the same order, or they wait for one
-# another forever. And if one rank leaves out a parameter that another uses, they wait, too, as in DDP.
+# Stage 2 saves more memory, and sends no more bytes than stage 1. But backward has to finish the gradients in the same order
+# on all ranks, or they wait for one another forever.
+# The same happens if one rank skips a parameter that the other ranks use, as in DDP.
 #
-# *Break it:* call backward twice before `step`, as you would for two micro-batches. Your `Zero2` then keeps only the last one's
-# gradient. Which line has to change?
+# *Break it:* call backward twice before `step`, as you would to add up the gradients of two batches. Your `Zero2` then keeps
+# only the second one's. Which line has to change?
 #
 # ## What stage 3 adds
 #
-# Stages 1 and 2 still keep all weights on every rank. In stage 3 a rank keeps its share, and the ranks *gather* a layer's weights
-# when the layer computes: once in forward and, since they drop them in between, once more in backward. How many bytes is that?
+# Stages 1 and 2 still keep all weights on every rank. In stage 3 a rank keeps only its share, and the ranks *gather* a layer's
+# weights whenever that layer computes: once in forward and, because they drop them in between, once more in backward. How many
+# bytes do they send then?
 
 # %%
-guess = predict("Bytes that stage 3 sends per step, as a multiple of stage 2?", low=1, high=3)
+guess = predict("How many times as many bytes as stage 2 does stage 3 send per step?", low=1, high=3)
 guess
 
 # %% [markdown]
-# Here are its three verbs. `shares.Sharded` calls `gather` before a layer computes, `drop` after its forward, and `reduce` when a
-# gradient is complete. A dropped array shrinks the memory behind it to nothing. That way the views that autograd keeps for backward
-# stay valid, and they find the weights again when you fill it.
+# Stage 3 takes three operations. `shares.Sharded`
+# calls `gather` before a layer computes, `drop` after its forward, and `reduce` when a
+# gradient is complete. To drop an array, we shrink the memory behind it to nothing, but keep the array. So the views that
+# autograd keeps for backward stay valid, and once `gather` fills the array again, they see the weights.
 
 # %%
 # %%ranks
@@ -420,12 +431,13 @@ p = sizes.ranks
 guess.compare(team.pull("volume")[0] / (2 * (p - 1) / p))
 
 # %% [markdown]
-# Stages 1 and 2 take a reduce-scatter and an allgather. Stage 3 takes a reduce-scatter and *two* allgathers. That's "half as many bytes
-# again", the figure in ZeRO's paper. But it counts one backward per step. When a batch is too large for memory, you split it into
+# Stages 1 and 2 take a reduce-scatter and an allgather. Stage 3 takes a reduce-scatter and *two* allgathers. That's 1.5 times
+# the bytes, the figure in ZeRO's paper. But it's for one backward per step.
+# When a batch is too large for memory, you split it into
 # $m$ *micro-batches* and step after the last one. What does each stage send then?
 
 # %%
-guess = predict("4 micro-batches per step: bytes that stage 3 sends, as a multiple of stage 1?", low=1, high=10)
+guess = predict("With 4 micro-batches, how many times as many bytes as stage 1 does stage 3 send?", low=1, high=10)
 guess
 
 # %%
@@ -450,14 +462,15 @@ guess.compare(table["Zero3, n bytes"].loc[4] / stage_1)
 table
 
 # %% [markdown]
-# Stage 1 adds up whole gradients on each rank, and reduces them once. Stage 2 has nowhere to add them up, so it reduces every
-# micro-batch. Stage 3 also gathers twice in each: $2m$ allgathers and $m$ reduce-scatters, $3m/2$ times the bytes of stage 1.
-# That's why people who accumulate a lot usually prefer stage 1, when it fits.
+# Stage 1 adds up whole gradients on each rank, and reduces them once. Stage 2 has nowhere to add them up, so it reduces them
+# after every micro-batch. Stage 3 also gathers all weights twice per micro-batch. Its $2m$ allgathers and $m$ reduce-scatters
+# send $3m/2$ times the bytes of stage 1.
+# That's why people who accumulate many micro-batches usually prefer stage 1, as long as the model fits.
 #
 # ## FSDP: stage 3 in PyTorch
 #
-# PyTorch's own stage 3 is *fully sharded data parallel*; its second version is a single function, `fully_shard`. Here is all that
-# changes from the DDP script of notebook 05:
+# PyTorch's own stage 3 is called *fully sharded data parallel*, FSDP for short. In its second version it's a single function,
+# `fully_shard`. Here's everything that changes in notebook 05's DDP script:
 
 # %%
 take_home.diff("ddp.py", "fsdp2.py")
@@ -465,13 +478,14 @@ take_home.diff("ddp.py", "fsdp2.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes a unit that is gathered together. The last one takes what's left over |
+# | `fully_shard(layer)`, then `fully_shard(model)` | each call makes one unit, whose weights are gathered together. The last call takes what's left over |
 # | the optimizer comes afterwards | only then are the parameters shards, DTensors that know how they're laid out |
-# | forward, `backward()` and `step()` stay | there's no engine and no wrapper. The model's own hooks gather and reduce |
-# | `model(...)` in the test | every forward gathers, so all ranks must run equally many, in tests too |
-# | `get_state_dict(…)` on *every* rank | it gathers the shards into whole tensors. On rank 0 alone it would wait forever |
+# | forward, `backward()` and `step()` stay as they are | there's no engine and no wrapper. The model's own hooks gather and reduce |
+# | `model(...)` in the test | every forward gathers, so all ranks must run the same number of them, in tests too |
+# | `get_state_dict(…)` on *every* rank | it gathers the shards into whole tensors. If only rank 0 called it, it would wait forever |
 #
-# A unit should be large enough for the network and small enough for memory: in a transformer it's one block. Start it like any script:
+# A unit should be large enough to make good use of the network, and small enough to fit into memory when it's gathered. In a
+# transformer, take one block as a unit. Now start the script, as you'd start any other:
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
@@ -479,7 +493,8 @@ options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs
 scripts.run(*launch, SCRIPTS / "fsdp2.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# Does it hold what our stage 3 holds? Measure the large network on this notebook's ranks, in the same way as the classes above.
+# Does FSDP hold the same as our stage 3? Measure it with the large network on this notebook's ranks, just like the classes
+# above.
 
 # %%
 # %%ranks
@@ -525,20 +540,23 @@ measured = {title: [of_rank[title] for of_rank in by_rank] for title in by_rank[
 pictures.zero({"one process": [one_process]} | measured, parameters)
 
 # %% [markdown]
-# These are the tensors alive between backward and step, measured. The dotted frames are what a single process holds. FSDP and
-# stage 3 hold a share of everything. What the picture leaves out is the one layer that's gathered while it computes.
+# These are measurements: the bytes of all tensors alive between backward and step. The dotted frames show what a single
+# process holds. FSDP and
+# stage 3 hold a share of everything.
+# The picture leaves out only the layer that's gathered while it computes.
 #
-# With `fully_shard(layer, reshard_after_forward=False)` the weights stay from forward until backward has used them. That saves one
-# of the two allgathers, and costs the memory of all weights meanwhile.
+# With `fully_shard(layer, reshard_after_forward=False)` the weights stay gathered from forward until backward has used them.
+# That saves one of the two allgathers, but in the meantime all the weights take up memory.
 #
-# Micro-batches cost what they cost in stage 3, unless you trade memory back: after `model.set_requires_gradient_sync(False)` FSDP adds
-# up whole gradients as stage 1 does, and with `model.set_reshard_after_backward(False)` weights stay until the next micro-batch.
+# With micro-batches, FSDP sends as much as stage 3, unless you give some of the memory back. After
+# `model.set_requires_gradient_sync(False)`, FSDP adds up whole gradients, as stage 1 does.
+# After `model.set_reshard_after_backward(False)`, the weights stay gathered until the next micro-batch.
 #
 # *Try it:* `with_fsdp(reshard_after_forward=False)`. How many allgathers are left?
 #
 # ## Does it fit?
 #
-# Here is the formula for models that are not on this laptop. Choose a model, a recipe, and GPUs.
+# The same formula works for models that are far too large for this machine. Choose a model, a recipe, and GPUs.
 
 # %%
 calculator()
@@ -546,30 +564,34 @@ calculator()
 # %% [markdown]
 # ## When to use which
 #
-# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) name three cases. The model fits on one node:
-# data parallel. The model is too large but the data set fits: *model parallel*, where each rank computes a part of the network.
-# Both are too large: both at once. ZeRO and FSDP came later and need no change to the network, so today you'd ask from the top of
-# this list, and stop at the first yes. (The size of the data set is no longer a reason: a rank reads only its own samples, as in
+# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) name three cases. If the model fits on
+# one node, use data parallelism.
+# If the model is too large but the data set fits, use *model parallelism*, where each rank computes a part of the network. If
+# both are too large, combine the two.
+# ZeRO and FSDP came later, and with them you don't have to change the network. So today you'd go down the list below, and stop
+# at the first yes.
+# (The size of the data set no longer matters, because a rank reads only its own samples, as in
 # [09](09_feeding_the_ranks.ipynb).)
 #
 # | question | then | what it costs |
 # |---|---|---|
 # | Do 16 bytes per parameter, and the activations of one batch, fit? | DDP | one allreduce per step |
-# | Only the activations don't fit? | smaller micro-batches, accumulated; bf16; activation checkpointing | up to one more forward |
-# | Do weights and gradients fit whole, with the optimizer's state shared out? | ZeRO-1 | no extra bytes. Nearly always worth it |
-# | Do the weights fit whole, with the rest shared out? | ZeRO-2, or FSDP with `reshard_after_forward=False` | every micro-batch is reduced |
-# | Does one layer fit whole, and 16 bytes per parameter over all ranks? | ZeRO-3 or FSDP | half as many bytes again, times the micro-batches: wants a fast network |
-# | Does it fit with the host's memory added? | offload, in FSDP or [DeepSpeed](06b_deepspeed.ipynb) | time: the link to the host, and a step on the CPU |
-# | Is one layer, or its activations, too large for a GPU? | *tensor parallel*: each layer is cut, and ranks exchange activations within it | messages in every layer: stay inside a node |
-# | Still too large, or the network too slow for ZeRO-3? | *pipeline parallel*: ranks hold consecutive layers, micro-batches pass through | idle time at both ends |
+# | Does everything except the activations fit? | smaller micro-batches, accumulated; bf16; activation checkpointing | up to one more forward |
+# | Do whole weights and gradients fit, with a share of the optimizer's state? | ZeRO-1 | no extra bytes, so it's nearly always worth it |
+# | Do the whole weights fit, with a share of the rest? | ZeRO-2, or FSDP with `reshard_after_forward=False` | reduces gradients after every micro-batch, and FSDP also gathers for each |
+# | Does one whole layer fit, with a share of the 16 bytes per parameter? | ZeRO-3 or FSDP | 1.5 times the bytes, in every micro-batch, so it needs a fast network |
+# | Does it fit if you add the host's memory? | offload, in FSDP or [DeepSpeed](06b_deepspeed.ipynb) | time, for the link to the host and for a step on the CPU |
+# | Is one layer, or its activations, too large for a GPU? | *tensor parallel*: each layer is cut, and ranks exchange activations within it | messages in nearly every layer, so stay inside a node |
+# | Still too large, or the network too slow for ZeRO-3? | *pipeline parallel*: each rank holds a few consecutive layers, and micro-batches pass through them | idle time at both ends |
 #
-# The last two change the model's code, and people combine them with the first ones: FSDP over groups of ranks that hold one model
-# between them. That's the guidelines' third case.
+# The last two change the model's code. People combine them with the rows above, for example FSDP across groups of ranks that
+# hold one model between them. That's the guidelines' third case.
 #
 # ## Deeper: build a model that doesn't fit
 #
 # `perceptron()` above builds the whole network on every rank before `fully_shard` cuts it up. For 7 billion parameters in fp32 that's
-# 28 GB per process, and a host has several. On the *meta device* tensors have a shape but no memory. So build the model there, cut
+# 28 GB per process, and a host runs several. On the *meta device*, tensors have
+# a shape but no memory. So build the model there, cut
 # it up, and only then allocate the shards.
 
 # %%
@@ -581,7 +603,7 @@ with torch.device("meta"):
     network = perceptron()
 before = sum(p.untyped_storage().nbytes() for p in network.parameters() if not p.is_meta)
 sharded(network)
-network.to_empty(device="cpu")  # memory for the shards alone, with nothing in it
+network.to_empty(device="cpu")  # memory for the shards only, with nothing in it
 torch.manual_seed(1)
 for layer in network:
     if hasattr(layer, "reset_parameters"):
@@ -591,16 +613,16 @@ part = first.to_local().nbytes / first.nbytes
 print(f"{before} bytes at first; now {part:.0%} of a tensor of shape {tuple(first.shape)}, as {first.placements}")
 
 # %% [markdown]
-# `to_empty` leaves whatever was in that memory, so every layer must draw its own values, in `reset_parameters` or in a function of
-# yours. Do you load a checkpoint anyway? Then skip that, and load it into the shards, as below.
+# `to_empty` leaves whatever was in that memory, so every layer must draw its own values, in `reset_parameters` or in a
+# function you write. If you load a checkpoint anyway, you can skip that, and load it straight into the shards (see below).
 #
 # *Break it:* leave out `reset_parameters`, and train. What's the first loss?
 #
 # ## Deeper: sixteen bits
 #
 # *fp16* and *bf16* both have 16 bits. fp16 spends 10 of them on digits and 5 on the exponent. bf16 spends 7 and 8, so it has fewer
-# digits but the range of fp32. Gradients are small, so does range matter? Train a little, then ask which gradients of the next batch each
-# format can hold.
+# digits but the range of fp32. Gradients are small, so does range matter? Train a little, then check which of the last batch's
+# gradients each format can hold.
 
 # %%
 model = perceptron()
@@ -619,21 +641,23 @@ for name, (dtype, scale) in formats.items():
     print(f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} lose digits, {cast.isinf().sum()} too large")
 
 # %% [markdown]
-# What becomes 0 is lost (*underflow*), and the network stops learning from it. *Loss scaling* multiplies the loss by a large number
-# before backward, and all gradients with it. Too large a scale makes gradients infinite; frameworks then skip the step, halve the
-# scale, and try a larger one again later. A step in fp16 therefore has an order, and every part of it matters:
+# A gradient that becomes 0 is lost (*underflow*), and the network learns nothing from it. *Loss scaling* multiplies the loss
+# by a large number before backward, which scales all gradients by the same number.
+# Too large a scale makes gradients infinite; frameworks then skip the step, halve the
+# scale, and try a larger one again later. So an fp16 step has five parts, and their order matters:
 #
-# 1. Forward and backward in 16 bits, from the scaled loss.
-# 2. Gradients to fp32, divided by the scale, and averaged over the ranks.
-# 3. Whatever looks at their size, such as clipping, or LARS's ratio of weight and gradient in each layer
-#    ([07](07_large_batch.ipynb)): with the *master* weights.
-# 4. The optimizer's step, on the master weights.
-# 5. A copy of them in 16 bits, for the next forward.
+# 1. Run forward and backward in 16 bits, from the scaled loss.
+# 2. Convert the gradients to fp32, divide them by the scale, and average them over the ranks.
+# 3. Do whatever depends on their size: clip them, or compute LARS's ratio of weights to gradients in each layer
+#    ([07](07_large_batch.ipynb)), which needs the *master* weights.
+# 4. Take the optimizer's step, on the master weights.
+# 5. Copy them to 16 bits for the next forward.
 #
-# If you swap 2 and 3, LARS takes steps that are too small by the scale, and nobody tells you. bf16 needs no scale, and that's why
+# If you swap 2 and 3, LARS's steps are too small by a factor of the scale, and you get no error.
+# bf16 needs no scale, and that's why
 # it's the usual choice where the hardware has it.
 #
-# And why the master weights? Take a weight and a step of a thousandth of it:
+# And why do you need master weights? Take a weight of 1, and a hundred steps of 0.001:
 
 # %%
 weight, step = torch.tensor(1.0), torch.tensor(1e-3)
@@ -644,8 +668,8 @@ for dtype in (torch.float32, torch.bfloat16):
     print(f"{dtype}: 1 and 100 steps of 0.001 make {moved.item():.4f}")
 
 # %% [markdown]
-# With autocast the weights themselves are the masters, and it makes bf16 copies as it goes. Are they really there from forward to
-# backward? Count what forward keeps, with and without:
+# With autocast the weights themselves are the masters, and autocast makes bf16 copies as it goes. Do these really stay from
+# forward to backward? Count what forward keeps, with and without autocast:
 
 # %%
 from workshop_lib.training.memory import kept_for_backward
@@ -658,8 +682,10 @@ print(f"kept besides the weights, in bytes per parameter: {kept[False] / paramet
 print(f"{kept[True] / parameters:.2f} with autocast")
 
 # %% [markdown]
-# In FSDP a `MixedPrecisionPolicy` says which format is used where. Its shards stay in fp32, so *they are* the master weights: each
-# rank holds 16 bytes over $p$, plus the bf16 copies of a layer while it computes.
+# They do stay, at 2 bytes per parameter.
+#
+# In FSDP, a `MixedPrecisionPolicy` says where each format is used. FSDP's shards stay in fp32, so *they are* the master
+# weights: each rank holds $16/p$ bytes per parameter, plus the bf16 copies of a layer while it computes.
 
 # %%
 # %%ranks
@@ -674,13 +700,14 @@ if rank == 0:
 
 # %% [markdown]
 # Two allgathers in bf16 take 4 bytes per parameter instead of 8, and gradients are still added up in fp32. With
-# `reduce_dtype=torch.bfloat16` they'd take half of that, too, at the price of rounding in every sum.
+# `reduce_dtype=torch.bfloat16` the gradients would take half as many bytes, too, but every sum would be rounded to bf16.
 #
 # ## Deeper: offload
 #
 # The host has more memory than the GPU. With an offload policy FSDP keeps the shards, their gradients and the optimizer's state in the
-# host's memory, and steps there. Only gathered layers and activations stay on the GPU. It isn't only DeepSpeed that does this.
-# On a machine without a GPU there's nowhere to move to, so this cell runs the policy and *computes* what would travel per step:
+# host's memory, and takes the optimizer's step there. Only gathered layers and activations stay on the GPU. (DeepSpeed can do
+# this, too: see [06b](06b_deepspeed.ipynb).)
+# Without a GPU, everything is on the host anyway, so this cell runs the policy and *computes* what would travel in each step:
 
 # %%
 # %%ranks
@@ -691,16 +718,19 @@ if rank == 0:
     print(f"each step: {up / 2**20:.1f} MiB up, {down / 2**20:.1f} MiB down; the step itself runs on the CPU")
 
 # %% [markdown]
-# Set `pin_memory=True` (the default) beside a GPU: copies from pinned memory don't block.
+# If you have a GPU, leave `pin_memory` at its default, `True`, because copies from pinned memory don't block.
 #
 # ## Deeper: several nodes, and a mesh
 #
-# Inside a node GPUs talk much faster than between nodes. FSDP over 64 GPUs gathers every layer across all of them. *Hybrid
-# sharding* (HSDP) shards inside a node only, and keeps one copy per node: allgathers stay inside, and only the reduced gradients
-# cross, in one allreduce. You say so with a *device mesh*, ranks in rows and columns.
+# Inside a node, GPUs exchange data much faster than between nodes. But FSDP over 64 GPUs
+# gathers every layer across all of them.
+# *Hybrid sharding* (HSDP) shards only inside each node, and keeps one copy of the model per node. So the allgathers stay
+# inside the nodes, and only the reduced gradients cross between them, in allreduces.
+# To ask for it, you pass a *device mesh*, which arranges the ranks in rows and columns.
 #
-# This machine isn't 16 GPUs on 4 nodes. But PyTorch has a process group that only pretends to send, called `fake`. Tensors, shapes and
-# calls are real, their values aren't. People use it to dry-run large jobs, and so can you, in this kernel:
+# This machine doesn't have 16 GPUs on 4 nodes. But PyTorch has a process group called `fake`, which only pretends to send.
+# The tensors, shapes and calls are real, but the values aren't. People use it to dry-run large jobs, and you can do that right
+# here, in this kernel:
 
 # %%
 from torch.distributed.device_mesh import init_device_mesh
@@ -725,15 +755,17 @@ for title, mesh in meshes.items():
 dist.destroy_process_group()
 
 # %% [markdown]
-# HSDP sends the same allgathers and reduce-scatters, but to 4 ranks inside the node instead of 16. The allreduce is new. It carries
-# $n/4$ bytes per rank, and it's the only thing that crosses nodes. You pay with memory: 16 bytes over 4, not over 16.
+# HSDP sends the same allgathers and reduce-scatters, but among the 4 ranks of a node instead of all 16. The allreduces are
+# new. Together they carry $n/4$ bytes per rank, and they're the only messages between nodes.
+# You pay with memory: a rank holds $16/4$ bytes per parameter instead of $16/16$.
 #
 # ## Deeper: cut the network itself
 #
-# Everything so far is data parallel: every rank computes the whole network on its own samples. *Model parallel* is the other way
-# round: all ranks see the same samples, and each computes a part of the network. *Tensor parallelism* cuts every layer. Of two
-# layers in a row, cut the first by its outputs and the second by its inputs: then each rank has what it needs, until the end of
-# the second, where an allreduce adds up the parts.
+# Everything so far is data parallel: every rank computes the whole network on its own samples. *Model parallelism* is the
+# other way round:
+# all ranks see the same samples, and each computes a part of the network. *Tensor parallelism* cuts every layer.
+# Take two layers in a row. If you cut the first by its outputs and the second by its inputs, each rank already has the inputs
+# its part of the second layer needs. Only at the end does an allreduce have to add up the parts.
 
 # %%
 # %%ranks
@@ -755,10 +787,11 @@ if rank == 0:
     print({name: f"{calls} calls, {traffic.handed_bytes[name]:,} bytes" for name, calls in traffic.calls.items()})
 
 # %% [markdown]
-# What travels are activations, in every layer, forward and backward, and nobody can compute before they're there. So tensor
-# parallelism stays inside a node. *Pipeline parallelism* gives each rank consecutive layers instead, and only what crosses the cut
-# travels. But while rank 1 computes, rank 0 has nothing to do, unless it works on the next *micro-batch*. Here it is by hand: rank
-# 0 has the first layers, rank 1 the rest.
+# It's activations that travel here, for every pair of layers, in forward and in backward, and no rank can continue before they
+# arrive. So people keep tensor parallelism inside a node.
+# *Pipeline parallelism* gives each rank a few consecutive layers instead, and only the activations at the cuts travel.
+# But while rank 1 computes, rank 0 has nothing to do, unless it works on the next *micro-batch*. Here's a pipeline by
+# hand. Rank 0 has the first layers, rank 1 the rest.
 
 
 # %%
@@ -795,11 +828,12 @@ busy.rename_axis("micro-batches").style.format("{:.0%}")
 
 # %% [markdown]
 # With $p$ equal stages and $m$ micro-batches every rank is idle for $(p-1)/(m+p-1)$ of the time, the *bubble*. But stages are rarely
-# equal: here rank 0 has two large layers, rank 1 a large and a small one, and whoever is faster waits.
-# To cut a real network well is half the work, which is why PyTorch has `torch.distributed.pipelining`.
+# equal: here rank 0 has two large layers, rank 1 a large and a small one, and the faster rank waits. Cutting a real network
+# well is half the work, so PyTorch helps you with `torch.distributed.pipelining`.
 #
-# And the guidelines' third case, model and data parallel? That's a mesh with one dimension for each. They recommended Mesh-TensorFlow,
-# which was built on this idea. Here is a dry run on 16 pretended ranks: tensor parallel in groups of four, FSDP across them.
+# And what about the guidelines' third case, model and data parallelism together? For that you use a mesh with one dimension
+# for each. (The guidelines recommended Mesh-TensorFlow, which was built on this idea.)
+# Here's a dry run on 16 pretend ranks, with tensor parallelism inside groups of four, and FSDP across the groups.
 
 # %%
 import warnings
@@ -822,12 +856,12 @@ for name, count in traffic.calls.items():
 dist.destroy_process_group()
 
 # %% [markdown]
-# Each rank gathers only its own quarter of the weights, and in return there are allreduces of activations.
+# Each rank gathers only the quarter of the weights it computes with. In return, there are allreduces of activations.
 #
 # ## Deeper: checkpoints in shards
 #
 # `fsdp2.py` gathers the whole network on rank 0 to save it. At 7 billion parameters that's 28 GB through one process, and 84 GB with
-# Adam's state. *Distributed checkpoints* let every rank write its own shards, all at once:
+# Adam's state. *Distributed checkpoints* let all ranks write their own shards at the same time:
 
 # %%
 team.push(folder=folder)
@@ -850,8 +884,9 @@ for file in sorted((folder / "sharded").iterdir()):
     print(f"{file.stat().st_size / 2**20:6.2f} MiB  {file.name}")
 
 # %% [markdown]
-# One file per rank, and a `.metadata` that says which piece of which tensor is where. So the checkpoint can be read by another number of
-# ranks: each picks what it needs, with `dcp.load`. Here, a single process turns it into one file, for everyone who doesn't train:
+# There's one file per rank, and a `.metadata` file that says which piece of which tensor is where.
+# So a different number of ranks can read the checkpoint, too: each picks what it needs, with `dcp.load`.
+# Here a single process turns it into one file, for everyone who just wants to use the network:
 
 # %%
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -866,9 +901,11 @@ print(f"{(folder / 'whole.pt').stat().st_size / 2**20:.2f} MiB in one file; equa
 #
 # ## Deeper: activation checkpointing
 #
-# So far it was all about the model's states. *Activations*, the outputs of layers that forward keeps for backward, grow with the
-# batch, and ZeRO doesn't share them out, because each rank has its own samples. *Activation checkpointing* keeps the inputs of a few
-# segments only, and computes the rest again in backward. PyTorch can call a function whenever it keeps a tensor for backward, so
+# So far we've only looked at the model's states.
+# *Activations*, the outputs of layers that forward keeps for backward, grow with the
+# batch, and ZeRO doesn't split them, because each rank has its own samples. *Activation checkpointing* cuts the network into a
+# few segments, keeps only their inputs, and computes the rest again in backward.
+# PyTorch can call a function whenever it keeps a tensor for backward, so
 # we count the bytes there.
 
 # %%
@@ -893,30 +930,35 @@ for segments in (None, 6, 4, 2):
 pd.DataFrame(rows).T.style.format("{:.2f}")
 
 # %% [markdown]
-# The loss is the same, the memory is less, and it takes up to one more forward of time. The last segment is kept as it is, since
-# backward begins there. Few segments are long ones, and many have many inputs to keep, so the square root of the number of layers is a
-# good choice.
+# The loss is the same and forward keeps less, but a step takes longer, by up to one forward.
+# The last segment isn't recomputed, because backward begins there.
+# With few segments, each is long and takes much memory when it's recomputed. With many, there are many inputs to keep. So the
+# square root of the number of layers is a good choice.
 #
 # ## Deeper: send while you compute
 #
-# Your stage 2 waits in every hook. DDP doesn't, as you saw in notebook 05, and neither does FSDP. With PyTorch's collectives you can
-# do the same: `dist.reduce_scatter_single(part, whole, async_op=True)` starts a reduce-scatter of the flat tensor `whole` into
+# Your stage 2 waits in every hook. DDP doesn't, as you saw in notebook 05, and neither does FSDP. With PyTorch's collectives
+# you don't have to wait, either: `dist.reduce_scatter_single(part, whole, async_op=True)` starts
+# a reduce-scatter of the flat tensor `whole` into
 # `part`, and returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
 #
 # ### Exercise 3: stage 2 that overlaps
 #
-# `shares.Stage2` does what `__init__` and `step` of your `Zero2` do. Write its two other methods. `reduce` starts, and never waits for
-# another rank. `finish` is called before the step: it waits, and leaves the mean gradient in each share's `.grad`. As before, `p.grad`
+# With this class, your gradients travel while backward continues. `shares.Stage2` does what `__init__` and `step` of your
+# `Zero2` do. Write the two other methods. `reduce` starts a reduce-scatter, and never waits for another rank.
+# `finish`, called before the step, waits for all of them and leaves the mean gradient in each share's `.grad`.
+# As before, `p.grad`
 # must be gone after the hook.
 #
 # <details><summary>Hint 1</summary>
 #
-# Who keeps the handles? And what else has to stay alive until the message has arrived?
+# Where will you keep the handles? And what else has to stay alive until the message has arrived?
 #
 # </details><details><summary>Hint 2</summary>
 #
 # In `reduce`: `part = torch.empty_like(self.shares[p])`, start, then append `(p, part, gradient, handle)` to `self.pending`. In
-# `finish`: for each of them `handle.wait()`, then `self.shares[p].grad = part / dist.get_world_size()`. Empty the list in the end.
+# `finish`: for each of them `handle.wait()`, then `self.shares[p].grad = part / dist.get_world_size()`. Empty the list at the
+# end.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -928,7 +970,7 @@ pd.DataFrame(rows).T.style.format("{:.2f}")
 
 # %%
 class OverlappedZero2(shares.Stage2):
-    """Stage 2 whose reduce-scatters travel while backward goes on."""
+    """Stage 2 whose reduce-scatters travel while backward continues."""
 
     # <solution>
     def reduce(self, p):
@@ -968,20 +1010,23 @@ with suppress(NotImplementedError):  # while the exercise is open
         print(f"distance to one process: {(weights_of(model) - alone).norm() / alone.norm():.0e} of the weights' norm")
 
 # %% [markdown]
-# *Beat it:* until `finish`, your list keeps every whole gradient alive, so the memory is that of stage 1. Wait for the oldest message
-# whenever more than two are on their way: then you overlap *and* save. Does it still pass the check?
+# *Beat it:* until `finish`, your list keeps every whole gradient alive, so you need as much memory as in stage 1. If you wait
+# for the oldest message whenever more than two are on their way, you overlap *and* save memory. Does your class still pass the
+# check?
 #
 # ### Exercise 4: stage 3 that looks ahead
 #
-# In stage 3 a layer waits for its weights before it can compute, unless somebody asked for them earlier. So gather the *next* layer
-# while this one computes. `enter` is called before each layer computes, in forward and in backward. `following` is the layer after it, or
-# None for the last one. `start(layer)` begins to gather, `wait(layer)` returns when it's there. Each must be called exactly once
-# per layer and pass, and no more than two layers may be there at once.
+# In stage 3 a layer has to wait for its weights before it can compute, unless you asked for them earlier. With `Lookahead`,
+# your ranks gather the *next* layer while this one computes.
+# Write `enter`, which is called before each layer computes, in forward and in backward. `following` is the layer that computes
+# next, or None if there is none.
+# `self.start(layer)` starts to gather a layer, and `self.wait(layer)` returns when its weights are there. Call each exactly
+# once per layer and pass, and never have more than two layers gathered at once.
 #
 # <details><summary>Hint</summary>
 #
-# When you enter a layer, you may have started it already, one layer before. For which layer of a pass is that never so?
-# `self.started` can remember.
+# When you enter a layer, you may have started it already, one layer before. Which layer of a pass can't have been started
+# early? Keep track in `self.started`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -1019,7 +1064,7 @@ class Lookahead:
 overlap.Lookahead(Lookahead)
 
 # %% [markdown]
-# Now stage 3 with it, and with allgathers that don't wait:
+# Now run stage 3 with your `Lookahead`, and with allgathers that don't wait:
 
 # %%
 team.push(Lookahead=Lookahead)
@@ -1052,19 +1097,21 @@ with suppress(NotImplementedError):  # while the exercise is open
     print(f"in 3 steps, {zero.early} of {3 * 2 * len(zero.layers)} layers were there before they were needed")
 
 # %% [markdown]
-# FSDP looks ahead by itself, in backward always, and in forward because a CPU runs ahead of its GPU.
+# FSDP looks ahead by itself: always in backward, and in forward as far as the CPU runs ahead of the GPU.
 # `set_modules_to_forward_prefetch` makes it gather even earlier.
 #
 # *Beat it:* the price of looking ahead is a second layer in memory. With blocks of equal size, what share of a 32-block network is that?
 #
 # ## Remember
 #
-# - Training with Adam takes about 16 bytes per parameter, in fp32 and in most mixed-precision recipes, and activations on top.
-# - ZeRO is data parallelism without copies. Stage 1 shares out the optimizer's state, 2 the gradients, 3 the weights.
-# - An allreduce is a reduce-scatter and an allgather. Stages 1 and 2 put the step in between; stage 3 gathers once more.
-# - With $m$ micro-batches stage 3 gathers $2m$ times. Stage 1 still sends once.
-# - Only who holds and sends what changes: the result is that of one process with the global batch.
-# - In FSDP the fp32 shards are the master weights. Every rank runs the same forwards, backwards and checkpoints.
+# - Training with Adam takes about 16 bytes per parameter, in fp32 and in most mixed-precision recipes. Activations come on
+#   top.
+# - ZeRO is data parallelism without copies. Stage 1 splits the optimizer's state among the ranks, stage 2 also the gradients,
+#   stage 3 also the weights.
+# - An allreduce is a reduce-scatter and an allgather. Stages 1 and 2 take the step in between. Stage 3 gathers once more.
+# - With $m$ micro-batches stage 3 gathers $2m$ times. Stage 1 still reduces and gathers once.
+# - ZeRO changes only who holds and sends what. The result is still that of one process with the global batch.
+# - In FSDP the fp32 shards are the master weights. Every rank must run the same forwards, backwards and checkpoints.
 #
 # **Take it home:** [scripts/fsdp2.py](scripts/fsdp2.py).
 #

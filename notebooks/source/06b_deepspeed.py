@@ -2,11 +2,11 @@
 # # DeepSpeed: ZeRO from a configuration
 #
 # A colleague gives you a training script and a JSON file. The script is almost the one you know. The file decides whether the
-# model fits, what the ranks send each other, and, if one line is missing from it, that gradients are clipped without any
-# message. Can you read such a file, and write one?
+# model fits and what the ranks send each other. And if one line is missing from it, DeepSpeed clips your gradients without
+# telling you. Can you read such a file, and write one?
 #
-# **You will** write DeepSpeed's configuration, turn a DDP script into a DeepSpeed script, measure what each stage keeps and sends,
-# and turn a checkpoint in shards into one file.
+# **You will** write DeepSpeed's configuration, see what turns a DDP script into a DeepSpeed script, measure what each stage
+# keeps and sends, and merge a sharded checkpoint into one file.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and DeepSpeed, which `make setup` installs; no GPU, no
 # network. Do notebook [06](06_zero_and_fsdp.ipynb) first: it explains the stages.
@@ -36,7 +36,7 @@ team = ranks.start(sizes.ranks)
 # ## From DDP to DeepSpeed
 #
 # *DeepSpeed* is the library of the people who proposed ZeRO. It wraps the model and the optimizer in an *engine*, and you control the
-# engine through a configuration. Here is all that changes from the DDP script of notebook 05:
+# engine through a configuration. Here's everything that changes in notebook 05's DDP script:
 
 # %%
 take_home.diff("ddp.py", "zero_deepspeed.py")
@@ -44,20 +44,22 @@ take_home.diff("ddp.py", "zero_deepspeed.py")
 # %% [markdown]
 # | change | why |
 # |---|---|
-# | `deepspeed.init_distributed()` | the ranks find each other: by torchrun's variables if there are any, else by MPI |
-# | `__compatible_ops__ = {}` | for CPUs alone, where DeepSpeed would first compile an allreduce of its own, for two minutes |
-# | `config` | the stage, and the samples of each backward |
-# | `deepspeed.initialize` | in place of the DDP wrapper. It sends rank 0's weights to everyone, and takes the optimizer over |
-# | `engine(…)`, `engine.backward`, `engine.step` | the engine sends in both of them. `step` also empties the gradients |
-# | `reshape(steps, size, 64)[:, rank]` stays | ZeRO is data parallel, so each rank still needs samples of its own |
+# | `deepspeed.init_distributed()` | the ranks find each other, through torchrun's variables if they're set, otherwise through MPI |
+# | `__compatible_ops__ = {}` | only for CPUs, where DeepSpeed would otherwise spend two minutes compiling its own allreduce |
+# | `config` | the stage, and the number of samples per backward |
+# | `deepspeed.initialize` | replaces the DDP wrapper. It sends rank 0's weights to every rank, and takes over the optimizer |
+# | `engine(…)`, `engine.backward`, `engine.step` | the engine now decides when to send. `step` also clears the gradients |
+# | `reshape(steps, size, 64)[:, rank]` stays | ZeRO is data parallel, so each rank still needs its own samples |
 #
 # You can start it in three ways:
 #
 # - `deepspeed --no_local_rank zero_deepspeed.py` is DeepSpeed's own launcher. It takes all GPUs of this machine, or of the hosts in a
-#   `--hostfile`. Without that option it adds an argument `--local_rank=0` for the script, which then has to know what to do with it.
-# - `mpiexec -n 2 python zero_deepspeed.py`, or on a cluster `srun`: the script asks MPI who it is. Rank 0 listens on port 29500 then,
-#   so two people on one machine get in each other's way.
-# - `torchrun`, as for DDP. It takes any free port and needs no network, so we take it here. (The warnings are DeepSpeed's own.)
+#   `--hostfile`. Without `--no_local_rank`, it passes an argument `--local_rank=0` to the script, which would have to accept
+#   it.
+# - `mpiexec -n 2 python zero_deepspeed.py`, or `srun` on a cluster. Each process then asks MPI for its rank. Rank 0 always
+#   listens on port 29500, so two people on the same machine get in each other's way.
+# - `torchrun`, as for DDP. It takes any free port and needs no network, so we use it here. (You can ignore the warnings. They
+#   come from DeepSpeed and from the PyTorch functions it calls.)
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
@@ -67,24 +69,26 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 # %% [markdown]
 # ## The configuration
 #
-# It's a dictionary in the script, or a JSON file. You'll meet these keys in almost every one:
+# The configuration is a dictionary in the script, or a JSON file. You'll meet these keys in almost every one:
 #
 # | key | what it says |
 # |---|---|
 # | `train_micro_batch_size_per_gpu` | samples of one backward on one rank |
-# | `gradient_accumulation_steps` | backwards per step, 1 by default. Times the micro-batch and the ranks, it's the global batch |
+# | `gradient_accumulation_steps` | backwards per step, 1 by default. Multiply it by the micro-batch and by the number of ranks, and you get the global batch |
 # | `zero_optimization: stage` | 0 to 3 |
 # | `zero_optimization: offload_optimizer` | where the optimizer's state lives: on the device, or `{"device": "cpu"}` |
-# | `zero_allow_untested_optimizer` | take an optimizer of PyTorch's. DeepSpeed's own are faster on GPUs, but have to be compiled |
+# | `zero_allow_untested_optimizer` | lets you use PyTorch's optimizers. DeepSpeed's own are faster on GPUs, but have to be compiled |
 # | `bf16: enabled`, `fp16: enabled` | mixed precision, with master weights in fp32 |
 # | `gradient_clipping` | largest norm of the gradient, over all shares. It defaults to 1.0. Unless you set it to 0, gradients are clipped silently and your results differ from DDP's |
 # | `steps_per_print` | how often it reports |
 #
 # ### Exercise 1: write one
 #
-# You want a step to see `global_batch` samples on `ranks` ranks. `global_batch` divides by the ranks, and a rank
-# can hold the activations of `most` samples at a time. `configuration` returns the dictionary. Make the micro-batch as large as memory allows,
-# so that you need few of them. The optimizer is PyTorch's, and gradients aren't clipped, because the result should be that of DDP.
+# With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
+# `global_batch` samples, which the `ranks` ranks split evenly. (You can rely on that leaving no remainder.) But a rank can
+# hold the activations of at most `most` samples at a time. Return the dictionary.
+# Make the micro-batch as large as memory allows, so that you need as few as possible.
+# The optimizer is one of PyTorch's, and gradients aren't clipped, because the result should be the same as DDP's.
 #
 # <details><summary>Hint 1: the numbers</summary>
 #
@@ -93,7 +97,8 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys of the table: two numbers, the stage, one that
+# `max(m for m in range(1, most + 1) if mine % m == 0)` finds it. You need five keys from the table:
+# two numbers, the stage, one that
 # allows PyTorch's optimizer, and one that stops the clipping.
 #
 # </details><details><summary>Solution</summary>
@@ -126,11 +131,12 @@ def configuration(global_batch, ranks, most, stage):
 check.configuration(configuration)
 
 # %% [markdown]
-# *Break it:* leave out `gradient_clipping`, and start training with a large learning rate. Would you notice that it's there?
+# *Break it:* leave out `gradient_clipping`, and train with a large learning rate. Would you notice the clipping?
 #
 # ## Stages 0 to 3, measured
 #
-# Now your configuration trains. The network is the perceptron of notebook 06, because the workshop's own is too small for memory to
+# Now train with your configuration. The network is the perceptron of notebook 06,
+# because the workshop's own is too small for memory to
 # matter.
 
 # %%
@@ -184,8 +190,9 @@ def config_of(most, stage):
 parameters = sum(p.numel() for p in perceptron().parameters())
 
 # %% [markdown]
-# DeepSpeed gathers ahead, joins messages, and keeps small parameters whole. Its defaults are made for billions of parameters. With
-# them all of this network would stay gathered, so we turn them down. You'd leave them alone.
+# DeepSpeed gathers layers ahead of time, merges messages, and keeps small parameters whole. Its defaults are meant for models
+# with billions of parameters.
+# With these defaults, all of our small network would stay gathered, so we turn them down. For a large model, leave them alone.
 
 # %%
 # %%ranks
@@ -234,16 +241,19 @@ pictures.zero(measured, parameters)
 
 # %% [markdown]
 # - The losses are the same. Stages differ in who holds and sends what, not in what is computed.
-# - From stage 1 on, DeepSpeed keeps *master weights* even in fp32: a second copy of this rank's share. So there are 12 bytes per
-#   parameter in the optimizer, not 8. In bf16 it needs them. In fp32 that's the price of having one code for both.
-# - Gradients look alike in stages 1 and 2. Without accumulation, DeepSpeed drops what the rank doesn't own in stage 1 as well.
-#   And the gradient of a parameter that lies across the border of two shares stays whole in both.
+# - From stage 1 on, DeepSpeed keeps *master weights* even in fp32: a second copy of this rank's share. So the optimizer takes
+#   12 bytes per parameter of the share, not 8. In bf16 DeepSpeed needs that copy. In fp32 it's the price of using the same
+#   code for both.
+# - Stages 1 and 2 hold the same gradients here. Without accumulation, DeepSpeed drops what the rank doesn't own in stage 1,
+#   too.
+#   And if a parameter lies across the border between two shares, both ranks keep its whole gradient.
 # - Stage 3 holds a share of everything.
 #
 # ### Exercise 2: the formula
 #
-# You want to know *before* you ask for an allocation. Write `bytes_per_rank` for Adam in fp32, without that second copy, so
-# 4, 4 and 8 bytes per parameter. `stage` is 0 to 3. It returns a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
+# With `bytes_per_rank` you'll know whether a model fits *before* you ask for an allocation.
+# Write it for Adam in fp32, without that second copy, so with 4, 4 and 8 bytes per parameter. `stage` is 0 to 3. Return the
+# bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
 #
 # <details><summary>Hint</summary>
 #
@@ -276,7 +286,8 @@ def bytes_per_rank(parameters, ranks, stage):
 check.bytes_per_rank(bytes_per_rank)
 
 # %% [markdown]
-# Your formula draws the same picture for ranks you don't have. Compare it with the measured one: where does it say less, and why?
+# Your formula can draw the same picture for ranks you don't have. Compare it with the measured one. Where does the formula
+# predict less, and why?
 
 # %%
 with suppress(NotImplementedError):  # while the exercise is open
@@ -289,7 +300,7 @@ with suppress(NotImplementedError):  # while the exercise is open
 # Split the same batch into four micro-batches per step. Stage 2 has nowhere to add up whole gradients, so how often does it send them?
 
 # %%
-guess = predict("4 micro-batches in stage 2: bytes of gradients sent, as a multiple of stage 1?", low=0, high=6)
+guess = predict("With 4 micro-batches, how many times as many gradient bytes as stage 1 does stage 2 send?", low=0, high=6)
 guess
 
 # %%
@@ -305,16 +316,18 @@ guess.compare(gradients[2] / gradients[1])
 handed.rename(columns="stage {}, n bytes".format).style.format("{:.2f}")
 
 # %% [markdown]
-# Stage 1 adds up whole gradients and reduces them once. Stage 2 reduces them with every micro-batch, and stage 3 gathers all weights
-# twice in each as well. With many micro-batches stage 1 is therefore often the better choice.
+# Stage 1 adds up whole gradients and reduces them once. Stage 2 reduces them after every micro-batch, and stage 3 also gathers
+# all weights twice per micro-batch. So with many micro-batches, stage 1 is often the better choice.
 #
-# Did you notice the allreduces? Where DeepSpeed could reduce-scatter, it joins the gradients of several owners in one bucket and
-# allreduces that, by default. It sends up to 1.5 times the bytes of your `Zero2`, in fewer messages
-# (`use_multi_rank_bucket_allreduce: false` turns it off).
+# Did you notice the allreduces? DeepSpeed could reduce-scatter the gradients. But by default it puts the gradients of several
+# owners into one bucket and allreduces that.
+# Altogether it sends up to 1.5 times the bytes of your `Zero2`, but in fewer messages.
+# (`use_multi_rank_bucket_allreduce: false` turns that off.)
 #
 # ## Checkpoints
 #
-# In stage 3 no rank has the weights, and from stage 1 on no rank has the optimizer's state. So call `save_checkpoint` on *all* ranks:
+# In stage 3 no rank has all the weights, and from stage 1 on, no rank has all of the optimizer's state.
+# So call `save_checkpoint` on *all* ranks:
 # each writes its share. If you call it on rank 0 alone, that rank waits forever.
 
 # %%
@@ -333,8 +346,9 @@ for file in sorted((folder / "checkpoint").rglob("*")):
         print(f"{file.stat().st_size / 2**20:7.3f} MiB  {file.relative_to(folder)}")
 
 # %% [markdown]
-# There are two files per rank, and a script: `python zero_to_fp32.py . model` merges them into one set of weights in fp32, on a
-# machine with enough memory, for everyone who only wants to use the network. The same as a function:
+# There are two files per rank, and a script: `python zero_to_fp32.py . model` merges them into one set of fp32 weights, for
+# everyone who only wants to use the network. (The machine needs enough memory for all of them.) You can also call it as a
+# function:
 
 # %%
 # %%ranks --timeout 120
@@ -349,8 +363,10 @@ if rank == 0:
         print(f"loss before saving {saved['then']:.6f}, of the one file {cross_entropy(network(images), labels).item():.6f}")
 
 # %% [markdown]
-# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. There must be as many of them as before.
-# Otherwise convert to DeepSpeed's *universal checkpoint* first. (PyTorch's distributed checkpoints, in notebook 06, don't care.)
+# To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. The number of ranks must be the same as
+# before.
+# If it isn't, convert to DeepSpeed's *universal checkpoint* first. (Any number of ranks can read PyTorch's distributed
+# checkpoints, from notebook 06.)
 #
 # ## DeepSpeed or FSDP?
 #
@@ -359,19 +375,20 @@ if rank == 0:
 # | stages | 0 to 3, one number in a file | 3, or 2 with `reshard_after_forward=False` |
 # | the training loop | `engine.backward`, `engine.step` | as for one process |
 # | master weights | one more fp32 copy of the share, from stage 1 on | the fp32 shards themselves |
-# | offload | optimizer and weights, to the host, or to disk (ZeRO-Infinity) | all that's sharded, to the host |
-# | shards within a node, copies across | `zero_hpz_partition_size`, `mics_shard_size` | a mesh of two dimensions |
+# | offload | optimizer and weights, to the host, or to disk (ZeRO-Infinity) | everything that's sharded, to the host |
+# | shards inside a node, one copy per node | `zero_hpz_partition_size`, `mics_shard_size` | a mesh of two dimensions |
 # | combines with tensor and pipeline parallelism | its own pipeline; Megatron-DeepSpeed | PyTorch's, over one mesh |
 # | checkpoint to one file | `zero_to_fp32.py` | `dcp_to_torch_save` |
 #
-# If you start from plain PyTorch, start with FSDP. If the code at hand speaks DeepSpeed, or you want stage 1 or offload to disk by
-# changing a line in a file, stay with DeepSpeed.
+# If you start from plain PyTorch, use FSDP. If your code uses DeepSpeed already, or you want to switch to stage 1 or to
+# offload to disk by changing a line in a file, use DeepSpeed.
 #
 # ## Deeper: offload
 #
-# *ZeRO-Offload* moves the optimizer's state, and the step itself, to the host, which has more memory than the GPU. Each backward sends
-# gradients down, each step sends weights up. (FSDP does this with a `CPUOffloadPolicy`, as you saw.) On a machine without a GPU there is
-# nowhere to move to, so this runs the configuration, and computes what would move:
+# *ZeRO-Offload* moves the optimizer's state, and the step itself, to the host, which has more memory than the GPU. Each
+# backward sends gradients down to the host, and each step sends weights back up.
+# (FSDP does this with a `CPUOffloadPolicy`, as you saw.)
+# Without a GPU, everything is on the host anyway, so this cell runs the configuration and *computes* what would move:
 
 # %%
 # %%ranks --timeout 120
@@ -386,11 +403,12 @@ if rank == 0:
     print(f"each step: {share / 2**20:.1f} MiB of gradients down, {share / 2**20:.1f} MiB of weights up")
 
 # %% [markdown]
-# In stage 3, `offload_param` moves the weights, too. With `"device": "nvme"` both go to a disk (*ZeRO-Infinity*).
+# In stage 3, `offload_param` moves the weights to the host, too. With `"device": "nvme"` both go to a disk (*ZeRO-Infinity*).
 #
 # ## Deeper: sixteen bits
 #
-# Mixed precision is one key. Compare the bytes with those above, but not the time, because many CPUs compute slowly in bf16.
+# You turn on mixed precision with a single key. Compare the bytes with those above,
+# but not the time, because many CPUs compute slowly in bf16.
 
 # %%
 # %%ranks --timeout 120
@@ -401,18 +419,20 @@ in_bf16 = {f"stage {stage}, bf16": [of_rank[at]["held"] for of_rank in team.pull
 pictures.zero({"stage 0, fp32": measured["stage 0"]} | in_bf16, parameters)
 
 # %% [markdown]
-# That's the recipe of ZeRO's paper: 2 bytes of weights, 2 of gradients, 12 of optimizer. With `"fp16": {"enabled": true}` DeepSpeed also
+# That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer.
+# With `"fp16": {"enabled": true}` DeepSpeed also
 # scales the loss for you. When a gradient becomes infinite, it skips that step and halves the scale.
 #
-# *Try it:* add `"data_types": {"grad_accum_dtype": "fp32"}`, so that micro-batches are added up in fp32. What do gradients cost then?
+# *Try it:* add `"data_types": {"grad_accum_dtype": "fp32"}`, so that DeepSpeed adds up the gradients of micro-batches in fp32.
+# How many bytes do they take then?
 #
 # ## Remember
 #
 # - The configuration decides. Read `stage`, the three numbers of the batch, and what's missing: `gradient_clipping` defaults to 1.
-# - `engine(…)`, `engine.backward`, `engine.step`, on every rank, in tests and checkpoints too.
+# - Every rank calls `engine(…)`, `engine.backward` and `engine.step`, and takes part in tests and checkpoints, too.
 # - From stage 1 on DeepSpeed keeps fp32 masters: 12 bytes of optimizer per parameter.
 # - With many micro-batches, prefer stage 1 when it fits.
-# - `zero_to_fp32.py` turns a checkpoint in shards into one file.
+# - `zero_to_fp32.py` merges a sharded checkpoint into one file.
 #
 # **Take it home:** [scripts/zero_deepspeed.py](scripts/zero_deepspeed.py).
 #

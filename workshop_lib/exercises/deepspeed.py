@@ -163,9 +163,9 @@ _WRONG_BYTES = [
     _bytes("count only Adam's state: 8 bytes per weight, no copy of the weights.", {**BYTES, "optimizer": 12}),
 ]
 for _kind, _stage in SHARED_FROM.items():
-    _hint = f"from stage {_stage} on, a rank holds only its share of this: {_kind}."
+    _hint = f"from stage {_stage} on, a rank holds only its share of `{_kind}`."
     _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
     if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
-        _hint = f"stage {_stage - 1} doesn't share this out yet, so every rank holds it all: {_kind}."
+        _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
         _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
 bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)

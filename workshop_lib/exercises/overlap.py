@@ -246,13 +246,13 @@ def _passes(make: Callable, layers: int) -> list[list[Event]]:
     return passes
 
 
-LAST_HINT = "after the last layer there is none to gather: `following` is None then."
-UNSTARTED_HINT = "a layer was waited for, or computed, before anybody had started it. Is it forgotten after a pass?"
+LAST_HINT = "after the last layer there's nothing left to gather: `following` is None."
+UNSTARTED_HINT = "`enter` waited for a layer, or let it compute, that was not started. Is it still in `self.started`?"
 UNWAITED_HINT = "a layer computed before its weights were there: call `self.wait(layer)` before `enter` returns."
 AGAIN_STARTED_HINT = "a layer was gathered twice. Remember in `self.started` what's already on its way."
 NOT_AHEAD_HINT = "every layer is started only when it's needed, so it waits: start `following` before `enter` returns."
 EARLY_WAIT_HINT = (
-    "`enter` waits for the following layer, too, and so computing can't hide it: wait for it when it's its turn."
+    "`enter` also waits for the following layer, so computing can't hide that wait: wait for it when its turn comes."
 )
 
 

@@ -154,7 +154,7 @@ def _state_is_shared(ranks: list[Steps], whole: int) -> Property:
 def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
     ring_bytes = 2 * (len(ranks) - 1) / len(ranks) * whole  # Patarasuk and Yuan 2009, for an allreduce
     most = max(rank.sent_bytes for rank in ranks)
-    hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many. "
+    hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many as an allreduce. "
     if close(most, 1.5 * ring_bytes):
         hint += (
             "That is an allreduce of the gradients, which gathers what nobody needs, and an allgather of the weights."
@@ -176,7 +176,7 @@ def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Itera
     text = f"after backward a rank holds 1/{len(ranks)} of the gradients"
     yield Property(text, rank.held_bytes == share, hint)
     most, allowed = max(rank.held_most_bytes for rank in ranks), share + 8 * largest
-    hint = f"it held {most} bytes instead of {allowed} at most. Drop each gradient as soon as it is reduced."
+    hint = f"it held {most} bytes, but may never hold more than {allowed}. Drop each gradient as soon as it is reduced."
     yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
 
