@@ -136,17 +136,18 @@ compressed = [train(name, hook, steps) for name, hook in tqdm(hooks.items())]
 
 # %%
 def table(runs):
-    """Bytes per sample and test accuracy of each run."""
+    """Bytes per sample, test accuracy, and whether the ranks ended with the same weights, by way."""
     frame = pd.DataFrame([run["what"] | run for run in runs]).set_index("way")
-    frame["share of bytes"] = frame["bytes_per_sample"] / (4 * parameters / less_communication.BATCH)
-    return frame[["bytes_per_sample", "share of bytes", "test_accuracy", "ranks_identical"]]
+    frame.columns = frame.columns.str.replace("_", " ")
+    frame["share of bytes"] = frame["bytes per sample"] / (4 * parameters / less_communication.BATCH)
+    return frame[["bytes per sample", "share of bytes", "test accuracy", "ranks identical"]]
 
 
 compressed = table(team.pull("compressed")[0])
 guess.compare(100 * compressed.loc["yours, top 1 %", "share of bytes"])
 
 # %%
-shown = {"bytes_per_sample": "{:,.1f}", "share of bytes": "{:.1%}", "test_accuracy": "{:.2%}"}
+shown = {"bytes per sample": "{:,.1f}", "share of bytes": "{:.1%}", "test accuracy": "{:.2%}"}
 compressed.style.format(shown)
 
 # %% [markdown]
@@ -290,7 +291,7 @@ in_rounds = [train(name, way, steps) for name, way in tqdm(rounds.items())]
 
 # %%
 in_rounds = table(team.pull("in_rounds")[0])
-guess.compare(100 * in_rounds.loc["yours, DiLoCo, 64 steps alone", "test_accuracy"])
+guess.compare(100 * in_rounds.loc["yours, DiLoCo, 64 steps alone", "test accuracy"])
 
 # %%
 pd.concat([compressed, with_torch, in_rounds]).style.format(shown)
@@ -320,17 +321,14 @@ summary.style.format("{:.2%}").format("{:.1f}", subset="times fewer bytes").form
 # | 270 to 600 times fewer bytes without loss (Lin et al. 2018) | no: top 1 % loses nothing, but top 0.1 %, 500 times fewer, loses more than a point. We have neither their momentum correction nor their slow start |
 # | PowerSGD trains as well as SGD (Vogels et al. 2019) | yes, though our matrices are small, so there is less to save |
 # | averaging weights every $H$ steps is as good as synchronous SGD, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
-# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone, it even beats it. But read on |
+# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone it's even a little ahead, with 8 clearly. But read on |
 #
 # How can less communication be *better*? Look at the outer step again. Over many rounds that agree on a direction, it goes
 # $\eta / (1 - \mu) = 7$ times as far as the ranks did. So DiLoCo has momentum, and our fp32 had none.
-# In the last row, fp32
-# gets momentum in every step too, with a rate that suits it. It ends up ahead of DiLoCo with 64 steps alone, and level with
-# DiLoCo with 8. The advantage came from momentum, not from sending less.
-# Before you believe a comparison of this kind, ask whether every method got the
-# recipe that suits it,
-# as in [07b](07b_gradient_noise.ipynb). What remains is remarkable enough: local SGD, with a sixty-fourth of the
-# messages, loses nothing against fp32 with the same recipe.
+# In the last row, fp32 gets momentum in every step too, with a rate that suits it. It ends up ahead of DiLoCo with 64 steps
+# alone, and level with DiLoCo with 8. The advantage came from momentum, not from sending less. Before you believe a comparison of
+# this kind, ask whether every method got the recipe that suits it, as in [07b](07b_gradient_noise.ipynb). What remains is
+# remarkable enough: local SGD, with a sixty-fourth of the messages, loses nothing against fp32 with the same recipe.
 #
 # *Beat it:* which outer rate and momentum suit 64 steps alone? You have the function.
 #
