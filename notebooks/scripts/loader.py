@@ -35,10 +35,10 @@ class Images(Dataset):
         return 64 * int(batches)
 
     def __getitem__(self, index):
-        end = time.thread_time() + image_s
-        while self.kind == "work" and time.thread_time() < end:
+        end = time.thread_time() + image_s * (self.kind == "work")
+        while time.thread_time() < end:
             self.image.sum()  # keeps a core busy, as unpacking a JPEG does
-        time.sleep(image_s if self.kind == "waiting" else 0)  # keeps none, as a disk or a file server
+        time.sleep(image_s * (self.kind == "waiting"))  # keeps none, as a disk or a file server
         return self.image
 
 
@@ -53,7 +53,7 @@ def epoch(loader):
 
 
 times = {}
-for kind, workers in [(kind, workers) for kind in ("waiting", "work") for workers in (0, 1, 2)]:
-    loader = DataLoader(Images(kind), 64, num_workers=workers, pin_memory=device == "cuda")
+for kind, workers, how in [(kind, *n) for kind in ("waiting", "work") for n in ((0, None), (1, "fork"), (2, "fork"))]:
+    loader = DataLoader(Images(kind), 64, num_workers=workers, multiprocessing_context=how, pin_memory=device == "cuda")
     times[f"{kind}, {workers} workers"] = [epoch(loader) for _ in range(int(repeats))]
 Path(out).write_text(json.dumps(times))

@@ -200,14 +200,22 @@ def _judged(found: Job, held: list[str]) -> tuple[bool, str, str]:
 def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:
     """The command of each node, such that all run here: they meet on this machine, at a port that is free.
 
-    Until the learner's script is right, they are those of the finished one. `options` are given to the script.
+    Until the learner's script is right, they are those of the finished one. `options` are given to the script. All
+    compute on CPUs, since both nodes' ranks would take the same GPUs here.
     """
     path = Path(script) if job(script).passed else SCRIPTS / "job.sh"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for each in dry_run(path, *map(str, options)).torchruns:
         given = each.options
-        words = ["torchrun", f"--nnodes={given.nnodes}", f"--nproc-per-node={GPUS}", "--local-addr=127.0.0.1"]
+        words = [
+            "env",
+            "CUDA_VISIBLE_DEVICES=",
+            "torchrun",
+            f"--nnodes={given.nnodes}",
+            f"--nproc-per-node={GPUS}",
+            "--local-addr=127.0.0.1",
+        ]
         words += [
             f"--rdzv-backend={given.rdzv_backend}",
             f"--rdzv-id={given.rdzv_id}",
