@@ -94,4 +94,4 @@ def test_a_vision_transformer_has_the_same_weights_as_on_one_process(trained, ne
     assert agreed_record(outcomes, name)["what"]["network"] == "vit"
     difference = largest_relative_difference(weights(folder, name), weights(folder, f"vit-{network}-ragged-base-1"))
     print(f"{name}: largest relative difference {difference:.1e}")
-    assert difference < {"smooth": 5e-4, "double": 1e-11}[network]
+    assert difference < TOLERANCE[network]
