@@ -310,7 +310,7 @@ summary.style.format("{:.2%}").format("{:.1f}", subset="times fewer bytes").form
 # | 270 to 600 times fewer bytes without loss (Lin et al. 2018) | no: top 1 % loses nothing, but top 0.1 %, 500 times fewer, loses more than a point. We have neither their momentum correction nor their slow start |
 # | PowerSGD trains as well as SGD (Vogels et al. 2019) | yes, though our matrices are small, so there is less to save |
 # | averaging weights every $H$ steps is as good, for $H$ up to about $\sqrt{\text{steps}}$ (Stich 2019) | yes, and even beyond: $\sqrt{256} = 16$, and 64 steps alone still lose nothing |
-# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone it's even a little ahead, with 8 clearly. But read on |
+# | DiLoCo matches synchronous training with 500 times fewer bytes (Douillard et al. 2023; 8 workers, 500 steps of AdamW alone) | with 64 steps of SGD alone, it even beats it. But read on |
 #
 # How can less communication be *better*? Look at the outer step again. Over many rounds that agree, it goes
 # $\eta / (1 - \mu) = 7$ times as far as the ranks did. DiLoCo brings momentum, and our fp32 had none. So the last row gives fp32
