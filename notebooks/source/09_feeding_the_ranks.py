@@ -445,7 +445,7 @@ for kind in ("waiting", "work"):
 # at once, and the copy runs while the GPU computes on the batch before. Without pinned memory, the copy waits. (The script sets
 # both where there is a GPU. On a CPU they do nothing.)
 #
-# ## Deeper: random numbers of one's own
+# ## Deeper: random numbers for every rank
 #
 # *Augmentation* changes samples at random, such as shifting or mirroring images. The network gets more to learn from, without any
 # more bytes from the storage. Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
@@ -705,7 +705,7 @@ if not target.exists():
 print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
-# A rank that finds the file takes what's there, and half a file may well look like a whole one. The seeds of this workshop gave
+# A rank that finds the file takes what's there, and half a file may well look like a whole one. Old examples gave
 # each rank a folder of its own, which works, and downloads everything $p$ times. The cure has two halves. One rank downloads,
 # and the others wait until it's done. And it writes under another name first, so the file appears whole or not at all, even
 # if the download is cut off:
