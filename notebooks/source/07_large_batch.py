@@ -1,16 +1,19 @@
 # %% [markdown]
 # # Large batches: what breaks, and what repairs it
 #
-# A training runs well on 16 workers. Somebody starts it on 128, with the learning rate scaled as everybody says. It's as fast as
-# promised, but after 32 epochs it still gets nine images out of ten wrong. Nobody changed a line of the network. What happened?
+# A training run goes well on 16 workers. So somebody starts it on 128, and scales the learning rate the way everybody
+# recommends. It's as fast as
+# promised, but after 32 epochs the network still gets nine images out of ten wrong.
+# Nobody changed a line of the network. What happened?
 #
 # **You will** see this collapse on two cores, write the learning-rate schedule that's meant to prevent it, and train with it.
-# Then you'll diagnose and cure five trainings from their curves, which is what tuning a large run is in practice. The *Deeper*
+# Then you'll diagnose five failing runs from their curves and cure them, which is what tuning a large run comes down to in
+# practice. The *Deeper*
 # sections explain the collapse, let you write LARS, and compare recipes from recorded runs.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
-# [02](02_synchronous_sgd.ipynb) first. Where larger batches stop helping at all is in
-# [07b_gradient_noise](07b_gradient_noise.ipynb).
+# [02](02_synchronous_sgd.ipynb) first. [07b_gradient_noise](07b_gradient_noise.ipynb) shows where larger batches stop helping
+# at all.
 
 # %%
 import numpy as np
@@ -38,28 +41,31 @@ team
 # %% [markdown]
 # ## More workers, fewer steps
 #
-# In data-parallel training a *worker* is a rank with a batch of its own, here $B = 64$ images. $N$ workers take one step on
-# the *global batch* of $N B$ images. An *epoch*, one pass over the 60,000 images, then has this many steps:
+# In data-parallel training a *worker* is a rank that computes on its own batch, here of $B = 64$ images. Together, $N$ workers
+# take one step on the *global batch* of $N B$ images. An *epoch*, one pass over the 60,000 images, then has this many steps:
 
 # %%
 workers = np.array([1, 4, 8, 16, 32, 64, 128, 256])
 pd.DataFrame({"global batch": 64 * workers, "steps in an epoch": np.ceil(60_000 / (64 * workers)).astype(int)}, workers)
 
 # %% [markdown]
-# One worker changes the weights 938 times in an epoch, 128 workers 8 times. If each step is as long as before, the network gets
-# nowhere. So the steps must be longer, and that's where the trouble begins.
+# One worker updates the weights 938 times per epoch, but 128 workers update them only 8 times. If each step is no longer than
+# before, the network gets nowhere. So the steps must be longer, and that's where the trouble begins.
 #
 # ## 128 workers on two cores
 #
-# For this network's arithmetic it doesn't matter where the samples of a batch are: the mean gradient of 128 shards of 64 images
-# is the gradient of one batch of 8,192 images ([02](02_synchronous_sgd.ipynb)). So a few ranks can *emulate* many workers, with
+# For this network's arithmetic it doesn't matter which worker holds which samples, because the mean gradient of 128 shards of
+# 64 images is the gradient of one batch of 8,192 images
+# ([02](02_synchronous_sgd.ipynb)). So a few ranks can *emulate* many workers, with
 # the same global batch, the same learning rate, the same number of steps, and the random numbers that each worker would draw for
-# its dropout. They can't emulate the time.
+# its dropout. What they can't emulate is the time it takes.
 #
-# This isn't true of every network. With *batch normalization* each worker normalizes with the mean of its own 64 images, so it does
-# matter who has which ([02](02_synchronous_sgd.ipynb) measures it). `classic`, the network of the MNIST examples of 2017, has none.
+# This isn't true of every network. With *batch normalization* each worker normalizes with the mean of its own 64 images, so it
+# does matter which worker gets which images ([02](02_synchronous_sgd.ipynb)
+# measures it). `classic`, the network from the MNIST examples of 2017,
+# doesn't use it.
 #
-# Check the claim: 4 workers on your ranks, and 4 workers on a single process.
+# Check the claim by training as 4 workers twice, first on all of your ranks, and then in a single process.
 
 # %%
 # %%ranks
@@ -90,22 +96,23 @@ def weights_after_10_steps(backend):
 together = weights_after_10_steps(Mpi(detect(), cpu))
 if comm.rank == 0:
     alone = weights_after_10_steps(TorchBackend(World(0, 1, 0, "single"), cpu))
-    print(f"the weights differ by {np.abs(together - alone).max() / np.abs(alone).max():.1e}, relatively")
+    print(f"the weights differ by at most {np.abs(together - alone).max() / np.abs(alone).max():.1e} of the largest")
 
 # %% [markdown]
-# What's left is rounding. Max-pooling enlarges it: of two nearly equal values it passes on the larger one, and rounding may
-# decide which. (In double precision, the difference is below $10^{-11}$. A test makes sure of that for 2, 4 and 8 workers.)
+# That difference is rounding error. Max-pooling amplifies it, because it passes on only the larger of two nearly equal values,
+# and rounding may decide which one that is.
+# (In double precision, the difference is below $10^{-11}$. A test makes sure of that for 2, 4 and 8 workers.)
 #
 # ## How long should a step be?
 #
-# Let $\eta$ be the learning rate that suits one worker. There are three rules for $N$:
+# Suppose the learning rate $\eta$ suits one worker. There are three rules for scaling it to $N$ workers:
 #
-# - *Not scaled*, $\eta$: safe, and slow.
+# - *Not scaled*, $\eta$: safe, but slow.
 # - *Linear*, $N\eta$: one step on $N$ batches goes as far as $N$ steps on one batch each. That's right as long as the gradient
 #   hardly changes on the way (Goyal et al. 2017).
-# - *Square root*, $\sqrt N\,\eta$: the mean of $N$ batches has a $\sqrt N$ times smaller noise, so a $\sqrt N$ times larger
-#   rate makes the noise of a step as large as it was (Krizhevsky 2014). For Adam, which divides by the size of recent
-#   gradients, theory gives this rule too (Malladi et al. 2022).
+# - *Square root*, $\sqrt N\,\eta$: averaging $N$ batches makes the noise $\sqrt N$ times smaller, so with a $\sqrt N$ times
+#   larger rate each step is as noisy as before (Krizhevsky 2014). For Adam, which divides by the size of recent
+#   gradients, theory leads to the same rule (Malladi et al. 2022).
 #
 # Which $\eta$ to start with depends on the optimizer. These are common values:
 
@@ -122,17 +129,19 @@ large_batch.decays()
 # %% [markdown]
 # ### Exercise 1: linear scaling with warm-up
 #
-# Your function will drive a training of 128 workers. It's called before every step, and the first step is number 0. The rate
-# climbs in `warmup_steps` equal parts to its peak, `base_lr` times `workers`, and stays there.
+# Your function will set the learning rate while you train as 128 workers. The training loop calls it before every step, and
+# counts the steps from 0. The rate should climb to its peak, `base_lr` times `workers`, in `warmup_steps` equal parts, and
+# stay there.
 #
 # <details><summary>Hint 1: what happens when?</summary>
 #
-# With 4 warm-up steps, the rate of steps 0, 1, 2, 3, 4, 5 is 1/4, 2/4, 3/4, 4/4, 4/4, 4/4 of the peak. Which share is that in
-# step number `step`?
+# With 4 warm-up steps, the rate of steps 0, 1, 2, 3, 4, 5 is 1/4, 2/4, 3/4, 4/4, 4/4, 4/4 of the peak. What fraction of the
+# peak is it in step number `step`?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `(step + 1) / warmup_steps`, but no more than 1: `min(1, …)`. And `warmup_steps` may be 0, which you can't divide by.
+# The fraction is `(step + 1) / warmup_steps`, but never more than 1, so use `min(1, …)`. And watch out: `warmup_steps` may be
+# 0, and you can't divide by that.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -143,7 +152,7 @@ large_batch.decays()
 
 # %%
 def learning_rate(step, base_lr, workers, warmup_steps):
-    """The rate of step `step`, from 0. The first has one part of the peak, step warmup_steps - 1 and later all of it."""
+    """The rate in step `step`, counted from 0. It climbs in equal parts, and reaches its peak in step warmup_steps - 1."""
     # <solution>
     share = min(1, (step + 1) / warmup_steps) if warmup_steps else 1
     return base_lr * workers * share
@@ -157,14 +166,14 @@ def learning_rate(step, base_lr, workers, warmup_steps):
 check.learning_rate(learning_rate)
 
 # %% [markdown]
-# A difference to know about: your warm-up starts near zero. Goyal et al., and the guidelines that this section follows, start at the
-# rate of *one worker* and climb from there. With 128 workers that's the difference between 0 and 1/128 of the peak, so it
-# hardly matters. With 4 workers it would.
+# There's one difference you should know about. Your warm-up starts near zero. Goyal et al., and the guidelines that this
+# section follows (L. Shao et al.), start at the rate of *one worker* and climb from there. With 128 workers that rate is 1/128
+# of the peak, so the difference hardly matters. With 4 workers it's a quarter of the peak, and the difference would matter.
 #
 # ## The collapse
 #
-# Now train `classic` for a few epochs, with 0.01 times the number of workers and no warm-up. Each of these trainings
-# takes ten to twenty seconds on two cores. You can watch the curve, and the button stops it. First 16 workers:
+# Now train `classic` for a few epochs, at a rate of 0.01 times the number of workers and without warm-up. Each run takes ten
+# to twenty seconds on two cores. You can watch its curve, and stop it with the button. Start with 16 workers:
 
 # %%
 epochs, samples = sizes.epochs, sizes.train_samples or 60_000
@@ -180,7 +189,7 @@ def train(workers, **more):
 run_16 = train(16, lr_scaling="linear")
 
 # %% [markdown]
-# That goes well. And 128 workers?
+# That goes well. What about 128 workers?
 
 # %%
 guess = predict(f"Test accuracy with 128 workers after {epochs} epochs, without warm-up", low=0, high=100, unit="%")
@@ -193,10 +202,11 @@ run_128 = train(128, lr_scaling="linear")
 guess.compare(100 * run_128["epochs"][-1]["test_accuracy"])
 
 # %% [markdown]
-# If it's about 10 %, that's what you get by guessing one of ten digits. The training isn't slow. It has *collapsed*: its
-# steps were too long. (The training accuracy is measured while dropout is at work, so it can be lower than that of the test.)
+# An accuracy of about 10 % is what you'd get by guessing among ten digits. If that's where your run ended, it isn't just slow
+# to learn. It has *collapsed*, because its steps were too long. (The training accuracy is measured while dropout is at work,
+# so it can be lower than the test accuracy.)
 #
-# Now with your warm-up. This loop does what the library does, with your function in the place where the rate comes from.
+# Now try it with your warm-up. This loop does what the library does, except that it asks your function for the rate.
 
 # %%
 team.push(learning_rate=learning_rate, epochs=epochs, samples=samples)
@@ -211,7 +221,7 @@ train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size
 
 
 def train_with(rate, workers=128, make_optimizer=None):
-    """`classic` as this many workers, with rate(step), and with your own optimizer if you give one."""
+    """Train `classic` as this many workers, with rate(step), and with the optimizer of make_optimizer if you pass it."""
     learner = Mpi(detect(), cpu).learner(TrainOptions(emulate_workers=workers, **network), train, test)
     if make_optimizer:
         learner.optimizer = make_optimizer(learner.model.parameters())
@@ -233,13 +243,13 @@ with suppress(NotImplementedError):  # while the exercise is open
     train_with(lambda step: learning_rate(step, 0.01, 128, warmup_steps))
 
 # %% [markdown]
-# *Beat it:* change the last line so that 128 workers get as far as you can in these few epochs. A peak of half the height? The
-# square root? A decay after the warm-up?
+# *Beat it:* change the last line so that 128 workers get as far as possible in these few epochs. Would half the peak rate
+# help? The square-root rule? A decay after the warm-up?
 #
-# ## What 32 epochs say
+# ## What 32 epochs show
 #
-# A few epochs are little for 128 workers, with 8 steps each. This figure is drawn from records of full trainings, in
-# `assets/results`. The crosses are read off a figure that was measured on 128 nodes of a supercomputer, without warm-up.
+# A few epochs of 8 steps each aren't much for 128 workers. So here are full runs of 32 epochs, from the records in
+# `assets/results`. We read the crosses off a published figure of runs on 128 nodes of a supercomputer, without warm-up.
 
 # %%
 full = records.read(ROOT / "assets" / "results" / "large_batch.jsonl")
@@ -247,12 +257,13 @@ ends = curves.accuracies(full)
 accuracy.worker_curve(full)
 
 # %% [markdown]
-# With linear scaling all is well up to 32 workers, and with 256 every run has collapsed. With the square root no run collapses, but
-# the steps get too short, and its accuracy falls steadily. LARS trains at every number of workers. But its runs also have
-# more momentum, a decay, and a rate that was searched for, so the figure doesn't tell you what LARS itself contributes. A
-# *Deeper* section does.
+# With linear scaling all is well up to 32 workers, but with 256 every run has collapsed. With the square-root rule no run
+# collapses, but the steps get too short, and the accuracy falls steadily as you add workers. LARS does well at every number of
+# workers. But its runs also have more momentum, a decay, and a tuned rate, so the figure doesn't tell you what LARS itself
+# contributes. The *Deeper* section about LARS does, because it gives SGD the same advantages.
 #
-# At 128 the bars are long. Here are these runs one by one, after 32 epochs and then epoch by epoch:
+# At 128 workers the bars are long, because the seeds end far apart. Here are those runs one by one, first after 32 epochs, and
+# then epoch by epoch:
 
 # %%
 at_128 = ends[ends["workers"] == 128]
@@ -262,25 +273,26 @@ at_128.pivot(index="recipe", columns="seed", values=["train_accuracy", "test_acc
 large_batch.by_epoch(full, workers=128)
 
 # %% [markdown]
-# The page that the crosses come from says three things, and none of them is quite what we measured:
+# The page that the crosses come from makes three claims, and none of them quite matches what we measured:
 #
-# - *At 128 processes the accuracy is about 10 %.* Without warm-up, the crosses lie below each of our three runs. Most of
-#   ours guess for a dozen epochs, and then begin to learn, with many falls. What you'd report depends on the seed and on when you
+# - *At 128 processes the accuracy is about 10 %.* Without warm-up, the cross lies below all three of our runs. Two of ours
+#   guess for a dozen epochs or more, and then begin to learn, with many setbacks.
+#   What you'd report depends on the seed and on when you
 #   stop.
-# - *The remedy is to warm up the learning rate.* At 128 workers, five epochs of warm-up did **no better**. All runs learn at first,
-#   fall back to guessing in epoch 4 or 5, as the rate nears its peak, and few get up again. At 64 workers it does help. So warm-up
-#   moves the edge a little, and it doesn't remove it.
-# - *The communication overhead is not significant.* Emulated workers can't tell. But a trace of 32 ranks on the same type of
-#   processor found 250 of 318 seconds in Allreduce ([03](03_horovod_pytorch.ipynb)). On your
-#   machine, [08b](08b_where_the_time_goes.ipynb) measures it.
+# - *The remedy is to warm up the learning rate.* At 128 workers, five epochs of warm-up did **no better**. All three runs
+#   learn at first, but fall back to guessing in epoch 4 or 5, as the rate nears its peak, and only one of them recovers. At 64
+#   workers warm-up does help. So it moves the edge a little, but doesn't remove it.
+# - *The communication overhead is not significant.* Emulated workers can't test that. But in a trace of 32 ranks on the same
+#   type of processor, Allreduce took 250 of 318 seconds ([03](03_horovod_pytorch.ipynb)). In
+#   [08b](08b_where_the_time_goes.ipynb) you measure it on your machine.
 #
 # Near the edge, one run proves little. `make -j2 large-batch` trains all of these again, which takes hours.
 #
 # ## A clinic for recipes
 #
-# A recipe for large runs from 2018 ends like this: train, observe the loss, adjust, repeat. That's the step that takes the
-# time, and you can practise it. Five people bring you their training. Each did one thing wrong. You see the losses, from records of
-# runs with 5,000 images or fewer; the healthy run has 8 workers.
+# A 2018 recipe for large runs ends like this: train, observe the loss, adjust, repeat. That last step takes most of the time,
+# but you can practise it. Five people come to you with a run that doesn't learn well. Each of them did one thing wrong. You
+# see the recorded losses of these runs, which had 5,000 images or fewer, next to those of a healthy run with 8 workers.
 
 # %%
 patients = check.patients()
@@ -289,8 +301,9 @@ large_batch.clinic(patients)
 # %% [markdown]
 # ### Exercise 2: the diagnosis
 #
-# Each run has one of these, and none comes twice: `"rate too high"`, `"rate too low"`, `"too few steps"`,
-# `"too little data"`, `"too much weight decay"` (the weights are pulled to zero in every step). Write it in place of the dots.
+# Each run has one of these problems, and no two runs have the same: `"rate too high"`, `"rate too low"`, `"too few steps"`,
+# `"too little data"`, `"too much weight decay"` (every step pulls the weights towards zero). Replace the dots with your
+# diagnoses.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -299,13 +312,13 @@ large_batch.clinic(patients)
 #
 # </details><details><summary>Hint 2: the two that get stuck</summary>
 #
-# One run is stuck at the loss of guessing, which takes a step that threw everything away. Another is stuck well below it, in a balance
-# between learning and something else.
+# One run is stuck at the loss of guessing, so one of its steps must have thrown everything away. A second run is stuck well
+# below that loss, where learning and something else balance each other.
 #
 # </details><details><summary>Solution</summary>
 #
-# A's weights decay too much. B takes too few steps: its curve has 12 where the healthy one has 60. C's rate is too high. D has
-# too little data: it knows its images by heart. E's rate is too low.
+# A's weights decay too much. B takes too few steps, 12 where the healthy run takes 60. C's rate is too high. D has so little
+# data that it knows its images by heart. E's rate is too low.
 #
 # </details>
 
@@ -331,8 +344,8 @@ check.diagnoses(diagnoses)
 # %% [markdown]
 # ### Exercise 3: change one thing
 #
-# Now you may look at what they typed. Change **one** option of each run, so that 90 % of the test images are right. Any
-# option of `TrainOptions` will do. The five trainings then run for real, for a few seconds each.
+# Now you may look at the options of each run. Change **one** option per run, so that the network gets at least 90 % of the
+# test images right. Any option of `TrainOptions` will do. The five runs then train for real, for a few seconds each.
 
 # %%
 check.options()
@@ -340,12 +353,13 @@ check.options()
 # %% [markdown]
 # <details><summary>Hint 1</summary>
 #
-# The healthy run is one line of the table. In which value does each run differ from it?
+# The first line of the table is the healthy run. Where does each of the five differ from it? (D differs in three values, but
+# changing one of them is enough.)
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `{"lr": 0.2}` changes the learning rate, `{"emulate_workers": 2}` the batch, and so on. There's more than one way: a run with too
-# few steps can also get more epochs.
+# `{"lr": 0.2}` changes the learning rate, `{"emulate_workers": 2}` the batch, and so on. There's more than one cure. For
+# example, you can also give a run with too few steps more epochs.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -377,21 +391,23 @@ check.changes(changes, treated)
 large_batch.clinic(patients, treated)
 
 # %% [markdown]
-# *Break it:* give the healthy run a disease of your own, `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
-# ask your neighbour what it is.
+# *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
+# ask your neighbour for a diagnosis.
 #
 # ## Deeper: where long steps break
 #
 # *Gradient descent* takes a step against the slope, and hopes that the slope doesn't change much on the way. How fast the slope
-# changes is the *curvature*, $\lambda$. In a bowl, everything depends on $\eta\lambda$:
+# changes is the *curvature*, $\lambda$. In a bowl, whose curvature is the same everywhere, all that counts is the product
+# $\eta\lambda$:
 
 # %%
 large_batch.bowl()
 
 # %% [markdown]
-# Below $2/\lambda$ the steps come down, and above it each one lands higher on the other side. With momentum $m$ the limit is
-# $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point it has a direction in which it's curved most.
-# You can measure that largest curvature: multiply a random vector again and again by the matrix of second derivatives (*power
+# At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
+# With momentum $m$ the limit is
+# $2 (1 + m)/\lambda$. A network's loss isn't a bowl, but at every point there's a direction in which it curves most. To
+# measure that largest curvature, you multiply a random vector again and again by the matrix of second derivatives (*power
 # iteration*). PyTorch does that without ever building the matrix.
 
 # %%
@@ -408,7 +424,7 @@ def batch(rows):
 
 
 def loss_and_curvature(model, rounds=10):
-    """Of 256 images, without dropout: their mean loss, and its largest curvature."""
+    """The mean loss over 256 images, without dropout, and its largest curvature."""
     images, labels = batch(slice(256))
     parameters = list(model.eval().parameters())
     loss = cross_entropy(model(images), labels)
@@ -425,9 +441,9 @@ def loss_and_curvature(model, rounds=10):
 
 
 # %% [markdown]
-# Linear scaling gives 64 workers a rate of 0.64 and 128 workers 1.28. The next cell follows four short trainings at these rates,
-# at once or after a warm-up of 40 steps, which is what 128 workers have in five epochs. (To save time the batches are 1,024
-# images, and each rank takes its share of the four. It takes half a minute or so.)
+# Linear scaling gives 64 workers a rate of 0.64 and 128 workers a rate of 1.28. The next cell follows four short runs, which
+# use one of these rates at once, or reach it after a warm-up of 40 steps. That's as many as 128 workers take in five epochs.
+# (To save time the batches are 1,024 images, and the ranks share the four runs. The cell takes half a minute or so.)
 
 # %%
 team.push(steps=15 if sizes.name == "quick" else 60)
@@ -463,11 +479,13 @@ seen = {name: run for of_rank in team.pull("seen") for name, run in of_rank.item
 large_batch.limits(seen, momentum=0.5)
 
 # %% [markdown]
-# On the right are the two runs with warm-up: thick is the limit, thin the rate. At first the limit is near 1. When the network
-# begins to learn, its curvature grows, and the limit falls far below both peak rates. Without a warm-up, the steps are too long right
-# there, and a good start is lost. After a warm-up the rate passes the limit later and by less. The loss jumps, the steps
-# themselves push the weights to a place where the curvature is small enough for them, and from then on the limit stays near the
-# rate or above it (Cohen et al. 2021; Gilmer et al. 2021 say this of warm-up). With 1.28 at once, the first jump ends at the loss
+# The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates.
+# At first the limit is near 1. When the network
+# begins to learn, its curvature grows, and the limit falls far below both peak rates. Without warm-up, the steps are too long
+# at just that moment, and a good start is lost. With warm-up, the rate passes the limit later and by less. The loss jumps, but
+# the long steps themselves push the weights to a place where the curvature is small enough for them. From then on the limit
+# stays near the rate or above it (Cohen et al. 2021; Gilmer et al. 2021 describe this for warm-up).
+# With 1.28 at once, the first jump ends at the loss
 # of guessing, where hardly any gradient is left. That's the collapse.
 #
 # (The limit holds for a fixed bowl, and we measured it without dropout. It's a guide, not a law.)
@@ -490,21 +508,22 @@ print(f"largest ratio / smallest: {ratio.max() / ratio.min():.1f}")
 norms.round(3)
 
 # %% [markdown]
-# A step of plain SGD moves a layer by $\eta \|\nabla w\|$. Where the ratio is small, that's a large part of its weights. In the
-# paper's Table 2, of AlexNet, the ratios go from 5.8 to 1,345, so this small network is a mild case. LARS, *layer-wise adaptive rate
-# scaling* (You et al. 2017), gives each layer a rate of its own, with which it moves by the same part of its norm:
+# A step of plain SGD moves a layer by $\eta \|\nabla w\|$. Where the ratio is small, that's a large step compared with the
+# weights themselves. In the paper's Table 2, for AlexNet, the ratios range from 5.8 to 1,345,
+# so this small network is a mild case. LARS, *layer-wise adaptive rate
+# scaling* (You et al. 2017), gives each layer its own rate, so that every layer moves by the same fraction of its norm:
 #
 # $$\lambda = \tau \, \frac{\|w\|}{\|\nabla w\| + \beta \|w\|}, \qquad
 # v \leftarrow m v + \eta \, \lambda \, (\nabla w + \beta w), \qquad w \leftarrow w - v$$
 #
 # $\tau$ is a small *trust coefficient*, and $\beta$ the *weight decay*, which pulls every weight towards zero. In the paper's
-# Algorithm 1, $\tau$ is listed among the parameters but is missing in the line that computes $\lambda$. (This $\lambda$ is the
-# paper's letter. It isn't the curvature from above.)
+# Algorithm 1, $\tau$ is listed among the parameters, but is missing from the line that computes $\lambda$. (We keep the
+# paper's letter here. This $\lambda$ has nothing to do with the curvature above.)
 #
 # ### Exercise 4: the rate of a layer
 #
-# Your function will train 128 workers. It gets the weights and the gradient of one layer, and returns $\lambda$. Biases don't
-# get one: they take SGD's step.
+# With your function, LARS will train as 128 workers. The function gets the weights and the gradient of one layer, and returns
+# the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
 #
 # <details><summary>Hint 1: the norm</summary>
 #
@@ -512,7 +531,8 @@ norms.round(3)
 #
 # </details><details><summary>Hint 2: the special case</summary>
 #
-# `weights.norm()` and `gradient.norm()`. If one of them is zero there is no ratio, so the layer moves as in SGD: return 1.
+# Use `weights.norm()` and `gradient.norm()`. If one of them is zero there's no ratio. Then return 1, so that the layer moves
+# as in plain SGD.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -539,8 +559,8 @@ def layer_rate(weights, gradient, trust, weight_decay):
 check.layer_rate(layer_rate)
 
 # %% [markdown]
-# Around it, LARS is a dozen lines. It's a normal PyTorch optimizer, and you can take it home. It trains 16 workers and then 128, in
-# half a minute or so on two cores.
+# The rest of LARS is a dozen lines around your function. Together they're a normal PyTorch optimizer, which you can take home.
+# The cells below train with it as 16 workers and then as 128. That takes half a minute or so on two cores.
 
 # %%
 team.push(layer_rate=layer_rate)
@@ -575,7 +595,7 @@ from workshop_lib.training.record import weights_sha256
 
 
 def polynomial(workers, peak):
-    """The paper's decay over this training, after an epoch of warm-up."""
+    """The paper's decay over the whole run, after an epoch of warm-up."""
     per_epoch = shard.steps_per_epoch(samples, 64 * workers, 1)
     return lambda step: schedules.lr_at(step, epochs * per_epoch, peak, per_epoch, "polynomial")
 
@@ -588,8 +608,8 @@ with suppress(NotImplementedError):
     digest = weights_sha256(learner.weights())
 
 # %% [markdown]
-# The library's LARS should do the same. Compare the last accuracy, and the digest of the weights. It's equal if your function
-# rounds like the library's.
+# The library's LARS should give the same result. Compare the final accuracy and the digest of the weights. The digests are
+# equal if your function rounds as the library's does.
 
 # %%
 lars = {"optimizer": "lars", "lr": 20.0, "momentum": 0.9, "nesterov": True, "decay": "polynomial", "warmup_epochs": 1}
@@ -597,26 +617,27 @@ record = train(128, weight_decay=0.0005, **lars)
 print("yours:", team.pull("digest")[0][:12], " the library's:", record["weights_sha256"][0][:12])
 
 # %% [markdown]
-# Your optimizer kept the rates that it used. The paper's Figure 2 shows that they depend on the layer, on the batch and on the time.
-# Do yours? (While the exercise is open, there is nothing to draw.)
+# Your optimizer recorded the rates that it used. The paper's Figure 2 shows that they depend on the layer, on the batch size,
+# and on how far training has come. Do yours? (Until you've solved the exercise, there's nothing to draw.)
 
 # %%
 found = team.pull("layer_rates")[0]
 large_batch.layer_rates(found, ["convolution 1", "convolution 2", "linear 1", "linear 2"]) if found else None
 
 # %% [markdown]
-# In *LARC* a layer's rate is $\min(\lambda, \eta)$ instead of $\eta\lambda$: no layer takes a longer step than plain SGD would.
+# In *LARC* a layer's rate is $\min(\lambda, \eta)$ instead of $\eta\lambda$, so no layer takes a longer step than it would
+# with plain SGD.
 # *LAMB* (You et al. 2020) does to Adam's step what LARS does to SGD's. And the recipe that trained ImageNet in 15 minutes begins
-# with RMSProp, which survives the start, and blends into SGD, which ends better (Akiba et al. 2017). All are options, like
-# `--optimizer lamb`, and about twenty lines each in `workshop_lib.training.optimizers`. The share of SGD in that blend, over the
-# warm-up:
+# with RMSProp, which survives the start, and blends into SGD, which ends better (Akiba et al. 2017). You can choose each of
+# them with an option, such as `--optimizer lamb`. Their code is in `workshop_lib.training.optimizers`, about twenty lines
+# each. This is how the share of SGD in that blend grows over the warm-up:
 
 # %%
 print(" ".join(f"{optimizers.sgd_share(step, 100):.2f}" for step in range(0, 101, 10)))
 
 # %% [markdown]
-# How far can each come with 128 workers in 32 epochs? This was a search with four peak rates each, five epochs of warm-up,
-# polynomial decay, and momentum 0.9 (`make -j2 large-batch-search`).
+# How far do SGD, LARS, LAMB and that blend get with 128 workers in 32 epochs? We tried four peak rates for each, with five
+# epochs of warm-up, polynomial decay, and momentum 0.9 (`make -j2 large-batch-search`).
 
 # %%
 search = records.read(ROOT / "assets" / "results" / "large_batch_search.jsonl")
@@ -625,19 +646,21 @@ table = pd.DataFrame(rows, columns=["optimizer", "peak rate", "test accuracy (%)
 table.set_index(["optimizer", "peak rate"]).round(2)
 
 # %% [markdown]
-# SGD trains 128 workers too, with more momentum, a decay and a tuned rate. But its window is narrow: at twice its best rate it
-# loses, and RMSProp before SGD ends at guessing. LARS and LAMB come further, and their two highest rates are nearly as good as
-# each other. So a large batch can be trained. But each change of the batch asks for a new learning rate, and the search
-# for it is part of the price. (Each row is one seed, and picking the best by test accuracy flatters it a little.)
+# With more momentum, a decay and a tuned rate, SGD copes with 128 workers too. But its window of good rates is narrow. At
+# twice its best rate SGD gets a fifth of the images wrong, and the blend of RMSProp and SGD ends at guessing. LARS and LAMB
+# get further, and for both of them the two highest rates are almost equally good. So you can train with a large batch. But
+# whenever you change the batch size you need a new learning rate, and the search for it is part of the price. (Each row is a
+# single seed, and picking the best row by its test accuracy flatters it a little.)
 #
-# The paper's own figures for LARS, with AlexNet: 60.2 % at a batch of 512, 60.1 % at 8K, 59.3 % at 16K and 57.8 % at 32K.
+# For AlexNet with batch normalization, the LARS paper reports 60.2 % at a batch of 512, 60.1 % at 8K, 59.3 % at 16K and 57.8 %
+# at 32K.
 #
 # ## Deeper: what Goyal et al. are careful about
 #
-# "Scale linearly and warm up" is what everybody remembers of their paper. They warn of three more things.
+# "Scale linearly and warm up" is what everybody remembers from their paper. But it also warns of three pitfalls.
 #
-# **Weight decay.** SGD with weight decay $\beta$ multiplies every weight by $1 - \eta\beta$ in each step. What does that alone leave of a
-# weight after 90 epochs, with $\beta = 0.0001$ and $\eta = 0.1$ for one worker?
+# **Weight decay.** SGD with weight decay $\beta$ multiplies every weight by $1 - \eta\beta$ in each step. If nothing else
+# changed a weight, how much of it would be left after 90 epochs, with $\beta = 0.0001$ and $\eta = 0.1$ for one worker?
 
 # %%
 steps_in_all = 90 * np.ceil(60_000 / (64 * workers))
@@ -645,17 +668,17 @@ scaled = {rule: np.array([schedules.scale_lr(0.1, rule, n) for n in workers]) fo
 pd.DataFrame({rule: (1 - rates * 0.0001) ** steps_in_all for rule, rates in scaled.items()}, workers).round(2)
 
 # %% [markdown]
-# With the linear rule the decay stays the same, because the steps are as much longer as there are fewer of them. So keep $\beta$.
-# With any other rule you've changed it without touching it. That's also why scaling the *loss* isn't the same as
-# scaling the rate: that leaves the decay's part of the step as it was.
+# With the linear rule the decay stays the same, because $N$ workers take $N$ times fewer steps, each at $N$ times the rate. So
+# keep $\beta$. With any other rule you've changed the decay without touching $\beta$. That's also why scaling the *loss* isn't
+# the same as scaling the rate. A scaled loss leaves the decay's part of the step as it was.
 #
-# **Batch normalization.** Every worker normalizes with its own images. So the batch *per worker* is part of the recipe, like a
-# layer's width: keep it at what was tuned (32 in their paper), and let only the number of workers grow. If you emulate many workers by one
-# large batch, you train another network.
+# **Batch normalization.** Every worker normalizes with its own images. So the batch *per worker* is part of the recipe, like
+# the width of a layer. Keep it at the value that the recipe was tuned for (32 in their paper), and let only the number of
+# workers grow. If you emulate many workers with one large batch, you train a different network.
 #
-# **Momentum.** There are two ways to write it, and they're the same until the rate changes. In one the rate is outside, $u \leftarrow
-# m u + g$ and a step of $\eta u$. In the other it's inside, $v \leftarrow m v + \eta g$ and a step of $v$. Here the gradient is
-# always 1, and the rate falls from 1 to 0.1 at step 30:
+# **Momentum.** There are two ways to write momentum, and they agree until the rate changes. In one the rate is outside, with
+# $u \leftarrow m u + g$ and a step of $\eta u$. In the other it's inside, with $v \leftarrow m v + \eta g$ and a step of $v$.
+# Here the gradient is always 1, and the rate falls from 1 to 0.1 at step 30:
 
 # %%
 rates, u, v, corrected = np.where(np.arange(36) < 30, 1.0, 0.1), 0.0, 0.0, 0.0
@@ -668,20 +691,22 @@ for step, rate in enumerate(rates):
 pd.DataFrame(lengths, columns=["outside", "inside", "inside, corrected"])[28:].round(2)
 
 # %% [markdown]
-# Inside, the old velocity was made with the old rate, and it takes some twenty steps to forget it. While warming up it's the other way
-# round. Their *momentum correction* multiplies $v$ by $\eta_\text{new}/\eta_\text{old}$. PyTorch's SGD has the rate outside and doesn't need
+# With the rate inside, the velocity was built up at the old rate. Most of it takes some twenty steps to fade, and until then
+# the steps are too long. During warm-up they're too short instead. The paper's *momentum correction* fixes both by multiplying
+# $v$ by $\eta_\text{new}/\eta_\text{old}$. PyTorch's SGD has the rate outside and doesn't need
 # it. Keras's SGD and the LARS paper have it inside.
 #
 # ## Deeper: which optimizer, as the batch grows?
 #
-# The guidelines that this workshop grew out of say: keep the optimizer that you'd use on one node, as long as the batch is moderate.
-# Give Adam a try, because it works without much tuning. SGD with momentum may end best, but it's harder to tune. At extreme
-# batches, combine either with LARS or LARC. And Shallue et al. (2019) found that momentum doesn't help at small
-# batches, but lets perfect scaling go on to larger ones.
+# The guidelines that this workshop grew out of advise you to keep the optimizer that you'd use on one node, as long as the
+# batch is moderate. Give Adam a try, because it works without much tuning. SGD with momentum may get the best result in the
+# end, but it's harder to tune. At extreme batches, combine either of them with LARS or LARC. And Shallue et al. (2019) found
+# that momentum doesn't help at small batches, but extends perfect scaling to larger ones.
 #
-# Here are four epochs on a fifth of MNIST, with 4 and 32 workers and three seeds: the mean, and the worst and best. All have an
-# epoch of warm-up and a linear decay, if the name doesn't say otherwise. With 32 workers, SGD and Adam have two rates each, and
-# nobody searched for more. (`make large-batch-recipes` makes the records, in some five minutes of one core.)
+# This table shows the test accuracy after four epochs on a fifth of MNIST, with 4 and 32 workers. Each entry is the mean of
+# three seeds, followed by the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says
+# otherwise. With 32 workers, we tried two rates each for SGD and Adam, and didn't search for better ones. (You can make the
+# records again with `make large-batch-recipes`, in some five minutes on one core.)
 
 # %%
 kept = records.read(ROOT / "assets" / "results" / "large_batch_recipes.jsonl")
@@ -691,23 +716,27 @@ recipes.table(recipes.of(kept, *names, "Adam", "Adam, square-root rule", "Adam, 
 # %% [markdown]
 # Some of the claims hold here, and some don't:
 #
-# - *Momentum* makes no difference with 4 workers, and SGD falls behind without it with 32. That's Shallue's finding.
-# - *Adam* is a little behind SGD with 4 workers and ahead with 32, at both rates. SGD at twice its rate nearly collapses. So "Adam
-#   first" is good advice when you can't afford a search. That SGD ends best takes one.
-# - *The square root* isn't the better rule for Adam here; the linear rule is slightly ahead. The theory is about trainings with many
-#   steps, whose noise should stay alike. This one has 24 steps in all, and whatever goes further wins.
-# - *Decay* is very important when the rate was scaled up, says the recipe from 2018. Here it costs accuracy, for the same
-#   reason: with so few steps it only makes them shorter.
+# - *Momentum* makes hardly any difference with 4 workers, but with 32, SGD without it falls behind. That agrees with Shallue
+#   et al., although it's a weak test. Without momentum we tried only one rate, 0.5, for 4 workers and for 32.
+# - *Adam* is a little behind SGD with 4 workers and ahead with 32, at both rates. At twice its rate, SGD collapses with one
+#   seed and does badly with the other two. So "Adam first" is good advice when you can't afford a search. To get the best out
+#   of SGD, you need one.
+# - *The square root* isn't the better rule for Adam here; the linear rule is slightly ahead. The theory is about runs with
+#   many steps, whose noise should stay the same. These runs have only 24 steps, and whichever rule goes further wins.
+# - *Decay* is very important once you've scaled up the rate, says the recipe from 2018. Here it costs accuracy, for the same
+#   reason. When there are this few steps, decay only makes them shorter.
 #
 # ## Deeper: let the rate fall, or the batch grow?
 #
-# At the end of a training the rate falls, so that the noise of the steps gets smaller. But a larger batch makes the noise smaller
-# too. Smith et al. (2018) drew the conclusion: wherever your schedule divides the rate by some factor, *multiply the batch* by it
-# instead. You get the same curve against epochs, and take far fewer steps, so many workers have something to do. That's how they
+# Towards the end of training you lower the rate, so that the steps get less noisy. But a larger batch makes them less noisy,
+# too. So Smith et al. (2018) suggest that wherever your schedule divides the rate by some factor, you *multiply the batch* by
+# that factor instead. Plotted against epochs, the curve stays the same. But you take far fewer steps, and the larger batches
+# keep more workers busy. That's how they
 # trained ResNet-50 on ImageNet to 76.1 % in under 30 minutes, on a TPU pod.
 #
-# Here the rate is divided by 4 after two of four epochs, and again after three; or the batch grows from 2 workers to 8 and 32
-# instead; or nothing happens.
+# Here are three ways to spend four epochs. The first keeps the rate constant. The second divides the rate by 4 after two
+# epochs, and again after three. The third leaves the rate alone, and grows the batch at those points instead, from 2 workers
+# to 8 and then to 32.
 
 # %%
 phases = recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
@@ -717,17 +746,18 @@ large_batch.phases(phases)
 recipes.table(phases)
 
 # %% [markdown]
-# The growing batch ends where the falling rate does, up to a tenth of a percent or two, and took little more than half as
-# many steps. So the claim holds here. But the constant rate ends there as well. Noise wasn't what limited these trainings, so
-# they're a weak test of it. *Try it:* other phases, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# The growing batch ends within a tenth of a percent or two of the falling rate, after little more than half as many steps. So
+# the claim holds here. But the constant rate ends there as well. Noise wasn't what limited these runs, so they're a weak test
+# of the claim. *Try it:* train with phases of your choice, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: Muon, beyond the critical batch
 #
-# A gradient of a matrix has a few strong directions, and a step follows these. *Muon* (Jordan et al. 2024) takes the momentum of a
-# layer and makes it orthogonal, so that a step has the same length in all directions. It's part of PyTorch, as
-# `torch.optim.Muon`, for matrices only. Shah et al. (2025) report that it keeps its data efficiency at large batches, far
+# The gradient of a weight matrix has a few strong directions, and a step mostly follows those.
+# *Muon* (Jordan et al. 2024) takes the momentum of a
+# layer and makes it orthogonal, so that a step has the same length in all directions. PyTorch has it as `torch.optim.Muon`,
+# which takes only matrices. Shah et al. (2025) report that it keeps its data efficiency at large batches, far
 # beyond the *critical batch*, where doubling the workers saves hardly any steps ([07b](07b_gradient_noise.ipynb) measures
-# that). Here is what makes a matrix orthogonal:
+# that). Here's what making a matrix orthogonal does to its directions:
 
 # %%
 matrix = torch.randn(50, 320, generator=torch.Generator().manual_seed(1)) @ torch.diag(torch.linspace(1, 0.01, 320))
@@ -740,16 +770,16 @@ names = ["SGD", "SGD, twice that rate", "Adam", "Adam, square-root rule", "Adam,
 recipes.table(recipes.of(kept, *names, "Muon", "Muon, twice that rate"))
 
 # %% [markdown]
-# With 4 workers Muon is slightly ahead. With 32, a batch of 2,048 and far above the critical one, it depends on the rate: at the first,
-# it's about as good as SGD, and at twice that rate it loses the least of all. So the paper's claim can be seen even in this
-# small network, in 24 steps. The price is that Muon needs whole matrices, so sharded training (`fsdp`) can't use this
-# version, and that each step costs some more products of matrices.
+# With 4 workers Muon is slightly ahead. With 32, the batch of 2,048 is far above the critical one, and the result depends on
+# the rate. At the lower rate Muon is slightly better than SGD, and at twice that rate it loses less accuracy than any other
+# recipe. So you can see what the paper claims even in this small network, in 24 steps. But Muon has its price. It needs whole
+# matrices, so sharded training (`fsdp`) can't use this version, and each step costs a few extra matrix products.
 #
 # ## Deeper: what a large batch costs even when nothing breaks
 #
-# Keskar et al. (2017) found that networks trained with large batches often *generalize* worse: on the training images they're as good
-# as others, on new ones they aren't. From the records of the first figure, here are both accuracies with LARS, which trained at every
-# batch:
+# Keskar et al. (2017) found that networks trained with large batches often *generalize* worse: on the training images they do
+# as well as networks trained with small batches, but on new images they do worse. Here are both accuracies of the LARS runs
+# from the figure of 32 epochs, because LARS trained well at every batch size:
 
 # %%
 columns = {"train_accuracy": "training accuracy (%)", "test_accuracy": "test accuracy (%)"}
@@ -757,18 +787,21 @@ lars_ends = ends[ends["recipe"].str.startswith("LARS")].rename(columns=columns)
 lars_ends.groupby("workers")[[*columns.values()]].mean().round(2)
 
 # %% [markdown]
-# The training accuracy is lower throughout, because it's measured with dropout. What counts is how the two move. Where both fall, the
-# network has simply learned less, since a large batch takes fewer steps in as many epochs. That's what happens here: from
-# 8 to 256 workers the training accuracy falls more than the test accuracy. A gap in generalization would look the other way
-# round. How much of it exists beyond the lack of steps is disputed. With as many *steps*, and a rate chosen for each batch, much
-# of it goes away (Hoffer et al. 2017; Shallue et al. 2019).
+# The training accuracy is lower throughout, because it's measured with dropout. What counts is how the two move. Where both
+# fall, the network has simply learned less, because with a larger batch it takes fewer steps in the same number of epochs.
+# That's what happens here. From 8 to 256 workers the training accuracy falls more than the test accuracy. With a
+# generalization gap, the test accuracy would fall more. Researchers disagree about how much of that gap remains once you allow
+# for the missing steps. With the same number of *steps*, and a rate chosen for each batch, much of it goes away (Hoffer
+# et al. 2017; Shallue et al. 2019).
 #
 # One of the documents behind this workshop says that a larger batch "smooths the loss landscape". The landscape doesn't depend on
-# the batch. A larger batch shows it to you with less noise, and Keskar et al. found that training then ends in *sharper* places.
+# the batch. A larger batch shows it to you with less noise, and Keskar et al. found that training then ends in *sharper*
+# minima.
 #
 # ## Deeper: how much data?
 #
-# More workers only pay if there's enough to learn from. How much is that? The guidelines list projects that converged:
+# More workers only pay off if there's enough data to learn from. How much is enough? The guidelines list projects that
+# converged, and we added the network of this notebook:
 
 # %%
 ours = sum(p.numel() for p in torch_cnn.build(1, "classic").parameters())
@@ -779,10 +812,11 @@ data["parameters per sample"] = data["parameters"] / data["training samples"]
 data.style.format("{:,.0f}").format("{:.2g}", subset="parameters per sample")
 
 # %% [markdown]
-# The last column differs by a factor of two hundred, so there is no rule of thumb in it. What works is a *learning curve*: train the
-# same number of steps on parts of your data, and see whether the accuracy still climbs. That's also the cheapest
-# advice in those guidelines: find your model on a random part of the data, on one node, and scale out when it doesn't
-# change anymore. (Four short trainings, half a minute or so in all.)
+# The values in the last column differ by up to a factor of two hundred, so you can't get a rule of thumb from them. What works
+# is a *learning curve*: train for the same number of steps on larger and larger parts of your data, and see whether the
+# accuracy still climbs. The cheapest advice in those guidelines is similar. Find your model on one node, on a random part of
+# the data, and scale out once the model no longer changes. (The next cell trains four times, in half a minute or so
+# altogether.)
 
 # %%
 steps = 20 if sizes.name == "quick" else 200
@@ -793,19 +827,19 @@ for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
     print(f"{count:6,} images: {last['train_accuracy']:.1%} right in training, {last['test_accuracy']:.1%} in the test")
 
 # %% [markdown]
-# The gap between the two is what more data would close. If you can't get more, make it: run more simulations, or *augment*, with
-# changes that don't change the answer (flips, crops, rotations, noise).
+# More data would close the gap between the two accuracies. If you can't get more, make some. Run more simulations, or
+# *augment* your data, with changes that leave the answer as it is (flips, crops, rotations, noise).
 #
-# (The guidelines also say that harder tasks have noisier gradients, and can use larger batches.
-# [07b](07b_gradient_noise.ipynb) tries that.)
+# (The guidelines also say that harder tasks have noisier gradients, so they can use larger batches.
+# [07b](07b_gradient_noise.ipynb) puts that to the test.)
 #
 # ## Remember
 #
-# - More workers mean fewer steps in an epoch. Longer steps make up for it, up to a limit, and that limit is the curvature.
-# - Warm-up helps over the first steps, where the curvature is largest. It doesn't remove the limit: at 128 workers it did no
-#   better here.
+# - More workers mean fewer steps in an epoch. Longer steps make up for that, up to a limit that the curvature sets.
+# - Warm-up helps early on, when the curvature jumps up as the network begins to learn. It doesn't remove the limit, and at 128
+#   workers the runs here did no better with it.
 # - Read the curves: stuck at guessing, too slow, too short, or a gap between training and test. Change one thing at a time.
-# - Look at the accuracy, not only at samples per second. The collapsed runs were as fast as the others.
+# - Look at the accuracy, not only at samples per second. The collapsed runs were as fast as the healthy ones.
 #
 # **Sources.** P. Goyal et al. 2017, arXiv:1706.02677 (linear scaling, warm-up, and what to be careful about). A. Krizhevsky 2014,
 # arXiv:1404.5997 (square root). S. Malladi et al. 2022, arXiv:2205.10287 (square-root rule for Adam). D. Kingma and J. Ba 2015,

@@ -81,11 +81,10 @@ def _bound(job: Job) -> str:
 
 
 def _meet(job: Job) -> str:
-    first = job.torchruns[0].options
     backend, _, endpoint = job.torchruns[0].meeting
     host = endpoint.rpartition(":")[0]
     if any(each.options.nnodes != str(len(NODES)) or each.options.standalone for each in job.torchruns):
-        return f"torchrun waits for {first.nnodes} node: `--nnodes={len(NODES)}`, or each node trains on its own."
+        return f"each node trains on its own: with `--nnodes={len(NODES)}`, without `--standalone`, they meet."
     if len({each.meeting for each in job.torchruns}) > 1:
         return "the torchruns go to different places, or under different names, and wait there. Give them all the same."
     if host in ("localhost", "127.0.0.1", "") or host not in (*NODES, ADDRESS):
@@ -153,8 +152,13 @@ RULES = [
         "all ranks meet",
         _meet,
         {
+<<<<<<< HEAD
             ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "waits for 1",
             ("$first:29500", "localhost:29500"): "which is a different machine on each node",
+=======
+            ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "trains on its own",
+            ("$first:29500", "localhost:29500"): "which is another machine on each node",
+>>>>>>> n0910
             (" --rdzv-backend=c10d", ""): "takes itself for node 0",
             (f"{TRAINING}{ENDPOINT}", EACH_ITS_OWN): "to different places",
         },

@@ -49,7 +49,7 @@ def rates_properties(observations: list) -> Iterator[Property]:
             right = schedules.lr_at(step, STEPS, recipe.base_lr * recipe.workers, recipe.warmup_steps)
             if not close(rate, right, ROUNDING):
                 (during if step < max(1, recipe.warmup_steps) else after).append((step, *recipe, rate, right))
-    yield _all_right("after the warm-up, the rate is the base rate times the workers", after)
+    yield _all_right("after the warm-up, the rate is the base rate times the number of workers", after)
     yield _all_right("during the warm-up, it climbs to that in equal steps", during)
 
 
@@ -73,23 +73,23 @@ def _from_base(hint: str, climb: Callable) -> Mistake:
     return Mistake(lambda step, base, workers, warmup: base + base * (workers - 1) * climb(step, warmup), hint)
 
 
-_BEYOND = "it climbs beyond the peak: stop with `min(…, 1)` or an `if`."
+_BEYOND = "it climbs beyond the peak. Stop it with `min(…, 1)` or an `if`."
 _WASTED = "a rate of zero wastes the first step. Steps count from 0, so divide `step + 1`."
-_BASE = "it starts to climb at the base rate. Here it climbs from 0, by one part in each step."
+_BASE = "it climbs from the base rate. Here it should climb from 0, by an equal part in each step."
 _WRONG_RATES = [
-    _rate("that is the rate of one worker: multiply it by the workers.", peak=lambda base, workers: base),
-    _rate("that is square-root scaling. Linear scaling multiplies by the workers.", peak=lambda b, n: b * math.sqrt(n)),
+    _rate("that's the rate of one worker. Multiply it by `workers`.", peak=lambda base, workers: base),
+    _rate("that's square-root scaling. Linear scaling multiplies by `workers`.", peak=lambda b, n: b * math.sqrt(n)),
     _rate(
-        "it is divided by the workers. With more workers there are fewer steps, so each has to be larger.",
+        "you divided by `workers`. More workers take fewer steps, so each step has to be longer.",
         peak=lambda base, workers: base / workers,
     ),
     _rate(_BEYOND, lambda step, warmup: (step + 1) / max(1, warmup)),
     _rate(_BEYOND, lambda step, warmup: step / max(1, warmup)),
-    _rate("that is the peak already, so there is no warm-up.", lambda step, warmup: 1),
+    _rate("that's already the peak, so there's no warm-up.", lambda step, warmup: 1),
     _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup - 1))),
     _rate(_WASTED, lambda step, warmup: min(1, step / max(1, warmup))),
     _rate(
-        "it reaches the peak one step late: the last step of the warm-up should have it.",
+        "it reaches the peak one step late. The last step of the warm-up should already have it.",
         lambda step, warmup: min(1, (step + 1) / (warmup + 1)),
     ),
     _from_base("it stays the same during the warm-up, but should climb.", lambda step, warmup: step >= warmup - 1),
@@ -143,17 +143,17 @@ def layers_properties(observations: list) -> Iterator[Property]:
     other = [rate.returned for rate in rates if not isinstance(rate.returned, float)]
     hint = f"it returned {shown(other[0])}." if other else ""
     if other and isinstance(other[0], list):
-        hint = "it returned one value per weight. A layer has one rate, from the norms of all its weights."
+        hint = "it returned one value per weight. A layer has a single rate, computed from the two norms."
     yield Property("it returns one number", not other, hint)
-    hint = "it changes an array it was given: work on copies, not in place."
+    hint = "it changes a tensor that it was given: work on copies, not in place."
     yield Property("weights and gradients are left alone", all(rate.unchanged for rate in rates), hint)
     group = {"trust": TRUST, "weight_decay": WEIGHT_DECAY, "clip": False}
     for (name, weights, gradient), rate in zip(_layers(), rates, strict=True):
         right = float(optimizers.layer_rate(weights, gradient, group))
         zero = not (weights.any() and gradient.any())
-        hint = "where one of the norms is zero, return 1: the layer then moves as in plain SGD." if zero else ""
+        hint = "where one of the norms is zero, return 1, so that the layer moves as in plain SGD." if zero else ""
         observed = f"with ‖w‖ = {weights.norm():.4g} and ‖∇w‖ = {gradient.norm():.4g}, "
-        observed += f"it is {right:.4g}, not {rate.returned:.4g}:"
+        observed += f"it should be {right:.4g}, not {rate.returned:.4g}:"
         text = f"{name}: {'1, as there is no ratio' if zero else 'trust × ‖w‖ / (‖∇w‖ + β ‖w‖)'}"
         yield Property(text, close(rate.returned, right, ROUNDING), hint, rate.returned, observed)
 
@@ -165,22 +165,22 @@ def _layer(
     return Mistake(lambda w, g, trust, beta: (trust if trusted else 1) * rate(norm(w), norm(g), beta), hint)
 
 
-_NORM = "that isn't the norm: it is the square root of the sum of the squares, as `.norm()` gives it."
+_NORM = "that isn't the norm. The norm is the square root of the sum of the squares, as `.norm()` computes it."
 _PARENTHESES = "a pair of parentheses is missing: divide by the whole sum, ‖∇w‖ + β ‖w‖."
 _WRONG_LAYERS = [
     _layer("‖w‖ / (‖∇w‖ + β ‖w‖) is right, but multiply it by the trust coefficient.", trusted=False),
     _layer("you left out the weight decay: it pulls at the weights too, with β ‖w‖.", lambda w, g, b: w / g),
-    _layer("without β: the decay pulls with β ‖w‖, not with all of ‖w‖.", lambda w, g, b: w / (g + w)),
+    _layer("you left out β. The decay pulls with β ‖w‖, not with all of ‖w‖.", lambda w, g, b: w / (g + w)),
     _layer("the decay is β times the norm of the weights, not β alone.", lambda w, g, b: w / (g + b)),
     _layer("β belongs to the norm of the weights, not to that of the gradient.", lambda w, g, b: w / (w + b * g)),
     _layer(_PARENTHESES, lambda w, g, b: w / g + b * w),
-    _layer("it is upside down: large gradients should give a small rate.", lambda w, g, b: (g + b * w) / w),
+    _layer("it's upside down. Large gradients should give a small rate.", lambda w, g, b: (g + b * w) / w),
     _layer(
         "these are the squares of the norms: take the root, as `.norm()` does.",
         lambda w, g, b: w**2 / (g**2 + b * w**2),
     ),
-    _layer("that is trust / (‖∇w‖ + β ‖w‖): multiply by the norm of the weights.", lambda w, g, b: 1 / (g + b * w)),
-    _layer("that is trust × ‖w‖: divide by what pulls at the weights.", lambda w, g, b: w),
+    _layer("that's trust / (‖∇w‖ + β ‖w‖). Now multiply by the norm of the weights.", lambda w, g, b: 1 / (g + b * w)),
+    _layer("that's trust × ‖w‖. Now divide by what pulls at the weights, ‖∇w‖ + β ‖w‖.", lambda w, g, b: w),
     Mistake(
         lambda w, g, trust, beta: trust * w.norm() / (g + beta * w).norm(),
         "you added the two before taking the norm. In the formula, the norms are added.",

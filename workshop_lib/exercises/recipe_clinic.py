@@ -23,7 +23,7 @@ SIGNS = {
     "rate too low": "the loss would fall slowly but smoothly, over as many steps as in the healthy run",
     "too few steps": "the curve would end early: it would have far fewer steps than the healthy one",
     "too much weight decay": "both losses would fall together, and then get stuck far above those of the healthy run",
-    "too little data": "the training loss would go to zero, and the test loss would stay far above it",
+    "too little data": "the training loss would fall towards zero, but the test loss would stay far above it",
 }
 RUNS = {
     "A": "too much weight decay",
@@ -43,25 +43,25 @@ class WrongTurn(NamedTuple):
     hint: str
 
 
-_BY_HEART = "it knows these images by heart already, so going over them again adds nothing: give it other images."
-_MEMORY = "that changes how it learns these images, but it has too few of them: give it more."
+_BY_HEART = "it knows these images by heart already, so going over them again adds nothing. Give it new images."
+_MEMORY = "that changes how it learns these images, but it still has too few of them. Give it more."
 _DECAY = "the decay pulls at the weights in every step: turn it down instead of learning against it."
 WRONG_TURNS = [
     WrongTurn("rate too high", "lr", True, "its steps were too long already: a higher rate makes them longer."),
-    WrongTurn("rate too high", "lr", False, "the right way, but not far enough: what does the healthy run have?"),
-    WrongTurn("rate too high", "epochs", True, "there's hardly any gradient left where it is: more steps won't help."),
+    WrongTurn("rate too high", "lr", False, "the right direction, but not far enough. What does the healthy run have?"),
+    WrongTurn("rate too high", "epochs", True, "there's hardly any gradient left there, so more steps won't help."),
     WrongTurn("rate too low", "lr", False, "its steps were too short already: a lower rate makes them shorter."),
-    WrongTurn("rate too low", "lr", True, "the right way, but not this far: what does the healthy run have?"),
-    WrongTurn("rate too low", "epochs", True, "that would take very many epochs: each of its steps is tiny."),
+    WrongTurn("rate too low", "lr", True, "the right direction, but not this far. What does the healthy run have?"),
+    WrongTurn("rate too low", "epochs", True, "that would take very many epochs, because its steps are tiny."),
     WrongTurn("too few steps", "emulate_workers", True, "more workers mean larger batches, and even fewer steps."),
     WrongTurn("too few steps", "train_samples", False, "fewer images mean even fewer steps in an epoch."),
-    WrongTurn("too few steps", "lr", True, "longer steps don't replace this many missing ones: where did they go?"),
+    WrongTurn("too few steps", "lr", True, "longer steps can't make up for this many missing ones. Where did they go?"),
     WrongTurn("too little data", "epochs", True, _BY_HEART),
     WrongTurn("too little data", "lr", True, _MEMORY),
     WrongTurn("too little data", "lr", False, _MEMORY),
     WrongTurn("too much weight decay", "epochs", True, _DECAY),
     WrongTurn("too much weight decay", "lr", True, _DECAY),
-    WrongTurn("too much weight decay", "weight_decay", True, "that's the wrong way: the weights shrink even faster."),
+    WrongTurn("too much weight decay", "weight_decay", True, "that's the wrong direction. The weights shrink faster."),
 ]
 
 
@@ -131,7 +131,7 @@ def _refused(change: Any, before: dict) -> str:
     if new == TrainOptions(**before):
         return "that's the value it has already."
     if new.epochs * (new.train_samples or recipes.IMAGES) > MOST_IMAGES:
-        return f"that would take long: stay below {MOST_IMAGES:,} images in all epochs together."
+        return f"that would take long: stay below {MOST_IMAGES:,} images, summed over all epochs."
     return ""
 
 
@@ -142,4 +142,4 @@ def _turned(illness: str, before: dict, change: dict) -> str:
     for turn in WRONG_TURNS:
         if turn.illness == illness and turn.option == option and turn.up == (value > old):
             return turn.hint
-    return f"it's still ill. What it has is: {illness}. Compare its options with those of the healthy run."
+    return f"it still has the same illness, {illness}. Compare its options with those of the healthy run."
