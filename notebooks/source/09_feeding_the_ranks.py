@@ -458,11 +458,7 @@ for kind in ("waiting", "work"):
 # program waits for the copy. To overlap the copy itself with that batch, put it on a second CUDA stream. (The script sets
 # `pin_memory` and `non_blocking` where there is a GPU. On a CPU they do nothing.)
 #
-<<<<<<< HEAD
 # ## Deeper: different random numbers on every rank
-=======
-# ## Deeper: random numbers for every rank
->>>>>>> n0910
 #
 # *Augmentation* changes samples at random, for example by shifting or mirroring images.
 # The network gets more to learn from, without any
@@ -730,16 +726,10 @@ if not target.exists():
 print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
-<<<<<<< HEAD
 # A rank that finds the file takes what's there, and half a file may well look like a whole one. The scripts that this workshop
 # grew out of gave each rank its own folder. That works, but it downloads everything $p$ times. The cure has two halves. One
 # rank downloads, and all other ranks wait until it's done. And it writes under a temporary name first, so the file appears
 # whole or not at all, even
-=======
-# A rank that finds the file takes what's there, and half a file may well look like a whole one. Old examples gave
-# each rank a folder of its own, which works, and downloads everything $p$ times. The cure has two halves. One rank downloads,
-# and the others wait until it's done. And it writes under another name first, so the file appears whole or not at all, even
->>>>>>> n0910
 # if the download is cut off:
 
 # %%

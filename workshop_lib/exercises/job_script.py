@@ -152,13 +152,8 @@ RULES = [
         "all ranks meet",
         _meet,
         {
-<<<<<<< HEAD
-            ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "waits for 1",
-            ("$first:29500", "localhost:29500"): "which is a different machine on each node",
-=======
             ('--nnodes="$SLURM_JOB_NUM_NODES"', "--standalone"): "trains on its own",
-            ("$first:29500", "localhost:29500"): "which is another machine on each node",
->>>>>>> n0910
+            ("$first:29500", "localhost:29500"): "which is a different machine on each node",
             (" --rdzv-backend=c10d", ""): "takes itself for node 0",
             (f"{TRAINING}{ENDPOINT}", EACH_ITS_OWN): "to different places",
         },
