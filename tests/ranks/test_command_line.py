@@ -100,10 +100,10 @@ def test_ddp_trains_without_a_warning(network, comm):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1500)
-def test_the_vision_transformer_is_right_985_times_in_1000_after_four_epochs(tmp_path):
-    """The recipe was found on 5,000 training images, held out."""
+def test_the_vision_transformer_is_right_985_times_in_1000(tmp_path):
+    """With a recipe that was looked for on 5,000 training images, held out."""
     out = tmp_path / "runs.jsonl"
-    recipe = "--optimizer adam --lr 0.002 --batch-size 32 --epochs 4 --label-smoothing 0.1".split()
+    recipe = ["--optimizer", "adam", "--lr", "0.003", "--batch-size", "32", "--epochs", "6", "--label-smoothing", "0.1"]
     command = ("train", "--ranks", "2", "--backend", "ddp", "--network", "vit", *recipe, "--out", str(out))
     ran = workshop(*command, limit_s=1400)
     assert ran.returncode == 0, ran.stderr

@@ -149,3 +149,11 @@ def test_an_error_leaves_the_old_file_alone_and_nothing_beside_it(tmp_path, erro
         write_half()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_runs_over_mpi_and_stages_of_zero_have_names_of_their_own():
+    whats = [{"backend": "ddp"}, {"backend": "ddp", "comm": "gloo"}, {"backend": "fsdp", "comm": "mpi"}]
+    whats += [{"backend": "deepspeed", "zero_stage": 2, "comm": "gloo"}, {"backend": "mpi", "comm": None}]
+    names = [records.name_of(what) for what in whats]
+    assert names == ["ddp", "ddp", "fsdp-mpi", "deepspeed-2", "mpi"], "records of before there was a choice among them"
+    assert set(names) < set(records.all_names()) and len(records.all_names()) == len(set(records.all_names()))
