@@ -268,7 +268,7 @@ def test_lab_answers(stand_in):
         process,
         log,
     ):
-        found = wait_for(r"http://\S+:(\d+)/lab\?token=(\w{48})", process, log)
+        found = wait_for(r"http://\S+:(\d+)/lab\S*\?token=(\w{48})", process, log)
         assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in log.read_text()
         for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
             assert "kernels" in answers(f"http://{name}:{found[1]}/api/status?token={found[2]}")
