@@ -31,7 +31,7 @@ OPERATIONS = {getattr(dist.ReduceOp, name): getattr(MPI, name) for name in ("SUM
 OPERATIONS |= {dist.ReduceOp.PRODUCT: MPI.PROD, dist.ReduceOp.AVG: MPI.SUM}  # and a mean is divided afterwards
 # MPI can't compute with these types; it gets them as types that hold all of their values.
 REDUCED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.uint8}
-SPIN_S = 1e-3  # for this long, ask MPI without a pause; after that, leave the core to whoever computes
+SPIN_S = 1e-4  # for this long, ask MPI without a pause; after that, leave the core to whoever computes
 PAUSE_S = 5e-5
 
 
