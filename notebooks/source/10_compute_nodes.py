@@ -474,7 +474,7 @@ machines.dragonfly()
 # When does it matter where your nodes are?
 #
 # - *Inside a node or not* matters most. GPUs in one node are connected by links that are several times as fast as the network
-#   (the forecasts of [08](08_scaling_curves.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
+#   (the forecasts of [08c](08c_forecasting.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
 #   so use tensor parallelism inside a node, and data parallelism between nodes.
 # - *The same group or not* matters less on a dragonfly, which was built for that: the way is only one or two links longer.
 #   It does matter when other jobs load the links between groups. Then your times vary more from run to run.
