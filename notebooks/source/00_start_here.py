@@ -213,7 +213,7 @@ guess = predict(f"Test accuracy after one epoch with {images:,} images?", low=10
 guess
 
 # %% [markdown]
-# While it trains, you'll see the accuracy rise and the *loss* fall, which measures how wrong the network's answers are. A
+# While it trains, you'll see the accuracy rise and the *loss* fall. (The loss measures how wrong the network's answers are.) A
 # strip under the curves shows how each rank spends its time. The *Stop* button ends the run cleanly, on all ranks at once.
 
 # %%
@@ -314,14 +314,15 @@ check.my_part(my_part)
 
 # %% [markdown]
 # Every distributed training loop has a function like this at its heart: it decides which rank learns from which data.
-# *Beat it:* can you do it in one line, without an `if`? Then let the last rank take everything that's left over instead. How
-# much longer does a step with 103 samples take on 8 ranks now?
+# *Beat it:* can you do it in one line, without an `if`? Then try the obvious shortcut: every rank takes `n // size` items, and
+# the last one also takes everything that's left over. How much longer does a step with 103 samples take on 8 ranks now?
 #
 # ## What comes next
 #
 # If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also
-# start with whichever interests you. The minutes are an estimate: 150 words or 15 lines of code per minute, 7 minutes per
-# exercise, plus the runs, where we've timed them on a laptop. Later notebooks build on the *core* of a notebook, but never on
+# start with whichever interests you. The minutes in the table below are an estimate: 150 words or 15 lines of code per
+# minute, 7 minutes per exercise, plus the runs, where we've timed them on a laptop.
+# Later notebooks build on the *core* of a notebook, but never on
 # its *Deeper* sections. The last column counts the exercises you've solved so far; run the cell again to bring it up to date.
 
 # %%
@@ -343,7 +344,7 @@ Markdown(generate.overview("00_start_here"))
 # *ZeRO* (arXiv:1910.02054), for the optimizer's state; Y. Huang et al., *GPipe* (arXiv:1811.06965), for layers; M. Shoeybi et
 # al., *Megatron-LM* (arXiv:1909.08053), for tensors; A. Sergeev and M. Del Balso, *Horovod* (arXiv:1802.05799). MPI is defined
 # by the Message Passing Interface Forum (mpi-forum.org); `mpi4py` is by L. Dalcin and others
-# (doi:10.1016/j.jpdc.2005.03.010). The engines behind `%%ranks` are those of ipyparallel. MNIST: Y. LeCun et al.,
+# (doi:10.1016/j.jpdc.2005.03.010). The engines behind `%%ranks` come from ipyparallel. MNIST: Y. LeCun et al.,
 # *Gradient-Based Learning Applied to Document Recognition* (Proceedings of the IEEE 86, 1998).
 
 # %%

@@ -326,15 +326,15 @@ after = comm.alltoall(before)
 picture("alltoall")
 
 # %% [markdown]
-# *Try it:* another root, `op=MPI.MAX`, or lists of strings. A picture needs nothing but `before` and `after`.
+# *Try it:* another root, `op=MPI.MAX`, or lists of strings. `picture` only looks at `before` and `after`.
 #
 # **The danger.** Collectives carry no labels. MPI matches the first collective of each rank with the first of the others, the
 # second with the second, and so on. If one rank calls `bcast` while another calls `reduce`, or skips one because of an `if`,
 # MPI promises nothing: the program may hang, crash, or go on with wrong numbers. Two rules help. Call the same collectives in
-# the same order on every rank, and never put one inside an `if comm.rank == 0:`. *Try it:* in the scatter's cell, put
+# the same order on every rank, and never put one inside an `if comm.rank == 0:`. *Try it:* in the scatter cell, put
 # `if rank > 0:` in front of the last line. Most likely nothing complains, but look at rank 0 in the picture: what it shows is
 # left over from another cell. Then add `--catch --timeout 5` to the cell and let the root skip the call, with `if rank != 1:`.
-# (These ranks are gone afterwards: call `team.restart()` and run the broadcast's cell again.)
+# (These ranks are gone afterwards: call `team.restart()` and run the broadcast cell again.)
 #
 # ## Inside an allreduce
 #
@@ -374,11 +374,12 @@ for p in (2, 4, 16, 256, 4096):
 #
 # Horovod and NCCL add up large gradients this way, and you can write it in about ten lines. The check gives you a communicator
 # that has only `rank`, `size`, sends and receives, and it counts what you send. Each rank must send $2(p-1)/p$ of the array,
-# in $2(p-1)$ messages. In one round, a rank can send one message and receive one, and $2(p-1)$ rounds must be enough.
+# in $2(p-1)$ messages. In each round a rank can send one message and receive one, and you have $2(p-1)$ rounds.
 #
 # <details><summary>Hint 1: follow a chunk</summary>
 #
-# Follow one chunk through the picture. Then write down which chunk rank $r$ sends in step 1, 2, 3, and which one it receives.
+# Follow one chunk through the picture. Then write down which chunk rank $r$ sends in each of the first few
+# steps, and which one it receives.
 # `(rank - 1) % p` wraps around the ring: for rank 0 it's $p - 1$.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
@@ -588,7 +589,7 @@ guess.compare(lower[1] / upper[1], spread=(lower[0] / upper[2], lower[2] / upper
 # %% [markdown]
 # Pickling copies the data once more on each side and allocates memory for it. So use upper-case calls for arrays, and
 # lower-case ones for settings, names and results. With upper case, the receiver's array must have the right type and enough
-# room: MPI copies bytes and checks little.
+# room: MPI copies bytes and checks hardly anything.
 #
 # ## Deeper: computing in parallel
 #

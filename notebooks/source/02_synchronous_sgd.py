@@ -324,8 +324,8 @@ check.broadcast_weights(broadcast_weights)
 #
 # ## MNIST to 99 %, with what you wrote
 #
-# That's all there is to *synchronous SGD*: the same start, different shards, and one averaging per step. It's called
-# synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
+# That's all there is to *synchronous SGD*: the same start, different shards, and averaged gradients in every step. It's
+# called synchronous because no rank updates its weights before all of them have computed their gradients. Now train for real.
 
 # %%
 team.push(broadcast_weights=broadcast_weights, epochs=sizes.epochs, samples=sizes.train_samples or 60_000)
@@ -387,7 +387,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 #
 # </details><details><summary>Hint 2: and back</summary>
 #
-# `p.numel()` is the number of values of a parameter. `flat.split([…])` cuts a flat tensor into pieces of the lengths you list,
+# `p.numel()` is the number of values in a parameter. `flat.split([…])` cuts a flat tensor into pieces of the lengths you list,
 # and `piece.view(p.shape)` gives a piece its shape back.
 #
 # </details><details><summary>Solution</summary>
@@ -579,7 +579,7 @@ if comm.rank == 0:
 #
 # ## Deeper: larger batches need fewer messages
 #
-# The messages of a step are as large as the network, no matter how large the batch is. So for the same number of samples, a
+# A step's messages add up to the size of the network, no matter how large the batch is. So for the same number of samples, a
 # larger batch per rank means fewer steps and fewer messages.
 
 # %%
@@ -603,7 +603,8 @@ for batch_size in (64, 256):
 # ## Remember
 #
 # - The mean of the ranks' gradients is the gradient of the global batch. With unequal shards, weight by samples.
-# - Synchronous SGD means the same start, different shards, and one averaging per step. That keeps the ranks identical.
+# - Synchronous SGD means the same start, different shards, and averaged gradients in every step. That keeps
+#   the ranks identical.
 # - Check that they are. Training without averaging looks almost normal.
 # - The slowest rank sets the pace; the others wait, and the waiting hides in `Allreduce`.
 # - A step sends the same messages, no matter how large its batch is. One large message is cheaper than six small ones.

@@ -80,7 +80,7 @@ hvd.shutdown()
 # data onto the host's disk for everyone there. Use the **rank** to share out the data, because Horovod doesn't do that for you.
 #
 # What happens if you mix them up, as in the last column? You get no error, and on one host the results are even correct. On two
-# hosts an epoch takes as long as on one, because each host goes through all images. And there's a second loss that doesn't show
+# hosts an epoch takes as long as on one, because each host goes through all images. And there's another cost that doesn't show
 # on the clock. Averaging over more *different* samples makes the gradient less noisy, and that's what justifies a larger learning
 # rate for more ranks. Duplicates add nothing. The next cell measures how far the averaged gradient is from that of 2,000 images.
 
@@ -294,7 +294,7 @@ take_home.diff("one_process.py", "horovod_torch.py")
 # | `reshape(steps, size, 64)[:, rank]` | all ranks shuffle the same way, and each takes its part of every batch |
 # | `[rank::size]`, `allreduce`, `if rank == 0` | exercise 2 |
 #
-# With a `DataLoader`, you'd leave the sharing to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
+# With a `DataLoader`, you'd leave the sharding to `DistributedSampler(dataset, num_replicas=size, rank=rank)`, and call its
 # `set_epoch(epoch)` so that it shuffles anew in each epoch.
 #
 # The learning rate stays as it is: its peak of 0.1 is already high for this network, and [07_large_batch](07_large_batch.ipynb)
@@ -354,8 +354,9 @@ print(f"{len(recorded.allreduces())} allreduces that carried gradients")
 
 # %% [markdown]
 # Every cycle exchanges its few bytes, even when there is nothing to send. That's why an idle Horovod keeps the processor busy.
-# If the background thread has no core of its own, it competes with the thread that computes, and two ranks don't halve the time
-# of an epoch. The workshop's own backend (`training/backends/horovod_process.py`) gives it the lowest priority.
+# If the background thread has no core of its own, it competes with the thread that computes, so an epoch on two ranks takes
+# more than half as long as on one. The workshop's own backend (`training/backends/horovod_process.py`) gives it the lowest
+# priority.
 #
 # At scale, those few bytes can cost more than the gradients. A tutorial for Theta, a machine with Intel's KNL processors, calls
 # the overhead of communication "not significant". But in a trace of 32 ranks on such processors, 47,108 allreduces took 250.5 of
@@ -553,14 +554,14 @@ hvd.shutdown()
 # %% [markdown]
 # ## Deeper: Adasum
 #
-# The average of $N$ gradients is no longer than a typical single one, however large $N$ is. That's why you raise the learning
-# rate. Their sum would be up to $N$ times longer, which is too far a step if the gradients all point the same way. *Adasum* lets
-# the gradients decide, two at a time:
+# The average of $N$ gradients is at most as long as a typical single one, however large $N$ is. That's why you raise the
+# learning rate. Their sum would be up to $N$ times longer, and that's too long a step if the gradients all point the same way.
+# *Adasum* lets the gradients decide, two at a time:
 #
 # $$\mathrm{Adasum}(a, b) = \Big(1 - \frac{a \cdot b}{2\,\|a\|^2}\Big)\, a + \Big(1 - \frac{a \cdot b}{2\,\|b\|^2}\Big)\, b$$
 #
-# If $a$ and $b$ are orthogonal, that's their sum; if they're equal, it's their mean. More ranks are combined in pairs, then
-# pairs of pairs, so their number must be a power of two.
+# If $a$ and $b$ are orthogonal, that's their sum; if they're equal, it's their mean. With more than two ranks, Adasum
+# combines pairs, then pairs of pairs, so the number of ranks must be a power of two.
 #
 # The next cell trains on 1, 2, … ranks. Each rank keeps its batch size, so the more ranks there are, the fewer steps the same
 # samples take. Each time it trains once with averaging and once with Adasum, at the learning rate for one rank.
@@ -620,7 +621,7 @@ table.style.hide(axis="index").format({"averaging": "{:.1%}", "Adasum": "{:.1%}"
 #
 # - Choose the GPU by local rank and the data by rank. Sharding by local rank costs time *and* makes the gradient noisier.
 # - Scale the learning rate, wrap, broadcast weights *and* state. Wrapping forgets the state, so load it afterwards.
-# - Add up counts of right answers and divide last. Save on one rank.
+# - To get the accuracy, add up the ranks' counts of right answers, then divide. Save on one rank.
 # - A background thread finds out, in cycles, which gradients are ready on all ranks, and fuses small ones into one message.
 # - Negotiation and allreduce both include the time spent waiting for the slowest rank. The timeline tells you which rank that is.
 # - Compare settings with the default, and look at the spread. Shut down an idle Horovod.

@@ -59,7 +59,7 @@ take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b")
 # TensorFlow's, so it needs `v.value`.
 #
 # Start it with `mpiexec`, like any MPI program. Horovod's own launcher, `horovodrun`, calls `mpirun` with options written for
-# Open MPI 4. Open MPI 5 takes one of them for the name of your program, and stops. (`horovodrun --gloo` works without MPI.)
+# Open MPI 4. Open MPI 5 mistakes one of them for the name of your program, and stops. (`horovodrun --gloo` works without MPI.)
 
 # %%
 guess = predict(
@@ -139,7 +139,7 @@ model, answers = fit(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.02 * 
 # %% [markdown]
 # No error, no warning, a falling loss, and a decent network. Many projects would stop here and publish their scaling curve.
 #
-# Every rank has tested all test images. If they hold the same network, they give the same answers.
+# Every rank has tested its network on all test images. If the ranks hold the same network, they give the same answers.
 
 # %%
 guess = predict("On how many test images do the first and the last rank disagree?", low=0, high=2_000)
@@ -385,7 +385,7 @@ print(f"TensorFlow's tape: {slope(lambda tape: tape):g}, Horovod's: {slope(hvd.D
 
 # %% [markdown]
 # It does: $-2r$ on each rank, and their mean from Horovod. *Try it:* `lambda tape: hvd.DistributedGradientTape(tape,
-# op=hvd.Sum)`. By what would you have to multiply the learning rate?
+# op=hvd.Sum)`. What would you have to multiply the learning rate by?
 #
 # Horovod matches tensors by name, TensorFlow names a gradient after its layer, and Keras numbers the layers as it builds them.
 # So if a single rank builds one more network than the others, its names differ from then on, and all ranks wait forever. Build
@@ -412,8 +412,8 @@ callback.on_batch_end(0)
 # | `AverageMetrics()` | at the end of an epoch, replaces each metric with its mean over the ranks. That's exact if all ranks have the same number of samples |
 #
 # Keras calls them in the order of the list. Put `AverageMetrics` before any callback that reads metrics, such as
-# `EarlyStopping` or `ReduceLROnPlateau`. Otherwise each rank decides on its own numbers, and if one of them stops, the other
-# ranks wait for it forever.
+# `EarlyStopping` or `ReduceLROnPlateau`. Otherwise each rank makes its decision from its own numbers, and if one rank
+# stops, the others wait for it forever.
 #
 # ## Deeper: what else Keras 3 breaks
 #
@@ -474,7 +474,7 @@ for load in (keras.models.load_model, keras3.load_model):
 hvd.shutdown()
 
 # %% [markdown]
-# What Keras loads is a plain optimizer, which averages nothing: the same trap through another door. Wrap it again after
+# Keras loads a plain optimizer, which averages nothing, so you're back in the same trap. Wrap it again after
 # loading, which is all that `keras3.load_model` adds.
 #
 # ## Deeper: old code, PyTorch, and TensorFlow's own way
@@ -504,10 +504,10 @@ hvd.shutdown()
 #
 # TensorFlow also has strategies of its own, `tf.distribute`. `MirroredStrategy` uses several GPUs from one process, and
 # `MultiWorkerMirroredStrategy` uses several hosts. You list them in the environment variable `TF_CONFIG`, and the processes talk
-# over gRPC. That needs no MPI, which suits a cloud. On supercomputers, people used to advise against it, because gRPC runs over
-# TCP and leaves the fast network unused, unless NCCL moves the tensors. `ParameterServerStrategy` updates weights asynchronously.
-# Choose one of these if your code is already TensorFlow throughout. Horovod's last release is from 2023, so for new work look at
-# DDP ([05](05_ddp.ipynb)) first.
+# over gRPC. You don't need MPI for that, which is handy in the cloud. On supercomputers, people used to advise against it,
+# because gRPC runs over TCP and leaves the fast network unused, unless NCCL moves the tensors. `ParameterServerStrategy`
+# updates weights asynchronously. Choose one of these if your code is already TensorFlow throughout. Horovod's last release is
+# from 2023, so for new work look at DDP ([05](05_ddp.ipynb)) first.
 #
 # ## Remember
 #

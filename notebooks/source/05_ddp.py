@@ -1,9 +1,9 @@
 # %% [markdown]
 # # DDP: gradients averaged during backward
 #
-# In notebook 02 a step was backward, *then* averaging. But the gradient of the last layer is ready long before that of the
-# first. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends it at once, while backward is still
-# computing the rest. You can write that yourself in a dozen lines.
+# In notebook 02 each step ran backward, and *then* averaged the gradients. But the gradient of the last layer is ready long
+# before that of the first. Why should it wait? PyTorch's `DistributedDataParallel`, DDP for short, sends it at once, while
+# backward is still computing the rest. You can write that yourself in a dozen lines.
 #
 # **You will** turn a script for one process into one for many and start it with `torchrun`, write DDP yourself, train with
 # it, and see its messages drawn next to PyTorch's. Then you'll know what DDP does for you, and what it leaves to you.
@@ -77,8 +77,8 @@ print(f"rank {rank} of {size}, over {dist.get_backend()}")
 # ranks use the same one.
 #
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# between NVIDIA GPUs. The `timeout` is how long a collective waits for a missing partner before it raises an error. You're
-# sitting in front of it, so 60 seconds will do. In a batch job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or
+# between NVIDIA GPUs. The `timeout` is how long a collective waits for a missing partner before it raises an error. Here
+# you're watching, so 60 seconds will do. In a batch job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or
 # set it above the longest time that ranks wait on purpose. With 60 seconds, a job could die while rank 0 is still preparing the
 # data.
 #
@@ -306,7 +306,7 @@ check.my_ddp(my_ddp)
 # ## Does it overlap?
 #
 # Let's watch three ways to average: after backward in one message, as in notebook 02; yours; and PyTorch's DDP. They take turns,
-# so that a slow moment on this machine affects all of them equally. (While your exercise is open, yours is missing.)
+# so that a slow moment on this machine affects all of them equally. (Until you've solved the exercise, yours is missing.)
 
 # %%
 guess = predict("How much shorter does DDP make backward and averaging?", low=-50, high=75, unit="%")
@@ -617,8 +617,8 @@ check.accumulate(accumulate)
 #
 # ## Deeper: fewer bytes
 #
-# Gradients are 32-bit numbers. Sent as 16-bit ones (*fp16*), they take half the bytes but lose digits. How small a gradient
-# survives that?
+# Gradients are 32-bit numbers. If you send them in 16 bits (*fp16*), they take half the bytes but lose digits. How small a
+# gradient survives that?
 
 # %%
 for value in (1e-3, 1e-7, 6e-8, 3.1e-8, 2.9e-8):
@@ -664,7 +664,7 @@ if rank == 0:
 #
 # Most scripts leave the slicing to PyTorch's `DistributedSampler`, which deals out a shuffled order like cards: rank 0 gets the
 # first sample, rank 1 the second, and so on. Every rank must get the same number, or a rank with more would wait in its last
-# allreduce. When the samples don't divide evenly, the sampler fills up with samples from the beginning.
+# allreduce. When the samples don't divide evenly, the sampler makes up the difference with samples from the beginning.
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -687,7 +687,7 @@ tested = sum(map(len, dealt(10_000, 96, shuffle=False)))
 guess.compare(tested - 10_000)
 
 # %% [markdown]
-# In training, a few samples that count twice do little harm. In a test they make the number wrong. Suppose a network gets all
+# In training, a few samples that count twice do little harm. In a test they distort the result. Suppose a network gets all
 # of 10 images right except the first two:
 
 # %%
@@ -702,19 +702,20 @@ print(f"accuracy, each image once:              {right.mean():.1%}")
 # counts at the end. For training, the workshop's library cuts each *global batch* into parts instead of the whole epoch. Then
 # all ranks take the same number of steps, the last batch is simply smaller, and each rank's loss is weighted by its share.
 #
-# One more trap: the sampler shuffles with its seed plus the epoch that you tell it with `set_epoch`. If you never call it, every
-# epoch has the same order.
+# One more trap: the sampler shuffles with its seed plus the epoch's number, which you pass to `set_epoch`. If you never call
+# it, every epoch has the same order.
 #
 # ### Exercise 5: a sampler without padding
 #
 # With `shard_of`, you can deal out any number of samples without repeating or dropping one. The samples are numbered `0` to
-# `n - 1`. Return the list of those that `rank` (of `size`) takes in this epoch. Every sample is taken exactly once, and no rank
-# takes two more than another. The order is shuffled, and different in every epoch. All ranks must agree without talking to each
-# other.
+# `n - 1`. Return the list of those that `rank` (of `size`) takes in this epoch. Every sample is taken exactly once, and the
+# ranks' counts differ by at most one. The order is shuffled, and different in every epoch. All ranks must agree without
+# talking to each other.
 #
 # <details><summary>Hint 1</summary>
 #
-# If all ranks shuffle with the same seed, they hold the same order. What should the seed depend on, and what not?
+# If all ranks shuffle with the same seed, they hold the same order. What should the seed depend on, and what must it *not*
+# depend on?
 #
 # </details><details><summary>Hint 2</summary>
 #

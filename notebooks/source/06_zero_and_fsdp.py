@@ -98,8 +98,8 @@ guess.compare(sum(one_process.values()) / parameters)
 # | the same, but gradients added up in fp32: Megatron-LM | 2 | 4 | the same | 18 |
 # | bf16 and nothing else | 2 | 2 | 4 | 8, and small steps get lost |
 #
-# So "16 bytes per parameter" is a good rule of thumb, although recipes reach it in different ways, and some don't. So how
-# large a model fits on a GPU, before you store a single activation?
+# So "16 bytes per parameter" is a good rule of thumb, although recipes reach it in different ways, and some take more or
+# less. How large a model does that let you fit on a GPU, before you store a single activation?
 
 # %%
 for gib in (16, 40, 80):
@@ -304,7 +304,7 @@ _ = report(Zero1)
 # the same except for rounding.
 # (Adam divides each gradient by its own size. So where a gradient is nothing but rounding error, the steps may
 # differ.) Adam treats each weight separately, so it doesn't matter that it sees only a share.
-# (Clipping by the gradient's norm does need all gradients at once, and so one more allreduce, of a single number.)
+# (Clipping by the gradient's norm does need all gradients at once, so it takes one more allreduce, of a single number.)
 # In PyTorch, stage 1 is called `ZeroRedundancyOptimizer`, and you use it together with DDP.
 #
 # *Break it:* train with plain SGD, which keeps no state. What does stage 1 save then?
@@ -380,7 +380,7 @@ _ = report(Zero2)
 # The same happens if one rank skips a parameter that the other ranks use, as in DDP.
 #
 # *Break it:* call backward twice before `step`, as you would to add up the gradients of two batches. Your `Zero2` then keeps
-# only the second one's. Which line has to change?
+# only the gradients of the second. Which line has to change?
 #
 # ## What stage 3 adds
 #
@@ -432,7 +432,7 @@ guess.compare(team.pull("volume")[0] / (2 * (p - 1) / p))
 
 # %% [markdown]
 # Stages 1 and 2 take a reduce-scatter and an allgather. Stage 3 takes a reduce-scatter and *two* allgathers. That's 1.5 times
-# the bytes, the figure in ZeRO's paper. But it's for one backward per step.
+# the bytes, the figure in ZeRO's paper. But that's with one backward per step.
 # When a batch is too large for memory, you split it into
 # $m$ *micro-batches* and step after the last one. What does each stage send then?
 
@@ -548,7 +548,7 @@ pictures.zero({"one process": [one_process]} | measured, parameters)
 # With `fully_shard(layer, reshard_after_forward=False)` the weights stay gathered from forward until backward has used them.
 # That saves one of the two allgathers, but in the meantime all the weights take up memory.
 #
-# With micro-batches, FSDP sends as much as stage 3, unless you give some of the memory back. After
+# With micro-batches, FSDP sends as much as stage 3, unless you give up some of the memory it saves. After
 # `model.set_requires_gradient_sync(False)`, FSDP adds up whole gradients, as stage 1 does.
 # After `model.set_reshard_after_backward(False)`, the weights stay gathered until the next micro-batch.
 #
@@ -765,7 +765,7 @@ dist.destroy_process_group()
 # other way round:
 # all ranks see the same samples, and each computes a part of the network. *Tensor parallelism* cuts every layer.
 # Take two layers in a row. If you cut the first by its outputs and the second by its inputs, each rank already has the inputs
-# its part of the second layer needs. Only at the end does an allreduce have to add up the parts.
+# its part of the second layer needs. You only need one allreduce, at the end, to add up the parts.
 
 # %%
 # %%ranks
@@ -787,8 +787,8 @@ if rank == 0:
     print({name: f"{calls} calls, {traffic.handed_bytes[name]:,} bytes" for name, calls in traffic.calls.items()})
 
 # %% [markdown]
-# It's activations that travel here, for every pair of layers, in forward and in backward, and no rank can continue before they
-# arrive. So people keep tensor parallelism inside a node.
+# Here the ranks exchange activations, for every pair of layers, in forward and in backward, and no rank can continue before
+# they arrive. So people keep tensor parallelism inside a node.
 # *Pipeline parallelism* gives each rank a few consecutive layers instead, and only the activations at the cuts travel.
 # But while rank 1 computes, rank 0 has nothing to do, unless it works on the next *micro-batch*. Here's a pipeline by
 # hand. Rank 0 has the first layers, rank 1 the rest.
@@ -932,8 +932,8 @@ pd.DataFrame(rows).T.style.format("{:.2f}")
 # %% [markdown]
 # The loss is the same and forward keeps less, but a step takes longer, by up to one forward.
 # The last segment isn't recomputed, because backward begins there.
-# With few segments, each is long and takes much memory when it's recomputed. With many, there are many inputs to keep. So the
-# square root of the number of layers is a good choice.
+# With few segments, each is long and takes a lot of memory when it's recomputed. With many, there are many inputs to keep. So
+# the square root of the number of layers is a good choice.
 #
 # ## Deeper: send while you compute
 #
@@ -1105,10 +1105,11 @@ with suppress(NotImplementedError):  # while the exercise is open
 # ## Remember
 #
 # - Training with Adam takes about 16 bytes per parameter, in fp32 and in most mixed-precision recipes. Activations come on
-#   top.
+#   top of that.
 # - ZeRO is data parallelism without copies. Stage 1 splits the optimizer's state among the ranks, stage 2 also the gradients,
 #   stage 3 also the weights.
-# - An allreduce is a reduce-scatter and an allgather. Stages 1 and 2 take the step in between. Stage 3 gathers once more.
+# - An allreduce is a reduce-scatter and an allgather. Stages 1 and 2 take the step in between. Stage 3 adds a second
+#   allgather.
 # - With $m$ micro-batches stage 3 gathers $2m$ times. Stage 1 still reduces and gathers once.
 # - ZeRO changes only who holds and sends what. The result is still that of one process with the global batch.
 # - In FSDP the fp32 shards are the master weights. Every rank must run the same forwards, backwards and checkpoints.

@@ -244,15 +244,15 @@ pictures.zero(measured, parameters)
 # - From stage 1 on, DeepSpeed keeps *master weights* even in fp32: a second copy of this rank's share. So the optimizer takes
 #   12 bytes per parameter of the share, not 8. In bf16 DeepSpeed needs that copy. In fp32 it's the price of using the same
 #   code for both.
-# - Stages 1 and 2 hold the same gradients here. Without accumulation, DeepSpeed drops what the rank doesn't own in stage 1,
-#   too.
+# - Stages 1 and 2 hold the same gradients here. Without accumulation, DeepSpeed drops what the rank doesn't own, even in
+#   stage 1.
 #   And if a parameter lies across the border between two shares, both ranks keep its whole gradient.
 # - Stage 3 holds a share of everything.
 #
 # ### Exercise 2: the formula
 #
 # With `bytes_per_rank` you'll know whether a model fits *before* you ask for an allocation.
-# Write it for Adam in fp32, without that second copy, so with 4, 4 and 8 bytes per parameter. `stage` is 0 to 3. Return the
+# Write it for Adam in fp32, without that second copy. That makes 4, 4 and 8 bytes per parameter. `stage` is 0 to 3. Return the
 # bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
 #
 # <details><summary>Hint</summary>
@@ -428,9 +428,10 @@ pictures.zero({"stage 0, fp32": measured["stage 0"]} | in_bf16, parameters)
 #
 # ## Remember
 #
-# - The configuration decides. Read `stage`, the three numbers of the batch, and what's missing: `gradient_clipping` defaults to 1.
+# - The configuration decides. Read `stage` and the three numbers that make up the
+#   batch, and look for what's missing: `gradient_clipping` defaults to 1.
 # - Every rank calls `engine(…)`, `engine.backward` and `engine.step`, and takes part in tests and checkpoints, too.
-# - From stage 1 on DeepSpeed keeps fp32 masters: 12 bytes of optimizer per parameter.
+# - From stage 1 on DeepSpeed keeps fp32 masters: the optimizer takes 12 bytes per parameter.
 # - With many micro-batches, prefer stage 1 when it fits.
 # - `zero_to_fp32.py` merges a sharded checkpoint into one file.
 #

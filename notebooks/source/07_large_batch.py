@@ -307,7 +307,7 @@ large_batch.clinic(patients)
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Compare each panel with the healthy one. Where does the loss end, how far apart are the two losses, and how long is
+# Compare each panel with the healthy one. Where does the loss end up, how far apart are the two losses, and how long is
 # the curve?
 #
 # </details><details><summary>Hint 2: the two that get stuck</summary>
@@ -441,8 +441,8 @@ def loss_and_curvature(model, rounds=10):
 
 
 # %% [markdown]
-# Linear scaling gives 64 workers a rate of 0.64 and 128 workers a rate of 1.28. The next cell follows four short runs, which
-# use one of these rates at once, or reach it after a warm-up of 40 steps. That's as many as 128 workers take in five epochs.
+# Linear scaling gives 64 workers a rate of 0.64 and 128 workers a rate of 1.28. The next cell follows four short runs. Each
+# uses one of these rates from the start, or climbs to it in a warm-up of 40 steps, as many as 128 workers take in five epochs.
 # (To save time the batches are 1,024 images, and the ranks share the four runs. The cell takes half a minute or so.)
 
 # %%
@@ -485,7 +485,7 @@ large_batch.limits(seen, momentum=0.5)
 # at just that moment, and a good start is lost. With warm-up, the rate passes the limit later and by less. The loss jumps, but
 # the long steps themselves push the weights to a place where the curvature is small enough for them. From then on the limit
 # stays near the rate or above it (Cohen et al. 2021; Gilmer et al. 2021 describe this for warm-up).
-# With 1.28 at once, the first jump ends at the loss
+# With 1.28 from the start, the first jump ends at the loss
 # of guessing, where hardly any gradient is left. That's the collapse.
 #
 # (The limit holds for a fixed bowl, and we measured it without dropout. It's a guide, not a law.)
@@ -522,8 +522,8 @@ norms.round(3)
 #
 # ### Exercise 4: the rate of a layer
 #
-# With your function, LARS will train as 128 workers. The function gets the weights and the gradient of one layer, and returns
-# the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
+# Your function is the heart of LARS, and you'll use it to train as 128 workers. It gets the weights and the gradient of one
+# layer, and returns the layer's $\lambda$. It's never called for biases, which take plain SGD's step.
 #
 # <details><summary>Hint 1: the norm</summary>
 #
@@ -609,7 +609,7 @@ with suppress(NotImplementedError):
 
 # %% [markdown]
 # The library's LARS should give the same result. Compare the final accuracy and the digest of the weights. The digests are
-# equal if your function rounds as the library's does.
+# equal if your function rounds the way the library's does.
 
 # %%
 lars = {"optimizer": "lars", "lr": 20.0, "momentum": 0.9, "nesterov": True, "decay": "polynomial", "warmup_epochs": 1}
@@ -628,7 +628,7 @@ large_batch.layer_rates(found, ["convolution 1", "convolution 2", "linear 1", "l
 # In *LARC* a layer's rate is $\min(\lambda, \eta)$ instead of $\eta\lambda$, so no layer takes a longer step than it would
 # with plain SGD.
 # *LAMB* (You et al. 2020) does to Adam's step what LARS does to SGD's. And the recipe that trained ImageNet in 15 minutes begins
-# with RMSProp, which survives the start, and blends into SGD, which ends better (Akiba et al. 2017). You can choose each of
+# with RMSProp, which survives the start, and blends into SGD, which ends up better (Akiba et al. 2017). You can choose each of
 # them with an option, such as `--optimizer lamb`. Their code is in `workshop_lib.training.optimizers`, about twenty lines
 # each. This is how the share of SGD in that blend grows over the warm-up:
 
@@ -647,7 +647,7 @@ table.set_index(["optimizer", "peak rate"]).round(2)
 
 # %% [markdown]
 # With more momentum, a decay and a tuned rate, SGD copes with 128 workers too. But its window of good rates is narrow. At
-# twice its best rate SGD gets a fifth of the images wrong, and the blend of RMSProp and SGD ends at guessing. LARS and LAMB
+# twice its best rate SGD gets a fifth of the images wrong, and the blend of RMSProp and SGD ends up guessing. LARS and LAMB
 # get further, and for both of them the two highest rates are almost equally good. So you can train with a large batch. But
 # whenever you change the batch size you need a new learning rate, and the search for it is part of the price. (Each row is a
 # single seed, and picking the best row by its test accuracy flatters it a little.)
@@ -706,7 +706,7 @@ pd.DataFrame(lengths, columns=["outside", "inside", "inside, corrected"])[28:].r
 # This table shows the test accuracy after four epochs on a fifth of MNIST, with 4 and 32 workers. Each entry is the mean of
 # three seeds, followed by the worst and the best. All runs have an epoch of warm-up and a linear decay, unless the name says
 # otherwise. With 32 workers, we tried two rates each for SGD and Adam, and didn't search for better ones. (You can make the
-# records again with `make large-batch-recipes`, in some five minutes on one core.)
+# records again with `make large-batch-recipes`, in about five minutes on one core.)
 
 # %%
 kept = records.read(ROOT / "assets" / "results" / "large_batch_recipes.jsonl")
@@ -747,8 +747,9 @@ recipes.table(phases)
 
 # %% [markdown]
 # The growing batch ends within a tenth of a percent or two of the falling rate, after little more than half as many steps. So
-# the claim holds here. But the constant rate ends there as well. Noise wasn't what limited these runs, so they're a weak test
-# of the claim. *Try it:* train with phases of your choice, with `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
+# the claim holds here. But the constant rate ends up there as well. Noise wasn't what limited these runs, so they're a weak
+# test of the claim. *Try it:* train with phases of your choice, with
+# `recipes.train(recipes.Recipe("mine", [{…}, {…}]), seed=1)`.
 #
 # ## Deeper: Muon, beyond the critical batch
 #

@@ -2,7 +2,7 @@
 # # Gradient noise: how large a batch is worth it?
 #
 # You have a hundred workers, and each can take 64 images per step. So you train with batches of 6,400, in a hundredth of the
-# steps? Measure it, and you'll find otherwise: at some batch size,
+# steps? Measure it, and you'll see that it doesn't work that way: at some batch size,
 # more workers stop helping you learn, however well the training
 # scales. Where is that point, and can you know it before you've paid for a hundred workers?
 #
@@ -124,7 +124,7 @@ def noise_estimates(small_sq, big_sq, small_batch, big_batch):
 check.noise_estimates(noise_estimates)
 
 # %% [markdown]
-# Both estimates are *unbiased*: right on average, though each is noisy (the one of $|G|^2$ can even come out negative).
+# Both estimates are *unbiased*: right on average, though each is noisy (the estimate of $|G|^2$ can even be negative).
 # Their ratio
 # isn't, because you divide by something noisy. So average each over many steps first, and divide the averages. `Follower`
 # does that with your function. For our 500 images we know the truth. Does your function find it?
@@ -198,8 +198,8 @@ learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; 
 
 # %% [markdown]
 # The dotted lines are the published simple noise scale of MNIST: 50 at the start, and 900 on average over a whole run.
-# Expect the order of magnitude, not the number: the noise scale depends on the network, on how far it's trained and on what
-# you average over. The band is wide because with two ranks, the two batch sizes differ only by a factor of two.
+# Expect the same order of magnitude, not the same number: the noise scale depends on the network, on how far it's trained
+# and on what you average over. The band is wide because with two ranks, the two batch sizes differ only by a factor of two.
 # With more ranks the
 # estimate gets better for free.
 #
@@ -218,8 +218,8 @@ learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; 
 # $$\left(\frac{S}{S_\text{min}} - 1\right)\left(\frac{E}{E_\text{min}} - 1\right) = 1
 # \quad\Longleftrightarrow\quad S = S_\text{min} + \frac{E_\text{min}}{B}.$$
 #
-# The *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ is where you pay twice the fewest samples and still take
-# twice the fewest steps.
+# At the *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ you need twice as many samples as the minimum, and
+# also twice as many steps.
 #
 # ### Exercise 2: fit the law
 #
@@ -279,8 +279,8 @@ job = {
 team.push(job=job)
 
 # %% [markdown]
-# How long will that take? Time one training run, and let the law fitted to 126 earlier runs say how many samples the rest
-# need.
+# How long will that take? Time one training run, then use the law we fitted to 126 earlier runs to estimate how many samples
+# the remaining ones need.
 
 # %%
 # %%ranks
@@ -344,11 +344,12 @@ learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at 
 # The left panel shows steps against batch size, with perfect scaling as a dotted line. The right panel shows the same points
 # as a *Pareto frontier*: steps stand for the time that training takes if you have enough workers, and samples for the compute
 # that somebody pays for.
-# Apart from the scatter of single runs, nobody gets below and to the left of the curve. The far right is slow and cheap,
+# Apart from the scatter of single runs, no batch size gets you below and to the left of the curve. The far right is
+# slow and cheap,
 # the far left is quick and wasteful, and the critical batch sits at the knee.
 #
-# A few points give only a rough fit, as the interval shows. This command made the long run, which trained 126 times with three
-# seeds:
+# A few points give only a rough fit, as the interval shows. The long run, which trained 126 times with three seeds, came
+# from this command:
 #
 #     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
 #
@@ -434,8 +435,8 @@ pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
 #
 # ## Deeper: does a large batch generalise worse?
 #
-# The *generalisation gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end with a
-# wider one. Here we train with two batch sizes for the same number of *epochs*, on so few images that a gap is easy to see.
+# The *generalisation gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end up with
+# a wider one. Here we train with two batch sizes for the same number of *epochs*, on so few images that a gap is easy to see.
 
 # %%
 gap_samples, gap_epochs = 2000, 3 if quick else 20
@@ -494,7 +495,7 @@ print(f"29 h to 0.183 min: {first_min / mlperf_min:,.0f} times as fast")
 # %% [markdown]
 # The batch grew by a factor of 320 and accuracy hardly moved, so ImageNet's critical batch must be far above MNIST's. The rest
 # of the speed-up comes from faster chips and better software.
-# Goyal et al. also show where it ends for their recipe: top-1 error is 23.7 % at 8,192,
+# Goyal et al. also show where their recipe stops working: top-1 error is 23.7 % at 8,192,
 # 24.8 % at 16k, 27.6 % at 32k, and 34.0 % at 64k. Then the race moved on: MLPerf lists ResNet-50 up to version 4.1, and has
 # turned to language models since.
 #

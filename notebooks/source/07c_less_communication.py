@@ -51,7 +51,7 @@ for batch in (16, 64, 256):
 #
 # - **16 bits** halve the bytes. fp16 loses small numbers; bf16 has the range of fp32, but only two to three digits.
 # - **Low rank**: PowerSGD (Vogels et al. 2019) sends each matrix of gradients as two thin ones.
-# - **Top-k**: send only the $k$ entries of largest magnitude, as values and places.
+# - **Top-k**: send only the $k$ entries of largest magnitude, as values and indices.
 #
 # The last two send an approximation. What keeps them honest is *error feedback*: each rank keeps what it didn't send, its
 # *residual*, and adds it to its next gradient. So nothing is lost: a small entry just waits until it has grown large enough,
@@ -62,7 +62,7 @@ for batch in (16, 64, 256):
 # With this function you'll train a network while sending a small fraction of the bytes.
 # `gradient` and `residual` are vectors of the
 # same length. Choose the `k` entries of `gradient + residual` with the largest magnitude. Return three arrays: the chosen
-# values, their places (indices), and the new residual, which is everything that isn't sent.
+# values, their indices, and the new residual, which is everything that isn't sent.
 #
 # <details><summary>Hint 1: what is sent?</summary>
 #
@@ -71,8 +71,8 @@ for batch in (16, 64, 256):
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
-# `np.argsort(a)` gives the places of a's entries, from the smallest to the largest, and `[-k:]` takes the last k.
-# `array[places]` reads several entries at once, and `array[places] = 0` writes them. Copy the array before you write.
+# `np.argsort(a)` gives the indices of a's entries, from the smallest to the largest, and `[-k:]` takes the last k.
+# `array[indices]` reads several entries at once, and `array[indices] = 0` writes them. Copy the array before you write.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -83,13 +83,13 @@ for batch in (16, 64, 256):
 
 # %%
 def compress(gradient, residual, k):
-    """(values [k], places [k], new residual [n]): the largest entries of gradient + residual, and what is left."""
+    """(values [k], indices [k], new residual [n]): the largest entries of gradient + residual, and what is left."""
     # <solution>
     total = gradient + residual
-    places = np.argsort(np.abs(total))[-k:]
+    indices = np.argsort(np.abs(total))[-k:]
     kept = total.copy()
-    kept[places] = 0
-    return total[places], places, kept
+    kept[indices] = 0
+    return total[indices], indices, kept
     # <stub>
     # raise NotImplementedError("your code here")
     # </stub>
@@ -106,9 +106,9 @@ check.compress(compress)
 # ### Train with it
 #
 # `compression.TopK` turns your function into a hook. It keeps the residuals, one per parameter tensor, and has every rank
-# gather the values and places of all ranks.
+# gather the values and indices of all ranks.
 # (An allreduce can't add them up, because ranks choose different entries.) A value takes 4
-# bytes, and so does a place.
+# bytes, and so does an index.
 
 # %%
 guess = predict("You send the top 1 % of the entries. What share of fp32's bytes is that?", low=0, high=10, unit="%")
@@ -151,7 +151,7 @@ shown = {"bytes per sample": "{:,.1f}", "share of bytes": "{:.1%}", "test accura
 compressed.style.format(shown)
 
 # %% [markdown]
-# Values and places together make 2 %, a fiftieth. Compare the last two rows: they send the same number of bytes, but without
+# Values and indices add up to 2 %, a fiftieth. Compare the last two rows: they send the same number of bytes, but without
 # feedback
 # a small gradient is never heard, however long it keeps pointing the same way.
 #
@@ -399,8 +399,8 @@ pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%
 #
 # - **lag-sync** applies gradients one step late. They travel while the next ones are computed, so a rank that's late *once*
 #   holds nobody up. It's also the way around the one message that DDP can't hide, the first layer's ([05](05_ddp.ipynb)): that
-#   gradient comes last, but now it has the whole next step to travel. On 27,360 of Summit's V100 GPUs, Kurth et al. (2018)
-#   trained like this: a network that finds cyclones in climate data, at up to 1.13 exaflop/s in 16 bits.
+#   gradient comes last, but now it has the whole next step to travel. This is how Kurth et al. (2018) trained a
+#   network that finds cyclones in climate data, on 27,360 of Summit's V100 GPUs, at up to 1.13 exaflop/s in 16 bits.
 # - **local SGD**, as above.
 # - **asynchronous**: a *parameter server* holds the weights, and applies each gradient as it arrives.
 #   No worker waits for another.
@@ -494,9 +494,9 @@ learning.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them al
 # - Run it again. Synchronous, lag-sync and local SGD repeat their accuracy to the last digit. Asynchronous SGD doesn't.
 #
 # The guidelines that this workshop grew out of recommend synchronous SGD first, since it's reproducible and converges easily.
-# They recommend asynchronous SGD for algorithms that are well understood, and lag-sync as something to consider. They also
-# name a *hybrid* of groups that are synchronous inside, but asynchronous between each other. Kurth et al. (2017) reached 15
-# petaflop/s with it on Cori.
+# They recommend asynchronous SGD for algorithms that are well understood, and suggest that you consider lag-sync. They also
+# mention a *hybrid*, in which ranks are synchronous within a group, but the groups are asynchronous with each other.
+# Kurth et al. (2017) reached 15 petaflop/s with it on Cori.
 # Our measurement agrees, with one addition: know your straggler. The cure for a *fixed* one is to repair the node, or to
 # drop it.
 #
@@ -506,11 +506,12 @@ learning.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them al
 #
 # - Bytes per sample is the price. You can lower it by sending fewer bytes in every step, or by taking more steps between
 #   messages.
-# - Error feedback sends later what compression leaves out. Without it, top-k drops small gradients forever.
+# - Error feedback makes sure that what compression leaves out is sent later. Without it, top-k drops small gradients forever.
 # - Every rank has to gather top-k from all ranks, so its traffic grows with their number.
 #   PowerSGD is linear, so an allreduce still adds it up.
 # - Local SGD averages weights once per round. DiLoCo treats the mean progress of a round as a gradient, and adds momentum.
-# - Staleness buys time where stragglers change places; against a fixed one, only asynchronous SGD helps, or dropping the node.
+# - Staleness buys time when a different rank is late each time. If it's always the same one, you need asynchronous SGD, or you
+#   drop the node.
 #
 # **Sources.** F. Seide et al., *1-Bit Stochastic Gradient Descent* (Interspeech 2014), and S. Stich et al., *Sparsified SGD with
 # Memory* (arXiv:1809.07599): error feedback. Y. Lin et al., *Deep Gradient Compression* (arXiv:1712.01887): with momentum.

@@ -177,8 +177,8 @@ epoch_seconds(strong, "mpi")
 #
 # </details><details><summary>Hint 2: then compare</summary>
 #
-# With `typical_s = {ranks: seconds}`, the speed-up on `n` ranks is `typical_s[1] / typical_s[n]`, wherever the 1 stands in the
-# dictionary.
+# With `typical_s = {ranks: seconds}`, the speed-up on `n` ranks is `typical_s[1] / typical_s[n]`, no matter where the 1 comes
+# in the dictionary.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -430,8 +430,8 @@ weak_scaling_curve(weak)
 # ## Accuracy is the other half
 #
 # Throughput is worth nothing if the network learns less. With a fixed batch per rank, more ranks take fewer steps in the same
-# number of epochs, each with a larger global batch. Every line below is one backend on one number of ranks, and its points are the
-# ends of epochs.
+# number of epochs, each with a larger global batch. Every line below is one backend on one number of ranks, with
+# a point at the end of each epoch.
 
 # %%
 accuracy_curve(strong)
@@ -520,7 +520,7 @@ if comm.rank == 0:
 #
 # $$S = N - (N - 1)\,s \quad \text{(Gustafson 1988)}.$$
 #
-# Of the time that one rank would need, the serial work is the share $f = s / (s + N(1 - s))$. Put that into Amdahl's law and
+# So of the time that one rank would need, serial work takes up $f = s / (s + N(1 - s))$. Put that into Amdahl's law, and
 # Gustafson's comes out:
 
 # %%
@@ -530,8 +530,8 @@ for n in (2, 32, 1024):
     print(f"N = {n:>4}: Gustafson {n - (n - 1) * s:7.1f}, Amdahl {1 / (f + (1 - f) / n):7.1f} with f = {f:.3%}")
 
 # %% [markdown]
-# The two laws differ in what stays the same as $N$ grows. In strong scaling the work does, and with it $f$. In weak scaling
-# $s$ does, if the serial part takes the same time however large the problem is.
+# The two laws differ in what stays the same as $N$ grows. In strong scaling it's the work, and therefore $f$. In weak scaling
+# it's $s$, provided that the serial part takes the same time however large the problem is.
 # (The table at the top would say $S = N$ then. It counts the serial
 # part $N$ times, although one rank would do it only once.)
 #
@@ -557,7 +557,7 @@ for n in (2, 32, 1024):
 # - Time and accuracy belong in the same table.
 #
 # Next: [08b](08b_where_the_time_goes.ipynb) looks inside a step for the time you lost, and
-# [08c](08c_forecasting.ipynb) predicts runs that nobody has made yet.
+# [08c](08c_forecasting.ipynb) predicts runs that nobody has done yet.
 #
 # **Sources.** G. Amdahl, *Validity of the Single Processor Approach to Achieving Large Scale Computing Capabilities* (AFIPS
 # Spring Joint Computer Conference, 1967). J. Gustafson, *Reevaluating Amdahl's Law* (Communications of the ACM 31, 1988). A. Karp

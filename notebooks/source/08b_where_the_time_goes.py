@@ -174,7 +174,7 @@ for name, found in (("all ranks alike", even), ("the last rank late", late)):
         print(f"{name}: {straggler(found.shares())}")
 
 # %% [markdown]
-# *Break it:* make rank 0 late instead, or all ranks equally late. When does nobody wait although everybody is slow?
+# *Break it:* make rank 0 late instead, or all ranks equally late. When does nobody wait even though everybody is slow?
 #
 # With DDP and Horovod, messages travel *during* backward, so there's no single meeting point to look at.
 # Their own tools show what
@@ -183,11 +183,11 @@ for name, found in (("all ranks alike", even), ("the last rank late", late)):
 #
 # ## More than perfect
 #
-# Now to the strangest numbers in this field. A log in published teaching material has 132, 77, 5.8 and 3.2 seconds per epoch
+# Now for the strangest numbers in this field. A log in published teaching material has 132, 77, 5.8 and 3.2 seconds per epoch
 # on 1, 2, 4 and 8 ranks. That's 23 times as fast on 4 ranks!
 # Where does that come from? Let's produce such a speed-up on purpose.
 #
-# It takes two settings together. By default,
+# It takes two settings that go wrong together. By default,
 # Open MPI *binds* each rank to a single core if the job has one or two ranks, and to a whole
 # package, a processor with all its cores, if it has more. And job scripts often set `OMP_NUM_THREADS` to the number of cores that a
 # rank should have. A thread with nothing to do may *spin*: it looks for work again and again, and keeps its core
@@ -213,7 +213,8 @@ repeats = min(3, sizes.repeats - 1)
 job = ["-m", "workshop_lib", "train", "--backend", "mpi", "--epochs", "2", "--train-samples", "3000", "--out"]
 
 # %% [markdown]
-# A table may switch from bad settings to good ones *between two rows*, because the defaults depend on the number of ranks.
+# A scaling table may switch from bad settings to good ones *between two rows*,
+# because the defaults depend on the number of ranks.
 # Suppose the run on 1
 # rank is bound and has two threads, while the run on 2 ranks isn't bound and has one thread per rank:
 
@@ -257,7 +258,8 @@ other_programs.report(2)
 guess.compare(factor)
 
 # %% [markdown]
-# Where the last factor is above 2, it says nothing about 2 ranks. It comes from its baseline: two threads taking turns on one core. The
+# If the last factor is above 2, that says nothing about 2 ranks.
+# It comes from its baseline: two threads taking turns on one core. The
 # published log jumps by a factor of 13 between 2 ranks and 4, exactly where Open MPI stops binding to single cores by
 # default. That's probably the reason, but we can't be sure, because the log records neither threads nor binding.
 # A table only gives this

@@ -119,7 +119,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=["latency, µs", "s per GB"
 #
 # ## What computing costs
 #
-# Next come the networks. We want to choose their size freely, so here they have a single hidden layer of any width.
+# Next come the neural networks. We want to choose their size freely, so here they have a single hidden layer of any width.
 # A step's computing time should be
 #
 # $$T_\text{compute} = t_0 + t_1 B$$
@@ -161,7 +161,7 @@ guess_busy.compare(np.median(slower), spread=(np.min(slower), np.max(slower)))
 #
 # ## Predicted and measured
 #
-# The fit sees the widths 64, 256 and 1,024 with the batches 16, 64 and 256, and of those only the computing time. Then it
+# The fit sees the widths 64, 256 and 1,024 with the batches 16, 64 and 256, and only their computing time. Then it
 # predicts whole steps, for the same settings and for widths and batches it hasn't seen.
 # The allreduce blocks here and nothing overlaps,
 # so the prediction is the sum.
@@ -248,9 +248,9 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
         print(f"width {width:>5}: with a batch of at least {batch} per rank, communication is at most 5 % of a step")
 
 # %% [markdown]
-# Gradients grow with the network, but so does the arithmetic of each sample. So the batch that hides communication
-# depends little on the network, and a lot on the machine, namely on how much it can compute in the time that it takes to send
-# a byte. A larger batch is
+# Gradients grow with the network, but so does the arithmetic of each sample. So how large a batch you need to hide
+# communication depends little on the neural network. What counts is how much the machine can compute in the time it takes to
+# send a byte. A larger batch is
 # the cheapest cure for slow communication, as long as the network still learns from it.
 #
 # *Break it:* predict something outside the range. Add `fit.measure_steps(team, [(4096, 8)])` to `steps`. Where does the model
@@ -263,7 +263,8 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 # For large machines they're published, and `workshop_lib/scaling/presets` has some, each
 # with its source.
 #
-# Libraries overlap: while backward still computes, the gradients it has finished are already on their way, in $k$ messages of the
+# Libraries overlap the two parts: while backward is still computing, the gradients it has finished are already on their way,
+# in $k$ messages of the
 # same size. (DDP calls them *buckets*, Horovod *fusion buffers*.) Message $j$ is ready after $j/k$ of backward, and messages go one
 # after the other. When does the last one arrive?
 #
@@ -396,8 +397,8 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # terms. The next table you find will be a fairer judge.)
 #
 # So don't print a number without its **range**. Here the top is perfect overlap with nobody late. At the bottom nothing overlaps, messages
-# take three times as long as the data sheets say, and the slowest device is later than usual. We chose how much later so that
-# nine of ten *fitted* points are inside.
+# take three times as long as the data sheets say, and the slowest device is later than usual. We set how much later so that
+# nine out of ten *fitted* points fall inside the range.
 # Count the held-out ones above. And look at the length of the bars. Where computing dominates, the range is
 # ten to thirty points wide.
 # Where messages dominate, it's half the scale or more, because well tuned and badly tuned runs are worlds
@@ -414,8 +415,9 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # as fast as one rank of `mpi`, which the cell measures. For the other machines we use data sheets and published measurements.
 #
 # - *Speed* is the efficiency, and the band is its range as above.
-# - *Learning* is what a larger batch costs. The samples to a given accuracy are about $E_{\min}\,(1 + B/B_\text{crit})$ for a
-#   global batch $B$ (McCandlish et al. 2018). At the *critical batch* $B_\text{crit}$ that's twice what a tiny batch needs. Far
+# - *Learning* is what a larger batch costs. Reaching a given accuracy takes about $E_{\min}\,(1 + B/B_\text{crit})$ samples
+#   with a global batch $B$ (McCandlish et al. 2018).
+#   At the *critical batch* $B_\text{crit}$ that's twice what a tiny batch needs. Far
 #   above it, doubling the workers saves almost no steps: the extra workers no longer help you learn, no matter how well
 #   the training scales.
 # - *Both* together is what a device really contributes.
@@ -457,8 +459,8 @@ forecaster(laptop)
 # | Rabenseifner's | swap halves, quarters, …, then the same way back | $2\log_2 p$ | $2\frac{p-1}{p}\,n$ |
 #
 # Recursive doubling and Rabenseifner's method need a power of two. With any other number of ranks, they cost two more rounds
-# and one more array. Few rounds should win
-# for small arrays, and few bytes for large ones. On two ranks some of the four coincide, and the differences grow with $p$.
+# and one more array. For small arrays the methods with few rounds should win, and for large ones those that send few bytes.
+# On two ranks some of the four coincide, and the differences grow with $p$.
 # (The latency
 # of the hand-written ones includes Python, because each of their sends and receives is a Python call.)
 #
@@ -519,12 +521,12 @@ for nodes in (32, 256, 2048):
 # But rank 0 gets more messages
 # with every node. On 2,048 nodes, asking *once* costs nearly as much as the sum,
 # and Horovod asks several times per step. So the plugin should win at scale, and the
-# smaller the network, the sooner. A ring gets slow for a different reason, because it needs more rounds with every rank.
+# smaller the network, the sooner. A ring gets slow for a different reason: every additional rank means more rounds.
 # That's why NCCL has trees today, why
 # Horovod caches what the ranks have told it, and why the run on all of Summit below replaced the single coordinator with a
 # tree of coordinators.
 #
-# How do the largest published synchronous runs compare with a forecast that has nothing but the slowest device in it?
+# How do the largest published synchronous runs compare with a forecast in which only the slowest device costs time?
 # All three come from
 # science. CosmoFlow estimates the parameters of the universe from simulated dark matter. The other two find storms in climate
 # simulations, and the one on Summit passed 10^18 operations per second.
@@ -571,8 +573,8 @@ what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 # - A step takes at least the longer of computing and communication, and at most their sum.
 #   Measure both, with all ranks at work, and fit.
 # - A prediction only counts if the fit hasn't seen what it predicts.
-# - The batch that hides communication depends on the machine more than on the network.
-# - Sizes and speeds from data sheets tell you which network will scale. They don't tell you the last ten per cent.
+# - How large a batch you need to hide communication depends more on the machine than on the neural network.
+# - Sizes and speeds from data sheets tell you which network will scale. They won't get the last ten percent right.
 # - A forecast without a range is a guess. A range counts when it holds for tables it wasn't fitted to.
 # - The slowest of $n$ devices gets later as $n$ grows, whatever the network.
 # - Far above the critical batch, more workers hardly help you learn, however well they scale.

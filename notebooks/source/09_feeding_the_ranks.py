@@ -185,8 +185,8 @@ for rank, (offset, nbytes) in enumerate(parts):
 # So we measure each way *cold* first, and then warm. For a cold read we ask the system to forget the file. And we count two
 # kinds of bytes: what the ranks *asked* for,
 # and what the system had to *fetch from the storage* for them. Linux keeps both counts for
-# each process. (A disk, a virtual machine's host or a file server may keep data in *its* memory, too. That we can neither see
-# nor empty.)
+# each process. (A disk, a virtual machine's host or a file server may keep data in *its* memory, too. We can neither see that
+# memory nor empty it.)
 
 # %%
 file_mb = path.stat().st_size / 1e6
@@ -239,7 +239,8 @@ costs.feeding_ways(measured)
 #   and all ranks read at the same time. On a single disk that
 #   gains less than on a file system that's spread over many.
 #
-# The seconds do depend on it. Before you believe a ranking, compare the gaps between the points with the length of their bars.
+# The seconds do depend on how busy the machine is. Before
+# you believe a ranking, compare the gaps between the points with the length of their bars.
 #
 # *Think about it:* which bars on the right would grow on ten nodes, each with its own page cache, and by how much?
 #
@@ -263,7 +264,7 @@ costs.feeding_ways(measured)
 #
 # </details><details><summary>Hint 2: when does a generator run?</summary>
 #
-# Only until `yield`; there it stands still until the next batch is asked for. So the next read has to be submitted *before*
+# Only until `yield`. There it pauses until somebody asks for the next batch. So the next read has to be submitted *before*
 # `yield`, and its `result()` belongs after.
 #
 # </details><details><summary>Solution</summary>
@@ -455,14 +456,15 @@ for kind in ("waiting", "work"):
 # On a GPU, two more settings matter. A GPU can only fetch data by itself from *pinned* memory, which the operating system
 # promises not to move. With `pin_memory=True` the loader puts batches there. Then `images.to("cuda", non_blocking=True)`
 # returns at once, and your program can go ahead while the GPU is still busy with the batch before. Without pinned memory, your
-# program waits for the copy. To overlap the copy itself with that batch, put it on a second CUDA stream. (The script sets
+# program waits for the copy. To copy one batch while the GPU is still computing on another, put the copy on a second CUDA
+# stream. (The script sets
 # `pin_memory` and `non_blocking` where there is a GPU. On a CPU they do nothing.)
 #
 # ## Deeper: different random numbers on every rank
 #
 # *Augmentation* changes samples at random, for example by shifting or mirroring images.
-# The network gets more to learn from, without any
-# more bytes from the storage. Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
+# The network gets more to learn from, and you don't read a single extra byte from the storage.
+# Which changes are allowed depends on your data: a shifted 6 is still a 6, but a 6 upside down
 # isn't.
 #
 # On several ranks, random numbers get dangerous. Every good script sets a seed, but what if every rank sets the same one? Then
@@ -563,7 +565,8 @@ for way, rest in resumed.items():
 #
 # So far each rank read one large piece. But samples should come in random order, and in a different order every epoch. Let's
 # compare four ways to read the same number of images: a *block* of neighbors, in one read; *scattered rows* of the file, one
-# read per row; *a file per image*, which is how many data sets come; and a *tar shard*, which holds each sample as two small
+# read per row; *a file per image*, the form that many data sets come in; and
+# a *tar shard*, which holds each sample as two small
 # files, an image and its label. Each rank reads its own choice of images, cold.
 
 # %%
@@ -700,8 +703,8 @@ except ValueError as error:
 # ## Deeper: who downloads?
 #
 # "If the file isn't there, download it" is fine in a script for one process. On several ranks it's a race. Each rank below
-# checks whether the file is there, and if not, writes it (slowly, as a download does). The ranks start one shortly after the
-# other. How many bytes does each of them see?
+# checks whether the file is there, and if not, writes it (slowly, as a download does). The ranks start a moment apart.
+# How many bytes does each of them see?
 
 # %%
 # %%ranks

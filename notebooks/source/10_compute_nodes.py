@@ -302,11 +302,11 @@ guess_threads.compare(all_s / shared_s)
 # core busy that another rank could use. Two settings make it sleep:
 #
 # - `OMP_WAIT_POLICY=PASSIVE` works in every OpenMP implementation. This library sets it for all ranks.
-# - `KMP_BLOCKTIME=0`, from the first command of the workshop this one grew out of, is for Intel's and LLVM's OpenMP. It's the
-#   time in milliseconds for which a thread spins before it sleeps, and 200 by default.
+# - `KMP_BLOCKTIME=0`, from the first command of the workshop this one grew out of, is for Intel's and LLVM's OpenMP. It sets
+#   how many milliseconds a thread spins before it goes to sleep. The default is 200.
 #
-# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher bind or
-# `KMP_AFFINITY`, but not both.
+# `KMP_AFFINITY` is about place, not waiting: it binds the threads *inside* a rank. Let either the launcher or `KMP_AFFINITY`
+# do the binding, but not both.
 #
 # ## A GPU for each rank
 #
@@ -383,7 +383,7 @@ except NotImplementedError:
 # `SLURM_LOCALID`, `OMPI_COMM_WORLD_LOCAL_RANK`,
 # `PALS_LOCAL_RANKID`, and `LOCAL_RANK` under torchrun. If you count hosts, you need none of them.
 #
-# There's a trap. With `--gpus-per-task=1`, Slurm hides from each rank all GPUs but its own. Every rank then sees *one* GPU,
+# There's a trap. With `--gpus-per-task=1`, Slurm hides all GPUs from a rank except its own. Every rank then sees *one* GPU,
 # number 0, whatever its local rank is. That's why a library should take the local rank *modulo the number of GPUs it sees*.
 # (And ranks
 # that can't see each other's GPUs may have to send through main memory, so prefer `--gpus-per-node`.)
@@ -430,7 +430,7 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 # %% [markdown]
 # ## Deeper: when the time is up
 #
-# Slurm warns a job before its time is up, if you ask for it. With these lines
+# Slurm warns a job before its time is up, if you ask it to. With these lines
 # the script gets the signal `USR1` two minutes before the
 # end, and puts itself back into the queue:
 #
@@ -457,8 +457,8 @@ machines.dragonfly()
 # %% [markdown]
 # This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are
 # all groups.
-# So the way between any two nodes takes at most three links from switch to switch, one of them between groups. One of these
-# longest ways is drawn in orange.
+# So the path between any two nodes takes at most three links from switch to switch, one of them between groups. One of these
+# longest paths is drawn in orange.
 #
 # | level | Theta (2017) [3] | Perlmutter's GPU nodes [4] |
 # |---|---|---|
@@ -469,14 +469,15 @@ machines.dragonfly()
 # | group | 2 cabinets | 1 cabinet |
 # | machine | 12 groups, 4,392 nodes | 1,792 such nodes |
 #
-# (On Theta you could use the fast memory beside the slow one or, with `mcdram=cache` in the job script, as a cache for it.)
+# (On Theta you could use the fast memory alongside the slow memory or,
+# with `mcdram=cache` in the job script, as a cache for it.)
 #
 # When does it matter where your nodes are?
 #
 # - *Inside a node or not* matters most. GPUs in one node are connected by links that are several times as fast as the network
 #   (the forecasts of [08c](08c_forecasting.ipynb) have the numbers of some machines). Whatever sends the most belongs there,
 #   so use tensor parallelism inside a node, and data parallelism between nodes.
-# - *The same group or not* matters less on a dragonfly, which was built for that: the way is only one or two links longer.
+# - *The same group or not* matters less on a dragonfly, which was built for that: the path is only one or two links longer.
 #   It does matter when other jobs load the links between groups. Then your times vary more from run to run.
 # - On other networks it can matter a lot. Fram, a Norwegian cluster, has four islands with a slower network between them.
 #   There a job waits up to seven days to get all its nodes in one island [5].

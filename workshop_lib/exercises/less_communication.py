@@ -40,18 +40,18 @@ def observe_compress(comm, function: Callable) -> list[Compressed]:
 
 def compress_properties(observations: list) -> Iterator[Property]:
     compressed = observations[0]
-    hint = f"it returned {shown(compressed[0].returned)}: `return values, places, residual`."
+    hint = f"it returned {shown(compressed[0].returned)}: `return values, indices, residual`."
     yield Property("it returns three arrays", all(_is_triple(seen.returned) for seen in compressed), hint)
     for seen, (gradient, residual, k) in zip(compressed, GRADIENTS, strict=True):
-        values, places, kept = seen.returned
+        values, indices, kept = seen.returned
         given = f"for the gradient {_listed(gradient)} and the residual {_listed(residual)}"
         again = ", with an old residual too" if residual.any() else ""
-        fits = values.shape == places.shape == (k,) and kept.shape == gradient.shape
-        hint = f"for k = {k}, values have shape {values.shape}, places {places.shape}, the residual {kept.shape}."
-        yield Property(f"k values, k places and a residual of the gradient's shape{again}", fits, hint)
-        total, places = gradient + residual, places.astype(int)
-        order = np.argsort(places)
-        chosen, values = places[order].tolist(), values[order]
+        fits = values.shape == indices.shape == (k,) and kept.shape == gradient.shape
+        hint = f"for k = {k}, values have shape {values.shape}, indices {indices.shape}, the residual {kept.shape}."
+        yield Property(f"k values, k indices and a residual of the gradient's shape{again}", fits, hint)
+        total, indices = gradient + residual, indices.astype(int)
+        order = np.argsort(indices)
+        chosen, values = indices[order].tolist(), values[order]
         right = sorted(np.argsort(-np.abs(total))[:k].tolist())
         text, observed = f"it chooses the largest{again}", f"{given} it chose {chosen}."
         yield Property(text, chosen == right, evidence=chosen, observed=observed)
@@ -80,13 +80,13 @@ def _compress(
     values: Callable = lambda gradient, total: total,
     keep: Callable = lambda gradient, total, sent: total - sent,
 ) -> Mistake:
-    """A wrong `compress`: by what it chooses places, which values it sends from there, and what it keeps."""
+    """A wrong `compress`: by what it chooses indices, which values it sends from there, and what it keeps."""
 
     def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
         total, sent = gradient + residual, np.zeros_like(gradient)
-        places = np.argsort(size(gradient, total))[-k:]
-        sent[places] = total[places]
-        return values(gradient, total)[places], places, keep(gradient, total, sent)
+        indices = np.argsort(size(gradient, total))[-k:]
+        sent[indices] = total[indices]
+        return values(gradient, total)[indices], indices, keep(gradient, total, sent)
 
     return Mistake(compress, hint)
 
