@@ -59,7 +59,7 @@ class TestLessCommunication(Verdicts):
         ),
     }
     wrong = {
-        "no feedback": (compress(("kept[places] = 0", "kept[:] = -0.0")), "it drops what was not sent"),
+        "no feedback": (compress(("kept[indices] = 0", "kept[:] = -0.0")), "it drops what was not sent"),
         "old residual ignored": (compress(("total = gradient + residual", "total = gradient")), "gets its turn"),
         "one too many": (compress(("[-k:]", "[-k - 1:]")), "values have shape"),
         "two arrays": (compress((", kept", "")), "it returned"),
@@ -78,7 +78,7 @@ class TestLessCommunication(Verdicts):
 
 
 def test_an_error_in_the_function_is_told_with_its_line():
-    verdict = check.compress(variant(NOTEBOOK, "compress", ("total[places]", "total[places, 0]")))
+    verdict = check.compress(variant(NOTEBOOK, "compress", ("total[indices]", "total[indices, 0]")))
     assert verdict.passed is False
     assert "IndexError" in verdict.failed
-    assert "total[places, 0]" in verdict.failed
+    assert "total[indices, 0]" in verdict.failed
