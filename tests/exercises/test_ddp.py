@@ -206,7 +206,7 @@ class TestDDP(Verdicts):
         ),
         "one backward": (
             lambda: accumulate("(sum(loss_function(model(x), y) for x, y in micro_batches) / k).backward()"),
-            "on each loss before the next forward",
+            "`backward()` before the next forward",
         ),
         "global random state": (
             lambda: shard_of("order = list(range(n))", "random.shuffle(order)", "return order[rank::size]"),

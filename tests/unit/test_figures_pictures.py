@@ -118,11 +118,11 @@ def test_what_cannot_be_read_is_refused(draw, arguments, complaint):
 
 
 def test_in_the_dragonfly_the_longest_way_takes_three_links_between_switches():
-    figure = pictures.dragonfly()
+    figure = machines.dragonfly()
     [axes] = figure.axes
-    assert {text.get_text() for text in axes.texts} == {f"group {number}" for number in range(pictures.GROUPS)}
+    assert {text.get_text() for text in axes.texts} == {f"group {number}" for number in range(machines.GROUPS)}
     way = [line for line in axes.lines if line.get_linewidth() == 3.5]
     ends = [(line.get_xydata()[0].tolist(), line.get_xydata()[-1].tolist()) for line in way]
     assert len(ends) == 3 and all(one[1] == other[0] for one, other in zip(ends, ends[1:], strict=False))
     switches = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xydata()) == 1]
-    assert len(switches) == pictures.GROUPS * pictures.SWITCHES
+    assert len(switches) == machines.GROUPS * machines.SWITCHES

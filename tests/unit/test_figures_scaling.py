@@ -236,7 +236,8 @@ def test_time_to_solution_and_accuracy_need_no_run_on_one_rank():
     measured, perfect = (line.get_ydata() for line in time.lines[:2])
     assert measured == pytest.approx([180_000 / 4000, 180_000 / 8000, 180_000 / 16000])
     assert perfect == pytest.approx(measured), "these scale perfectly, from the fewest ranks on"
-    assert {round(line.get_ydata()[-1], 2) for line in accuracy.lines} == {99.11}
+    ends = {round(float(line.get_ydata()[-1]), 2) for line in accuracy.lines}
+    assert {end for end in ends if end == end} == {99.11}, "one run has no bar, which is drawn as no number"
     other = run("horovod", 8)
     other["where"]["cpu_model"] = "Other"
     with pytest.raises(RecordError, match="cpu_model = Fixture CPU 3000 and Other"):

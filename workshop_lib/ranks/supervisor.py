@@ -76,12 +76,13 @@ def last_words(folder, child):
     path = os.path.join(folder, f"stack.{rank()}.txt")
     if not glob.glob(os.path.join(folder, "exit.*.json")) or not os.path.exists(path):
         return
-    before = os.path.getsize(path)
+    before = size = os.path.getsize(path)
     child.send_signal(signal.SIGUSR1)
     deadline = time.monotonic() + LAST_WORDS_LIMIT_S
-    while os.path.getsize(path) == before and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.005)  # for the lines after the first
+    grows = True  # it comes a line at a time: it is whole once it stays as it is
+    while (size == before or grows) and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        grows, size = os.path.getsize(path) != size, os.path.getsize(path)
 
 
 def end(child, record_folder):
