@@ -228,7 +228,7 @@ check.exchange(exchange)
 #
 # A *collective* is a call that all ranks of a communicator make together. With a handful of them you can write nearly every
 # parallel program without a single `send`. The pictures show what each rank holds before and after, and they're drawn from the
-# ranks' actual variables. In the value `10 * rank + i`, the tens tell you which rank it came from.
+# ranks' actual variables. In the value `10 * rank + i`, the tens digit tells you which rank it came from.
 #
 # In a **broadcast**, one rank, the *root*, gives the same thing to everyone. That's how all ranks begin training with the same
 # weights.
@@ -332,9 +332,9 @@ picture("alltoall")
 # second with the second, and so on. If one rank calls `bcast` while another calls `reduce`, or skips one because of an `if`,
 # MPI promises nothing: the program may hang, crash, or go on with wrong numbers. Two rules help. Call the same collectives in
 # the same order on every rank, and never put one inside an `if comm.rank == 0:`. *Try it:* in the scatter cell, put
-# `if rank > 0:` in front of the last line. Most likely nothing complains, but look at rank 0 in the picture: what it shows is
-# left over from another cell. Then add `--catch --timeout 5` to the cell and let the root skip the call, with `if rank != 1:`.
-# (These ranks are gone afterwards: call `team.restart()` and run the broadcast cell again.)
+# `if rank > 0:` in front of the last line. You probably won't get an error, but look at rank 0 in the picture: what it shows
+# is left over from an earlier cell. Then add `--catch --timeout 5` to the cell and let the root skip the call, with
+# `if rank != 1:`. (These ranks are gone afterwards: call `team.restart()` and run the broadcast cell again.)
 #
 # ## Inside an allreduce
 #
@@ -357,8 +357,8 @@ pictures.ring(4)
 # $$\text{allreduce} = \text{reduce-scatter} + \text{allgather}.$$
 #
 # In each of the $2(p-1)$ steps, a rank sends one chunk, which is $1/p$ of the array. Altogether it sends $\frac{2(p-1)}{p}$
-# arrays: fewer than two, no matter how many ranks there are. As long as ranks only send messages to each other, no allreduce
-# can do it with fewer bytes (Patarasuk and Yuan, 2009).
+# times the size of the array: less than twice, no matter how many ranks there are. As long as ranks only send messages to each
+# other, no allreduce can do it with fewer bytes (Patarasuk and Yuan, 2009).
 
 # %%
 print("   ranks   ring: each rank sends   plain: rank 0 sends   ring: steps")

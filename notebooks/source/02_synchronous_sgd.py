@@ -2,8 +2,8 @@
 # # Synchronous SGD
 #
 # Two ranks hold the same network, and each has half of the data. They train for an hour, and at the end their weights are
-# equal to the last bit. And in every step, apart from rounding, they did what one process with all the data would have done.
-# What did the ranks tell each other?
+# identical, down to the last bit. And in every step, apart from rounding, they did what one process with all the data would
+# have done. What did the ranks tell each other?
 #
 # **You will** write the three functions that make this work, train a network on MNIST to 99 % with them, and check them
 # against the library bit by bit. Then you'll see where the time in a step goes, and how a mean can be silently wrong.
@@ -149,7 +149,7 @@ check.average_gradients(average_gradients)
 # <details><summary>Hint 1: the order</summary>
 #
 # `backward()` *adds* to the gradients that are already there. The optimizer reads `p.grad` when it steps. So what has to
-# happen before `backward()`, and what between `backward()` and the step?
+# happen before `backward()`, and what has to happen between `backward()` and the step?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -379,7 +379,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 #
 # ### Exercise 4: the flat buffer
 #
-# `average_in_one_message` does what `average_gradients` does. The check counts its messages: one is enough.
+# `average_in_one_message` does what `average_gradients` does. The check counts the messages: there may only be one.
 #
 # <details><summary>Hint 1: getting there</summary>
 #
@@ -552,8 +552,8 @@ check.weighted_mean(weighted_mean)
 # ## Deeper: what batch normalization changes
 #
 # The formula at the top needs a loss $\ell_i$ that depends on sample $i$ alone. *Batch normalization* breaks that: it
-# subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all others in its batch.
-# Each rank then normalizes with the statistics of its own samples, not those of the global batch:
+# subtracts the mean of the batch and divides by its standard deviation, so every sample depends on all the others in its
+# batch. Each rank then normalizes with the statistics of its own samples, not those of the global batch:
 
 
 # %%

@@ -6,8 +6,8 @@
 #
 # **Is Horovod still worth an hour?** To learn from, yes. It sends during backward, fuses small messages, and shows you what it
 # does on a timeline. These ideas are in everything that came later, and you'll still meet scripts written with Horovod. For a
-# new project, no: its last release is from 2023, so take DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch. Older guides that
-# recommend "Horovod with MPI" are out of date. [00_start_here](00_start_here.ipynb) helps you choose.
+# new project, no: its last release is from 2023, so use DDP ([05_ddp](05_ddp.ipynb)), which is part of PyTorch. Older guides
+# that recommend "Horovod with MPI" are out of date. [00_start_here](00_start_here.ipynb) helps you choose.
 #
 # **You will** turn a script for one process into a Horovod script, train with the two functions that make the difference, and
 # start the plain script from a terminal. Then you'll see what Horovod's background thread does, and find out which rank is late.
@@ -344,7 +344,8 @@ horovod.draw({"default settings, the step of median length": recorded.typical()}
 # %% [markdown]
 # Bars that end together are tensors that travelled together. So a step needs only a few allreduces rather than 16. It needs more
 # than one because the first tensors leave without waiting for the rest, and the number varies from step to step. The bar of an
-# allreduce starts when *rank 0* enters it. So like negotiation, it includes the time rank 0 spends waiting for the other ranks.
+# allreduce starts when *rank 0* enters it. So, like negotiation, it includes the time rank 0 spends waiting for the other
+# ranks.
 #
 # The ticks at the top are cycles. Most cycles in the recording have nothing to send:
 
@@ -408,11 +409,11 @@ horovod.compare(measured)
 horovod.draw({name: each.timeline.typical() for name, each in measured.items() if name != "a cycle every 5 ms"})
 
 # %% [markdown]
-# Compare medians, and look at the spread beside them, because on a busy machine each run meets different conditions. Without
-# fusion the tensors take turns, so a step pays 16 latencies, one after another. Within a host a latency takes microseconds, so
-# this may cost almost nothing here; between hosts it costs more. With a long cycle the processor has less to do and sends fewer
-# messages, but the gradients wait for the next cycle. That doesn't matter if a step takes seconds, but it does here. (The picture
-# only starts at that cycle, so it doesn't show the wait. The table includes it.)
+# Compare medians, and look at the spread beside them, because on a busy machine conditions differ from run to run. Without
+# fusion the tensors take turns, so a step pays 16 latencies, one after another. Within a host each latency is only
+# microseconds, so this may cost almost nothing here; between hosts it costs more. With a long cycle the processor has less to
+# do and sends fewer messages, but the gradients wait for the next cycle. That doesn't matter if a step takes seconds, but it
+# does here. (The picture only starts at that cycle, so it doesn't show the wait. The table includes it.)
 #
 # **Autotune.** With `HOROVOD_AUTOTUNE=1` Horovod tries settings while it trains, and keeps those that move the most bytes per
 # microsecond. Here we let it spend only one step on each setting; by default it spends many more.

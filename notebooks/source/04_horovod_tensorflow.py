@@ -6,7 +6,7 @@
 # would you have noticed?
 #
 # **You will** read and run a TensorFlow script with Horovod, meet this bug and find its cause, write the optimizer that fixes
-# it, and turn a Keras function for one process into one for many.
+# it, and change a Keras function for one process so that many processes can train together.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores and Horovod, which `make setup` builds; no GPU, no
 # network. Do [02_synchronous_sgd](02_synchronous_sgd.ipynb) first, where you average gradients by hand.
@@ -175,8 +175,8 @@ print(f"digest {digest(model)}, do the ranks agree? {ranks_agree(model)}")
 # ## One step
 #
 # To see what happened, take the smallest model there is: a single weight $w$, which starts at 0. On rank $r$ the loss is
-# $(w - r)^2$. At the start its gradient is $-2r$, so with a learning rate of 0.5, a rank on its own steps from 0 to $r$, its own
-# number. With averaged gradients, every rank steps to the mean of all the ranks' numbers.
+# $(w - r)^2$. At the start its gradient is $-2r$, so with a learning rate of 0.5, a rank that trains alone steps from 0
+# to $r$, its own number. With averaged gradients, every rank steps to the mean of all the ranks' numbers.
 
 
 # %%
@@ -278,8 +278,8 @@ with suppress(NotImplementedError):  # while the exercise is open
 #
 # ## Exercise 2: from one process to many
 #
-# The function below trains a model in one process. Change it so that many ranks train one model together. The same changes turn
-# any Keras script into one for many processes. All ranks call the function with the same arguments, except that each has built
+# The function below trains a model in one process. Change it so that many ranks train one model together. The same changes
+# make any Keras script run on many processes. All ranks call the function with the same arguments, except that each has built
 # `model` with its own random weights. Horovod is already initialized.
 #
 # - Together they train on each sample once per epoch, in batches of `batch_size` *per rank*, with `lr` scaled linearly.

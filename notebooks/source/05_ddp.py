@@ -424,14 +424,14 @@ print(f"PyTorch: {trained(backward.pytorch_ddp)}")
 #   [06](06_zero_and_fsdp.ipynb) shows what you can do about it.
 #
 # And don't confuse it with `nn.DataParallel`, which looks like a shortcut: one process, one thread per GPU, one line to change.
-# Threads share the memory of their process, but also Python's lock, and GPU 0 sends the weights to all others in every
+# Threads share the memory of their process, but also Python's lock, and GPU 0 sends the weights to all the others in every
 # step. It's slower even on one machine, can't use a second one, and PyTorch's own documentation advises against it.
 #
 # ## Deeper: buckets
 #
 # If you send one message per gradient, you pay the latency many times. If you send one message for all, it can only leave at
-# the end. DDP takes the middle road: it collects gradients in *buckets*, in the order in which they come, and sends a bucket as
-# soon as it's full.
+# the end. DDP takes a middle road: it collects gradients in *buckets*, in the order they arrive, and sends a bucket as soon as
+# it's full.
 
 # %%
 guess = predict("In how many buckets does DDP send our four layers, if you don't set bucket_cap_mb?", low=1, high=10)
@@ -486,8 +486,8 @@ pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).sty
 #
 # ### Exercise 3: buckets of your own
 #
-# `my_buckets` does what `my_ddp` does, with fewer messages. Collect gradients in the order in which they come, and send them
-# together as soon as they add up to at least `bucket_bytes` bytes. The check counts messages.
+# `my_buckets` does what `my_ddp` does, with fewer messages. Collect gradients in the order they arrive, and send them together
+# as soon as they add up to at least `bucket_bytes` bytes. The check counts messages.
 #
 # <details><summary>Hint 1: what changes</summary>
 #
@@ -569,8 +569,8 @@ steps.typical_overlap(team.pull("times"), ranks=1)
 #
 # When a batch doesn't fit into memory, you split it into *micro-batches*. You run forward and backward for each, let the
 # gradients add up in `p.grad`, and take one optimizer step at the end. DDP would average in every one of these backward passes,
-# though only the sum at the end matters. Inside `with model.no_sync():` it doesn't. The gradients just add up on each rank, and
-# the next backward outside averages all of them.
+# though only the sum at the end matters. Inside `with model.no_sync():` DDP skips the averaging. The gradients just add up on
+# each rank, and the next backward outside averages all of them.
 #
 # ### Exercise 4: accumulate
 #

@@ -930,10 +930,9 @@ for segments in (None, 6, 4, 2):
 pd.DataFrame(rows).T.style.format("{:.2f}")
 
 # %% [markdown]
-# The loss is the same and forward keeps less, but a step takes longer, by up to one forward.
-# The last segment isn't recomputed, because backward begins there.
-# With few segments, each is long and takes a lot of memory when it's recomputed. With many, there are many inputs to keep. So
-# the square root of the number of layers is a good choice.
+# The loss is the same and forward keeps less, but a step takes longer, by as much as a whole extra forward pass. The last
+# segment isn't recomputed, because backward begins there. With few segments, each is long and takes a lot of memory when it's
+# recomputed. With many, there are many inputs to keep. So the square root of the number of layers is a good choice.
 #
 # ## Deeper: send while you compute
 #
@@ -1025,8 +1024,8 @@ with suppress(NotImplementedError):  # while the exercise is open
 #
 # <details><summary>Hint</summary>
 #
-# When you enter a layer, you may have started it already, one layer before. Which layer of a pass can't have been started
-# early? Keep track in `self.started`.
+# By the time you enter a layer, you may already have started gathering it, when you entered the one before. Which layer of a
+# pass can't have been started early? Keep track in `self.started`.
 #
 # </details><details><summary>Solution</summary>
 #

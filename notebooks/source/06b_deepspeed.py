@@ -35,7 +35,7 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## From DDP to DeepSpeed
 #
-# *DeepSpeed* is the library of the people who proposed ZeRO. It wraps the model and the optimizer in an *engine*, and you control the
+# *DeepSpeed* comes from the people who proposed ZeRO. It wraps the model and the optimizer in an *engine*, and you control the
 # engine through a configuration. Here's everything that changes in notebook 05's DDP script:
 
 # %%
@@ -252,8 +252,9 @@ pictures.zero(measured, parameters)
 # ### Exercise 2: the formula
 #
 # With `bytes_per_rank` you'll know whether a model fits *before* you ask for an allocation.
-# Write it for Adam in fp32, without that second copy. That makes 4, 4 and 8 bytes per parameter. `stage` is 0 to 3. Return the
-# bytes that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
+# Write it for Adam in fp32, without that second copy. Each parameter takes 4 bytes for its weight, 4 for its
+# gradient and 8 for Adam's state. `stage` is 0 to 3. Return the bytes
+# that each rank holds, as a dictionary with `"parameters"`, `"gradients"` and `"optimizer"`.
 #
 # <details><summary>Hint</summary>
 #

@@ -210,7 +210,7 @@ learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; 
 # The noise scale is a forecast. What counts is how many steps training really needs at each batch size.
 # Theory and measurements
 # agree on the shape (McCandlish et al. 2018, Shallue et al. 2019): first *perfect scaling*, where twice the batch needs half the
-# steps; then *diminishing returns*; and at last a *plateau*, where no larger batch helps. Say training takes $S$ steps and
+# steps; then *diminishing returns*; and finally a *plateau*, where no larger batch helps. Say training takes $S$ steps and
 # $E = S \cdot B$ samples. Let $S_\text{min}$ be the fewest steps that are enough, with batches
 # as large as you like, and $E_\text{min}$ the
 # fewest samples, with batches as small as you like. Then
@@ -383,12 +383,12 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 # - **The slides' condition isn't enough.** They promise that the time to a given accuracy scales, as long as there are far
 #   fewer workers than training examples and the learning rate is right. 128 workers *are* far fewer than 60,000 images, and
 #   our rate was tuned. Yet their batch is a hundred times the critical one. It only halves the steps of the critical batch,
-#   and costs a hundred times the fewest samples. Compare your batch to the noise, not to the data set.
+#   and costs a hundred times the minimum number of samples. Compare your batch to the noise, not to the data set.
 # - **Nor is the rule of thumb**, which knows nothing about the task. Here the square root of the number of images asks for
-#   three times the critical batch: about a third more than the fewest steps, at four times the fewest samples. For ImageNet it
-#   says about 1,130, yet 8,192 lost nothing (see the table further down).
-# - **The noise scale gets the order of magnitude.** It would *be* the critical batch if all directions were curved alike. They
-#   aren't, so what really counts is $\mathrm{tr}(H\Sigma) / (G^T H G)$, where the *Hessian* $H$, the matrix of second
+#   three times the critical batch: about a third more steps than the minimum, and four times the minimum number of samples.
+#   For ImageNet it says about 1,130, yet 8,192 lost nothing (see the table further down).
+# - **The noise scale gets the order of magnitude right.** It would *be* the critical batch if all directions curved alike.
+#   They don't, so what really counts is $\mathrm{tr}(H\Sigma) / (G^T H G)$, where the *Hessian* $H$, the matrix of second
 #   derivatives, gives more weight to directions of large curvature. Both scales grow during training,
 #   so a harder target has a larger critical batch.
 #
@@ -429,9 +429,9 @@ guess.compare(last["which digit?"] / last["is it a one?"])
 pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
 
 # %% [markdown]
-# Harder tasks are noisier here too, at least in the first few hundred steps. Between fields the differences are far larger.
+# Harder tasks are noisier here too, at least in the first few hundred steps. Across fields the differences are far larger.
 # McCandlish et al. (2018) find critical batches of 20 to 200 for MNIST, of tens of thousands for ImageNet, and of millions for agents
-# that play Dota 2, and in all of them the simple noise scale gets the order of magnitude.
+# that play Dota 2. In each of these fields the simple noise scale gets the order of magnitude right.
 #
 # ## Deeper: does a large batch generalise worse?
 #
@@ -456,8 +456,8 @@ pd.DataFrame(rows).style.format(percent | {"learning rate": "{:g}"}).hide()
 # (Training accuracy is measured on the fly, in the course of the last epoch, so it lags behind while the network is still
 # improving.)
 # Compare the rows before you explain them. The large batch took far fewer steps and simply isn't done: it's worse on
-# the training images too, and you can only compare the gaps of runs that have come equally far. Twice the rate makes up for
-# part of it.
+# the training images too. You can only compare the gaps of two runs once both have made the same progress. Twice the rate
+# makes up for part of it.
 # Hoffer et al. (2017) closed the gap by training longer, and Shallue et al. (2019) found no loss of quality at any batch
 # size once the learning rate and its schedule were tuned and the steps weren't cut short.
 # A fixed number of epochs handicaps the large batch.
@@ -467,7 +467,7 @@ pd.DataFrame(rows).style.format(percent | {"learning rate": "{:g}"}).hide()
 #
 # ## Deeper: ImageNet in X minutes
 #
-# This is the race that large batches were for: train ResNet-50 on ImageNet, mostly for 90 epochs.
+# This is the race that large batches were meant to win: train ResNet-50 on ImageNet, mostly for 90 epochs.
 #
 # | who | hardware | software | batch | time | top-1 | what was new |
 # |---|---|---|---|---|---|---|

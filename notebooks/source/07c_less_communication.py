@@ -5,7 +5,7 @@
 # that's 28 GB, and over a link of 10 Gbit/s it takes 22 seconds. Does all of it have to travel? Does it have to travel in every
 # step?
 #
-# **You will** write two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
+# **You will** implement two answers yourself: send only the largest entries of a gradient, and let the ranks train alone for a
 # while before they agree again. You'll train with both, and see how much accuracy is left for the bytes that you still send.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
@@ -330,7 +330,7 @@ summary.style.format("{:.2%}").format("{:.1f}", subset="times fewer bytes").form
 # this kind, ask whether every method got the recipe that suits it, as in [07b](07b_gradient_noise.ipynb). What remains is
 # remarkable enough: local SGD, with a sixty-fourth of the messages, loses nothing against fp32 with the same recipe.
 #
-# *Beat it:* which outer rate and momentum suit 64 steps alone? You have the function.
+# *Beat it:* which outer rate and momentum work best for rounds of 64 steps? You have the function.
 #
 # ## Deeper: momentum, and the outer step in PyTorch
 #

@@ -385,8 +385,8 @@ for backend in ("mpi", "ddp"):
 # %% [markdown]
 # The `mpi` backend also measures how long it spends inside `Allreduce`, including the wait for the slowest rank.
 # Does that account for
-# the efficiency you lost? If you lost more than that, computing itself became slower, because ranks share memory and caches
-# and, where they're oversubscribed, cores.
+# the efficiency you lost? If you lost more than that, computing itself became slower, because ranks share memory and caches,
+# and if they're oversubscribed, even cores.
 
 # %%
 share = curves.to_frame(strong).groupby(["backend", "world_size"])["communication_share"].median()
@@ -515,8 +515,8 @@ if comm.rank == 0:
 #
 # ## Deeper: Amdahl and Gustafson agree
 #
-# Gustafson writes $s$ for the share of the time *on $N$ ranks* that's spent on serial work. One rank would need $s + N(1 - s)$
-# times as long for that larger problem, so
+# Gustafson writes $s$ for the share of the time *on $N$ ranks* that's spent on serial work. On one rank, the same
+# problem would take $s + N(1 - s)$ times as long, so
 #
 # $$S = N - (N - 1)\,s \quad \text{(Gustafson 1988)}.$$
 #

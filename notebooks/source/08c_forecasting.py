@@ -128,7 +128,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=["latency, µs", "s per GB"
 # sample. Both grow with
 # the number of parameters $P$: $t_0 = a_0 + b_0 P$ and $t_1 = a_1 + b_1 P$.
 #
-# But which computing time do we mean? That of one rank alone, or that of a rank while all of them compute?
+# But which computing time do we mean? What a rank needs when it's alone, or what it needs while all of them compute?
 
 # %%
 guess_busy = predict(
@@ -399,7 +399,7 @@ of_these[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # So don't print a number without its **range**. Here the top is perfect overlap with nobody late. At the bottom nothing overlaps, messages
 # take three times as long as the data sheets say, and the slowest device is later than usual. We set how much later so that
 # nine out of ten *fitted* points fall inside the range.
-# Count the held-out ones above. And look at the length of the bars. Where computing dominates, the range is
+# How many of the held-out points above do? And look at the length of the bars. Where computing dominates, the range is
 # ten to thirty points wide.
 # Where messages dominate, it's half the scale or more, because well tuned and badly tuned runs are worlds
 # apart. Then you should measure before you ask for 512 GPUs.
@@ -565,13 +565,13 @@ what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 # With a larger batch, each message has more computing to hide behind. So it's the first thing everyone tries, until the
 # network no longer learns. Fewer
 # bytes and a faster network shorten the messages instead.
-# Fusion matters where latency does: with one message per tensor, 32
-# messages go around a ring of 512 GPUs. And with a single message there's nothing left to overlap.
+# Fusion matters where latency does: with one message per tensor, 32 messages have to go around
+# the ring of 512 GPUs one after the other. But if you fuse everything into a single message, there's nothing left to overlap.
 #
 # ## Remember
 #
 # - A step takes at least the longer of computing and communication, and at most their sum.
-#   Measure both, with all ranks at work, and fit.
+#   Measure both with all ranks at work, then fit a formula to each.
 # - A prediction only counts if the fit hasn't seen what it predicts.
 # - How large a batch you need to hide communication depends more on the machine than on the neural network.
 # - Sizes and speeds from data sheets tell you which network will scale. They won't get the last ten percent right.

@@ -237,7 +237,7 @@ costs.feeding_ways(measured)
 #   while it reads, and then all bytes leave through one node's network card.
 # - *Own part*, *MPI-IO* and *a file per rank* ask for each byte once,
 #   and all ranks read at the same time. On a single disk that
-#   gains less than on a file system that's spread over many.
+#   helps less than on a file system that's spread over many.
 #
 # The seconds do depend on how busy the machine is. Before
 # you believe a ranking, compare the gaps between the points with the length of their bars.
@@ -447,7 +447,7 @@ for kind in ("waiting", "work"):
 # %% [markdown]
 # - Workers take time to start. Every epoch pays for it again, unless you say `persistent_workers=True`.
 # - Where reading means waiting, one worker hides it. Where reading is work, each worker needs a core *of its own*. If there's
-#   a rank on every core already, the workers take from the ranks what they give.
+#   a rank on every core already, whatever the workers gain, the ranks lose.
 #   That's why a rank on a cluster gets several cores, and why
 #   [10](10_compute_nodes.ipynb) insists on `--cpus-per-task`.
 # - `prefetch_factor=2`, the default, means two batches per *worker*. Your one batch ahead becomes four batches with two
@@ -621,7 +621,7 @@ pd.DataFrame(lines).T
 # The system fetches whole *pages*, mostly of 4,096 bytes, so a row of 784 costs one page or two.
 # And each scattered read waits on its own.
 #
-# A file per image costs an `open` on top.
+# With a file per image, every read needs an `open` as well.
 # Here that's a lookup in memory. On a parallel file system every `open` asks a *metadata
 # server*, and the whole machine has only a few. With a job of a thousand ranks that opens a file per image, a single user can
 # slow down everybody.
@@ -730,10 +730,9 @@ print(f"I read {target.stat().st_size:,} bytes of 1,000,000")
 
 # %% [markdown]
 # A rank that finds the file takes what's there, and half a file may well look like a whole one. The scripts that this workshop
-# grew out of gave each rank its own folder. That works, but it downloads everything $p$ times. The cure has two halves. One
-# rank downloads, and all other ranks wait until it's done. And it writes under a temporary name first, so the file appears
-# whole or not at all, even
-# if the download is cut off:
+# grew out of gave each rank its own folder. That works, but it downloads everything $p$ times. The fix has two parts. One
+# rank downloads, and all other ranks wait until it's done. And that rank writes under a temporary name first, so the file
+# appears whole or not at all, even if the download is cut off:
 
 # %%
 # %%ranks

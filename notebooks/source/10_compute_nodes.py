@@ -10,8 +10,8 @@
 # Then you'll look at which cores the ranks may use, give each rank its GPU, and learn how to open these notebooks on a
 # cluster.
 #
-# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. Inside a job, or attached to
-# one, the same cells show its nodes.
+# **Time** is computed when the notebooks are generated. **Needs** two cores; no cluster, no GPU. If the notebook runs
+# inside a job, or is attached to one, the same cells show that job's nodes.
 
 # %%
 import time
@@ -71,8 +71,8 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # nodes sit idle, and you pay for them.
 #
 # On several nodes, `torchrun` has to run once on each. It then starts one process per GPU, as in [05](05_ddp.ipynb). The
-# torchruns find each other at an address that all of them know, the *rendezvous*. With `--rdzv-backend=c10d`, the torchrun on
-# that host opens the port, and that's where all of them get their ranks.
+# torchruns find each other at an address that all of them know, the *rendezvous*. It's a host of the job and a port.
+# With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and that's where all of them get their ranks.
 #
 # What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
 # where it stopped, and these few lines are all it takes:
@@ -193,8 +193,8 @@ if after_s is not None:
 # So in a real job's output, look for the exit code that *isn't* 1, −6 or
 # −15 (an error, an abort, and torchrun's own signal), and for the earliest time.
 #
-# It went this fast because the kernel closes a dead process's connections. If a node loses power, or a cable fails, nothing
-# gets closed.
+# The other ranks noticed this fast because the kernel closes a dead process's connections.
+# If a node loses power, or a cable fails, nothing gets closed.
 # Then the other ranks wait until the timeout of `init_process_group`, by default 30 minutes for gloo and 10 for NCCL.
 #
 # Slurm would now see a failed job. By itself, Slurm puts a job back into the queue only when a *node* fails, or when a more

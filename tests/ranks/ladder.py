@@ -23,12 +23,14 @@ def cases(every, quick):
 TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four
 
 
-def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_SAMPLES):
-    """The first rows of MNIST as plain IDX files, so that loading and evaluation do not take most of the time."""
+def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_SAMPLES, shape=(28, 28)):
+    """The first rows of MNIST as plain IDX files, so that loading and evaluation do not take most of the time; cut to a
+    height and width."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in (("train", train_samples), ("test", test_samples)):
         whole = mnist.load(split)
-        arrays = (whole.images[:rows], whole.labels[:rows])
+        height, width = shape
+        arrays = (whole.images[:rows, :height, :width], whole.labels[:rows])
         for name, array in zip(mnist.FILES[split], arrays, strict=True):
             header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
             (folder / name).write_bytes(header + array.tobytes())

@@ -63,4 +63,4 @@ def test_wrapping_twice_is_refused(on_two_ranks):
 
 
 def test_the_network_of_more_classes_has_the_torch_network_s_weights(on_two_ranks):
-    assert on_two_ranks["with_47_classes"] == [True, True]
+    assert on_two_ranks["with_47_classes_of_another_shape"] == [True, True]

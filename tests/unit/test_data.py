@@ -76,6 +76,16 @@ def test_all_ranks_know_all_classes(folder, rank):
     assert mnist.load("test", folder, rank, 2).classes == 10
 
 
+def test_images_of_another_size_are_fine_if_all_have_it(folder):
+    path = file_of(folder, "train", "images")
+    content = idx_bytes(np.arange(50 * 16 * 40, dtype=np.uint32).astype(np.uint8).reshape(50, 16, 40))
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    train = mnist.load("train", folder, 1, 2)
+    assert train.shape == (16, 40) and train.images[0, 0, 1] == (25 * 16 * 40 + 1) % 256
+    with pytest.raises(mnist.DataError, match="have 16 x 40 and 28 x 28 pixels; scale the test images"):
+        mnist.classes_and_shape(train, mnist.load("test", folder))
+
+
 def test_unknown_split(folder):
     with pytest.raises(ValueError, match="split 'valid': use 'train' or 'test'"):
         mnist.load("valid", folder)
@@ -127,8 +137,8 @@ def test_empty_file(folder):
         ("images", lambda c: b"<html>" + c, "found 3c 68 74 6d"),
         (
             "images",
-            lambda c: c[:8] + b"\0\0\0\x20" + c[12:],
-            "images of 32 x 28 pixels; .* take 28 x 28, so scale or crop",
+            lambda c: c[:8] + b"\0\0\0\x0f" + c[12:],
+            "images of 15 x 28 pixels; .* need 16 each way, so enlarge",
         ),
         ("images", lambda c: c[:4] + b"\xff\xff\xff\xff" + c[8:], "labels, one for each image"),
         ("images", lambda c: c + b"more", "found 39204"),

@@ -15,8 +15,7 @@ from workshop_lib.ranks.cluster import SUPERVISOR
 RANK = """\
 import faulthandler, signal, sys, time
 faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "a"))
-print("ready", flush=True)
-time.sleep(60)
+print("ready", flush=True), time.sleep(60)
 """
 
 
@@ -66,4 +65,4 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost
     process.wait(10)
     record = folders.exit_records(tmp_path)[-1]
     assert (record["rank"], record["pid"], record["asked"], record["returncode"]) == (1, pid, True, -signal.SIGKILL)
-    assert ("line 4 in <module>" in (tmp_path / "stack.1.txt").read_text()) == lost
+    assert ("line 3 in <module>" in (tmp_path / "stack.1.txt").read_text()) == lost

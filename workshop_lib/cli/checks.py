@@ -31,8 +31,9 @@ def _on_this_host() -> bool:
 
 def _check_files(options: TrainOptions, ranks: int) -> None:
     if options.data_dir is not None or options.train_samples is not None:
-        options.train_size(mnist.load("train", options.data_dir).total)
-        mnist.load("test", options.data_dir)
+        train = mnist.load("train", options.data_dir)
+        options.train_size(train.total)
+        mnist.classes_and_shape(train, mnist.load("test", options.data_dir))
     if options.device == "cuda":
         world.count_gpus(options.device)
     if options.checkpoint is not None:

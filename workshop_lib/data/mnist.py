@@ -20,8 +20,8 @@ from workshop_lib import paths
 from workshop_lib.data.shard import shard_bounds
 from workshop_lib.errors import InputError
 
-IMAGE_SHAPE = (28, 28)
 CLASSES = 10
+LEAST_SIDE = 16  # pixels: two convolutions and two pools leave nothing of less
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -47,6 +47,7 @@ class Split:
 
     images: uint8 [n, 28, 28] and labels: uint8 [n], both read-only. `start` is the index of the
     first row in the whole split of `total` rows, whose labels are below `classes`: at least CLASSES.
+    Data in the same format may have images of another size, and more classes.
     """
 
     images: np.ndarray
@@ -54,6 +55,19 @@ class Split:
     start: int
     total: int
     classes: int = CLASSES
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of an image, in pixels."""
+        return self.images.shape[1], self.images.shape[2]
+
+
+def classes_and_shape(train: Split, test: Split) -> tuple[int, tuple[int, int]]:
+    """What a network must fit to learn from one and be tested on the other. Raises DataError if none can."""
+    if train.shape != test.shape:
+        sizes = " and ".join(f"{height} x {width}" for height, width in (train.shape, test.shape))
+        raise DataError(f"training and test images have {sizes} pixels; scale the test images like the others.")
+    return max(train.classes, test.classes), train.shape
 
 
 def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_size: int = 1):
@@ -73,8 +87,8 @@ def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_si
 @functools.lru_cache(maxsize=8)
 def _load(split: str, folder: Path, shipped: bool, rank: int, world_size: int) -> Split:
     image_name, label_name = FILES[split]
-    image_file = _IdxFile(folder, image_name, IMAGE_SHAPE, shipped)
-    label_file = _IdxFile(folder, label_name, (), shipped)
+    image_file = _IdxFile(folder, image_name, 2, shipped)
+    label_file = _IdxFile(folder, label_name, 0, shipped)
     if image_file.rows != label_file.rows:
         expected = f"{image_file.rows} labels, one for each image in {image_file.path.name}"
         raise label_file.wrong(expected, label_file.rows)
@@ -91,15 +105,15 @@ class _IdxFile:
     and of labels, everything is.
     """
 
-    def __init__(self, folder: Path, name: str, row_shape: tuple[int, ...], shipped: bool):
-        self.path, self.row_shape = folder / name, row_shape
+    def __init__(self, folder: Path, name: str, row_dimensions: int, shipped: bool):
+        self.path = folder / name
         self.sha256 = SHIPPED_SHA256[name] if shipped else None
         for path in (folder / f"{name}.gz", self.path):
             if path.is_file():
                 self.path = path
         self.content = self._open()
-        self.header_bytes = 4 * (2 + len(row_shape))
-        self.rows = self._check_header()
+        self.header_bytes = 4 * (2 + row_dimensions)
+        self.rows, *self.row_shape = self._check_header()
 
     def wrong(self, expected: str, found: object) -> DataError:
         """For a file that was damaged, or is another one."""
@@ -136,10 +150,10 @@ class _IdxFile:
             raise self.wrong(f"content with SHA-256 {self.sha256}", digest)
         return content
 
-    def _check_header(self) -> int:
-        """Number of rows, by the header."""
+    def _check_header(self) -> list[int]:
+        """Number of rows and shape of each, by the header."""
         header = self.content[: self.header_bytes].tobytes()
-        magic = bytes([0, 0, UNSIGNED_BYTE, 1 + len(self.row_shape)])
+        magic = bytes([0, 0, UNSIGNED_BYTE, self.header_bytes // 4 - 1])
         if len(header) < self.header_bytes or header[:4] != magic:
             raise self.wrong(
                 f"an IDX file that starts with bytes {magic.hex(' ')} in a header of {self.header_bytes} bytes",
@@ -148,12 +162,12 @@ class _IdxFile:
         rows, *shape = np.frombuffer(header, ">u4", offset=4).tolist()
         if rows == 0:
             raise self.wrong("at least one row", "none")
-        if tuple(shape) != self.row_shape:
+        if min(shape, default=LEAST_SIDE) < LEAST_SIDE:
             raise DataError(
-                f"{self.path}: images of {' x '.join(map(str, shape))} pixels; the workshop's networks take "
-                f"{' x '.join(map(str, self.row_shape))}, so scale or crop them, or {ANOTHER_FOLDER}."
+                f"{self.path}: images of {' x '.join(map(str, shape))} pixels; the workshop's networks need "
+                f"{LEAST_SIDE} each way, so enlarge them, or {ANOTHER_FOLDER}."
             )
-        return rows
+        return [rows, *shape]
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop), uint8 [stop - start, *row_shape], read-only."""

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from workshop_lib.models import torch_cnn
+from workshop_lib.models import torch_cnn, vit
 
 
 def normalise(images):
@@ -12,8 +12,14 @@ def normalise(images):
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
 
-def build(seed: int, classes: int = 10, network: str = "workshop", weight_decay: float = 0.0) -> keras.Sequential:
-    """The network with the weights that torch_cnn.build(seed, network, classes) has.
+def build(
+    seed: int,
+    classes: int = 10,
+    network: str = "workshop",
+    weight_decay: float = 0.0,
+    shape: tuple[int, int] = vit.MNIST,
+) -> keras.Sequential:
+    """The network with the weights that torch_cnn.build(seed, network, classes, shape) has.
 
     weight_decay: adds that many times each weight to its gradient, through the loss.
 
@@ -21,11 +27,12 @@ def build(seed: int, classes: int = 10, network: str = "workshop", weight_decay:
     ranks that had built different numbers of networks would wait for each other forever.
     """
     start = [
-        keras.Input((28, 28), dtype="uint8"),
-        keras.layers.Lambda(normalise, output_shape=(28, 28, 1), name="normalise"),
+        keras.Input(shape, dtype="uint8"),
+        keras.layers.Lambda(normalise, output_shape=(*shape, 1), name="normalise"),
     ]
     model = keras.Sequential([*start, *NETWORKS[network](classes)], name="cnn")
-    model.set_weights(from_torch([p.detach().numpy() for p in torch_cnn.build(seed, network, classes).parameters()]))
+    weights = torch_cnn.build(seed, network, classes, shape).parameters()
+    model.set_weights(from_torch([p.detach().numpy() for p in weights], shape))
     if weight_decay:
         for weight in model.trainable_variables:
             weight.regularizer = keras.regularizers.L2(weight_decay / 2)
@@ -66,23 +73,23 @@ def classic(classes: int) -> list:
 NETWORKS = {"workshop": workshop, "classic": classic}
 
 
-def from_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
-    """The weights of the torch network, in its order, in Keras's layout.
+def from_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) -> list[np.ndarray]:
+    """The weights of the torch network for images of that shape, in its order, in Keras's layout.
 
     A kernel is [out, in, y, x] in torch and [y, x, in, out] in Keras; what is flattened before the first linear
     layer is [channel, y, x] in torch and [y, x, channel] in Keras.
     """
     kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
     outputs = len(linear)
-    linear = linear.reshape(outputs, -1, 4, 4).transpose(2, 3, 1, 0).reshape(-1, outputs)
+    linear = linear.reshape(outputs, -1, *torch_cnn.convolved(shape)).transpose(2, 3, 1, 0).reshape(-1, outputs)
     return [kernel_1.transpose(2, 3, 1, 0), bias_1, kernel_2.transpose(2, 3, 1, 0), bias_2, linear, *_turned(more)]
 
 
-def to_torch(weights: list[np.ndarray]) -> list[np.ndarray]:
+def to_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) -> list[np.ndarray]:
     """The inverse of from_torch."""
     kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
     outputs = linear.shape[1]
-    linear = linear.reshape(4, 4, -1, outputs).transpose(3, 2, 0, 1).reshape(outputs, -1)
+    linear = linear.reshape(*torch_cnn.convolved(shape), -1, outputs).transpose(3, 2, 0, 1).reshape(outputs, -1)
     return [kernel_1.transpose(3, 2, 0, 1), bias_1, kernel_2.transpose(3, 2, 0, 1), bias_2, linear, *_turned(more)]
 
 

@@ -6,6 +6,8 @@ dropout and no batch normalisation: each would make a step depend on more than t
 global batch, and runs on different numbers of ranks could not be compared exactly.
 """
 
+import math
+
 import torch
 from torch import nn
 
@@ -28,11 +30,12 @@ def normalise(images: torch.Tensor) -> torch.Tensor:
     return images.unsqueeze(3).permute(0, 3, 1, 2)
 
 
-def build(seed: int, network: str = "workshop", classes: int = 10) -> nn.Sequential:
-    """The network with weights drawn from `seed`, the same wherever it is built, and one logit per class."""
+def build(seed: int, network: str = "workshop", classes: int = 10, shape: tuple[int, int] = vit.MNIST) -> nn.Sequential:
+    """The network with weights drawn from `seed`, the same wherever it is built: one logit per class for images of
+    that height and width (pixels, at least 16). The shapes in comments are MNIST's."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        model = NETWORKS[network](classes)
+        model = NETWORKS[network](classes, shape)
     # Of one channel both orders are the same memory, but DDP warns of strides that are not its gradient's.
     first = model[0].weight if isinstance(model[0], nn.Conv2d) else None
     if first is not None:
@@ -40,7 +43,13 @@ def build(seed: int, network: str = "workshop", classes: int = 10) -> nn.Sequent
     return model
 
 
-def workshop(classes: int) -> nn.Sequential:
+def convolved(shape: tuple[int, int]) -> tuple[int, int]:
+    """Height and width after two convolutions of 5 x 5, each with a pool of 2 x 2: 4 x 4 of 28 x 28."""
+    height, width = (((side - 4) // 2 - 4) // 2 for side in shape)
+    return height, width
+
+
+def workshop(classes: int, shape: tuple[int, int]) -> nn.Sequential:
     first, second = CHANNELS
     return nn.Sequential(
         nn.Conv2d(1, first, 5),  # [n, 8, 24, 24]
@@ -50,11 +59,11 @@ def workshop(classes: int) -> nn.Sequential:
         nn.MaxPool2d(2),  # [n, 56, 4, 4]
         nn.ReLU(),
         nn.Flatten(),  # [n, 896]
-        nn.Linear(16 * second, classes),  # [n, 10], one logit a class
+        nn.Linear(second * math.prod(convolved(shape)), classes),  # [n, 10], one logit a class
     )
 
 
-def classic(classes: int) -> nn.Sequential:
+def classic(classes: int, shape: tuple[int, int]) -> nn.Sequential:
     """The network of PyTorch's and Horovod's MNIST examples of 2017, 21,840 parameters, with which published
     scaling curves were measured. Its dropout is drawn by each worker for its own samples."""
     return nn.Sequential(
@@ -66,7 +75,7 @@ def classic(classes: int) -> nn.Sequential:
         Dropout(channels=True),  # after the pool, as the ReLU: the same result from a quarter of the values
         nn.ReLU(),
         nn.Flatten(),  # [n, 320]
-        nn.Linear(320, 50),
+        nn.Linear(20 * math.prod(convolved(shape)), 50),
         nn.ReLU(),
         Dropout(),
         nn.Linear(50, classes),  # [n, 10]

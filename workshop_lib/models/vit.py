@@ -16,19 +16,21 @@ import math
 import torch
 from torch import nn
 
-SIDE, PATCH, STRIDE = 28, 8, 5  # pixels: 5 x 5 patches, and each shares a border 3 wide with its neighbours
+MNIST = (28, 28)  # height and width of its images, in pixels
+PATCH, STRIDE = 8, 5  # pixels: 5 x 5 patches of 28 x 28, and each shares a border 3 wide with its neighbours
 WIDTH, HEADS, DEPTH = 64, 4, 3
 
 
 class Tokens(nn.Module):
     """Cuts images into square patches and makes each a token that knows where it was."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, shape: tuple[int, int] = MNIST):
         super().__init__()
         self.embed = nn.Linear(PATCH * PATCH, width)
         # What tells one place from another: without it, shuffled patches would be the same image. It starts as
         # large as the rest of the token; at the usual 0.02, the first epoch would go into finding out where is where.
-        self.position = nn.Parameter(torch.randn(((SIDE - PATCH) // STRIDE + 1) ** 2, width))  # [t, w]
+        rows, columns = ((side - PATCH) // STRIDE + 1 for side in shape)
+        self.position = nn.Parameter(torch.randn(rows * columns, width))  # [t, w]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # [n, 1, 28, 28]
         patches = images.unfold(2, PATCH, STRIDE).unfold(3, PATCH, STRIDE)  # [n, 1, 5, 5, 8, 8]
@@ -99,11 +101,15 @@ class Head(nn.Module):
         return self.classes(self.norm(x).mean(dim=1))  # [n, classes]
 
 
-def vit(classes: int, width: int = WIDTH, heads: int = HEADS, depth: int = DEPTH) -> nn.Sequential:
+def vit(
+    classes: int, shape: tuple[int, int] = MNIST, width: int = WIDTH, heads: int = HEADS, depth: int = DEPTH
+) -> nn.Sequential:
     """The network, images [n, 1, 28, 28] to logits [n, classes]: 156,298 parameters as it is. Its parts follow one
-    another in a list, which FSDP gathers one by one, and a pipeline can cut anywhere."""
+    another in a list, which FSDP gathers one by one, and a pipeline can cut anywhere.
+
+    Of images of another shape, the last rows and columns that don't fill a patch are left out."""
     blocks = (Block(width, heads) for _ in range(depth))
-    model = nn.Sequential(Tokens(width), *blocks, Head(width, classes))
+    model = nn.Sequential(Tokens(width, shape), *blocks, Head(width, classes))
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -90,7 +90,7 @@ def train(
     torch.set_num_threads(1)
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     train_set, test = mnist.load("train", data_dir), mnist.load("test", data_dir, comm.rank, comm.size)
-    network = torch_cnn.build(seed, classes=max(train_set.classes, test.classes))
+    network = torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train_set, test))
     batches = itertools.islice(_batches(train_set, batch, comm, seed), steps)
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
     if isinstance(way, Rounds):

@@ -57,7 +57,7 @@ def measure(
         raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
     if not 0 < target < 1:
         raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
-    network = FlatNetwork(network=torch_cnn.build(seed, classes=max(train.classes, test.classes)))
+    network = FlatNetwork(network=torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train, test)))
     weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
     look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
     for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):

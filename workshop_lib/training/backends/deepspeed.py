@@ -85,6 +85,10 @@ class Deepspeed(Ddp):
         super().__init__(world, device)
         start(world, device)
 
+    def learner(self, options, train, test):
+        self.shape = train.shape
+        return super().learner(options, train, test)
+
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
         # Stage 0 has no fp32 copy of the weights to step on, so it casts as the other backends do.
         self.sharded = options.zero_stage > 0
@@ -160,7 +164,7 @@ class Deepspeed(Ddp):
     def step_in_place(self) -> None:
         """A step with gradients of zero: the first makes the optimizer's state, and the list of which
         share of it belongs to which parameter."""
-        images = torch_cnn.normalise(torch.zeros(1, 28, 28, dtype=torch.uint8, device=self.device))
+        images = torch_cnn.normalise(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
         dtype = next(self.engine.module.parameters()).dtype
         self.engine.backward(self.engine(images.to(dtype)).sum() * 0.0)
         self.engine.step()

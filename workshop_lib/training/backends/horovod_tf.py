@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import torch
 
-from workshop_lib.data.mnist import Split
+from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.models import keras_cnn, torch_cnn
 from workshop_lib.training.backends.base import Backend, Learner
 from workshop_lib.training.backends.horovod_process import HorovodRanks
@@ -69,8 +69,8 @@ class TensorflowLearner:
         by_adam = options.optimizer == "adam"
         # Adam's decay is apart from the gradient; that of SGD is not, though Keras's own option would do that too.
         in_loss = 0.0 if by_adam else options.weight_decay
-        classes = max(train.classes, test.classes)
-        self.model = keras_cnn.build(options.seed, classes, options.network, in_loss)
+        classes, self.shape = classes_and_shape(train, test)
+        self.model = keras_cnn.build(options.seed, classes, options.network, in_loss, self.shape)
         if by_adam:  # with torch's epsilon, where Keras has 1e-7
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8, weight_decay=options.weight_decay or None)
         else:
@@ -101,7 +101,7 @@ class TensorflowLearner:
 
     @tf.function(
         input_signature=[
-            tf.TensorSpec([None, 28, 28], tf.uint8),
+            tf.TensorSpec([None, None, None], tf.uint8),
             tf.TensorSpec([None], tf.uint8),
             tf.TensorSpec([], tf.float32),
             tf.TensorSpec([], tf.float32),
@@ -132,13 +132,13 @@ class TensorflowLearner:
             sums += self._evaluate(images[rows], labels[rows]).numpy()
         return sums
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 28, 28], tf.uint8), tf.TensorSpec([None], tf.uint8)])
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None], tf.uint8), tf.TensorSpec([None], tf.uint8)])
     def _evaluate(self, images, labels):
         logits = self.model(images, training=False)
         return metric_sums(cross_entropy(logits, labels), logits, labels)
 
     def weights(self) -> list[np.ndarray]:
-        return keras_cnn.to_torch([np.asarray(v) for v in self.model.trainable_variables])
+        return keras_cnn.to_torch([np.asarray(v) for v in self.model.trainable_variables], self.shape)
 
     def state(self) -> dict:
         """By PyTorch's names, so that the file of a checkpoint is the same for every backend."""
@@ -147,7 +147,7 @@ class TensorflowLearner:
         return {"model": model, "optimizer": [as_torch(variable) for variable in self.optimizer.variables]}
 
     def load_state(self, state: Mapping) -> None:
-        self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()]))
+        self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()], self.shape))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
             variable.assign(value.numpy().reshape(variable.shape))  # earlier files have [1] for a number
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from workshop_lib.data import shard
-from workshop_lib.data.mnist import Split
+from workshop_lib.data.mnist import Split, classes_and_shape
 from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import WorkerDraws
@@ -122,8 +122,7 @@ class TorchLearner:
         self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
         self.test_total = test.total
         self.label_smoothing = options.label_smoothing
-        classes = max(train.classes, test.classes)
-        self.model = torch_cnn.build(options.seed, options.network, classes).to(self.device)
+        self.model = torch_cnn.build(options.seed, options.network, *classes_and_shape(train, test)).to(self.device)
         world = backend.world
         workers = options.workers(world.world_size)
         self.draws = WorkerDraws(self.model, options.seed, workers, world.rank, world.world_size, self.device)
