@@ -45,7 +45,7 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     folders.remove_dead()
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
-    if warning := others.warning(n * threads_per_rank, "so times measured now would say little about scaling"):
+    if warning := others.warning(n * threads_per_rank, "so don't trust times measured now"):
         print(warning, file=sys.stderr)
     return team
 

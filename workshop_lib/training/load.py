@@ -62,13 +62,13 @@ class Meter:
         """Cores that other programs have used since, on average."""
         return cores_of_others(self._began, sample())
 
-    def warning(self, wanted: int, so: str = "so these times say little about scaling") -> str:
+    def warning(self, wanted: int, so: str = "so don't trust these times") -> str:
         """A sentence, if others did not leave us `wanted` cores; empty otherwise."""
         others = self.others()
         if are_left(others, wanted, self.usable, self.total):
             return ""
         cores = f"{self.total} core{'s' * (self.total > 1)}"
-        return f"Other programs were using {others:.1f} of this machine's {cores}, {so}."
+        return f"Other programs were using {others:.1f} of {cores}, {so}."
 
     def report(self, wanted: int) -> None:
         """Print the warning, if there is one."""
