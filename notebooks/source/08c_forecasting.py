@@ -489,7 +489,7 @@ chosen[["published", "forecast", "low", "high"]].map("{:.0%}".format)
 # %%
 for entry in published.EVERYTHING:
     if entry.account and (entry.what in names or entry.table in published.HELD_OUT):
-        print(textwrap.fill(f"{entry.what}: {entry.account}", 110), end="\n\n")
+        print(textwrap.fill(f"{entry.what}: {entry.account}", 80), end="\n\n")
 
 # %% [markdown]
 # This forecast never exceeds 100 %, because each device computes for at least as long as one alone. So where a measurement is
