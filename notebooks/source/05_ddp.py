@@ -82,6 +82,9 @@ print(f"rank {rank} of {size}, over {dist.get_backend()}")
 # set it above the longest time that ranks wait on purpose. With 60 seconds, a job could die while rank 0 is still preparing the
 # data.
 #
+# Should the same processes ever need a second process group, give it another port. On the old one, a rank that's early finds what
+# the first group left behind, and the ranks then wait for each other in different places.
+#
 # ## From one process to many
 #
 # Here is a plain script for one process. It reads MNIST's files, trains, tests, prints, and saves. It needs nothing from this
