@@ -57,6 +57,7 @@ def run_notebook(
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
+    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
     begun: list[int] = []  # by nbclient's own word: a kernel that dies at once sends no message
     client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
     started, error = time.perf_counter(), ""
