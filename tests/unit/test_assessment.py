@@ -1,5 +1,6 @@
 """The record of an assessment, without ranks: which exercises belong to it, and that no change of it goes unnoticed."""
 
+import importlib
 import json
 import re
 
@@ -54,6 +55,12 @@ def test_the_solution_is_found_and_the_stub_is_none(task):
     assert assessment.answer(task, generate.NOTEBOOKS) is None
 
 
+@pytest.mark.parametrize("task", [task for task in assessment.TASKS if task.name == task.check], ids=lambda t: t.title)
+def test_the_ranks_are_those_that_the_check_needs(task):
+    check = getattr(importlib.import_module(f"workshop_lib.exercises.{task.module}"), task.check)
+    assert task.ranks == getattr(check, "on", 0)
+
+
 @pytest.fixture
 def record(tmp_path):
     path = tmp_path / "record.jsonl"
@@ -70,7 +77,7 @@ def test_a_record_is_verified_as_it_was_written(record):
     code, said = verify(record)
     assert code == 0, said
     assert "3 exercises solved" in said and "doesn't show who wrote it" in said and "Ada" in said
-    assert said.count("properties") == 3
+    assert "2 properties on 2 ranks" in said and "1 property on 3 ranks" in said
 
 
 def changed(number: int, field: str, value):
@@ -107,6 +114,8 @@ TAMPERED = {
     "twice": (lambda lines: [*lines, lines[3]], "is there 2 times"),
     "an invented one": (lambda lines: [*lines, {"line": 5, "exercise": "x"}], "has no such exercise"),
     "no object": (lambda lines: [*lines, 7], "line 5 of the file is no JSON object"),
+    "many": (lambda lines: [*lines, *[{}] * 1000], "and 1981 more"),
+    "deep": (changed(3, "source", json.loads("[" * 900 + "]" * 900)), "its source changed"),
     "odd ranks": (resealed(4, "ranks", 1000), "1000 ranks, but it's checked on 2 to 8"),
     "an odd type": (resealed(4, "source", 7), "is missing, or not what it should be"),
 }  # fmt: skip

@@ -3,6 +3,7 @@ instructor's. What they need is imported by the functions that use it: most comm
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,8 @@ from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
+LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: for how long to look for other programs, and how many cores it wants
+MOST_SHOWN = 20  # sentences on a record that isn't as it was written
 PROVES = (
     "This shows that nothing was changed since the record was written. It doesn't show who wrote it, and a record "
     "that somebody made up as a whole looks the same."
@@ -35,7 +38,9 @@ def assess(
     rows = []
     try:
         for task, verdict, row in assessment.assess(notebooks, ranks):
-            _show(task, "not solved yet" if verdict is None else _said(verdict, row))
+            failed = " ".join(verdict.failed.splitlines()[:2]) if verdict else ""
+            said = f"solved, {assessment.in_words(row)}" if row else "not solved yet"
+            _show(task, f"not yet: {failed}" if failed else said)
             rows += [row] if row else []
         if rows:
             assessment.write(out, rows, learner)
@@ -52,13 +57,6 @@ def assess(
         print("There's no record to write yet. Is your notebook saved?")
 
 
-def _said(verdict, row: dict) -> str:
-    if not row:
-        return f"not yet: {verdict.failed.splitlines()[0]}" if verdict.failed else "not solved yet"
-    where = f" on {row['ranks']} ranks" if row["ranks"] else ""
-    return f"solved, {len(row['properties'])} properties{where}"
-
-
 def _show(task, text: str) -> None:
     print(f"{task.notebook:<20} {task.name:<23} {'core  ' if task.core else 'deeper'} {text}", flush=True)
 
@@ -72,7 +70,9 @@ def verify(
 
     header, rows, wrong = assessment.read(record)
     if wrong:
-        print(f"{record} is not as it was written:", *(f"  {_printable(each)}" for each in wrong), sep="\n")
+        more = [f"  and {len(wrong) - MOST_SHOWN} more."] if len(wrong) > MOST_SHOWN else []
+        shown = [f"  {_printable(each)}" for each in wrong[:MOST_SHOWN]]
+        print(f"{record} is not as it was written:", *shown, *more, sep="\n")
         raise typer.Exit(1)
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items() if version)
     print(_printable(f"{header['learner'] or 'somebody'}, {header['made']}, with {versions}"))
@@ -100,6 +100,7 @@ def rehearse(
 ) -> None:
     """Run an instructor's route: promised and measured minutes of each step on this machine."""
     from workshop_lib.notebook import routes
+    from workshop_lib.training import load
 
     if not route:
         for each in routes.load().values():
@@ -107,6 +108,10 @@ def rehearse(
         return
     chosen = routes.route(route)
     print(f"{chosen.title}: {chosen.minutes} minutes. What to say: {routes.FOLDER / 'steps.md'}\n")
+    others = load.Meter()
+    time.sleep(0 if plan else LOOK_S)
+    if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
+        print(f"{busy}\n")
     print("begins  promised     cells  reading and working   step")
     begins, run_s, late = 0, 0.0, []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):

@@ -67,7 +67,7 @@ def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks:
 DDP, LARGE = "05_ddp", "07_large_batch"
 TASKS = [
     *_functions("00_start_here", "start_here", "whoami my_part"),
-    *_functions("01_mpi_basics", "mpi_basics", "exchange ring_allreduce"),
+    *_functions("01_mpi_basics", "mpi_basics", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
     Task("01_mpi_basics", "hello.py", "programs", "hello", 0),  # it starts processes of its own
     *_functions("01_mpi_basics", "mpi_basics", "", "global_mean", global_mean=4),
     *_functions(
@@ -187,6 +187,8 @@ def read(path: Path) -> tuple[dict, list[dict], list[str]]:
     headers = [line for line in lines if line.get("record") == "assessment" and line.get("schema") == SCHEMA]
     if not headers or any(not isinstance(headers[0].get(field), kind) for field, kind in IN_HEAD.items()):
         raise InputError(f"{path} is no record of an assessment, as `workshop assess` writes it, or its head is gone.")
+    if len(headers[0]["solved"]) > len(TASKS):
+        raise InputError(f"{path} lists more exercises than there are ({len(TASKS)}).")
     header, rows = headers[0], [line for line in lines if line is not headers[0]]
     wrong += chain.problems(lines, ["its head", *map(str, header["solved"])])
     for row in rows:
@@ -204,8 +206,12 @@ def read(path: Path) -> tuple[dict, list[dict], list[str]]:
 def listed(rows: list[dict]) -> Iterator[tuple[Task, str]]:
     """Each exercise of a record, and what it says of it."""
     for row in rows:
-        where = f" on {row['ranks']} ranks" if row["ranks"] else ""
-        yield TITLES[_title(row)], f"{len(row['properties'])} properties{where}"
+        yield TITLES[_title(row)], in_words(row)
+
+
+def in_words(row: dict) -> str:
+    held = len(row["properties"])
+    return f"{held} propert{'y' if held == 1 else 'ies'}" + (f" on {row['ranks']} ranks" if row["ranks"] else "")
 
 
 def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:

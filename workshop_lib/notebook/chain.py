@@ -16,7 +16,10 @@ FIRST = ""  # in place of a digest, before the first line
 
 def digest(value: Any) -> str:
     """The SHA-256 of a value, as JSON with its keys in order."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:  # nested deeper than anything that was written here
+        return ""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
