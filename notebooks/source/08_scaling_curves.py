@@ -25,6 +25,7 @@ from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
+from workshop_lib.ranks import scripts
 from workshop_lib.scaling import curves, records
 from workshop_lib.scaling.sweep import sweep
 from workshop_lib.training import load
@@ -546,6 +547,21 @@ for n in (2, 32, 1024):
 # ```
 # python scaling_table.py --ranks 1 2 4 -- torchrun --standalone --nproc-per-node {n} ddp.py --epochs 3
 # ```
+#
+# ## What you can do now
+#
+# This is the end of the core path. What can you show for it? The next cell goes through your notebooks, runs the checks of
+# everything you solved once more, and writes a *record*: your own code of each exercise, on how many ranks it ran, and what
+# held. It reads the files, so save your notebooks first.
+
+# %%
+scripts.run("workshop", "assess", timeout_s=600)
+
+# %% [markdown]
+# Anyone can check the record in a second, without a network: `.venv/bin/workshop verify notebooks/assessment.jsonl`. Every line
+# has a checksum of itself and of the line above it, so a change made later shows, and the command says where. It can't tell
+# who wrote the record. With `--run`, it also runs the checks on your code. That executes the code, so only do it with records
+# of people you trust.
 #
 # ## Remember
 #

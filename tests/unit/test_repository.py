@@ -146,7 +146,9 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
 
 def test_the_top_level_is_as_the_readme_says(tracked):
     allowed = {
+        ".binder",
         ".ci",
+        ".devcontainer",
         ".gitignore",
         "LICENSE",
         "Makefile",

@@ -13,8 +13,8 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
+from workshop_lib.cli import course, engines
 from workshop_lib.cli import doctor as machine
-from workshop_lib.cli import engines
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
 from workshop_lib.errors import InputError, WorkshopError
@@ -47,6 +47,8 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
+for command in (course.assess, course.verify, course.rehearse):
+    app.command()(command)
 
 
 def main() -> None:

@@ -57,6 +57,7 @@ def run_notebook(
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
+    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
     begun: list[int] = []  # by nbclient's own word: a kernel that dies at once sends no message
     client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
     started, error = time.perf_counter(), ""
@@ -74,6 +75,15 @@ def run_notebook(
     return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
 
 
+def seconds_of(cell) -> float:
+    """For how long a cell of an executed notebook ran."""
+    times = cell.metadata.get("execution", {})
+    if "shell.execute_reply" not in times:
+        return 0.0
+    begun, ended = (datetime.fromisoformat(times[at]) for at in ("iopub.execute_input", "shell.execute_reply"))
+    return (ended - begun).total_seconds()
+
+
 def run_seconds(executed: Path) -> dict[str, float]:
     """The seconds for which the cells of an executed notebook ran, in its core and in its deeper sections."""
     import nbformat
@@ -81,10 +91,7 @@ def run_seconds(executed: Path) -> dict[str, float]:
     cells = nbformat.read(executed, as_version=4).cells
     seconds = {"core": 0.0, "deeper": 0.0}
     for part, index, _ in by_part(cells):
-        times = cells[index].metadata.get("execution", {})
-        if "shell.execute_reply" in times:
-            begun, ended = (datetime.fromisoformat(times[at]) for at in ("iopub.execute_input", "shell.execute_reply"))
-            seconds[part] += (ended - begun).total_seconds()
+        seconds[part] += seconds_of(cells[index])
     return {part: round(spent, 1) for part, spent in seconds.items()}
 
 

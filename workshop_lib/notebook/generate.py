@@ -155,6 +155,14 @@ class Effort:
     def minutes(self) -> int:
         return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
 
+    def add(self, cell_type: str, text: str) -> None:
+        """What a cell, or a piece of one, adds."""
+        if cell_type == "markdown":
+            self.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
+        elif cell_type == "code":
+            self.code_lines += sum(bool(line.strip()) for line in text.splitlines())
+            self.exercises += YOURS in text
+
 
 def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
     """(part, index, text) of each cell, a text cell in pieces: under a heading "## Deeper…" the part is "deeper",
@@ -174,12 +182,7 @@ def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Eff
     """The effort of the core and of the deeper sections, from a learner's cells and the seconds of the runs."""
     of_parts = {part: Effort(run_s=(run_s or {}).get(part, 0.0)) for part in ("core", "deeper")}
     for part, index, text in by_part(cells):
-        effort = of_parts[part]
-        if cells[index].cell_type == "markdown":
-            effort.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
-        elif cells[index].cell_type == "code":
-            effort.code_lines += sum(bool(line.strip()) for line in text.splitlines())
-            effort.exercises += YOURS in text
+        of_parts[part].add(cells[index].cell_type, text)
     return of_parts
 
 

@@ -1,0 +1,93 @@
+"""The seats of a class on one reservation share no port, token or core, and a server lets in its own token only."""
+
+import csv
+import importlib.util
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from workshop_lib.paths import ROOT
+
+SCRIPT = ROOT / "assets" / "instructor" / "seats.py"
+
+
+def seats(*arguments):
+    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, timeout=30)
+
+
+def test_forty_seats_share_nothing_on_a_node():
+    ran = seats("plan", "--seats", 40, "--per-node", 10)
+    rows = list(csv.DictReader(io.StringIO(ran.stdout), delimiter="\t"))
+    assert len(rows) == 40 == len({row["token"] for row in rows}) == len({row["port"] for row in rows})
+    assert [int(row["node"]) for row in rows] == [1 + at // 10 for at in range(40)]
+    for node in range(1, 5):
+        cores = [core for row in rows if row["node"] == str(node) for core in row["cores"].split(",")]
+        assert len(cores) == 30 == len(set(cores))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(["plan", "--seats", 0], "at least 1"), (["serve", os.devnull], "no seat on node 1")]
+)
+def test_what_cannot_be_used_is_a_sentence(arguments, words):
+    ran = seats(*arguments)
+    assert ran.returncode and words in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_seat_knows_nothing_of_the_rest_of_the_job():
+    spec = importlib.util.spec_from_file_location("seats", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    told = [
+        "SLURM_JOB_ID",
+        "PBS_NODEFILE",
+        "PBS_JOBID",
+        "COBALT_JOBID",
+        "PMIX_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "WORKSHOP_HOSTFILE",
+    ]
+    assert all(module.OF_A_JOB.match(name) for name in told)
+    assert not any(module.OF_A_JOB.match(name) for name in ("PATH", "HOME", "LD_LIBRARY_PATH"))
+
+
+@pytest.mark.exhaustive
+def test_a_seat_lets_in_whoever_has_its_token(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    checkout = tmp_path / "seat-01"
+    checkout.mkdir()
+    for name in ("workshop_lib", "notebooks", ".venv"):
+        (checkout / name).symlink_to(ROOT / name)
+    (tmp_path / "seats.tsv").write_text(f"seat\tnode\tport\tcores\ttoken\n1\t1\t{port}\t0\tsecret\n")
+    server = subprocess.Popen(
+        [sys.executable, SCRIPT, "serve", tmp_path / "seats.tsv"], env=os.environ | {"SLURM_JOB_ID": "7"}
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while (status := answer(port, "secret")) != 200 and time.monotonic() < deadline:
+            time.sleep(0.3)
+        assert status == 200, (checkout / "build" / "seat.log").read_text()
+        assert answer(port, "other") == 403
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert answer(port, "secret") == 0, "it ended with the script"
+
+
+def answer(port: int, token: str) -> int:
+    try:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {token}"}
+        )
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
