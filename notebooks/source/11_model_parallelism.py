@@ -448,12 +448,15 @@ print(inspect.getsource(cut.sum_once))
 
 # %%
 # %%ranks
+import warnings
+
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from workshop_lib.comm.counting import counted
 
+warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 rendezvous.join_process_group(world.detect(), torch.device("cpu"))
 group = rendezvous.join_over_mpi(world.detect(), torch.device("cpu"))
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
@@ -566,7 +569,7 @@ def per_rank(blocks, width, tokens, micro_batches, data, tensor, nbytes=2):
 
 
 big = {"blocks": 80, "width": 8192, "tokens": 4096, "data": 64, "tensor": 8}
-computed = {f"{m} micro-batches": per_rank(micro_batches=m, **big) for m in (1, 8)}
+computed = {f"micro-batches: {m}": per_rank(micro_batches=m, **big) for m in (1, 8)}
 pd.DataFrame(computed).T.style.format("{:,.0f}")
 
 # %% [markdown]

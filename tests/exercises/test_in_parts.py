@@ -82,6 +82,8 @@ for block in together[1:-1]:
 seen["summed once"] = allreduces(together, counting)
 """
 PYTORCH = """
+import warnings
+warnings.filterwarnings("ignore", message="Full backward hook")
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.debug import CommDebugMode

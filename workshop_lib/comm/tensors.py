@@ -25,7 +25,7 @@ def reduce_scatter(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
     Raises InputError when p does not divide the length of `dim`.
     """
     rows = tensor.detach().movedim(dim, 0).contiguous()
-    return torch.from_numpy(ring.reduce_scatter(comm, rows.numpy())).movedim(0, dim)
+    return torch.from_numpy(ring.reduce_scatter(comm, rows.numpy())).movedim(0, dim).contiguous()
 
 
 def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
@@ -34,7 +34,7 @@ def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
     whole = part.new_empty(len(part) * comm.size, *part.shape[1:])
     whole[ring.part(len(whole), comm.rank, comm.size)] = part
     ring.allgather(comm, whole.numpy())
-    return whole.movedim(0, dim)
+    return whole.movedim(0, dim).contiguous()  # or each layer that reads it keeps a copy of its own in order
 
 
 def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) -> torch.Tensor:

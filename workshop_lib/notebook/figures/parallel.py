@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, LEVEL, Look, RecordFigure, Style, patches
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
 from workshop_lib.notebook.figures.pictures import CENTRED, TINTS
 
+SMALL = {"fontsize": FONT_SIZE - 1, "bbox": ON_WHITE}
 HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
 
 
@@ -19,44 +20,37 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
         raise InputError(f"an MLP on {ranks} ranks cannot be drawn readably; use 2 to 4.")
     figure = RecordFigure(figsize=(13, 4.3), facecolor="white")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    axes.set(xlim=(0, 26), ylim=(8.6, 0))
+    axes.set(xlim=(0, 30), ylim=(8.6, 0))
     axes.axis("off")
-    white = ["white"]
     tints = TINTS[:ranks]
-    _matrix(axes, (0.5, 3.2), (2.0, 1.6), white, False, "x\nwhole on every rank")
-    axes.text(3.2, 4.0, "×", **CENTRED)
-    _matrix(axes, (4.0, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
-    axes.text(10.3, 3.55, "gelu", color=GREY, **CENTRED)
-    axes.text(10.3, 4.1, "=", **CENTRED)
-    _matrix(axes, (11.2, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
-    axes.text(17.1, 4.0, "×", **CENTRED)
-    _matrix(axes, (17.9, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
-    axes.text(20.6, 4.0, "=", **CENTRED)
-    for rank, tint in enumerate(tints):
-        _matrix(axes, (21.4 + 0.35 * rank, 2.6 + 0.55 * rank), (2.0, 1.6), [tint], False, "", rank)
-    axes.text(22.9, 7.15, "a part of each sum:\none allreduce adds them up", ha="center", va="top", fontsize=FONT_SIZE)
+    _matrix(axes, (1.8, 3.2), (2.0, 1.6), ["white"], False, "x\nwhole on every rank")
+    _matrix(axes, (5.8, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
+    _matrix(axes, (13.4, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
+    _matrix(axes, (20.4, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
+    _matrix(
+        axes, (26.0, 4.0 - 0.8 * ranks), (2.0, 1.6 * ranks), tints, True, "a part of each sum:\nallreduce adds them up"
+    )
+    for x, sign in ((4.8, "×"), (12.2, "="), (19.5, "×"), (24.2, "=")):
+        axes.text(x, 4.0, sign, **CENTRED)
+    axes.text(12.2, 3.3, "gelu", color=GREY, **CENTRED)
+    for rank in range(1, ranks):
+        axes.text(28.5, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTRED)
     return figure
 
 
 def _matrix(
-    axes: Axes,
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    tints: Sequence[str],
-    by_rows: bool,
-    text: str,
-    rank: int | None = None,
+    axes: Axes, corner: tuple[float, float], size: tuple[float, float], tints: Sequence[str], by_rows: bool, text: str
 ) -> None:
-    """A rectangle in strips of these colours, each with its rank's number unless there is only a white one."""
+    """A rectangle in strips of these colours, each with its rank's number unless there is only one."""
     (x, y), (width, height), n = corner, size, len(tints)
     for at, tint in enumerate(tints):
         place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
         extent = (width, height / n) if by_rows else (width / n, height)
         axes.add_patch(Rectangle(place, *extent, fc=tint, ec="black", lw=1.2))
-        if n > 1 or rank is not None:
+        if n > 1:
             middle = place[0] + extent[0] / 2, place[1] + extent[1] / 2
-            axes.text(*middle, f"rank {at if rank is None else rank}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
-    axes.text(x + width / 2, 7.15, text, ha="center", va="top", fontsize=FONT_SIZE)
+            axes.text(*middle, f"rank {at}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
+    axes.text(x + width / 2, 7.5, text, ha="center", va="top", fontsize=FONT_SIZE)
 
 
 def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
@@ -70,6 +64,7 @@ def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
             look = looks[expert * ranks // len(load)]
             axes.bar(expert, tokens, color=look.colour, hatch=look.hatch, edgecolor="white")
         axes.axhline(np.mean(load), **LEVEL)
+        axes.text(len(load) - 0.5, np.mean(load), "equal share", color=GREY, ha="right", va="bottom", **SMALL)
         by_rank = np.reshape(load, (ranks, -1)).sum(1)
         busiest = by_rank.max() / by_rank.mean()
         axes.set_title(f"{title}: the busiest rank has\n{busiest:.2f} times its share", fontsize=FONT_SIZE)
