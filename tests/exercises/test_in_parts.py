@@ -177,7 +177,7 @@ def on(request, team):
     """Run lines after the notebook's cells on as many ranks; what they have seen, by rank."""
     if team.n != request.param:
         team.restart(request.param)
-    return lambda lines: team.run(measure, program(), lines, timeout=90)
+    return lambda lines: team.run(measure, program(), lines, timeout=240)  # the first optimizer loads much of PyTorch
 
 
 def an_allreduce(ranks: int, nbytes: int = TOKENS_BYTES) -> float:

@@ -5,6 +5,7 @@ n is the bytes of the whole tensor, p the number of ranks.
 """
 
 from collections.abc import Callable
+from typing import overload
 
 import numpy as np
 import torch
@@ -80,7 +81,11 @@ def same(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def shard(tensor: torch.Tensor | None, dim: int, comm) -> torch.nn.Parameter | None:
+@overload
+def shard(tensor: torch.Tensor, dim: int, comm) -> torch.nn.Parameter: ...
+@overload
+def shard(tensor: None, dim: int, comm) -> None: ...
+def shard(tensor, dim, comm):
     """A parameter with this rank's part of a tensor along `dim`, in memory of its own; None where there is no tensor.
 
     Raises InputError when the ranks cannot get equal parts.

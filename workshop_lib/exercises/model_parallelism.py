@@ -59,7 +59,7 @@ def take_steps(layer: nn.Module, x: torch.Tensor, counting: CountingComm | None 
         with torch.no_grad():
             for p in layer.parameters():
                 if p.grad is not None:
-                    p -= LR * p.grad
+                    p.sub_(LR * p.grad)
     numbers = sum(p.numel() for p in layer.parameters())
     return Cut(numbers, outputs, gradient, forward_bytes, backward_bytes)
 

@@ -5,6 +5,7 @@ Notebook 11 has the same lines, written by the learner. `comm` is MPI's or a Cou
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from mpi4py import MPI
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class RowParallel(nn.Module):
         return both_ways(part, forward=partial(allreduce, self.comm), backward=same) + self.bias  # [..., out]
 
 
-def cut_block(block: nn.Module, column: Callable, row: Callable) -> None:
+def cut_block(block: Any, column: Callable, row: Callable) -> None:
     """Replace the linear layers of a Block (models/vit.py) by parts of them, as column(layer) and row(layer) cut them.
 
     Each rank then has whole heads, and its part of the MLP's inner numbers.
@@ -56,7 +57,7 @@ def cut_block(block: nn.Module, column: Callable, row: Callable) -> None:
     mlp.up, mlp.down = column(mlp.up), row(mlp.down)
 
 
-def sum_once(attention: nn.Module, comm) -> None:
+def sum_once(attention: Any, comm) -> None:
     """One allreduce for the gradients of query, key and value together, instead of one for each."""
     for layer in (attention.query, attention.key, attention.value):
         layer.comm = MPI.COMM_SELF  # an allreduce among one rank sends nothing
@@ -71,7 +72,8 @@ class TokenParallel:
     """
 
     def __init__(self, comm):
-        self.gather, self.scatter_sums = partial(allgather, comm, dim=1), partial(reduce_scatter, comm, dim=1)
+        self.gather: Callable = partial(allgather, comm, dim=1)
+        self.scatter_sums: Callable = partial(reduce_scatter, comm, dim=1)
 
     def enter(self, x: Tensor) -> Tensor:  # [n, t / p, w]
         return both_ways(x, forward=self.gather, backward=self.scatter_sums)  # [n, t, w]
