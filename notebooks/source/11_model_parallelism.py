@@ -24,7 +24,7 @@ from torch.nn.functional import gelu, linear
 
 from workshop_lib import exercises, ranks
 from workshop_lib.comm import tensors
-from workshop_lib.comm.tensors import allreduce, both_ways, same, shard
+from workshop_lib.comm.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.exercises import cut_blocks
 from workshop_lib.exercises import model_parallelism as check
 from workshop_lib.models import vit
@@ -69,24 +69,19 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 parallel.mlp_in_parts()
 
 # %% [markdown]
-# People call the first kind *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
-# rows of $A$. Take care: `nn.Linear` stores the transpose, a weight of shape `[outputs, inputs]`. So column-parallel cuts
-# dimension 0 of `layer.weight`, and row-parallel dimension 1.
+# The first kind is called *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
+# rows of $A$. Take care: `nn.Linear` stores the transpose, a weight of shape `[outputs, inputs]`.
 #
-# Why not the other way round, rows first? Then each rank would have a part of each sum *before* `gelu`, and `gelu` of a sum
-# isn't the sum of the `gelu`s. You'd need an allreduce before it, and a second one later.
-#
-# *Try it:* cut only the first layer, and put the halves next to each other with `torch.cat`. Which collective would that be?
+# Why not rows first? Then each rank would have a part of each sum *before* `gelu`, and `gelu` of a sum isn't the sum of the
+# `gelu`s. You'd need an allreduce there, and a second one later.
 #
 # ## And backward?
 #
-# Autograd knows nothing about other ranks. It walks back through whatever *this* rank computed. So wherever data crosses
-# between ranks, you have to tell autograd what crosses on the way back. Our helper `both_ways` does one thing to a tensor in
-# forward, and another to its gradient in backward. This is all of it:
+# Autograd knows nothing about other ranks. So wherever data crosses between ranks, you have to tell it what crosses on the way
+# back. Our helper `both_ways` does one thing to a tensor in forward, and another to its gradient in backward. This is all of it:
 
 # %%
-print(inspect.getsource(tensors._BothWays))
-print(inspect.getsource(both_ways))
+print(inspect.getsource(tensors._BothWays), inspect.getsource(both_ways), sep="\n")
 
 # %% [markdown]
 # Now think about what crosses. At the entrance, all ranks read the same x, so forward sends nothing. But x has an effect on
@@ -282,15 +277,13 @@ if rank == 0:
 #
 # ## Exercise 3: heads on ranks
 #
-# Attention has four linear layers, `query`, `key`, `value` and `out`. Between them, each *head* works alone: it has its own
-# queries, keys and values, and needs nothing from the other heads. So heads are a natural cut. In our `Attention`, the first
-# rows of `query.weight` make the first head, the next rows the second, and so on. It takes the number of heads from the shape
-# it gets, so half of the rows simply make half of the heads.
+# Attention has four linear layers, `query`, `key`, `value` and `out`. Between them, each *head* works alone, with its own
+# queries, keys and values. So heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
+# head, the next rows the second, and so on. It takes the number of heads from the shape it gets.
 #
-# With `cut_block` you turn the block of a transformer into one that several ranks compute. It gets a `Block`, and replaces its
-# six linear layers in place, as in `block.mlp.up = column(block.mlp.up)`. `column(layer)` and `row(layer)` make your two kinds
-# of layers, with the communicator already filled in. Which layer becomes which? (The two `LayerNorm`s stay whole. They're
-# small, and every rank computes them for itself.)
+# With `cut_block` you turn the block of a transformer into one that several ranks compute. Replace its six linear layers in
+# place, as in `block.mlp.up = column(block.mlp.up)`. `column(layer)` and `row(layer)` make your two kinds of layers, with the
+# communicator already filled in. Which layer becomes which? (The two `LayerNorm`s are small and stay whole.)
 #
 # <details><summary>Hint 1</summary>
 #
@@ -331,8 +324,7 @@ cut_blocks.cut_block(cut_block)
 # ## Train it
 #
 # Cut every block of the vision transformer, and train on MNIST. In data parallelism each rank had its own images. Here all
-# ranks *must* have the same ones, because together they are one network. For comparison, every rank also trains a whole
-# network alone.
+# ranks *must* have the same ones, because together they are one network. For comparison, each also trains a whole one alone.
 
 # %%
 team.push(cut_block=exercises.yours_or(cut_block, cut.cut_block), steps=sizes.steps)
@@ -388,15 +380,135 @@ if rank == 0:
     print(f"each of {size} ranks holds {held:.0%} of the parameters, and they differ from one process's by {apart:.0e}")
 
 # %% [markdown]
-# The network learns what one process would have taught it. The difference is rounding. It grows a little in every step,
-# because sums are taken in another order.
+# The two networks are the same except for rounding. A rank holds a bit more than its share, since patches, norms, logits and two
+# biases per block aren't cut. Every rank computes these for itself, from the same numbers. So it also gets the same gradients,
+# and nobody has to send them.
 #
-# A rank holds a bit more than its share, since patches, norms, logits and two biases per block aren't cut. Every rank
-# computes these for itself, from the same numbers. So it also gets the same gradients, and nobody has to send them.
+# ## PyTorch does the same
 #
-# ## Why one allreduce is enough
+# With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
+# The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
+# DDP. The network is a plain MLP now, because PyTorch's two styles cut linear layers, not convolutions:
+
+# %%
+take_home.diff("ddp.py", "tensor_parallel.py")
+
+# %%
+launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
+options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", folder / "mlp.pt"]
+scripts.run(*launch, SCRIPTS / "tensor_parallel.py", *options, timeout_s=sizes.timeout_s)
+
+# %% [markdown]
+# All ranks read the same images and run the same tests. Only `get_state_dict` knows that there are parts, and puts them
+# together for the checkpoint.
 #
-# Forward takes two allreduces per block, one for attention and one for the MLP. And backward?
+# ## Data and tensors: a mesh
+#
+# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then every allreduce would cross the slow network, with
+# little to compute in between. So people arrange the ranks in a *mesh*, in rows and columns. The ranks of a row share one copy
+# of the model, as above. The ranks of a column hold the same part of different copies, so they average gradients, as in DDP.
+#
+# In MPI, each row and each column is a communicator of its own, which `Split` makes. Try every mesh that these ranks allow:
+
+
+# %%
+# %%ranks
+def on_mesh(data, tensor, steps=3):
+    """Train on data × tensor ranks: what a rank sent in each dimension, per step, what it held, and the model."""
+    row, column = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
+    model = cut_model(network(), row)
+    for block in model[1:-1]:
+        cut.sum_once(block.attention, row)  # query, key and value share an allreduce: see "three sums or one" below
+
+    def average(model):  # over the copies of this part
+        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+        nn.utils.vector_to_parameters(allreduce(column, flat) / data, [p.grad for p in model.parameters()])
+
+    optimizer = train(model, steps, rows=slice(column.rank, None, data), after_backward=average)
+    sent = {"tensor": row.bytes_sent / steps, "data": column.bytes_sent / steps}
+    return sent, sum(shares.live_bytes(model, optimizer).values()), model
+
+
+# %%
+# %%ranks
+alone, rows_of_table = network(), []
+train(alone, 3)
+images, labels = batch(9)
+for tensor in [t for t in (1, 2, 4) if size % t == 0]:
+    data = size // tensor
+    sent, states, model = on_mesh(data, tensor)
+    numbers = sum(p.numel() for p in model.parameters())
+    logits, activations = memory.kept_for_backward(partial(model, images[::data]), model)
+    row = {"mesh, data × tensor": f"{data} × {tensor}", "tensor: bytes": sent["tensor"]}
+    row["tensor: formula"] = 3 * 4 * 2 * (tensor - 1) / tensor * 64 // data * 25 * 64 * 4  # blocks, allreduces, ring, tokens
+    row |= {"data: bytes": sent["data"], "data: formula": 2 * (data - 1) / data * 4 * numbers}
+    row |= {"states, MiB": states / 2**20, "activations, MiB": activations / 2**20}
+    rows_of_table.append(row | {"differs by": largest([logits], [alone(images[::data])])})
+
+# %%
+table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("mesh, data × tensor")
+table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activations, MiB"]).format("{:.0e}", subset=["differs by"])
+
+# %% [markdown]
+# Every mesh trains the same network. What the two dimensions send follows two different rules:
+#
+# - *Tensor* sends activations: 4 allreduces per block, each as large as the tokens of the rank's batch.
+# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model. (Not every array can be cut into
+#   equal parts, so a rank may be off by a few bytes.)
+#
+# And memory? Tensor parallelism shares out the weights, gradients and optimizer's state, and the activations inside a block.
+# Data parallelism shares out only the batch.
+#
+# ## Which dimension goes inside a node?
+#
+# Now take a model of serious size, and 512 GPUs as 64 × 8. Compute, don't measure:
+
+
+# %%
+def per_rank(blocks, width, tokens, micro_batches, data, tensor, nbytes=2):
+    """GB and messages that a rank sends in one step, by dimension; bf16, rings, 12 width² weights per block."""
+    tensor_gb = micro_batches * blocks * 4 * 2 * (tensor - 1) / tensor * tokens * width * nbytes / 1e9
+    data_gb = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * nbytes / 1e9
+    return {"tensor, GB": tensor_gb, "its allreduces": 4 * blocks * micro_batches, "data, GB": data_gb}
+
+
+big = {"blocks": 80, "width": 8192, "tokens": 4096, "data": 64, "tensor": 8}
+computed = {f"micro-batches: {m}": per_rank(micro_batches=m, **big) for m in (1, 8)}
+pd.DataFrame(computed).T.style.format("{:,.0f}")
+
+# %% [markdown]
+# The tensor dimension sends as much as the data dimension, or far more. And *when* can it travel? Gradients travel while backward
+# still computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait,
+# hundreds of times per step. That's why the tensor dimension belongs inside a node, on the fastest links there are, and rarely
+# gets larger than a node. The data dimension can cross the network.
+#
+# *Try it:* put 64 in the tensor dimension and 8 in the data dimension. How many bytes cross between nodes now?
+#
+# ## Which one do you need?
+#
+# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) have three cases. If the model fits, use data
+# parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the last two they
+# suggest Mesh-TensorFlow. Here are the three cases today:
+#
+# | case | today | what a rank sends | where |
+# |---|---|---|---|
+# | The model fits | DDP. With ZeRO or FSDP ([06](06_zero_and_fsdp.ipynb)) "fits" means that a *share* fits | gradients once per step, and for FSDP the weights twice | any network |
+# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | tokens, 4 times per block and micro-batch | inside a node |
+# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel (notebook 11b) | tokens, once per cut and direction | between nodes |
+# | You want far more weights, but no more work per token | expert parallel, see below | tokens, 4 times per layer of experts | a node, or a fast network |
+# | All of it is too large | a mesh: tensors inside a node, then pipeline stages, then data or FSDP | all of the above | each where it fits |
+#
+# How large the *data* is no longer decides anything, because ranks read only what they train on
+# ([09](09_feeding_the_ranks.ipynb)).
+#
+# And Mesh-TensorFlow? In 2018 it introduced meshes and tensors with *named* dimensions, and rules that say which dimension of a
+# tensor goes along which dimension of the mesh. Layouts changed the speed but never the result. You'll rarely meet it today, but
+# its idea is everywhere. GShard and GSPMD moved it into the XLA compiler, which works out the collectives. That's how JAX does
+# it, with `Mesh` and `PartitionSpec`. PyTorch's `DeviceMesh` and DTensor work this way without a compiler.
+#
+# ## Deeper: three sums or one
+#
+# A block should need two allreduces in each direction, one for attention and one for the MLP. Count what yours sends:
 
 # %%
 guess = predict("How many allreduces of the tokens does backward send per block?", low=1, high=8)
@@ -437,14 +549,13 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 print(inspect.getsource(cut.sum_once))
 
 # %% [markdown]
-# So a block needs two allreduces forward and two backward, however many layers it has inside. Can you do with fewer? Not with
-# this cut. After attention comes an addition and a `LayerNorm`, which need whole tokens.
+# So a block needs two allreduces forward and two backward. With this cut you can't do with fewer: after attention come an
+# addition and a `LayerNorm`, which need whole tokens.
 #
-# ## PyTorch does the same
+# ## Deeper: the same numbers, the same bytes
 #
-# With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
-# The parameters become DTensors, which know how they're laid out, as in FSDP. Run it over MPI, with our process group, so we
-# can count its bytes the same way.
+# Does PyTorch really do what you did? Cut the vision transformer with a plan, over MPI with our process group, so that we can
+# count its bytes the same way.
 
 # %%
 # %%ranks
@@ -481,128 +592,9 @@ if rank == 0:
 
 # %% [markdown]
 # Same numbers, same bytes. And PyTorch's plan has the same flaw as our first version: query, key and value each sum their
-# own gradient, so there are 6 allreduces per block. To get 4, give attention a `PrepareModuleInput`, which does for DTensors
-# what `sum_once` does for ours. Large models do that, or they make a single layer of the three.
-#
-# Here's what changes from notebook 05's script for DDP. It's a plain MLP, since `ColwiseParallel` and `RowwiseParallel`
-# cut linear layers, not convolutions:
-
-# %%
-take_home.diff("ddp.py", "tensor_parallel.py")
-
-# %%
-launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", 2]
-options = ["--data", MNIST, "--images", sizes.sweep_samples or 60_000, "--epochs", 1, "--out", folder / "mlp.pt"]
-scripts.run(*launch, SCRIPTS / "tensor_parallel.py", *options, timeout_s=sizes.timeout_s)
-
-# %% [markdown]
-# ## Data and tensors: a mesh
-#
-# You have 64 GPUs, 8 to a node. Would you cut every layer into 64 parts? Then each message would cross the slow network, and
-# each rank would have very little to compute in between. So people combine the two. They arrange the ranks in a *mesh*, in
-# rows and columns. The ranks of a row share one copy of the model, as above. And the ranks of a column hold the same
-# part of different copies, so they average gradients, as in DDP.
-#
-# In MPI, each row and each column is a communicator of its own, which `Split` makes. Try every mesh that these ranks allow:
-
-
-# %%
-# %%ranks
-def on_mesh(data, tensor, steps=3):
-    """Train on data × tensor ranks: what a rank sent in each dimension, per step, what it held, and the model."""
-    row, column = CountingComm(comm.Split(rank // tensor)), CountingComm(comm.Split(rank % tensor))
-    model = cut_model(network(), row)
-    for block in model[1:-1]:
-        cut.sum_once(block.attention, row)
-
-    def average(model):  # over the copies of this part
-        flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        nn.utils.vector_to_parameters(allreduce(column, flat) / data, [p.grad for p in model.parameters()])
-
-    optimizer = train(model, steps, rows=slice(column.rank, None, data), after_backward=average)
-    sent = {"tensor": row.bytes_sent / steps, "data": column.bytes_sent / steps}
-    return sent, sum(shares.live_bytes(model, optimizer).values()), model
-
-
-# %%
-# %%ranks
-alone, rows_of_table = network(), []
-train(alone, 3)
-images, labels = batch(9)
-for tensor in [t for t in (1, 2, 4) if size % t == 0]:
-    data = size // tensor
-    sent, states, model = on_mesh(data, tensor)
-    numbers = sum(p.numel() for p in model.parameters())
-    logits, activations = memory.kept_for_backward(partial(model, images[::data]), model)
-    row = {"mesh, data × tensor": f"{data} × {tensor}", "tensor: bytes": sent["tensor"]}
-    row["tensor: formula"] = 3 * 4 * 2 * (tensor - 1) / tensor * 64 // data * 25 * 64 * 4  # blocks, allreduces, ring, tokens
-    row |= {"data: bytes": sent["data"], "data: formula": 2 * (data - 1) / data * 4 * numbers}
-    row |= {"states, MiB": states / 2**20, "activations, MiB": activations / 2**20}
-    rows_of_table.append(row | {"differs by": largest([logits], [alone(images[::data])])})
-
-# %%
-table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("mesh, data × tensor")
-table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activations, MiB"]).format("{:.0e}", subset=["differs by"])
-
-# %% [markdown]
-# Every mesh trains the same network. What the two dimensions send follows two different rules:
-#
-# - *Tensor* sends activations: 4 allreduces per block, each as large as the tokens of the rank's batch. More
-#   images or longer sequences send more. A larger layer doesn't.
-# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model. The batch doesn't matter. (The ring can't
-#   cut every array into equal parts, so a rank may be off by a few bytes.)
-#
-# And memory? Tensor parallelism shares out the weights, gradients and optimizer's state, and also the activations inside a
-# block. Data parallelism shares out only the batch.
-#
-# ## Which dimension goes inside a node?
-#
-# Now take a model of serious size, and 512 GPUs as 64 × 8. Compute, don't measure:
-
-
-# %%
-def per_rank(blocks, width, tokens, micro_batches, data, tensor, nbytes=2):
-    """GB and messages that a rank sends in one step, by dimension; bf16, rings, 12 width² weights per block."""
-    tensor_gb = micro_batches * blocks * 4 * 2 * (tensor - 1) / tensor * tokens * width * nbytes / 1e9
-    data_gb = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * nbytes / 1e9
-    return {"tensor, GB": tensor_gb, "its allreduces": 4 * blocks * micro_batches, "data, GB": data_gb}
-
-
-big = {"blocks": 80, "width": 8192, "tokens": 4096, "data": 64, "tensor": 8}
-computed = {f"micro-batches: {m}": per_rank(micro_batches=m, **big) for m in (1, 8)}
-pd.DataFrame(computed).T.style.format("{:,.0f}")
-
-# %% [markdown]
-# Per step the tensor dimension sends as much as the data dimension or far more, but bytes are only half of it. *When* can they
-# travel? Gradients can travel while backward still computes, as DDP does it, and once per step is enough. An allreduce of
-# activations sits between two layers: the next layer needs its result, so all ranks of the row wait. There are
-# hundreds of them per step. That's why the tensor dimension belongs on the fastest links there are, inside a node, and rarely
-# gets larger than a node. The data dimension can cross the network.
-#
-# *Try it:* put 64 in the tensor dimension and 8 in the data dimension. How many bytes cross between nodes now?
-#
-# ## Which one do you need?
-#
-# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) have three cases: the model fits on a
-# node, so use data parallelism; the model is too large, but the data fits, so use model parallelism; both are too large, so
-# combine them. For the last two they suggest Mesh-TensorFlow. Here are the same three cases today:
-#
-# | case | today | what a rank sends | where |
-# |---|---|---|---|
-# | The model fits | DDP. With ZeRO or FSDP ([06](06_zero_and_fsdp.ipynb)) "fits" means that a *share* fits | gradients once per step, and for FSDP the weights twice | any network |
-# | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | tokens, 4 times per block and micro-batch | inside a node |
-# | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel (notebook 11b) | tokens, once per cut and direction | between nodes |
-# | You want far more weights, but no more work per token | expert parallel, see below | tokens, 4 times per layer of experts | a node, or a fast network |
-# | All of it is too large | a mesh: tensors inside the node, then pipeline stages, then data or FSDP on the outside | all of the above | each where it fits |
-#
-# How large the *data* is no longer decides anything, because ranks read only what they train on
-# ([09](09_feeding_the_ranks.ipynb)).
-#
-# And Mesh-TensorFlow? In 2018 it introduced what you've just used: processors in a mesh with *named* dimensions, tensors with named
-# dimensions, and rules that say which goes along which. "Batch along rows, hidden units along columns" was a whole parallel
-# program, and layouts changed the speed but never the result. It was built on TensorFlow's static graphs, and you'll rarely meet
-# it today, but its idea is everywhere. GShard and GSPMD moved the rules into the XLA compiler, which works out the collectives. That's how JAX does it, with `Mesh` and
-# `PartitionSpec`. And PyTorch's `DeviceMesh` and DTensor work this way without a compiler.
+# own gradient, so there are 6 allreduces per block. To get 4, add
+# `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. It does for DTensors
+# what `sum_once` does for ours. Many models make a single layer of the three instead.
 #
 # ## Deeper: sequence parallelism
 #
@@ -636,9 +628,6 @@ pd.DataFrame(computed).T.style.format("{:,.0f}")
 
 
 # %%
-from workshop_lib.comm.tensors import allgather, reduce_scatter
-
-
 class TokenParallel:
     """Where tokens are cut among ranks, and where each rank sees all of them."""
 
@@ -733,11 +722,11 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:
 
 # %% [markdown]
 # An allgather and a reduce-scatter send what an allreduce sends, so the bytes are the same. But each rank keeps less for
-# backward, and computes each norm only once. So people who use tensor parallelism nearly always share out the tokens, too. Megatron-LM calls this
-# *sequence parallelism*. In PyTorch you add `SequenceParallel()` for the norms to the plan.
+# backward, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*. In PyTorch you add
+# `SequenceParallel()` for the norms to the plan.
 #
-# (*Context parallelism* is something else. There, attention itself is shared out by tokens, for sequences so long that not even one head
-# fits.)
+# (*Context parallelism* is something else. There, attention itself is shared out by tokens, for sequences so long that not even
+# one head fits.)
 #
 # ## Deeper: experts
 #
@@ -823,9 +812,9 @@ print(f"{leave} of {sum(together[2].mlp.going)} tokens leave, {visit} visit: ", 
 print(f"{counting.bytes_sent - before:,} bytes sent in forward, {formula:,} by the formula")
 
 # %% [markdown]
-# A rank sends away the $w$ numbers of each token that leaves, with 8 bytes that say which expert it wants. And it sends $w$ numbers
-# home for each visitor. (A few more bytes say how many are coming.) Backward sends both again, the other way. If the router
-# were fair, $(p-1)/p$ of the tokens would leave.
+# A rank sends away the $w$ numbers of each token that leaves, with 8 bytes that say which expert it wants. And it sends $w$
+# numbers home for each visitor. (A few more bytes say how many are coming.) Backward sends both again, the other way. If the
+# router were fair, $(p-1)/p$ of the tokens would leave.
 #
 # But do they spread evenly? Nobody told the router to be fair. And every rank waits for the busiest one. Look at the load after
 # a little training, and after the same training with a small *balancing loss*: the number of experts times
@@ -868,11 +857,11 @@ parallel.expert_load(team.pull("loads")[0], team.n)
 #
 # - Cut the first layer of a pair by columns and the second by rows. Then nothing is sent in between, and a pair needs one
 #   allreduce in forward and one in backward.
-# - Where data crosses ranks in forward, its gradient has to cross on the way back. Whatever all ranks read has the *sum* of their
-#   gradients. What all ranks hold alike passes its gradient on as it is.
+# - Where data crosses ranks in forward, its gradient has to cross in backward. What all ranks read gets the *sum* of their
+#   gradients.
 # - Attention is cut by whole heads, so the number of heads limits the number of ranks.
-# - Tensor parallelism sends activations, in the middle of the computation, so it stays inside a node. Data parallelism sends gradients, once per
-#   step, in the background.
+# - Tensor parallelism sends activations, and everyone waits, so it stays inside a node. Data parallelism sends gradients, once
+#   per step, in the background.
 # - Sequence parallelism sends the same bytes, and shares out what tensor parallelism leaves whole.
 # - Experts send tokens to weights instead of weights to ranks. The busiest rank sets the pace.
 #
