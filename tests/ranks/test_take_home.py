@@ -129,7 +129,12 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 def test_every_script_is_tested():
     # In test_scripts.py, test_torchrun_hosts.py, and by notebook 09, which runs them.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf"}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", "diloco", *BACKEND} | elsewhere
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {
+        "one_process",
+        "diloco",
+        "tensor_parallel",
+        *BACKEND,
+    } | elsewhere
 
 
 def test_one_process(tmp_path, trained):
@@ -216,6 +221,33 @@ def test_diloco(tmp_path):
     saved = script_weights(tmp_path, "diloco")
     assert largest_relative_difference(saved, diloco_by_hand(alone=3, steps=4)) < WITHIN
     assert largest_relative_difference(saved, diloco_by_hand(alone=4, steps=4)) > 100 * WITHIN
+
+
+def mlp_by_hand(steps):
+    """The weights of one process after as many steps with 128 images, at the script's learning rates."""
+    train, warmup = mnist.load("train"), steps // 2
+    torch.manual_seed(1)
+    layers = torch.nn.Flatten(), torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
+    for step, rows in enumerate(np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 128)):
+        optimizer.param_groups[0]["lr"] = 0.1 * min((step + 1) / warmup, (steps - step) / (steps - warmup))
+        optimizer.zero_grad()
+        images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+        cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_tensor_parallel(tmp_path):
+    write_data(tmp_path / "data")
+    status, output = run(*TORCHRUN, SCRIPTS / "tensor_parallel.py", *short(tmp_path, "tensor_parallel"))
+    assert status == 0, output
+    assert "images/s, test accuracy" in output
+    saved = script_weights(tmp_path, "tensor_parallel")
+    assert [tuple(value.shape) for value in saved.values()] == [(1024, 784), (1024,), (10, 1024), (10,)]
+    assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128)) < WITHIN
+    assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128 - 1)) > 10 * WITHIN
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

@@ -247,9 +247,10 @@ def _unless_stub(observe: Callable, comm, function: Callable):
 
 
 def yours_or(function: Callable, finished: Callable) -> Callable:
-    """The learner's function; `finished`, with a line that says so, while it is still a stub."""
-    code = getattr(function, "__code__", None)  # a `functools.partial` has none
-    if code is None or "NotImplementedError" not in code.co_names:
+    """The learner's function or class; `finished`, with a line that says so, while it is still a stub."""
+    parts = vars(function).values() if isinstance(function, type) else [function]
+    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has none
+    if not any("NotImplementedError" in code.co_names for code in codes):
         return function
     print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
     return finished
