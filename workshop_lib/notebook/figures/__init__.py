@@ -47,8 +47,15 @@ class RecordFigure(Figure):
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
-        self.savefig(image, format="png", dpi=100)
+        self.savefig(image, format="png", dpi=100, metadata={"Description": self.description()})
         return image.getvalue()
+
+    def description(self) -> str:
+        """Its words, for someone who can't see it: title, caption, and what the axes show."""
+        labels = ((axes.get_ylabel(), axes.get_xlabel()) for axes in self.axes)
+        shown = [f"{y} against {x}" for y, x in labels if x and y]
+        words = [" ".join(text.get_text().split()).removesuffix(".") for text in self.texts]
+        return textwrap.shorten(". ".join([*filter(None, words), *dict.fromkeys(shown)]), 400, placeholder=" …")
 
 
 @dataclass(frozen=True)
