@@ -15,6 +15,7 @@ include_patterns = ["*.md", "notebooks/*.ipynb", "notebooks/scripts/README.md", 
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_number_source_lines = False
+suppress_warnings = ["misc.highlighting_failure"]  # a cell may hold a shell script
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 
@@ -92,7 +93,14 @@ def sphinx_glossary(app, docname, source):
         source[0] = source[0][:begin] + listed + source[0][end:]
 
 
+def headings_with_a_level(app, pagename, templatename, context, doctree):
+    """A screen reader needs the level of the headings in the sidebar, which Sphinx doesn't give."""
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app):
+    app.connect("html-page-context", headings_with_a_level, priority=900)  # after the theme
     app.connect("source-read", sphinx_glossary)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))
     app.connect("doctree-resolved", link_terms)

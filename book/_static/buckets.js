@@ -25,14 +25,14 @@
   }
 
   function timeline(settings, { messages, messageS, stepS }, shownMessages) {
-    const x = (seconds) => 70 + (520 * seconds) / stepS, { forward_s: forward, backward_s: backward } = settings;
+    const x = (seconds) => 84 + (500 * seconds) / stepS, { forward_s: forward, backward_s: backward } = settings;
     const sent = schedule(forward, backward, messageS, messages).slice(0, shownMessages);
     const drawing = make("svg", { viewBox: "0 0 600 120", role: "img", "aria-label": "Timeline of one step: computing above, messages below" });
     const bar = (kind, y, begin, end, name = "") => {
       drawing.append(make("rect", { class: kind, x: x(begin), y, width: Math.max(0.5, x(end) - x(begin)), height: 30 }));
       if (name) drawing.append(make("text", { class: "inside", x: (x(begin) + x(end)) / 2, y: y + 20, "text-anchor": "middle" }, name));
     };
-    drawing.append(make("text", { x: 64, y: 30, "text-anchor": "end" }, "computing"), make("text", { x: 64, y: 74, "text-anchor": "end" }, "messages"));
+    drawing.append(make("text", { x: 78, y: 30, "text-anchor": "end" }, "computing"), make("text", { x: 78, y: 74, "text-anchor": "end" }, "messages"));
     bar("forward", 10, 0, forward, x(forward) - x(0) > 50 ? "forward" : "");
     bar("backward", 10, forward, forward + backward, x(backward) - x(0) > 60 ? "backward" : "");
     sent.forEach(({ begin, end }, index) => bar("message", 54, begin, end, x(end) - x(begin) > 22 ? String(index + 1) : ""));
@@ -46,14 +46,14 @@
   function curve(settings, chosen) {
     const sizes = [...Array(49).keys()].map((quarter) => 2 ** (-4 + quarter / 4) * MIB);
     const times = sizes.map((size) => stepOf(settings, size).stepS), most = Math.max(...times);
-    const x = (size) => 70 + (520 * (Math.log2(size / MIB) + 4)) / 12, y = (seconds) => 12 + 150 * (1 - seconds / most);
+    const x = (size) => 84 + (500 * (Math.log2(size / MIB) + 4)) / 12, y = (seconds) => 12 + 150 * (1 - seconds / most);
     const drawing = make("svg", { viewBox: "0 0 600 210", role: "img", "aria-label": `Step time against bucket size: the longest ${duration(most)}, the shortest ${duration(Math.min(...times))}` });
     for (const part of [0, 0.5, 1]) {
-      drawing.append(make("line", { class: "grid", x1: 70, x2: 590, y1: y(part * most), y2: y(part * most) }));
-      drawing.append(make("text", { x: 64, y: y(part * most) + 4, "text-anchor": "end" }, duration(part * most)));
+      drawing.append(make("line", { class: "grid", x1: 84, x2: 584, y1: y(part * most), y2: y(part * most) }));
+      drawing.append(make("text", { x: 78, y: y(part * most) + 4, "text-anchor": "end" }, duration(part * most)));
     }
     for (const power of [-4, -2, 0, 2, 4, 6, 8]) drawing.append(make("text", { x: x(2 ** power * MIB), y: 182, "text-anchor": "middle" }, `${three(2 ** power)}`));
-    drawing.append(make("text", { x: 330, y: 204, "text-anchor": "middle" }, "bucket size (MiB)"));
+    drawing.append(make("text", { x: 334, y: 204, "text-anchor": "middle" }, "bucket size (MiB)"));
     drawing.append(make("path", { class: "curve", d: `M${sizes.map((size, index) => `${x(size).toFixed(1)},${y(times[index]).toFixed(1)}`).join("L")}` }));
     drawing.append(make("circle", { class: "chosen", cx: x(chosen), cy: y(stepOf(settings, chosen).stepS), r: 6 }));
     return drawing;

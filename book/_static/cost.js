@@ -37,7 +37,8 @@ window.workshop = {};
     return forwardS + Math.max(backwardS / messages + messages * messageS, backwardS + messageS);
   }
 
-  const count = (value) => Math.round(value).toLocaleString("en-US");
+  const even = (value) => (Math.abs(value % 1) === 0.5 ? 2 * Math.round(value / 2) : Math.round(value));  // as Python rounds
+  const count = (value) => even(value).toLocaleString("en-US");
   const three = (value) => String(Number(value.toPrecision(3)));
   const digits = (value) => (value >= 999.5 ? count(value) : three(value));
 
@@ -94,7 +95,8 @@ window.workshop = {};
 
   // A table with a row of headings; the first cell of each row is a heading too.
   function table(headings, rows) {
-    const row = (cells, head) => make("tr", {}, ...cells.map((cell, index) => make(head || !index ? "th" : "td", { scope: head ? "col" : "row" }, cell)));
+    const cellOf = (cell, head, index) => (head || !index ? make("th", { scope: head ? "col" : "row" }, cell) : make("td", {}, cell));
+    const row = (cells, head) => make("tr", {}, ...cells.map((cell, index) => cellOf(cell, head, index)));
     return make("div", { class: "workshop-scroll", tabindex: 0 }, make("table", {}, make("thead", {}, row(headings, true)), make("tbody", {}, ...rows.map((cells) => row(cells)))));
   }
 

@@ -60,7 +60,8 @@
   }
 
   function bars(plan) {
-    const longest = Math.max(plan.gpuBytes, Math.min(2.2 * plan.gpuBytes, ...plan.stages.map((at) => at.total)));
+    const totals = plan.stages.map((at) => at.total), least = Math.max(plan.gpuBytes, Math.min(...totals));
+    const longest = Math.max(plan.gpuBytes, Math.min(2.2 * least, Math.max(...totals)));
     const percent = (bytes) => `${Math.min(100, (100 * bytes) / longest)}%`;
     return plan.stages.map((at) => {
       const parts = Object.entries(at.onGpu).map(([kind, bytes]) => make("i", { class: kind, style: `width: ${(100 * bytes) / Math.max(longest, at.total)}%` }));

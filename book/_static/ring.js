@@ -29,7 +29,7 @@
       if (sent) cell.append(make("small", {}, ` to ${modulo(rank + 1, p)}`));
       return cell;
     })]);
-    return table(["", ...now[0].map((_, chunk) => `chunk ${chunk}`)], rows);
+    return table(["holds", ...now[0].map((_, chunk) => `chunk ${chunk}`)], rows);
   }
 
   function words(p, done, stepS) {
