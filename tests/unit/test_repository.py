@@ -147,11 +147,13 @@ def test_packages_come_from_where_pip_is_told_to_look(tracked):
 def test_the_top_level_is_as_the_readme_says(tracked):
     allowed = {
         ".ci",
+        ".github",
         ".gitignore",
         "LICENSE",
         "Makefile",
         "README.md",
         "assets",
+        "book",
         "constraints.txt",
         "environment.yml",
         "notebooks",
