@@ -6,11 +6,14 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from ipython_pygments_lexers import IPython3Lexer
+from pygments.token import Operator
 
 project = "Distributed deep learning, hands on"
 author = "the workshop's authors"
 extensions = ["myst_nb"]
-include_patterns = ["*.md", "notebooks/*.ipynb", "notebooks/scripts/README.md", "submissions/README.md", "submissions/*/README.md", "assets/mnist/README.md"]
+include_patterns = ["*.md", "notebooks/*.ipynb", "notebooks/scripts/README.md", "assets/mnist/README.md"]
+include_patterns += ["submissions/README.md", "submissions/*/README.md"]
 # The notebooks come executed. What a rank printed to stderr belongs to the page.
 nb_execution_mode = "off"
 nb_merge_streams = True
@@ -24,7 +27,7 @@ html_title = "Distributed deep learning"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_math_renderer = "mathml"
-html_copy_source = html_show_sourcelink = html_show_sphinx = False
+html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = smartquotes = False
 html_show_search_summary = False  # it fetches pages, which a browser refuses for files
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
@@ -47,8 +50,8 @@ def formula(as_block):
     """A visitor that writes a formula as MathML, which browsers set by themselves."""
 
     def visit(self, node):
-        formula = re.sub(r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])", r"\\\1l", node.astext().strip())  # as docutils knows them
-        mathml = tex2mathml(formula, as_block=as_block)
+        known = re.sub(r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])", r"\\\1l", node.astext().strip())  # as docutils has them
+        mathml = tex2mathml(known, as_block=as_block)
         self.body.append(f'<div class="math">{mathml}</div>' if as_block else mathml)
         raise nodes.SkipNode
 
@@ -99,7 +102,14 @@ def headings_with_a_level(app, pagename, templatename, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
+class RankCells(IPython3Lexer):
+    """A cell that begins with `%%ranks` is Python, too."""
+
+    tokens = IPython3Lexer.tokens | {"root": [(r"%%ranks.*\n", Operator), *IPython3Lexer.tokens["root"]]}
+
+
 def setup(app):
+    app.add_lexer("ipython3", RankCells)
     app.connect("html-page-context", headings_with_a_level, priority=900)  # after the theme
     app.connect("source-read", sphinx_glossary)
     app.add_html_math_renderer("mathml", (formula(False), None), (formula(True), None))

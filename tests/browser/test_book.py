@@ -13,7 +13,7 @@ if not importlib.util.find_spec("myst_nb"):
     pytest.skip("what makes the book is not installed: `make book` does that", allow_module_level=True)
 
 SIZES = {"desktop": (1366, 900), "phone": (390, 844)}
-# The Web Content Accessibility Guidelines, levels A and AA. It reads no style sheet by itself, which files don't let it.
+# The Web Content Accessibility Guidelines, levels A and AA; without reading style sheets, which files don't allow.
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}, "preload": False}
 EVERY_LINK = "all => all.map(one => [one.href, one.textContent])"
 
@@ -92,7 +92,7 @@ def test_a_book_of_one_tiny_notebook(browser, tmp_path, monkeypatch):
     ran = nbformat.read(folder / "solutions" / "99_tiny.ipynb", as_version=4)
     ran.cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="the total is 42\n")]
     monkeypatch.setattr(book.generate, "NOTEBOOKS", folder)
-    monkeypatch.setattr(book, "executed", lambda solution: ran)
+    monkeypatch.setattr(book, "executed", lambda solution, run: ran)
     book.build(["99_tiny"], tmp_path / "book")
     visit, site = Visit(browser), tmp_path / "book" / "html"
     assert visit.open(site / "notebooks" / "99_tiny.html") == []

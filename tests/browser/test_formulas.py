@@ -40,7 +40,9 @@ def test_allreduces_and_overlapped_steps(compute):
     cases = [
         {"name": name, "p": p, "n": n, "alpha": alpha, "beta": beta}
         for name in cost_model.ALGORITHMS
-        for p, n, alpha, beta in itertools.product((1, 2, 3, 5, 8, 12, 64), (0, 1, 4096, 10**9), (0, 2e-6), (1e-11, 1e-9))
+        for p, n, alpha, beta in itertools.product(
+            (1, 2, 3, 5, 8, 12, 64), (0, 1, 4096, 10**9), (0, 2e-6), (1e-11, 1e-9)
+        )
     ]
     computed = compute(
         "({name, p, n, alpha, beta}) => workshop.allreduceS(name, p, n, {latency_s: alpha, s_per_byte: beta})", cases
@@ -64,7 +66,9 @@ def test_rings_through_nodes(compute):
 
 def test_the_ring_ends_with_the_sum_everywhere_and_begins_as_the_library_does(compute):
     for p in range(2, 9):
-        start, middle, end = compute("([p, steps]) => workshop.ring.held(p, steps)", [(p, 0), (p, p - 1), (p, 2 * p - 2)])
+        start, middle, end = compute(
+            "([p, steps]) => workshop.ring.held(p, steps)", [(p, 0), (p, p - 1), (p, 2 * p - 2)]
+        )
         assert start == [[[rank]] * p for rank in range(p)]
         whole = list(range(p))
         complete = [[chunk for chunk in range(p) if sorted(middle[rank][chunk]) == whole] for rank in range(p)]
@@ -113,14 +117,22 @@ def test_forecasts_of_every_model_on_every_machine(compute):
             settings |= {"overlap": overlap, "samples_per_s": None if known else 750}
             cases.append({"model": model.name, "machine": machine.name, "settings": settings})
     function = """(c) => {
-        const points = workshop.forecast.forecast(workshopData.networks[c.model], workshopData.machines[c.machine], c.settings);
+        const model = workshopData.networks[c.model], machine = workshopData.machines[c.machine];
+        const points = workshop.forecast.forecast(model, machine, c.settings);
         return [points, workshop.forecast.answer(points)];
     }"""
     for case, (points, answer) in zip(cases, compute(function, cases), strict=True):
         settings = dict(case["settings"])
-        model, machine, speed = catalogue.model(case["model"]), catalogue.machine(case["machine"]), settings.pop("samples_per_s")
+        model, machine, speed = (
+            catalogue.model(case["model"]),
+            catalogue.machine(case["machine"]),
+            settings.pop("samples_per_s"),
+        )
         expected = forecast(model, machine if speed is None else machine.with_speed(model, speed), Settings(**settings))
         for point, ours in zip(points, expected, strict=True):
             for name, value in point.items():
-                assert value == (pytest.approx(getattr(ours, name)) if value is not None else getattr(ours, name)), (case, name)
+                assert value == (pytest.approx(getattr(ours, name)) if value is not None else getattr(ours, name)), (
+                    case,
+                    name,
+                )
         assert answer == report.answer(expected), case

@@ -1,10 +1,10 @@
 """Build the book: the whole workshop as a static site, with every notebook as it comes out here.
 
-    python -m workshop_lib.notebook.book [NAME …]      all notebooks, or those named, to build/book/html/index.html
+    python -m workshop_lib.notebook.book [NAME …]     to build/book/html/index.html
 
 Sphinx makes the site, from pages that this module writes to build/book/pages: what is in the folder book/, and the
 notebooks, the README and the clusters' pages around it, so that links between them hold. A notebook is executed
-in the quick profile, and again only when its code or the library has changed.
+in the quick profile, and again only when its code or the library has changed. If some are named, only these are.
 """
 
 import argparse
@@ -40,12 +40,12 @@ This page is for reading. To run its cells, change them and have your answers ch
 
     make lab NOTEBOOK=notebooks/{name}.ipynb
 
-What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores} cores.
-Your numbers will differ. Under an exercise you find the cell as it is given to you; click on *Solution* for ours.
+What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores}
+cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.
 :::"""
-FAILED = """\
+NOT_RUN = """\
 :::{warning}
-The cells of this page didn't run to their end where this site was built, so it has no outputs.
+The cells of this page didn't run where this site was built, or not to their end. So it has no outputs.
 :::"""
 TOPICS = """\
 # Where each topic is taught
@@ -63,14 +63,18 @@ says how each is started.
 def digest(notebook: NotebookNode) -> str:
     """Of all that decides about the outputs of a notebook: its code, and the library's."""
     files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
+    files.remove(Path(__file__))
     content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     content += [path.read_text(encoding="utf-8") for path in sorted([*files, *paths.SCRIPTS.glob("*.*")])]
     return hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
 
 
-def executed(solution: Path) -> NotebookNode | None:
-    """The notebook `solution` with its outputs, from an earlier run if there is one; None if a cell fails."""
+def executed(solution: Path, run: bool) -> NotebookNode | None:
+    """The notebook `solution` with its outputs, from an earlier run if there is one, else from one now if it's to
+    `run`. None if it isn't, or if a cell fails."""
     kept = BOOK / "executed" / f"{solution.stem}-{digest(nbformat.read(solution, as_version=4))}.ipynb"
+    if not kept.exists() and not run:
+        return None
     if not kept.exists():
         output = BOOK / "executed" / solution.name
         env = {"WORKSHOP_PROFILE": "quick", "WORKSHOP_LEARNER_FILE": str(BOOK / "progress.jsonl")}
@@ -102,7 +106,7 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
         notebook.cells.append(cell)
     first = notebook.cells[0]
     first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
-    notes = [DO_IT.format(name=name, cores=os.cpu_count())] + [FAILED] * (ran is None)
+    notes = [DO_IT.format(name=name, cores=os.cpu_count())] + [NOT_RUN] * (ran is None)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))
     return notebook
 
@@ -115,23 +119,23 @@ def alternative_text(outputs: list[NotebookNode]) -> str:
 
 
 def write_pages(names: list[str], pages: Path) -> bool:
-    """Write everything that Sphinx reads to `pages`; whether all of the notebooks ran."""
+    """Write everything that Sphinx reads to `pages`; whether all of the notebooks named ran."""
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(paths.ROOT / "book", pages)
-    for name in ("assets", "submissions", "workshop_lib", "notebooks/scripts"):
+    for name in (".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
     for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
-    for name in ("source", "solutions"):  # folders without a page
-        (pages / "notebooks" / name).mkdir()
+    for name in ("book", "notebooks/source", "notebooks/solutions"):  # linked to, but without a page
+        (pages / name).mkdir()
     for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
         if folder.is_dir():
             add_files(folder)
     whole = True
-    for name in names:
+    for name in stems():
         asked, solution = (generate.NOTEBOOKS / folder / f"{name}.ipynb" for folder in ("", "solutions"))
-        ran = executed(solution)
-        whole = whole and ran is not None
+        ran = executed(solution, run=name in names)
+        whole = whole and not (ran is None and name in names)
         made = page(name, nbformat.read(asked, as_version=4), nbformat.read(solution, as_version=4), ran)
         for cell in made.cells:
             if cell.cell_type == "markdown":
@@ -176,9 +180,9 @@ def topics() -> Iterator[str]:
         for row in csv.DictReader(file):
             if row["document"] != document:
                 document = row["document"]
-                yield f"\n## {document.partition(' ')[2]}\n\n| topic | where | |\n|---|---|---|"
-            places = ", ".join(place_link(place) for place in row["where"].split("; ") if place) or "not here"
-            yield f"| {cell(row['topic'])} | {places} | {cell(row['note'])} |"
+                yield f"\n## {document.partition(' ')[2]}\n\n| topic | where |\n|---|---|"
+            places = ", ".join(place_link(place) for place in row["where"].split("; ") if place) or "not taught here"
+            yield f"| {cell(row['topic'])} | {places} |"
 
 
 def cell(text: str) -> str:
@@ -198,7 +202,11 @@ def place_link(place: str) -> str:
 
 def data() -> dict:
     """What the pages with controls take from the library."""
-    models = {name: {"parameters": count, "shape": shape and asdict(shape)} for name, (count, shape) in calculators.MODELS.items() if count}
+    models = {
+        name: {"parameters": count, "shape": shape and asdict(shape)}
+        for name, (count, shape) in calculators.MODELS.items()
+        if count
+    }
     return {
         "models": models,
         "recipes": zero_memory.RECIPES,
@@ -219,8 +227,13 @@ def build(names: list[str], folder: Path = BOOK) -> int:
     return made or 1 - whole
 
 
+def stems() -> list[str]:
+    """The names of the notebooks, in the course's order."""
+    return sorted(path.stem for path in generate.NOTEBOOKS.glob("*.ipynb") if generate.NAMED.fullmatch(path.stem))
+
+
 def main(names: list[str]) -> int:
-    known = [source.stem for source in generate.sources()]
+    known = stems()
     if unknown := set(names) - set(known):
         print(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)
         return 1
