@@ -61,7 +61,7 @@ def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
     figure.subplots().set(xlabel="ranks", ylabel="samples/s")
     image = base64.b64encode(figure._repr_png_()).decode()
     output = nbformat.v4.new_output("display_data", {"image/png": image})
-    assert book.alternative_text([output]) == "Two ranks are faster. measured here. samples/s against ranks"
+    assert book.alternative_text([output]) == "Two ranks are faster. measured here. samples/s against ranks."
 
 
 def test_links_to_folders_lead_to_their_page(tmp_path):

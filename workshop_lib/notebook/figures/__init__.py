@@ -51,11 +51,13 @@ class RecordFigure(Figure):
         return image.getvalue()
 
     def description(self) -> str:
-        """Its words, for someone who can't see it: title, caption, and what the axes show."""
-        labels = ((axes.get_ylabel(), axes.get_xlabel()) for axes in self.axes)
-        shown = [f"{y} against {x}" for y, x in labels if x and y]
-        words = [" ".join(text.get_text().split()).removesuffix(".") for text in self.texts]
-        return textwrap.shorten(". ".join([*filter(None, words), *dict.fromkeys(shown)]), 400, placeholder=" …")
+        """Its words, for someone who can't see it: title, caption and what the axes show, or else all there are."""
+        words = [text.get_text() for text in self.texts]
+        words += [f"{y} against {x}" for axes in self.axes if (y := axes.get_ylabel()) and (x := axes.get_xlabel())]
+        words = words or [text.get_text() for axes in self.axes for text in (axes.title, *axes.texts)]
+        lines = dict.fromkeys(" ".join(text.split()) for text in words if text.strip())
+        ended = (line if line.endswith((".", "?", "!")) else f"{line}." for line in lines)
+        return textwrap.shorten(" ".join(ended), 400, placeholder=" …")
 
 
 @dataclass(frozen=True)
