@@ -13,7 +13,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures notebooks run-notebooks bench clean distclean
+.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures notebooks run-notebooks book book-check bench clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,15 @@ notebooks: setup ## write the notebooks from notebooks/source
 
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
 	@$(BIN)/python -m workshop_lib.notebook.execute
+
+# Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
+book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (minutes the first time)
+	@$(BIN)/python -c "import furo, myst_nb" 2>/dev/null || \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
+	@$(BIN)/python -m workshop_lib.notebook.book
+
+book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
+	@$(BIN)/python -m pytest tests/browser/test_book.py
 
 bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py

@@ -1,11 +1,10 @@
 """A learner's way through a notebook: open it in JupyterLab, run all cells, see the plot."""
 
 import json
-import os
 import re
 
 import pytest
-from browser.lab import Lab, NoBrowser, launch
+from browser.lab import Lab
 
 from workshop_lib.notebook import generate
 from workshop_lib.paths import BUILD
@@ -15,21 +14,6 @@ SIZES = {"laptop": (1366, 768), "projector": (1920, 1080)}
 PLOT = '.jp-OutputArea-output[data-mime-type="image/png"] img'
 DASHBOARD = ".workshop-dashboard"
 WIDGETS = ".jp-OutputArea-output .jupyter-widgets"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as playwright:
-            started = launch(playwright)
-            yield started
-            started.close()
-    except (ImportError, NoBrowser) as error:
-        if os.environ.get("WORKSHOP_REQUIRE_BROWSER") == "1":
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

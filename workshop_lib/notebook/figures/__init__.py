@@ -47,8 +47,17 @@ class RecordFigure(Figure):
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
-        self.savefig(image, format="png", dpi=100)
+        self.savefig(image, format="png", dpi=100, metadata={"Description": self.description()})
         return image.getvalue()
+
+    def description(self) -> str:
+        """Its words, for someone who can't see it: title, caption and what the axes show, or else all there are."""
+        words = [text.get_text() for text in self.texts]
+        words += [f"{y} against {x}" for axes in self.axes if (y := axes.get_ylabel()) and (x := axes.get_xlabel())]
+        words = words or [text.get_text() for axes in self.axes for text in (axes.title, *axes.texts)]
+        lines = dict.fromkeys(" ".join(text.split()) for text in words if text.strip())
+        ended = (line if line.endswith((".", "?", "!")) else f"{line}." for line in lines)
+        return textwrap.shorten(" ".join(ended), 400, placeholder=" …")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""The pages of the book, before Sphinx makes a site of them."""
+
+import base64
+import re
+
+import nbformat
+
+from workshop_lib.notebook import book, generate
+from workshop_lib.notebook.figures import new_figure
+from workshop_lib.paths import ROOT
+
+SOURCE = """\
+# %% [markdown]
+# # Sums
+#
+# **Time** is short.
+
+# %%
+def total(numbers):
+    # <solution>
+    return sum(numbers)
+    # </solution>
+
+# %%
+total([1, 2])
+"""
+
+
+def notebooks() -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
+    return tuple(nbformat.reads(generate.notebook_json(text), 4) for text in generate.split(SOURCE, "sums"))
+
+
+def test_a_page_has_the_stub_and_below_it_the_solution_folded():
+    asked, solved = notebooks()
+    ran = nbformat.from_dict(solved)
+    ran.cells[2].outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "3"})]
+    page = book.page("03b_sums", asked, solved, ran)
+    nbformat.validate(page)
+    title, note, stub, solution, call = page.cells
+    assert title.source.startswith("# 03b · Sums")
+    assert "make lab NOTEBOOK=notebooks/03b_sums.ipynb" in note.source and "didn't run" not in note.source
+    assert "your code here" in stub.source and "sum(numbers)" not in stub.source
+    assert "sum(numbers)" in solution.source and solution.metadata["tags"] == ["hide-input"]
+    assert call.outputs[0].data["text/plain"] == "3" and "tags" not in call.metadata
+
+
+def test_a_page_without_outputs_says_so():
+    page = book.page("03b_sums", *notebooks(), None)
+    assert "didn't run" in page.cells[1].source
+
+
+def test_outputs_are_kept_until_code_changes():
+    asked, solved = notebooks()
+    before = book.digest(solved)
+    solved.cells[0].source += " More words."
+    assert book.digest(solved) == before != book.digest(asked)
+
+
+def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
+    figure = new_figure("Two ranks are faster.", "measured here")
+    figure.subplots().set(xlabel="ranks", ylabel="samples/s")
+    image = base64.b64encode(figure._repr_png_()).decode()
+    output = nbformat.v4.new_output("display_data", {"image/png": image})
+    assert book.alternative_text([output]) == "Two ranks are faster. measured here. samples/s against ranks."
+
+
+def test_links_to_folders_lead_to_their_page(tmp_path):
+    (tmp_path / "with").mkdir()
+    (tmp_path / "with" / "README.md").touch()
+    (tmp_path / "without").mkdir()
+    text = "[a](with), [b](without), [c](file.py), [d](https://example.org/with)"
+    linked = "[a](with/README.md), `b`, [c](file.py), [d](https://example.org/with)"
+    assert book.links_to_pages(text, tmp_path) == linked
+
+
+def test_places_of_topics_are_links():
+    assert book.place_link("README.md") == "[README.md](README.md)"
+    place = "10_compute_nodes#Deeper: what you tell a launcher"
+    anchor = "notebooks/10_compute_nodes.ipynb#deeper-what-you-tell-a-launcher"
+    assert book.place_link(place) == f"[10: Deeper: what you tell a launcher]({anchor})"
+
+
+def test_each_entry_of_the_glossary_is_short_and_stands_once():
+    entries = re.findall(r"^- (\*\*.+?): (.+)$", (ROOT / "book" / "glossary.md").read_text(), re.MULTILINE)
+    words = [word for terms, _ in entries for word in re.findall(r"\*\*(.+?)\*\*", terms + "")]
+    assert 40 <= len(entries) <= 80 and len(words) == len(set(words))
+    assert [meaning for _, meaning in entries if len(meaning.split()) > 30 or not meaning.endswith(".")] == []
