@@ -1,4 +1,4 @@
-"""The dry run: what it reads of a rank among many, what it refuses, and the private parts of PyTorch that it rests on."""
+"""The dry run: what it reads of a rank among many, what it refuses, and PyTorch's private parts that it rests on."""
 
 import math
 import time
@@ -21,7 +21,7 @@ WIDTH, LAYERS, TOKENS = 64, 2, 32  # of the script, if not told otherwise
 
 @pytest.fixture(scope="module")
 def thousand():
-    return dry.dry_run(MESH, "--width", 1024, "--heads", 16, world_size=1024, mesh="64x16", rank=37)
+    return dry.dry_run(MESH, "--width", 1024, "--heads", 16, "--batch", 256, world_size=1024, mesh="64x16", rank=37)
 
 
 def by_name(report: Report, name: str):
@@ -30,11 +30,11 @@ def by_name(report: Report, name: str):
 
 def test_any_rank_of_a_thousand_has_its_shards(thousand):
     assert (thousand.rank, thousand.world_size, thousand.fake_tensors) == (37, 1024, True)
-    up = by_name(thousand, "1.mlp.0.weight")
+    up = by_name(thousand, "1.up.weight")
     assert (up.shape, up.local_shape) == ([4096, 1024], [4096 // 1024, 1024])
-    down = by_name(thousand, "1.mlp.2.weight")
+    down = by_name(thousand, "1.down.weight")
     assert (down.shape, down.local_shape) == ([1024, 4096], [1024 // 64, 4096 // 16])
-    norm = by_name(thousand, "1.norms.0.weight")
+    norm = by_name(thousand, "1.norm1.weight")
     assert norm.local_shape == [1024 // 64], "tensor parallelism leaves it whole, FSDP cuts it"
     assert thousand.state_bytes["optimizer"] >= 2 * thousand.state_bytes["parameters"], "Adam's two, and its steps"
     assert thousand.state_bytes["gradients"] == thousand.state_bytes["parameters"]
@@ -62,20 +62,33 @@ def test_the_operations_are_those_of_the_matrices(thousand):
 
 
 def test_a_model_larger_than_the_memory_of_this_machine_is_no_problem():
-    options = ["--width", 8192, "--heads", 64, "--layers", 2, "--vocabulary", 128_000, "--dtype", "bfloat16"]
+    options = [
+        "--width",
+        8192,
+        "--heads",
+        64,
+        "--layers",
+        2,
+        "--vocabulary",
+        128_000,
+        "--dtype",
+        "bfloat16",
+        "--batch",
+        512,
+    ]
     report = dry.dry_run(MESH, *options, world_size=4096, mesh="512x8")
     whole = sum(math.prod(shard.shape) for shard in report.shards) * 4
     assert whole > 10 * 2**30 > 8 * report.resident_bytes
 
 
-@pytest.mark.parametrize(("script", "options"), [("ddp.py", []), ("fsdp2.py", [])])
-def test_scripts_that_know_nothing_of_meshes_run_too(script, options):
-    report = dry.dry_run(SCRIPTS / script, "--images", 6400, *options, world_size=16)
+@pytest.mark.parametrize("script", ["ddp.py", pytest.param("fsdp2.py", marks=pytest.mark.exhaustive)])
+def test_scripts_that_know_nothing_of_meshes_run_too(script):
+    report = dry.dry_run(SCRIPTS / script, "--images", 6400, world_size=16)
     parameters = sum(math.prod(shard.shape) for shard in report.shards)
     local = sum(math.prod(shard.local_shape) for shard in report.shards)
     kinds = {each.kind: each.handed_bytes for each in report.collectives}
     if script == "ddp.py":
-        assert local == parameters and kinds == {"allreduce": 4 * parameters}
+        assert local == parameters and kinds["allreduce"] == 4 * parameters
     else:
         assert local < parameters and set(kinds) == {"allgather", "reduce-scatter"}
 
@@ -137,9 +150,9 @@ def invoke(*words):
 
 
 def test_the_command_prints_tables_and_refuses_in_a_sentence():
-    ended = invoke(MESH, "--world-size", 64, "--mesh", "16x4", "--rank", 5, "--layers", 1)
+    ended = invoke(MESH, "--world-size", 64, "--mesh", "16x4", "--rank", 5, "--layers", 1, "--batch", 16)
     assert ended.exit_code == 0, ended.output
-    assert "rank 5 of 64" in ended.output and "allreduce" in ended.output and "1.mlp.0.weight" in ended.output
+    assert "rank 5 of 64" in ended.output and "allreduce" in ended.output and "1.up.weight" in ended.output
     for words, said in [
         ((MESH,), "how many ranks?"),
         ((MESH, "--mesh", "8x8", "--world-size", 60), "make them equal"),

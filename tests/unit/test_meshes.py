@@ -7,11 +7,12 @@ import pytest
 
 from workshop_lib.errors import InputError
 from workshop_lib.exercises import thousand_ranks as exercise
+from workshop_lib.notebook.figures import meshes as draw
 from workshop_lib.scaling import catalogue, meshes, published_meshes
 from workshop_lib.scaling.catalogue import Machine
 from workshop_lib.scaling.cost_model import Link
 from workshop_lib.scaling.meshes import Gpt, Mesh, Plan
-from workshop_lib.training.step_report import Collective
+from workshop_lib.training.step_report import Collective, Report
 
 GPT = Gpt(layers=4, width=8, parameters=4000, tokens=10)
 MACHINE = Machine(
@@ -63,9 +64,7 @@ def test_what_is_no_mesh_is_refused():
     with pytest.raises(InputError, match="sharding 'some'"):
         Plan(sharding="some")
     with pytest.raises(InputError, match="two can be drawn"):
-        from workshop_lib.notebook.figures import meshes as draw
-
-        draw.mesh(None, "2x2x2")
+        draw.mesh(Report(0, 8, [], {}, 0, 0), "2x2x2")
 
 
 def test_every_candidate_fills_the_cluster_and_the_batch():

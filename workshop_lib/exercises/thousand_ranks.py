@@ -169,7 +169,7 @@ def meshes_properties(observations: list) -> Iterator[Property]:
     yield Property("it returns a mesh and a plan", all(each.known for each in found.values()), hint)
     for name, chosen in found.items():
         cluster = CLUSTERS[name]
-        hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences per step. Choose among `candidates`."
+        hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences. Choose among `candidates`."
         whole = (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
         yield Property(f"{name}: all ranks, and the whole batch", whole, hint)
     for name, chosen in found.items():

@@ -1,7 +1,7 @@
 """What a step takes on a mesh of ranks, data x tensor x pipeline: seconds and memory, from bytes and arithmetic.
 
-These come from a dry run (training/step_report.py) or, for models whose code isn't at hand, from the formulas of `work`.
-Links and collectives are those of cost_model.py; like there, nothing here was measured.
+These come from a dry run (training/step_report.py) or, for models whose code isn't at hand, from the formulas of
+`work`. Links and collectives are those of cost_model.py; like there, nothing here was measured.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from workshop_lib.scaling.cost_model import Link, whole
 from workshop_lib.scaling.forecast import LATENESS
 from workshop_lib.training.step_report import Collective
 
-# Who gathers and reduces what, and how often: nothing is cut (DDP), or the states of the optimizer (ZeRO-1), both once per
-# step; or everything (FSDP, ZeRO-3), in every micro-batch.
+# Who gathers and reduces what, and how often: nothing is cut (DDP), or the states of the optimizer (ZeRO-1), both once
+# per step; or everything (FSDP, ZeRO-3), in every micro-batch.
 SHARDING = ("none", "states", "full")
 STATE_BYTES = 16  # per parameter with Adam: see zero_memory.RECIPES
 
@@ -151,6 +151,23 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     return states + gathered + activations + logits
 
 
+def with_layers(few: Work, more: Work, layers: float) -> Estimated:
+    """The work of a model with more layers, from dry runs of two with fewer: all layers cost the same.
+
+    layers: how many times as far from `few` as `more` is; 15 from runs of 2 and 4 layers to 32.
+    """
+
+    def grown(one: float, other: float) -> float:
+        return one + layers * (other - one)
+
+    pairs = zip(few.collectives, more.collectives, strict=True)
+    collectives = [
+        Collective(a.kind, a.over, a.ranks, round(grown(a.calls, b.calls)), grown(a.handed_bytes, b.handed_bytes))
+        for a, b in pairs
+    ]
+    return Estimated(grown(few.flops, more.flops), grown(few.peak_bytes, more.peak_bytes), collectives)
+
+
 def collective_s(machine: Machine, each: Collective, stride: int) -> float:
     """Seconds of all these calls, as rings through ranks that are `stride` apart.
 
@@ -171,14 +188,15 @@ def forecast(
     """The step of a rank that does this work, in a mesh on this machine.
 
     model_flops: of the whole step on all ranks. share: of the peak, that one device's arithmetic reaches; the machine's
-    number if not given. Tensor parallelism waits for its messages. FSDP gathers and reduces while it computes, except for
-    the first layer and the last; sums of whole gradients wait for backward. Stages of a pipeline are idle for
-    (p - 1) / (v m) of the time that they compute (arXiv:2104.04473, section 2.2). The slowest rank is as late as forecast.py says.
+    number if not given. Tensor parallelism waits for its messages. FSDP gathers and reduces while it computes, except
+    for the first layer and the last; sums of whole gradients wait for backward. Stages of a pipeline are idle for
+    (p - 1) / (v m) of the time that they compute (arXiv:2104.04473, section 2.2). The slowest rank is as late as
+    forecast.py says.
     """
     peak = max(machine.peak_flops_per_s.values())
     share = machine.utilisation.get("transformer", 0.4) if share is None else share
     strides = {"tensor": 1, "data": mesh.tensor}
-    seconds = {name: 0.0 for name in strides}
+    seconds = dict.fromkeys(strides, 0.0)
     for each in done.collectives:
         over = each.over if each.over in strides else "data"
         seconds[over] += collective_s(machine, each, strides[over])

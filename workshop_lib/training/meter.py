@@ -4,7 +4,8 @@
     python -m workshop_lib.training.meter --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
 The script runs until its optimizer has taken `--steps` steps. The last of them is reported, from the end of the step
-before: FOLDER/RANK.json has a Report of step_report.py, or the error that ended the script.
+before: FOLDER/RANK.json (of worlds that are pretended, FOLDER/0.json and on, in their order) has a Report of
+step_report.py, or the error that ended the script.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import linecache
 import os
 import runpy
 import sys
+import time
 import traceback
 import warnings
 import weakref
@@ -46,6 +48,7 @@ class Meter(TorchDispatchMode):
         self._sizes: dict[int, int] = {}  # of the storages that are alive
         self._models: dict[int, torch.nn.Module] = {}  # that have been called, the innermost last
         self.report: Report | None = None
+        self.names: dict[str, str] = {}  # of the dimensions of meshes
         self._start_step()
 
     def _start_step(self) -> None:
@@ -73,7 +76,7 @@ class Meter(TorchDispatchMode):
         name = NAMES.get(func._opname) if func.namespace in ("c10d", "_c10d_functional") else None
         if name:
             group = pretend.group_of((*args, *kwargs.values()))
-            key = (name, pretend.group_name(group), group.size())
+            key = (name, self.names.get(group.group_name, "world"), group.size())
             seen = self.collectives.setdefault(key, Collective(*key))
             seen.calls += 1
             seen.handed_bytes += max(tensor.nbytes for tensor in memory.tensors([list(args), output]))
@@ -108,7 +111,11 @@ class Meter(TorchDispatchMode):
             register_optimizer_step_post_hook(lambda optimizer, *_: self._step_ended(optimizer)),
         ]
         try:
-            with mock.patch.object(torch.UntypedStorage, "resize_", resize_), self:
+            with (
+                pretend.names_of_groups() as self.names,
+                mock.patch.object(torch.UntypedStorage, "resize_", resize_),
+                self,
+            ):
                 yield
         finally:
             for hook in hooks:
@@ -157,42 +164,59 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
     with contextlib.ExitStack() as stack, contextlib.suppress(Done):
         for patch in patches:
             stack.enter_context(patch)
+        if pretended:
+            stack.enter_context(pretend.ddp_without_futures())
         if fake:
             stack.enter_context(pretend.fake_tensors())
         stack.enter_context(meter.watching())
         runpy.run_path(script, run_name="__main__")
 
 
+def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
+    """The Report as plain data, or {"error": …} with what went wrong."""
+    meter, result = Meter(steps), {}
+    try:
+        run(script, options, meter, pretended, fake)
+        if meter.report is None:
+            taken = steps - meter.steps
+            result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {steps}"}
+    except SystemExit as error:
+        result = {"error": f"it ended itself, with exit code {error.code}"}
+    except Exception as error:  # whatever a script raises: the one who asked is told
+        result = {"error": _sentence(error, script), "raised": True}
+    if meter.report is not None:
+        meter.report.fake_tensors = fake
+        meter.report.resident_bytes = memory.peak_bytes(torch.device("cpu"))
+        result = asdict(meter.report)
+    return {"peak_bytes": meter.peak_bytes} | result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pretend", type=lambda text: tuple(map(int, text.split("/"))))
+    parser.add_argument("--pretend", action="append", default=[], help="rank/ranks, or rank/ranks@mesh")
     parser.add_argument("--fake", action="store_true", help="tensors without values")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("script")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     warnings.filterwarnings("ignore")  # a script's own run shows them
-    meter, result = Meter(args.steps), {}
-    try:
-        run(args.script, args.options, meter, args.pretend, args.fake)
-        if meter.report is None:
-            taken = args.steps - meter.steps
-            result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {args.steps}"}
-    except SystemExit as error:
-        result = {"error": f"it ended itself, with exit code {error.code}"}
-    except Exception as error:  # whatever a script raises: the one who asked is told
-        result = {"error": _sentence(error, args.script), "needs_values": pretend.needs_values(error)}
-    if meter.report is not None:
-        meter.report.fake_tensors = args.fake
-        meter.report.resident_bytes = memory.peak_bytes(torch.device("cpu"))
-        result = asdict(meter.report)
-    result["peak_bytes"] = result.get("peak_bytes", meter.peak_bytes)
-    rank = args.pretend[0] if args.pretend else int(os.environ.get("RANK", 0))
-    (args.out / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
-    if dist.is_initialized() and not args.pretend:
-        dist.barrier()  # a rank that ended early would break the connection of those which still receive
+    for number, world in enumerate(args.pretend):
+        (place, _, mesh), start = world.partition("@"), time.perf_counter()
+        rank, size = map(int, place.split("/"))
+        options = args.options + ["--mesh", mesh] * bool(mesh)
+        result = metered(args.script, options, (rank, size), args.fake, args.steps)
+        result["seconds"] = time.perf_counter() - start
+        (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")
         dist.destroy_process_group()
+        if "error" in result:
+            break
+    if not args.pretend:
+        result = metered(args.script, args.options, None, False, args.steps)
+        (args.out / f"{os.environ['RANK']}.json").write_text(json.dumps(result), encoding="utf-8")
+        if dist.is_initialized():
+            dist.barrier()  # a rank that ended early would break the connection of those which still receive
+            dist.destroy_process_group()
 
 
 def _sentence(error: Exception, script: str) -> str:

@@ -2,13 +2,16 @@
 tensors that have a shape but no values. tests/unit/test_dry_run.py says what is expected of them."""
 
 import contextlib
+import functools
+import importlib.util
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
@@ -29,10 +32,19 @@ def join_fake_group(rank: int, world_size: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
 
+@functools.cache
+def _load_fake_collectives() -> None:
+    """The file that says what collectives make of tensors without values; its package would import a compiler, too."""
+    path = Path(torch.__file__).parent / "distributed" / "_tools" / "fake_collectives.py"
+    spec = importlib.util.spec_from_file_location("torch_fake_collectives", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
     """Tensors made meanwhile have no memory, however large they are. Meshes are made of real ones, all the same."""
-    import torch.distributed._tools.fake_collectives  # noqa: F401  (it says what collectives make of such tensors)
+    _load_fake_collectives()
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
     def with_values(function):
@@ -69,20 +81,42 @@ def group_of(args: tuple) -> dist.ProcessGroup:
     return _resolve_process_group([value for value in args if isinstance(value, str)][-1])
 
 
-def group_name(group: dist.ProcessGroup) -> str:
-    """What a script calls the dimension of its mesh that the group belongs to, or "world" for all ranks."""
-    text: Any = group.group_desc
-    return text.removeprefix("mesh_") if text.startswith("mesh_") else "world"
+@contextlib.contextmanager
+def ddp_without_futures() -> Iterator[None]:
+    """DDP waits for results, which the pretended group's calls don't have: its buckets go through others."""
+    init = DistributedDataParallel.__init__
+
+    def with_hook(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.register_comm_hook(None, _sum_bucket)
+
+    with mock.patch.object(DistributedDataParallel, "__init__", with_hook):
+        yield
 
 
-def needs_values(error: BaseException) -> bool:
-    """Whether a script failed only because its tensors had no values."""
-    from torch._subclasses import fake_tensor
+def _sum_bucket(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    buffer = bucket.buffer().div_(dist.get_world_size())
+    dist.all_reduce(buffer)
+    future: torch.futures.Future = torch.futures.Future()
+    future.set_result(buffer)
+    return future
 
-    kinds = (
-        fake_tensor.DataDependentOutputException,
-        fake_tensor.DynamicOutputShapeException,
-        fake_tensor.UnsupportedOperatorException,
-    )
-    words = ("FakeTensor", "data pointer", "Meta tensors", "meta tensor", "numpy()")
-    return isinstance(error, kinds) or any(word in str(error) for word in words)
+
+@contextlib.contextmanager
+def names_of_groups() -> Iterator[dict[str, str]]:
+    """What meshes that are made meanwhile call their dimensions, by the name of the process group."""
+    names: dict[str, str] = {}
+    make = device_mesh.init_device_mesh
+
+    def noted(*args, **kwargs):
+        mesh = make(*args, **kwargs)
+        for number, name in enumerate(mesh.mesh_dim_names or ()):
+            if mesh.size(number) > 1:
+                names[mesh.get_group(number).group_name] = name
+        return mesh
+
+    with (
+        mock.patch.object(device_mesh, "init_device_mesh", noted),
+        mock.patch.object(dist, "init_device_mesh", noted, create=True),
+    ):
+        yield names

@@ -92,7 +92,7 @@ def _legend(figure: RecordFigure, report: Report, a_node: int) -> None:
 
 
 def beside_published(rows: pd.DataFrame) -> RecordFigure:
-    """Published and forecast model-FLOPs utilization, from `published_meshes.beside_forecast`; on the line both agree."""
+    """Published and forecast utilization, from `published_meshes.beside_forecast`; on the line both are the same."""
     middle, worst = rows["error"].abs().median(), rows.loc[rows["error"].abs().idxmax()]
     title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
     caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"
