@@ -32,8 +32,8 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     print("$", shlex.join(words), flush=True)
     set_id = set_id or uuid.uuid4().hex[:12]
     process = subprocess.Popen(
-        [*SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
-        env=os.environ | _settings() | {processes.VARIABLE: processes.mark(set_id)},
+        [*SUPERVISOR, "--", beside_python(words[0]), *words[1:]],
+        env=os.environ | settings() | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,12 +113,12 @@ def _rank_of(process: psutil.Process) -> str:
         return ""
 
 
-def _beside_python(program: str) -> str:
+def beside_python(program: str) -> str:
     path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
 
 
-def _settings() -> dict[str, str]:
+def settings() -> dict[str, str]:
     """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}

@@ -1,0 +1,32 @@
+"""A dry run says of each rank what the same script does on real ranks: shards, bytes, calls, operations and memory."""
+
+import pytest
+
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.ranks.dry_run import dry_run, real_run
+
+SAME = ("shards", "state_bytes", "collectives", "flops", "peak_bytes")
+CASES = [
+    ("mesh.py", ["--mesh", "2x1"], 2),
+    *(
+        pytest.param(script, options, n, marks=pytest.mark.exhaustive)
+        for script, options, n in [
+            ("mesh.py", ["--mesh", "1x2"], 2),
+            ("mesh.py", ["--mesh", "2x2"], 4),
+            ("mesh.py", ["--mesh", "4x1", "--dtype", "bfloat16"], 4),
+            ("mesh.py", ["--mesh", "1x4", "--layers", 3], 4),
+            ("ddp.py", ["--images", 6400], 2),
+            ("ddp.py", ["--images", 6400], 4),
+            ("fsdp2.py", ["--images", 6400], 2),
+            ("fsdp2.py", ["--images", 6400], 4),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "options", "ranks"), CASES)
+def test_a_dry_run_is_equal_to_the_real_one(script, options, ranks):
+    for rank, real in enumerate(real_run(SCRIPTS / script, *options, ranks=ranks)):
+        dry = dry_run(SCRIPTS / script, *options, world_size=ranks, rank=rank)
+        for name in SAME:
+            assert getattr(dry, name) == getattr(real, name), f"{name} of rank {rank}"
