@@ -10,6 +10,7 @@ import ast
 import copy
 import gzip
 import io
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -129,7 +130,7 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 def test_every_script_is_tested():
     # In test_scripts.py, test_torchrun_hosts.py, and by notebook 09, which runs them.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf"}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", "diloco", *BACKEND} | elsewhere
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", "diloco", "pipeline", *BACKEND} | elsewhere
 
 
 def test_one_process(tmp_path, trained):
@@ -216,6 +217,16 @@ def test_diloco(tmp_path):
     saved = script_weights(tmp_path, "diloco")
     assert largest_relative_difference(saved, diloco_by_hand(alone=3, steps=4)) < WITHIN
     assert largest_relative_difference(saved, diloco_by_hand(alone=4, steps=4)) > 100 * WITHIN
+
+
+def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
+    write_data(tmp_path / "data")
+    few = ["--images", "768"]  # 12 steps, for the reason given above
+    status, output = run(*TORCHRUN, SCRIPTS / "pipeline.py", *short(tmp_path, "pipeline"), *few)
+    assert status == 0, output
+    monkeypatch.setattr(sys, "argv", ["one_process.py", *short(tmp_path, "one_process"), *few])
+    runpy.run_path(str(SCRIPTS / "one_process.py"))
+    assert largest_relative_difference(*(script_weights(tmp_path, n) for n in ("pipeline", "one_process"))) < WITHIN
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

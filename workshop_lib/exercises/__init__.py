@@ -247,9 +247,10 @@ def _unless_stub(observe: Callable, comm, function: Callable):
 
 
 def yours_or(function: Callable, finished: Callable) -> Callable:
-    """The learner's function; `finished`, with a line that says so, while it is still a stub."""
-    code = getattr(function, "__code__", None)  # a `functools.partial` has none
-    if code is None or "NotImplementedError" not in code.co_names:
+    """The learner's function or class; `finished`, with a line that says so, while it is still a stub."""
+    methods = getattr(function, "__dict__", {}).values()  # of a class
+    codes = [getattr(each, "__code__", None) for each in (function, *methods)]
+    if not any(code is not None and "NotImplementedError" in code.co_names for code in codes):
         return function
     print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
     return finished
