@@ -509,56 +509,72 @@ scripts.run(*launch, SCRIPTS / "pipeline.py", *options, timeout_s=sizes.timeout_
 #
 # ## Deeper: a cut that looks even
 #
-# The workshop's convolutional network has eight layers. Give four to each of two ranks. That even comes close to half of the
-# parameters each. What could go wrong?
+# You cut a network because its parameters don't fit, so why not give each rank half of them? Here's a convolutional network
+# with 17 layers, in the manner of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers have not
+# quite half of the parameters.
 
 # %%
-team.push(counts=[4, 4])
+team.push(counts=[12, 5])
+
+# %%
+# %%ranks
+from torch import nn
+
+
+def vgg():
+    """Three times two convolutions and a pool, then a linear layer; the same weights wherever it's built."""
+    torch.manual_seed(1)
+    layers, before = [], 1
+    for channels in (8, 16, 32):
+        for _ in range(2):
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+            before = channels
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(9 * 32, 10))
+
 
 # %%
 # %%ranks
 pair = comm.Split(rank < 2)  # two ranks are enough, should there be more
-many = torch_cnn.normalise(torch.tensor(split.images[:512]))
-answers = torch.tensor(split.labels[:512]).long()
 
 
-def cnn_steps(counts, m=8):
-    """Steps of 1F1B with the convolutional network on two ranks, so many layers on each."""
-    [stage] = pipeline.stages_of_rank(MyStage, pipeline.split(torch_cnn.build(seed=1), counts), pair)
+def vgg_steps(counts, m=8):
+    """Steps of 1F1B on two ranks, with so many layers on each."""
+    [stage] = pipeline.stages_of_rank(MyStage, pipeline.split(vgg(), counts), pair)
     taken = []
-    for _ in range(2 + repeats):
-        stage.load(many, answers, m)
+    for _ in range(1 + repeats):
+        stage.load(images, labels, m)
         taken.append(pipeline.step([stage], one_f_one_b(pair.rank, 2, m), pair))
-    return taken[2:]
+    return taken[1:]
 
 
 if rank < 2:
-    part = pipeline.split(torch_cnn.build(seed=1), counts)[rank]
+    part = pipeline.split(vgg(), counts)[rank]
     print(f"rank {rank}: {sum(p.numel() for p in part.parameters()):,} parameters")
-uneven = cnn_steps(counts) if rank < 2 else []
+uneven = vgg_steps(counts) if rank < 2 else []
 
 # %%
-guess = predict("What share of the step will the rank with less to do be idle?", 0, 100, unit="%")
+guess = predict("For what share of the step is rank 1 idle?", 0, 100, unit="%")
 guess
 
 # %%
 both = orders.fastest(team.pull("uneven")[:2])
-steps.pipeline({"Four layers each, measured": both})
+steps.pipeline({"Half of the parameters each, measured": both})
 
 # %%
 busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
-guess.compare(100 * (1 - min(busy_s) / max(of_rank[-1].end for of_rank in both)))
+guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %% [markdown]
-# One rank has nearly all the work, and the other one waits for it after every micro-batch. Neither layers nor parameters
-# tell you how long a stage takes: a convolution uses each of its weights once per *pixel*. More micro-batches don't help
-# either. **The slowest stage sets the pace.** So measure first, and cut afterwards.
+# Rank 0 has nearly all the work, and rank 1 waits for it after every micro-batch. Parameters don't tell you how long a layer takes,
+# because a convolution uses each of its weights once per *pixel*, and the first layers have the most pixels. More micro-batches
+# don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
 
 # %%
 # %%ranks
-seconds = pipeline.layer_seconds(torch_cnn.build(seed=1), many[:64]) if rank == 0 else []
-for layer, s in zip(torch_cnn.build(seed=1), seconds, strict=False):
-    print(f"{1000 * s:5.2f} ms  {type(layer).__name__}")
+seconds = pipeline.layer_seconds(vgg(), images[:8]) if rank == 0 else []
+for layer, s in zip(vgg(), seconds, strict=False):
+    print(f"{1000 * s:5.2f} ms  {layer}")
 
 # %% [markdown]
 # ### Exercise 4: cut by time
@@ -569,12 +585,12 @@ for layer, s in zip(torch_cnn.build(seed=1), seconds, strict=False):
 #
 # <details><summary>Hint 1</summary>
 #
-# You can try every cut. With 8 layers and 2 stages there are 7 of them. What does a cut cost?
+# You can try every cut. With 17 layers and 2 stages there are only 16. What does a cut cost?
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `edges = [0, *places, len(seconds)]`
-# are the borders of the stages, and `itertools.pairwise(edges)` their first and last.
+# `itertools.combinations(range(1, len(seconds)), stages - 1)` yields the places where you can cut. `[0, *places, len(seconds)]`
+# are the borders of the stages, and `itertools.pairwise` of it yields where each stage starts and ends.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -609,25 +625,25 @@ check.balanced(balanced)
 balanced = yours_or(balanced, best_counts)
 seconds = team.pull("seconds")[0]
 counts = balanced(seconds, 2)
-print(counts)
 team.push(counts=counts)
+counts
 
 # %%
 # %%ranks
-even = cnn_steps(counts) if rank < 2 else []
+even = vgg_steps(counts) if rank < 2 else []
 
 # %%
 after = orders.fastest(team.pull("even")[:2])
-steps.pipeline({"Four layers each, measured": both, f"{counts[0]} and {counts[1]} layers, measured": after})
+steps.pipeline({"Half of the parameters each, measured": both, "half of the time each, measured": after})
 
 # %% [markdown]
-# It's better, but not even: there's no place to cut where both sides take the same time, because one convolution takes so much of it.
-# That's why networks made of many equal blocks, such as transformers, are so well suited to pipelines. But they have their uneven
-# ends, too. In a language model, the first stage also holds the table of tokens, and the last one computes a score for each word there is.
-# People often give these stages one block fewer.
+# Now both ranks have something to do. Still, a cut is only as good as its borders: with one layer that takes longer than all others
+# together, there's no even cut. That's why networks made of many equal blocks, such as transformers, suit pipelines so well. But even these have
+# uneven ends. In a language model, the first stage also holds the table of tokens, and the last one computes a
+# score for every word there is, so people often give these stages a block less.
 #
-# *Try it:* cut by time into 4 stages, with `balanced(seconds, 4)`. How long is the bubble then, with 8 micro-batches? (Divide the
-# times into forward and backward as one to two, and let `orders.simulate` tell you.)
+# *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. How long is the bubble then, with 8 micro-batches? Take a third of each stage's
+# time for forward and two thirds for backward, and let `orders.simulate` tell you.
 #
 # ## Deeper: several chunks per rank
 #

@@ -73,7 +73,9 @@ def balanced_properties(observations: list[list]) -> Iterator[Property]:
         best = best_counts(seconds, stages)
         observed = f"Layers of {seconds} s in {stages} stages: {counts} takes {slowest(seconds, counts):g} s at the "
         observed += f"slowest stage, but {slowest(seconds, best):g} s is possible."
-    yield Property("the slowest stage is as fast as possible", not slow, evidence=answers, observed=observed)
+    even = all(max(counts) == -(-sum(counts) // len(counts)) for counts in answers)
+    hint = f"{observed} {EVEN_HINT}" if even else ""
+    yield Property("the slowest stage is as fast as possible", not slow, hint, answers, observed)
 
 
 def _evenly(seconds: list[float], stages: int) -> list[int]:

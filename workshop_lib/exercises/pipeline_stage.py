@@ -82,7 +82,8 @@ def observe_stage(comm, make: Callable) -> list[Trained]:
 
 
 def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
-    parts, sent, error = _parts(size), {}, ""  # type: ignore[var-annotated]
+    parts, error = _parts(size), ""
+    sent: dict[tuple, list[np.ndarray]] = {}
     stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
     for stage in stages:
         stage.load(*_batch(), M)
@@ -99,7 +100,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
     except Exception as raised:  # whatever the learner's methods do, the check says what it was
         kind = "forward" if span.kind == "F" else "backward"
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
-    unread = sum(map(len, sent.values()))
+    unread = sum(len(letters) for letters in sent.values())
     kept = sum(len(stage.kept) for stage in stages)
     return Trained(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
 
@@ -160,14 +161,14 @@ def _wrong(**changes) -> Callable:
 
         def backward(self, i: int) -> None:
             at = i if right("one_kept") else 0
-            x, y = self.kept[at] if changes.get("stays") else self.kept.pop(at)  # type: ignore[misc]
+            x, y = self.kept[at] if changes.get("stays") else self.kept.pop(at)
             gradient = None if self.last else self.receive_gradient(i)
             if gradient is not None and changes.get("ones"):
                 gradient = torch.ones_like(y)
             if gradient is not None and changes.get("again"):
                 gradient = gradient / self.m
             y.backward(gradient)
-            if self.first or (self.last and changes.get("silent")):
+            if (self.first and right("send_back")) or (self.last and changes.get("silent")):
                 return
             self.send_gradient(i, x.grad if right("output") or gradient is None else gradient)
 
@@ -186,6 +187,7 @@ MyStage = Exercise(
         Mistake(_wrong(output=True), OUTPUT_GRADIENT_HINT),
         Mistake(_wrong(silent=True), NOBODY_SENDS_HINT),
         Mistake(_wrong(send_on=True), NO_RECEIVER_HINT),
+        Mistake(_wrong(send_back=True), NO_RECEIVER_HINT),
         Mistake(_wrong(one_kept=True), ONE_KEPT_HINT),
         Mistake(_wrong(stays=True), KEPT_HINT),
     ],

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class Stage:
         """shapes: of each stage, what it makes of one image."""
         self.layers, self.number, self.comm, self.shapes = layers, number, comm, shapes
         self.first, self.last = number == 0, number == stages - 1
-        self.kept: dict[int, object] = {}  # by micro-batch: what its backward will need
+        self.kept: dict[int, Any] = {}  # by micro-batch: what its backward will need
         self.waited_s = 0.0
         self.blocking = False  # whether a send waits until its receiver is ready
         self._under_way: list[tuple] = []
@@ -51,7 +51,8 @@ class Stage:
         if len(images) % micro_batches:
             raise InputError(f"{len(images)} images don't divide into {micro_batches} micro-batches of equal size.")
         self.images, self.labels = images.chunk(micro_batches), labels.chunk(micro_batches)
-        self.m, self.losses = micro_batches, []
+        self.m = micro_batches
+        self.losses: list[float] = []  # of the micro-batches, on the last stage
         self.kept.clear()
 
     def loss(self, logits: torch.Tensor, i: int) -> torch.Tensor:
@@ -117,7 +118,7 @@ class ByHand(Stage):
         self.kept[i] = x, y
 
     def backward(self, i: int) -> None:
-        x, y = self.kept.pop(i)  # type: ignore[misc]
+        x, y = self.kept.pop(i)
         y.backward(None if self.last else self.receive_gradient(i))
         if not self.first:
             self.send_gradient(i, x.grad)
@@ -139,7 +140,7 @@ def split(model: nn.Sequential, counts: Iterable[int]) -> list[nn.Sequential]:
     if sum(counts) != len(model) or min(counts) < 1:
         raise InputError(f"stages of {counts} layers don't make up a network of {len(model)}.")
     ends = [sum(counts[: at + 1]) for at in range(len(counts))]
-    return [model[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    return [cast(nn.Sequential, model[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape=(1, 28, 28)) -> list[Stage]:

@@ -158,7 +158,7 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
         for title, ranks in panels.items()
     }
     chunks = 1 + max((span.chunk for span in every), default=0)
-    looks = {}
+    looks: dict[str, figures.Look] = {}
     for chunk in range(chunks):
         of_chunk = f", chunk {chunk}" if chunks > 1 else ""
         looks |= {
