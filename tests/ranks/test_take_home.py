@@ -10,6 +10,7 @@ import ast
 import copy
 import gzip
 import io
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -129,12 +130,8 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 def test_every_script_is_tested():
     # In test_scripts.py, test_torchrun_hosts.py, and by notebook 09, which runs them.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf"}
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {
-        "one_process",
-        "diloco",
-        "tensor_parallel",
-        *BACKEND,
-    } | elsewhere
+    here = {"one_process", "diloco", "tensor_parallel", "pipeline", *BACKEND}
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 
 
 def test_one_process(tmp_path, trained):
@@ -248,6 +245,16 @@ def test_tensor_parallel(tmp_path):
     assert [tuple(value.shape) for value in saved.values()] == [(1024, 784), (1024,), (10, 1024), (10,)]
     assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128)) < WITHIN
     assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128 - 1)) > 10 * WITHIN
+
+
+def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
+    write_data(tmp_path / "data")
+    few = ["--images", "768"]  # 12 steps, for the reason given above
+    status, output = run(*TORCHRUN, SCRIPTS / "pipeline.py", *short(tmp_path, "pipeline"), *few)
+    assert status == 0, output
+    monkeypatch.setattr(sys, "argv", ["one_process.py", *short(tmp_path, "one_process"), *few])
+    runpy.run_path(str(SCRIPTS / "one_process.py"))
+    assert largest_relative_difference(*(script_weights(tmp_path, n) for n in ("pipeline", "one_process"))) < WITHIN
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from matplotlib.colors import to_hex
 
+from workshop_lib.comm import pipeline_orders
 from workshop_lib.notebook.figures import STEP_LOOKS, steps
 from workshop_lib.ranks.timeline import timeline
 
@@ -74,6 +75,8 @@ def test_bands_do_not_overlap_and_are_named():
         (steps.overlap, {}),
         (steps.overlap, {"nothing": []}),
         (steps.steps, {"nothing": timeline([[], []])}),
+        (steps.pipeline, {}),
+        (steps.pipeline, {"nobody": []}),
     ],
 )
 def test_nothing_to_draw_is_refused(draw, panels):
@@ -94,3 +97,18 @@ def test_a_straggler_is_the_rank_without_waiting():
     drawn = [bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9]
     assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
     assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
+
+
+def test_each_operation_of_a_pipeline_is_drawn_with_its_number_and_idle_time_is_told():
+    spans = pipeline_orders.simulate([pipeline_orders.gpipe(rank, 2, 2) for rank in range(2)]).spans
+    figure = steps.pipeline({"simulated": spans}, unit="1: a forward")
+    [axes] = figure.axes
+    looks = {look.colour.lower(): kind for kind, (look, *_) in steps.CHUNK_LOOKS.items()}
+    bars = [(looks[colour], bar) for bar in axes.patches if (colour := to_hex(bar.get_facecolor())) in looks]
+    drawn = sorted((round(bar.get_y()), bar.get_x(), kind, bar.get_width()) for kind, bar in bars)
+    wanted = [(rank, s.start, s.kind, s.end - s.start) for rank, row in enumerate(spans) for s in row]
+    assert [(round(bar_y + 0.0), x, kind, width) for bar_y, x, kind, width in drawn] == sorted(wanted)
+    texts = [text.get_text().strip() for text in axes.texts]
+    assert texts == ["0", "1", "0", "1", "idle 33%"] * 2
+    assert axes.get_title(loc="left") == "simulated: 33% idle"
+    assert axes.get_xlabel() == "time (1: a forward)"

@@ -64,6 +64,20 @@ def test_what_forward_keeps_is_counted_without_the_parameters():
     assert output.requires_grad and kept_bytes == 4 * (2 * 8 + 2 * 4), "the input of the layer, the output of tanh"
 
 
+def test_what_autograd_keeps_is_counted_until_backward_drops_it():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())
+    one = 4 * (2 * 8 + 2 * 4)  # as above
+    saved = memory.SavedForBackward([model])
+    with saved:
+        outputs = [model(torch.ones(2, 8)) for _ in range(3)]
+        assert saved.bytes == 3 * one
+        outputs.pop().sum().backward()
+        assert saved.bytes == 2 * one
+        outputs.append(model(torch.ones(2, 8)))
+    del outputs
+    assert (saved.bytes, saved.most_bytes) == (0, 3 * one)
+
+
 def test_traffic_is_what_the_collectives_are_handed():
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
     try:

@@ -3,6 +3,8 @@
 import re
 import resource
 import sys
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -66,6 +68,43 @@ def kept_for_backward(forward: Callable[[], torch.Tensor], model: nn.Module) -> 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = forward()
     return output, sum(kept.values())
+
+
+class _Saved:
+    """What autograd holds instead of a tensor."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+
+class SavedForBackward:
+    """Counts the bytes that autograd keeps for backward while a `with` lasts, besides these modules' parameters."""
+
+    def __init__(self, modules: Iterable[nn.Module]):
+        self.own = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
+        self.bytes = self.most_bytes = 0
+        self.holders: Counter[int] = Counter()  # how many saved tensors lie in a storage
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
+
+    def __enter__(self) -> None:
+        self.hooks.__enter__()
+
+    def __exit__(self, *error) -> None:
+        self.hooks.__exit__(*error)
+
+    def _pack(self, tensor: torch.Tensor) -> _Saved:
+        storage, kept = tensor.untyped_storage(), _Saved(tensor)
+        place, size = storage.data_ptr(), storage.nbytes()
+        if place not in self.own:
+            self.bytes += 0 if self.holders[place] else size
+            self.holders[place] += 1
+            self.most_bytes = max(self.most_bytes, self.bytes)
+            weakref.finalize(kept, self._drop, place, size)  # autograd drops it when its backward is done
+        return kept
+
+    def _drop(self, place: int, size: int) -> None:
+        self.holders[place] -= 1
+        self.bytes -= 0 if self.holders[place] else size
 
 
 def reset_peak(device: torch.device) -> None:

@@ -9,11 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from workshop_lib.comm.pipeline_orders import Span, bubble
 from workshop_lib.notebook import figures
 from workshop_lib.ranks.timeline import KINDS, Timeline
 
 BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
 TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
+# Dark going forward, light going backward; a hue for each chunk, and the colour of its numbers.
+CHUNK_LOOKS = {
+    "F": [figures.Look(figures.BLUE, ""), figures.Look(figures.GREEN, ""), figures.Look("#882255", "")],
+    "B": [figures.Look("#9CC9E8", ""), figures.Look("#93D4BC", ""), figures.Look("#E8C5D8", "")],
+}
+IDLE = TIMELINE_LOOKS["waiting"]
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 
@@ -135,3 +142,48 @@ def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
         axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
     axes.set_xlim(0, right_ms)
+
+
+def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") -> figures.RecordFigure:
+    """Draw the operations of a pipeline's step in each panel, by title, on a common axis: a row per rank, and in each
+    bar the number of its micro-batch. At the end of a row stands how much of the step the rank was idle.
+
+    unit: of the spans' times; those in seconds are drawn in milliseconds. Raises InputError without panels or ranks.
+    """
+    every = [span for ranks in panels.values() for spans in ranks for span in spans]
+    scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time ({unit})")
+    right = scale * max((span.end for span in every), default=0.0)
+    parts = {
+        title: figures.Panel(len(ranks), partial(_operations, ranks=ranks, scale=scale, right=right))
+        for title, ranks in panels.items()
+    }
+    chunks = 1 + max((span.chunk for span in every), default=0)
+    looks: dict[str, figures.Look] = {}
+    for chunk in range(chunks):
+        of_chunk = f", chunk {chunk}" if chunks > 1 else ""
+        looks |= {
+            f"{name}{of_chunk}": CHUNK_LOOKS[kind][chunk % 3] for kind, name in (("F", "forward"), ("B", "backward"))
+        }
+    return figures.stacked(parts, label, figures.patches({**looks, "idle: the bubble": IDLE}), legend_columns=5)
+
+
+def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float) -> None:
+    start = min(span.start for spans in ranks for span in spans)
+    end = max(span.end for spans in ranks for span in spans)
+    for rank, spans in enumerate(ranks):
+        figures.draw_bar(axes, rank, scale * start, scale * (end - start), IDLE)
+        for span in spans:
+            width = scale * (span.end - span.start)
+            figures.draw_bar(axes, rank, scale * span.start, width, CHUNK_LOOKS[span.kind][span.chunk % 3])
+            axes.vlines(scale * span.start, rank - 0.36, rank + 0.36, color="white", linewidth=1)
+            if width > 0.012 * right:
+                colour = "white" if span.kind == "F" else "black"
+                place = scale * span.start + width / 2, rank
+                look = {"ha": "center", "va": "center", "fontsize": figures.FONT_SIZE - 1, "color": colour}
+                axes.text(*place, str(span.micro_batch), **look)
+        idle = 1 - sum(span.end - span.start for span in spans) / (end - start)
+        text = f"  idle {idle:.0%}"
+        axes.text(scale * end, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
+    axes.set_title(f"{axes.get_title(loc='left')}: {bubble(ranks):.0%} idle", loc="left", fontsize=figures.FONT_SIZE)
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
+    axes.set_xlim(0, 1.1 * right)

@@ -1,0 +1,266 @@
+"""The exercises of 11b_pipelines: a stage (pipeline_stage.py), three schedules, and a cut (pipeline_cuts.py).
+
+A schedule is judged by what comes of it in a simulator: whether all ranks get to their end, what they keep, and how
+long they are idle.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from workshop_lib.comm import pipeline_orders as orders
+from workshop_lib.exercises import Exercise, Mistake, Property, shown
+from workshop_lib.exercises.pipeline_cuts import balanced
+from workshop_lib.exercises.pipeline_stage import MyStage
+
+__all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b"]
+
+CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # ranks, micro-batches
+CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # ranks, micro-batches, chunks
+TIME_HINT = "The first backward can't start before the last rank has had a micro-batch; until then, go forward."
+
+
+class Seen(NamedTuple):
+    """What a schedule returned for one case, by rank: operations, or text where it returned something else."""
+
+    ranks: int
+    micro_batches: int
+    chunks: int
+    orders: list
+
+    @property
+    def name(self) -> str:
+        return f"{self.ranks} ranks and {self.micro_batches} micro-batches"
+
+
+def observe_schedule(comm, function: Callable) -> list[Seen]:
+    return [Seen(p, m, 1, [_plain(function(rank, p, m)) for rank in range(p)]) for p, m in CASES]
+
+
+def observe_chunked(comm, function: Callable) -> list[Seen]:
+    return [Seen(p, m, v, [_plain(function(rank, p, m, v)) for rank in range(p)]) for p, m, v in CHUNKED]
+
+
+def _plain(returned) -> list[tuple] | str:
+    try:
+        operations = [tuple(each) for each in returned]
+        if all(each[0] in ("F", "B") and all(number == int(number) for number in each[1:]) for each in operations):
+            return [(kind, *map(int, numbers)) for kind, *numbers in operations]
+    except (TypeError, ValueError, IndexError):
+        pass
+    return shown(returned)
+
+
+def _operations(seen: Seen) -> Counter:
+    numbers = [range(seen.micro_batches)] + [range(seen.chunks)] * (seen.chunks > 1)
+    return Counter((kind, *each) for kind in "FB" for each in itertools.product(*numbers))
+
+
+FORM_HINT = 'Return a list of pairs such as ("F", 0): "F" or "B", and the number of a micro-batch.'
+CHUNK_FORM_HINT = 'Return a list such as [("F", 0, 1)]: "F" or "B", the number of a micro-batch, and that of a chunk.'
+NO_FORWARD_HINT = "A rank has nothing to go backward with before its own forward."
+
+
+def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
+    """What holds of every schedule: its form, each operation once, and an end."""
+    text = [order for seen in cases for order in seen.orders if isinstance(order, str)]
+    yield Property("it returns operations", not text, f"it returned {text[0]}. {form_hint}" if text else "")
+    for seen in cases:
+        for rank, order in enumerate(seen.orders):
+            missing, extra = _operations(seen) - Counter(order), Counter(order) - _operations(seen)
+            if missing or extra:
+                what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
+                hint = f"with {seen.name}, the order of rank {rank} {what}."
+                yield Property("each micro-batch goes forward once, and backward once", False, hint)
+                return
+    yield Property("each micro-batch goes forward once, and backward once", True)
+    stuck = [(seen, text) for seen in cases for text in orders.simulate(seen.orders).stuck.values()]
+    stuck.sort(key=lambda each: "before it went forward" not in each[1])  # the cause before its consequences
+    observed = f"With {stuck[0][0].name}, {stuck[0][1]}." if stuck else ""
+    early = any("before it went forward" in text for _, text in stuck)
+    hint = f"{observed} {NO_FORWARD_HINT}" if early and cases[0].chunks == 1 else ""
+    evidence = [(seen.name, text) for seen, text in stuck]
+    yield Property("all ranks get to the end", not stuck, hint, evidence, observed)
+
+
+def _idle(cases: list[Seen], text: str) -> Property:
+    """Whether the bubble is as short as it can be."""
+    measured = [(seen, orders.bubble(orders.simulate(seen.orders).spans)) for seen in cases]
+    longer = [
+        (seen, share, best)
+        for seen, share in measured
+        if share > (best := orders.bubble_formula(seen.ranks, seen.micro_batches, seen.chunks)) + 1e-9
+    ]
+    observed = ""
+    if longer:
+        seen, share, best = longer[0]
+        observed = f"With {seen.name}, the ranks are idle for {share:.0%} of the time, but {best:.0%} is enough."
+    return Property(text, not longer, evidence=[round(share, 9) for _, share in measured], observed=observed)
+
+
+ORDER_HINT = "Go backward in the same order on every rank, or a rank waits for a gradient that comes later."
+MIXED_HINT = "GPipe goes forward with all micro-batches before it goes backward with the first."
+
+
+def gpipe_properties(observations: list[list[Seen]]) -> Iterator[Property]:
+    cases = observations[0]
+    yield from _runs(cases, FORM_HINT)
+    kinds = ["".join(kind for kind, *_ in order) for seen in cases for order in seen.orders]
+    yield Property("all forwards come first", not any("BF" in each for each in kinds), MIXED_HINT)
+    yield _idle(cases, "no rank is idle longer than (p − 1) / (m + p − 1)")
+
+
+def _backward_reversed_on(ranks_of: Callable[[int], bool]) -> Callable:
+    def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
+        back = [("B", i) for i in range(micro_batches)]
+        return [("F", i) for i in range(micro_batches)] + (back[::-1] if ranks_of(rank) else back)
+
+    return gpipe
+
+
+gpipe = Exercise(
+    "gpipe",
+    observe_schedule,
+    gpipe_properties,
+    [
+        Mistake(orders.one_f_one_b, MIXED_HINT),
+        Mistake(lambda rank, p, m: [(kind, i) for i in range(m) for kind in "FB"], MIXED_HINT),
+        Mistake(_backward_reversed_on(lambda rank: rank % 2 == 1), ORDER_HINT),
+        Mistake(_backward_reversed_on(lambda rank: rank == 0), ORDER_HINT),
+        Mistake(lambda rank, p, m: [(kind, i) for kind in "BF" for i in range(m)], NO_FORWARD_HINT),
+    ],
+    communicates=False,
+    unknown=ORDER_HINT,
+)
+
+TOO_MANY_HINT = (
+    "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
+)
+TOO_FEW_HINT = "Go forward `ranks - 1 - rank` times before you begin to take turns, so that no rank runs out of work."
+UPSIDE_DOWN_HINT = "The first rank has to go ahead the furthest, and the last one not at all."
+
+
+def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]:
+    cases = observations[0]
+    yield from _runs(cases, FORM_HINT)
+    kept = [(seen, rank, orders.most_alive(order)) for seen in cases for rank, order in enumerate(seen.orders)]
+    many = [each for each in kept if each[2] > min(each[0].micro_batches, each[0].ranks - each[1])]
+    hint = ""
+    if many:
+        seen, rank, most = many[0]
+        enough = min(seen.micro_batches, seen.ranks - rank)
+        hint = f"with {seen.name}, rank {rank} keeps up to {most}, but {enough} is enough. {TOO_MANY_HINT}"
+    yield Property("a rank keeps no more than min(m, p − rank) micro-batches", not many, hint)
+    yield _idle(cases, "the ranks are idle no longer than with GPipe")
+
+
+def _ahead(forwards: Callable[[int, int, int], int]) -> Callable:
+    """1F1B with this many forwards ahead, given rank, ranks and micro-batches."""
+
+    def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
+        ahead = max(0, min(micro_batches, forwards(rank, ranks, micro_batches)))
+        order: list[tuple] = [("F", i) for i in range(ahead)]
+        for i in range(micro_batches - ahead):
+            order += [("F", ahead + i), ("B", i)]
+        return order + [("B", i) for i in range(micro_batches - ahead, micro_batches)]
+
+    return one_f_one_b
+
+
+def _backward_first(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
+    order = orders.one_f_one_b(rank, ranks, micro_batches)
+    ahead = min(micro_batches, ranks - 1 - rank)
+    turns = [each for i in range(micro_batches - ahead) for each in (("B", i), ("F", ahead + i))]
+    return [*order[:ahead], *turns, *order[ahead + len(turns) :]]
+
+
+one_f_one_b = Exercise(
+    "one_f_one_b",
+    observe_schedule,
+    one_f_one_b_properties,
+    [
+        Mistake(orders.gpipe, TOO_MANY_HINT),
+        Mistake(_ahead(lambda rank, p, m: p), TOO_MANY_HINT),
+        Mistake(_ahead(lambda rank, p, m: p - rank), TOO_MANY_HINT),
+        Mistake(_ahead(lambda rank, p, m: p - 2 - rank), TOO_FEW_HINT),
+        Mistake(_ahead(lambda rank, p, m: 0), TOO_FEW_HINT),
+        Mistake(_ahead(lambda rank, p, m: rank), UPSIDE_DOWN_HINT),
+        Mistake(_backward_first, NO_FORWARD_HINT),
+    ],
+    communicates=False,
+    unknown=TIME_HINT,
+)
+
+BREADTH_HINT = (
+    "Take turns between chunks after every `ranks` micro-batches, and begin to go backward as soon as you can."
+)
+ONE_CHUNK_HINT = (
+    "the chunks take turns: `ranks` micro-batches in chunk 0, the same in chunk 1, and so on, then the next."
+)
+BACKWARD_CHUNK_HINT = "Backward begins with the last chunk, where the loss is: its turn is `chunks - 1 - turn`."
+SHORT_HINT = "Go ahead `2 * (ranks - 1 - rank) + (chunks - 1) * ranks` times, each time with one chunk."
+
+
+def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]:
+    cases = observations[0]
+    yield from _runs(cases, CHUNK_FORM_HINT)
+    yield _idle(cases, "the ranks are idle no longer than (p − 1) / (v m + p − 1)")
+    kept = [(seen, rank, orders.most_alive(order)) for seen in cases for rank, order in enumerate(seen.orders)]
+    enough = [
+        min(s.micro_batches * s.chunks, 2 * (s.ranks - 1 - rank) + (s.chunks - 1) * s.ranks + 1) for s, rank, _ in kept
+    ]
+    many = [(each, best) for each, best in zip(kept, enough, strict=True) if each[2] > best]
+    hint = ""
+    if many:
+        (seen, rank, most), best = many[0]
+        hint = f"with {seen.name}, rank {rank} keeps up to {most} pieces, but {best} is enough. {BREADTH_HINT}"
+    yield Property("and keep no more than they have to", not many, hint)
+
+
+def _chunked(ahead: Callable, chunk_of: Callable, back_chunk_of: Callable) -> Callable:
+    """A schedule of chunks that goes ahead so often, and takes the chunks in these turns."""
+
+    def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
+        total = micro_batches * chunks
+        first = max(0, min(total, ahead(rank, ranks, micro_batches, chunks)))
+        forwards = [("F", *chunk_of(n, ranks, micro_batches, chunks)) for n in range(total)]
+        backwards = [("B", *back_chunk_of(n, ranks, micro_batches, chunks)) for n in range(total)]
+        turns = [each for pair in zip(forwards[first:], backwards, strict=False) for each in pair]
+        return [*forwards[:first], *turns, *backwards[total - first :]]
+
+    return interleaved
+
+
+def _nth(n: int, ranks: int, m: int, chunks: int, back: bool = False) -> tuple[int, int]:
+    turn, within = divmod(n, ranks * chunks)
+    chunk, i = divmod(within, ranks)
+    return turn * ranks + i, chunks - 1 - chunk if back else chunk
+
+
+def _chunk_by_chunk(n: int, ranks: int, m: int, chunks: int, back: bool = False) -> tuple[int, int]:
+    return n % m, chunks - 1 - n // m if back else n // m
+
+
+def _right_ahead(rank: int, ranks: int, m: int, chunks: int) -> int:
+    return 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
+
+
+_nth_back = partial(_nth, back=True)
+interleaved = Exercise(
+    "interleaved",
+    observe_chunked,
+    interleaved_properties,
+    [
+        Mistake(_chunked(lambda rank, p, m, v: m * v, _nth, _nth_back), BREADTH_HINT),
+        Mistake(
+            _chunked(lambda rank, p, m, v: m * v, _chunk_by_chunk, partial(_chunk_by_chunk, back=True)), BREADTH_HINT
+        ),
+        Mistake(_chunked(_right_ahead, _nth, _nth), BACKWARD_CHUNK_HINT),
+        Mistake(_chunked(lambda rank, p, m, v: 2 * (p - 1 - rank), _nth, _nth_back), SHORT_HINT),
+        Mistake(_chunked(_right_ahead, _chunk_by_chunk, partial(_chunk_by_chunk, back=True)), ONE_CHUNK_HINT),
+    ],
+    communicates=False,
+    unknown=ONE_CHUNK_HINT,
+)
