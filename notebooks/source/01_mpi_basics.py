@@ -19,7 +19,7 @@ import numpy as np
 from workshop_lib import ranks
 from workshop_lib.exercises import mpi_basics as check
 from workshop_lib.exercises import programs
-from workshop_lib.notebook.figures import costs, pictures
+from workshop_lib.notebook.figures import costs, pictures, schedules
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
@@ -223,6 +223,107 @@ check.exchange(exchange)
 
 # %% [markdown]
 # *Break it:* let both partners receive first. Does a short message help this time?
+#
+# ## Deeper: it ran on your laptop. Would it always?
+#
+# A program that passes its tests has shown you one order of events. On the cluster, with larger messages and other delays,
+# there will be others. For a small program you can try them all. `explore` plays every rank in this notebook, without real
+# ranks, and decides for itself which message comes first and whether a send waits for its receiver (*rendezvous*) or returns
+# because MPI has copied the message into a buffer (*eager*). It runs the program again for each order that could end
+# differently.
+
+# %%
+from mpi4py import MPI
+
+
+def swap(comm):
+    mine = np.full(10, comm.rank)
+    theirs = np.empty_like(mine)
+    comm.Send(mine, dest=1 - comm.rank)
+    comm.Recv(theirs, source=1 - comm.rank)
+    return theirs
+
+
+schedules.explore(swap, ranks=2)
+
+# %% [markdown]
+# With ten numbers, this program runs on any machine you're likely to try. Nothing in the standard promises that it will.
+#
+# Sends aren't the only thing MPI leaves open. `source=MPI.ANY_SOURCE` takes a message from whoever comes first, so that rank 0
+# doesn't have to wait for a slow rank while others are ready. Here rank 0 takes whichever result comes first, and then rank
+# 2's.
+
+
+# %%
+def two_results(comm):
+    if comm.rank > 0:
+        comm.send(comm.rank**2, dest=0)
+        return None
+    first = comm.recv(source=MPI.ANY_SOURCE)
+    return first + comm.recv(source=2)
+
+
+schedules.explore(two_results, ranks=3)
+
+# %% [markdown]
+# As long as rank 1 is quicker, all is well. One day rank 2 is, rank 0 takes its message first, and then waits for another one
+# that nobody sends. This is a *message race*, and it's why such bugs show up once in a hundred jobs. *Try it:* replace the `2`
+# in the last line with another `MPI.ANY_SOURCE`, and return `[first, second]` instead of the sum.
+#
+# ### Exercise 1b: first come, first served
+#
+# Now take results as they come, and still return the same list each time. Your `collect` returns all ranks' results on rank 0,
+# in the order of the ranks. The check tries every order in which they can arrive.
+#
+# <details><summary>Hint 1: who sent it?</summary>
+#
+# `status = MPI.Status()` makes a note that a receive fills in: after
+# `value = comm.recv(source=MPI.ANY_SOURCE, status=status)`, `status.source` is the rank that sent the message, and
+# `status.tag` its tag.
+#
+# </details><details><summary>Hint 2: a place for each rank</summary>
+#
+# Begin with `results = [None] * comm.size`. Rank 0's own result needs no message.
+#
+# </details><details><summary>Solution</summary>
+#
+# {solution of collect}
+#
+# </details>
+
+
+# %%
+def collect(comm, result):
+    """On rank 0, a list of all ranks' results in the order of the ranks; None elsewhere. Called on every rank."""
+    from mpi4py import MPI
+
+    # <solution>
+    if comm.rank > 0:
+        comm.send(result, dest=0)
+        return None
+    results, status = [result] + [None] * (comm.size - 1), MPI.Status()
+    for _ in range(comm.size - 1):
+        value = comm.recv(source=MPI.ANY_SOURCE, status=status)
+        results[status.source] = value
+    return results
+    # <stub>
+    # raise NotImplementedError("your code here")
+    # </stub>
+    # </solution>
+
+
+# %%
+check.collect(collect)
+
+# %%
+schedules.explore(lambda comm: collect(comm, comm.rank**2), ranks=4)
+
+# %% [markdown]
+# *Break it:* send each result in two messages, first its length and then its values. What has to change on rank 0?
+#
+# The explorer works on small programs only: up to four ranks, and the calls of this notebook. It gives up after a thousand
+# runs or six seconds, and says so. It tells you about mismatched collectives, wrong types and lengths, and arrays that are used
+# before a `Wait`, too. Tools for real programs, such as ISP and MUST, look for the same faults.
 #
 # ## The collectives
 #
@@ -750,7 +851,9 @@ except ranks.RankError as error:
 # 20, 1994) for latency and bandwidth. P. Patarasuk and X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
 # workstations* (Journal of Parallel and Distributed Computing 69, 2009) for the ring; A. Gibiansky, *Bringing HPC Techniques to
 # Deep Learning* (2017) brought it to deep learning. R. Thakur, R. Rabenseifner and W. Gropp, *Optimization of collective
-# communication operations in MPICH* (IJHPCA 19, 2005) for recursive doubling. N. Shazeer et al., *Outrageously Large Neural
+# communication operations in MPICH* (IJHPCA 19, 2005) for recursive doubling. A. Vo et al.,
+# *Formal Verification of Practical MPI Programs* (PPoPP 2009) for trying all orders; M. Laurent, E. Saillard and M. Quinson, *The MPI Bugs Initiative* (SC21
+# Correctness workshop) for the kinds of faults. N. Shazeer et al., *Outrageously Large Neural
 # Networks* (arXiv:1701.06538) for mixtures of experts. L. Dalcin and Y. Fang, *mpi4py: Status Update After 12 Years of
 # Development* (Computing in Science & Engineering 23, 2021).
 

@@ -11,6 +11,8 @@ NOTEBOOK = "01_mpi_basics"
 RANKS = 4
 IMPORTS = "import numpy as np\nfrom mpi4py import MPI"
 exchange = partial(written, IMPORTS, "exchange(comm, mine)", "partner, theirs = comm.rank ^ 1, np.empty_like(mine)")
+collect = partial(written, IMPORTS, "collect(comm, result)")
+SENDS = ("if comm.rank:", "    comm.send(result, dest=0)", "    return None", "status = MPI.Status()")
 mean = partial(written, IMPORTS, "global_mean(comm, values)")
 ring = partial(variant, NOTEBOOK, "ring_allreduce")  # the solution with texts replaced
 own_ring = partial(written, IMPORTS, "ring_allreduce(comm, values)")
@@ -25,7 +27,7 @@ OTHER_WAY_ROUND = [
 
 
 class TestMpiBasics(Verdicts):
-    check, notebook, names = check, NOTEBOOK, ["exchange", "global_mean", "ring_allreduce"]
+    check, notebook, names = check, NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
     right = {
         "exchange, in turns": lambda: exchange(
             "if comm.rank < partner:",
@@ -46,6 +48,48 @@ class TestMpiBasics(Verdicts):
             "request = comm.irecv(source=partner)", "comm.ssend(mine, partner)", "return request.wait()"
         ),
         "exchange, of objects": lambda: exchange("return comm.sendrecv(mine, partner, source=partner)"),
+        "collect, the rank is in the message": lambda: collect(
+            "if comm.rank:",
+            "    return comm.send((comm.rank, result), dest=0)",
+            "pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]",
+            "return [value for rank, value in sorted(pairs)]",
+        ),
+        "collect, the rank is the tag": lambda: collect(
+            "if comm.rank:",
+            "    return comm.send(result, 0, tag=comm.rank)",
+            "results, status = {0: result}, MPI.Status()",
+            "while len(results) < comm.size:",
+            "    value = comm.recv(status=status)",
+            "    results[status.Get_tag()] = value",
+            "return [results[rank] for rank in range(comm.size)]",
+        ),
+        "collect, probed first": lambda: collect(
+            *SENDS,
+            "results = [result] * comm.size",
+            "for _ in range(1, comm.size):",
+            "    comm.Probe(MPI.ANY_SOURCE, status=status)",
+            "    results[status.source] = comm.recv(source=status.source)",
+            "return results",
+        ),
+        "collect, in an array": lambda: collect(
+            "mine, results = np.array([result]), np.full(comm.size, result)",
+            "if comm.rank:",
+            "    return comm.Send(mine, dest=0)",
+            "status = MPI.Status()",
+            "for _ in range(1, comm.size):",
+            "    comm.Recv(mine, MPI.ANY_SOURCE, MPI.ANY_TAG, status)",
+            "    results[status.source] = mine[0]",
+            "return results",
+        ),
+        "collect, the own result by a message, too": lambda: collect(
+            "request = comm.isend(result, dest=0)",
+            "results, status = [None] * comm.size, MPI.Status()",
+            "for _ in range(comm.size if comm.rank == 0 else 0):",
+            "    value = comm.recv(source=MPI.ANY_SOURCE, status=status)",
+            "    results[status.source] = value",
+            "request.wait()",
+            "return results",
+        ),
         "mean, one allreduce of two numbers": lambda: mean(
             "both = np.array([values.sum(), values.size])",
             "comm.Allreduce(MPI.IN_PLACE, both)",
@@ -102,6 +146,65 @@ class TestMpiBasics(Verdicts):
             ),
             "can go in one",
         ),
+        "collect, the status of another message": (
+            lambda: collect(
+                *SENDS,
+                "results = [result] * comm.size",
+                "for _ in range(1, comm.size):",
+                "    comm.Probe(MPI.ANY_SOURCE, status=status)",
+                "    results[status.source] = comm.recv(source=MPI.ANY_SOURCE)",
+                "return results",
+            ),
+            "in one order, and",
+        ),
+        "collect, one receive too few": (
+            lambda: collect(
+                *SENDS,
+                "results = [result] * comm.size",
+                "for _ in range(comm.size - 2):",
+                "    value = comm.recv(status=status)",
+                "    results[status.source] = value",
+                "return results",
+            ),
+            "waits in line",
+        ),
+        "collect, a tag that nobody sends": (
+            lambda: collect(*SENDS, "return [result] + [comm.recv(tag=r) for r in range(1, comm.size)]"),
+            "with tag 1 (there is a message from rank 1 with tag 0)",
+        ),
+        "collect, named ones out of order": (
+            lambda: collect(*SENDS, "return [result] + [comm.recv(source=r) for r in range(1, comm.size)]"),
+            "messages can arrive in 2 orders, and it takes 1 of them.",
+        ),
+        "collect, the rank of the list": (
+            lambda: collect(*SENDS, "return [comm.recv() for _ in range(1, comm.size)] + [result]"),
+            "where [4, 1, 3] is right",
+        ),
+        "collect, never waits": (
+            lambda: collect(
+                "if comm.rank:",
+                "    comm.isend(result, dest=0)",
+                "    return None",
+                "results, status = [result] * comm.size, MPI.Status()",
+                "for _ in range(1, comm.size):",
+                "    value = comm.recv(status=status)",
+                "    results[status.source] = value",
+                "return results",
+            ),
+            "is never waited for",
+        ),
+        "collect, knows three ranks only": (
+            lambda: collect(
+                *SENDS,
+                "results = [result, None, None]",
+                "for _ in range(2):",
+                "    value = comm.recv(status=status)",
+                "    results[status.source] = value",
+                "return results",
+            ),
+            "IndexError",
+        ),
+        "collect, nothing returned": (lambda: collect(*SENDS, "comm.recv(), comm.recv()"), "returned None"),
         "mean, on rank 0 only": (
             lambda: mean(
                 "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",

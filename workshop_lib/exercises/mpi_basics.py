@@ -1,12 +1,16 @@
-"""The exercises of 01_mpi_basics: a swap between partners, the mean of all ranks' values, and the ring allreduce."""
+"""The exercises of 01_mpi_basics: a swap between partners, results taken as they come, the mean of all ranks' values,
+and the ring allreduce."""
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.exercises import Exercise, Mistake, Property, is_number
+from workshop_lib.comm.explorer import explore
+from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
 from workshop_lib.exercises.ring import (
     RETURN_IT,
     Call,
@@ -18,7 +22,9 @@ from workshop_lib.exercises.ring import (
     while_right,
 )
 
-__all__ = ["exchange", "global_mean", "ring_allreduce"]
+__all__ = ["collect", "exchange", "global_mean", "ring_allreduce"]
+
+RESULTS = [4, 1, 3, 0]  # of the ranks whose results are collected: in no order
 
 
 def observe_exchange(comm, function: Callable) -> Cases:
@@ -90,6 +96,105 @@ exchange = Exercise(
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "
     "before it sends, or use Sendrecv, which does both at once.",
     unknown="Did you return the array that you received into, and had the receive ended by then?",
+)
+
+
+@dataclass
+class Tried:
+    """What a program did in all its orders. returned: by rank 0, in the first order that didn't fail."""
+
+    kind: str
+    text: str
+    orders: int
+    returned: Any
+    note: str
+    gathers: bool
+
+
+def observe_collect(comm, function: Callable) -> dict[int, Tried]:
+    """All orders on three ranks and on four, played in this process."""
+    tried = {}
+    for ranks in (3, 4):
+        verdict = explore(lambda comm: function(comm, RESULTS[comm.rank]), ranks)
+        calls = [box.name for lane in verdict.picture.lanes for box in lane] if verdict.picture else []
+        returned = verdict.results[0] if verdict.results else None
+        note, gathers = " ".join(verdict.notes), any("gather" in name.lower() for name in calls)
+        tried[ranks] = Tried(verdict.kind, str(verdict), verdict.orders, returned, note, gathers)
+    return tried
+
+
+def collect_properties(observations: list[dict[int, Tried]]) -> Iterator[Property]:
+    three, four = observations[0][3], observations[0][4]
+    stuck = three.kind not in ("", "race")
+    yield Property("no order gets stuck or fails", not stuck, evidence=three.kind, observed=three.text)
+    observed = f"rank 0 returned {shown(three.returned)} where {RESULTS[:3]} is right."
+    text = "rank 0 returns all results in the order of the ranks"
+    yield Property(text, _is_right(three, 3), evidence=three.returned, observed=observed)
+    yield Property("whoever comes first", not three.kind, evidence=three.kind, observed=three.text)
+    observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
+    yield Property("it takes them as they come", three.orders > 1, evidence=three.gathers, observed=observed)
+    yield Property("nothing is left over", not three.note, three.note)
+    right = _is_right(four, 4) and not four.kind and four.orders >= math.factorial(3)
+    hint = f"{four.text} Rank 0 returned {shown(four.returned)}."
+    yield Property("the same holds on four ranks", right, hint)
+
+
+def _is_right(tried: Tried, ranks: int) -> bool:
+    return isinstance(tried.returned, list | tuple | np.ndarray) and list(tried.returned) == RESULTS[:ranks]
+
+
+def _collects(receive: Callable) -> Callable:
+    """A wrong `collect`: `receive` makes rank 0's list from the communicator and its own result."""
+
+    def collect(comm, result):
+        if comm.rank == 0:
+            return receive(comm, result)
+        comm.send(result, dest=0)
+        return None
+
+    return collect
+
+
+def _any_then_named(comm, result) -> list:
+    first = comm.recv()  # from any source, unless it names one
+    return [result, first, *(comm.recv(source=other) for other in range(2, comm.size))]
+
+
+collect = Exercise(
+    "collect",
+    observe_collect,
+    collect_properties,
+    [
+        Mistake(
+            _collects(_any_then_named),
+            "A receive from any source may have taken the very message that a later one waits for: receive all of them "
+            "from any source.",
+        ),
+        Mistake(
+            _collects(lambda comm, result: [result, *(comm.recv() for _ in range(comm.size - 1))]),
+            "You list them as they came, so who is quick comes first: `status.source` says whose result it is.",
+        ),
+        Mistake(
+            _collects(lambda comm, result: [result, *(comm.recv(source=r) for r in range(1, comm.size))]),
+            "Rank 0 waits for rank 1 while the others may be ready: receive from `MPI.ANY_SOURCE`.",
+        ),
+        Mistake(
+            lambda comm, result: comm.gather(result),
+            "`gather` returns when the last one has come, and rank 0 can do nothing before: use `recv`.",
+        ),
+        Mistake(
+            _collects(lambda comm, result: sorted([result, *(comm.recv() for _ in range(comm.size - 1))])),
+            "They are sorted by their values: put each in the place of the rank that sent it.",
+        ),
+        Mistake(
+            _collects(lambda comm, result: [comm.recv(source=r) for r in range(1, comm.size)]),
+            "Rank 0 has a result, too: put it in the first place.",
+        ),
+        Mistake(lambda comm, result: result, "Nothing is sent: every rank but 0 sends its result to rank 0."),
+    ],
+    communicates=False,
+    unknown="Make a list with a place for each rank, receive size - 1 times from any source, and put each result in "
+    "the place of the rank it came from.",
 )
 
 

@@ -2,8 +2,8 @@
 
 `scaling` draws run records; `costs`, what communication and input cost; `steps` and `horovod`, what the
 ranks do in a step; `pictures`, who holds what; `learning`, noise and batch size; `forecasts`, what was
-computed for other machines; `accuracy`, who learned how much; `large_batch`, what long steps do. One call draws
-one figure.
+computed for other machines; `schedules`, how small MPI programs deadlock; `accuracy`, who learned how much;
+`large_batch`, what long steps do. One call draws one figure.
 
 The first seven colours are Okabe and Ito's (Color Universal Design, 2008); all ten are ones that people with any
 colour vision can tell apart. Every curve also has its own marker or line style, for a grey print.
@@ -44,6 +44,11 @@ ROOM = 0.08  # of the axis: a narrower part of a bar has no room for its number
 
 class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
+
+    description = ""  # in words, for those who can't see it
+
+    def __repr__(self) -> str:
+        return self.description or super().__repr__()
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
