@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
 from workshop_lib.cli import doctor as machine
-from workshop_lib.cli import engines
+from workshop_lib.cli import engines, faults
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
 from workshop_lib.errors import InputError, WorkshopError
@@ -47,6 +47,7 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
+app.command(context_settings=faults.CONTEXT)(faults.faults)
 
 
 def main() -> None:
