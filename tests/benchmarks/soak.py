@@ -165,7 +165,9 @@ def main() -> int:
         ranks.stop()
     if not rows:
         return 1
-    left = len(our_ranks())
+    deadline = time.monotonic() + 10
+    while (left := len(our_ranks())) and time.monotonic() < deadline:
+        time.sleep(0.1)
     print(f"\n{summary(rows).to_string()}\n\nprocesses left: {sum(row.strays for row in rows) + left}")
     return 0 if all(row.reported and not row.strays for row in rows) and not left else 1
 

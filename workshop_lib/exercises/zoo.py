@@ -23,7 +23,7 @@ from workshop_lib.ranks.errors import RankError
 SICK = 1  # the rank that every fault hits
 PROGRAM = "workshop_lib.exercises.zoo_ranks"
 HEALTHY = "is healthy"
-LONGEST_WORDS = 110
+LONGEST_WORDS = 100
 # What each would show: the hint for whoever diagnoses it in a run that doesn't.
 SIGNS = {
     "is slow": "all numbers would be those of the healthy run, but its steps would take longer",
@@ -53,6 +53,7 @@ class Rank:
     losses: list[float]
     steps_s: list[float]
     weights: str
+    flight: list[str]  # the last collectives, of a rank that raised with the flight recorder on
 
     @property
     def digest(self) -> str:
@@ -97,9 +98,10 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
 
 
 def shortened(words: str) -> str:
-    """Without the places in PyTorch's source, and not too long for a table."""
+    """The first sentence, without places in PyTorch's source, and not too long for a table."""
     text = re.sub(r"\[(/|enforce|[\w/.-]+:\d+)[^\]]*\] *", "", words)
     text = re.sub(r"\[?(127\.0\.0\.1|::1)\]?:\d+", "HOST:PORT", text)
+    text = re.split(r"\. (?=[A-Z])", re.sub(r"(Error: |^)(err == 0)?\. ?", r"\1", text.strip()))[0]
     return text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 1] + "…"
 
 

@@ -200,10 +200,24 @@ def start(rank: int, fault: str, folder: Path) -> int:
     try:
         train(rank, fault, folder)
     except BaseException:
+        (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)
+
+
+def last_collectives() -> list[str]:
+    """What PyTorch's flight recorder has, if TORCH_FR_BUFFER_SIZE is set."""
+    if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
+        return []
+    # The function is private; for NCCL there's a file instead, and `torch.distributed.flight_recorder` to read it.
+    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+    return [
+        f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}, "
+        f"{'done' if each['retired'] else 'waiting'}"
+        for each in entries
+    ]
 
 
 def watch(pids: list[int], folder: Path) -> list[dict]:
@@ -242,7 +256,8 @@ def meet(fault: str) -> dict:
             each["after_s"] = None if ended_s is None or fault_s is None else ended_s - fault_s
             words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
             each["words"] = words[-1] if words else ""
-            report = folder / f"report.{rank}"
+            report, flight = folder / f"report.{rank}", folder / f"flight.{rank}"
+            each["flight"] = json.loads(flight.read_text()) if flight.exists() else []
             each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
     return {"fault": fault, "ranks": ends}
 

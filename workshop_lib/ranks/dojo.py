@@ -34,7 +34,8 @@ from .cluster import SUPERVISOR
 from .errors import RankError
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
-STALLED_S = 40.0  # without a new step, a command is ended and started again, as somebody on duty would
+# Without a step for so long, a command is ended and started again, as somebody on duty would do. At first it imports.
+STALLED_S, STALLED_FIRST_S = 40.0, 120.0
 STARTS = 100
 STEP = re.compile(r"\bstep (\d+)")
 RANK = re.compile(r"\brank (\d+) is process (\d+)")
@@ -145,7 +146,7 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
                     break
             finally:
                 one.close()
-            show(f"the command ended with {one.status}, so it's started again")
+            show(f"{one.failure}, so it's started again")
     if not run.steps or not run.weights:
         missing = "step 1" if not run.steps else "rank 0 has weights 5f0c"
         raise RankError(f"the command printed no line such as '{missing}':\n{one.last_words}")
@@ -167,7 +168,7 @@ class _Start:
         self.mark = processes.mark(self.set_id)
         self.due_s: float | None = None  # of the next fault, once its step is there
         self.last_step_s, self.step_s = time.monotonic(), 0.0
-        self.rest, self.last_words, self.status = "", "", 0
+        self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
         # Without PYTHONUNBUFFERED a print is one write, so that the lines of two ranks don't mix.
         settings = {name: value for name, value in scripts.settings().items() if name != "PYTHONUNBUFFERED"}
         self.process = subprocess.Popen(
@@ -187,7 +188,7 @@ class _Start:
         with selectors.DefaultSelector() as selector:
             selector.register(self.output, selectors.EVENT_READ)
             while True:
-                until = min(self.due_s or deadline, deadline, self.last_step_s + STALLED_S)
+                until = min(self.due_s or deadline, deadline, self.last_step_s + self.limit_s)
                 # A stopped rank keeps the pipe open when all others have ended.
                 ready = selector.select(min(max(0.0, until - time.monotonic()), 0.2))
                 text = os.read(self.output, 65536) if ready else b""
@@ -197,11 +198,14 @@ class _Start:
                     raise RankError(f"not finished in time, so it was ended. It was at:\n{self.last_words}")
                 if self.due_s and now_s >= self.due_s:
                     self._inject()
-                stalled = now_s - self.last_step_s > STALLED_S
+                stalled = now_s - self.last_step_s > self.limit_s
                 if (ready and not text) or (not ready and self.process.poll() is not None) or stalled:
                     processes.end(self.set_id)
-                    self.status = self.process.wait()
-                    return -1 if stalled else self.status
+                    status = self.process.wait()
+                    self.failure = f"the command ended with {status}"
+                    if stalled:
+                        self.failure = f"the command took no step for {self.limit_s:g} s"
+                    return -1 if stalled else status
 
     def _read(self, text: str) -> None:
         *lines, self.rest = (self.rest + text).split("\n")
@@ -217,7 +221,7 @@ class _Start:
 
     def _stepped(self, step: int) -> None:
         now_s = time.monotonic()
-        self.step_s, self.last_step_s = now_s - self.last_step_s, now_s
+        self.step_s, self.last_step_s, self.limit_s = now_s - self.last_step_s, now_s, STALLED_S
         self.run.steps.append((now_s, step))
         if self.left and step >= self.left[-1].step and self.due_s is None:
             self.due_s = now_s + self.left[-1].moment * min(self.step_s, 1.0)
