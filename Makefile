@@ -13,7 +13,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures notebooks run-notebooks book book-check bench clean distclean
+.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures notebooks run-notebooks book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,10 @@ book-check: book ## look at every page of the book in a browser: links, texts fo
 
 bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py
+
+FAULTS ?= 100
+soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: hours; SEED=1)
+	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1)
 
 clean: ## remove what was built and measured, keep .venv
 	@rm -rf build .pytest_cache .ruff_cache .mypy_cache *.egg-info

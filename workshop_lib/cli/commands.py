@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli import course, dryrun, engines
+from workshop_lib.cli import course, dryrun, engines, faults
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
@@ -50,6 +50,7 @@ engines_app.command()(engines.stop)
 for command in (course.assess, course.verify, course.rehearse):
     app.command()(command)
 app.command(context_settings=dryrun.SETTINGS)(dryrun.dryrun)
+app.command(context_settings=faults.CONTEXT)(faults.faults)
 
 
 def main() -> None:

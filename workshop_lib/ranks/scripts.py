@@ -83,7 +83,7 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     def lose() -> None:
         while not (once.exists() or ended.wait(0.02)):
             pass
-        lost = [each for each, _ in processes.marked(set_id) if _rank_of(each) == str(rank)]
+        lost = [each for each, _ in processes.marked(set_id) if rank_of(each) == str(rank)]
         if lost and not ended.is_set():
             killed_s.append(time.monotonic())
             print(f"--- rank {rank} is killed", flush=True)
@@ -106,7 +106,8 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     return after_s
 
 
-def _rank_of(process: psutil.Process) -> str:
+def rank_of(process: psutil.Process) -> str:
+    """The RANK that a process was started with; "" without one."""
     try:
         return process.environ().get("RANK", "")
     except psutil.Error:
@@ -114,12 +115,13 @@ def _rank_of(process: psutil.Process) -> str:
 
 
 def beside_python(program: str) -> str:
+    """The program of this name beside this Python, if there is one."""
     path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
 
 
 def settings() -> dict[str, str]:
-    """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
+    """A command's environment, as for ranks; gloo on the loopback interface, so that a strange host name is no harm."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
     return mpi.environment() | own

@@ -1,0 +1,53 @@
+"""Start a script's ranks on this host, and all of them again when one is lost: python survive.py 2 elastic.py --steps 200
+
+It runs the script once, without what follows `if __name__ == "__main__"`. From there it forks the ranks, so that they have
+every import and all the data in memory already, and each calls the script's train().
+"""
+
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+
+
+def supervise(start, ranks, restarts):
+    """Start all ranks. Once one is lost, end the others and start all again, until all end well."""
+    for attempt in range(restarts + 1):
+        running, lost = {start(rank, attempt) for rank in range(ranks)}, False
+        while running and not lost:
+            pid, status = os.waitpid(-1, os.WUNTRACED)  # the next one to end, or to be stopped
+            lost = status != 0
+            if not os.WIFSTOPPED(status):
+                running.remove(pid)
+        if not lost:
+            return
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    raise SystemExit(f"given up after {restarts} restarts")
+
+
+def start(rank, attempt):
+    """Fork a rank, and return its process number."""
+    if rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as free:  # where the ranks of this attempt meet
+            os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = map(str, free.getsockname())
+    if pid := os.fork():
+        print(f"rank {rank} is process {pid}", flush=True)
+        return pid
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(ranks)
+    try:
+        script["train"]()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one core per rank, however many ranks there are
+    ranks, sys.argv = int(sys.argv[1]), sys.argv[2:]
+    script = runpy.run_path(sys.argv[0], run_name="script")
+    supervise(start, ranks, restarts=100)

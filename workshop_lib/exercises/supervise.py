@@ -1,0 +1,278 @@
+"""An exercise of 13_when_training_breaks: a supervisor that starts all ranks again when one is lost.
+
+It runs in a process of its own, with ranks that do nothing but end, wait, raise, die or stop, as a scene says.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TextIO
+
+import cloudpickle
+import psutil
+
+from workshop_lib.exercises import Exercise, Mistake, Property
+
+LIMIT_S = 4.0  # for a scene
+GONE_S = 0.3  # for a rank that was killed
+ENDLESS = "did not end"
+PROGRAM = "import sys, cloudpickle; run, *given = cloudpickle.load(sys.stdin.buffer); run(*given)"
+
+
+class Scene(NamedTuple):
+    """What each rank does at its first start, at its second, and so on; the last row counts for all that follow."""
+
+    ranks: list[list[str]]
+    restarts: int = 5
+
+
+SCENES = {
+    "all end well": Scene([["ends", "ends", "ends"]]),
+    "one raises": Scene([["ends", "ends", "raises"], ["ends", "ends", "ends"]]),
+    "one dies": Scene([["waits", "dies", "waits"], ["ends", "ends", "ends"]]),
+    "one is stopped": Scene([["waits", "waits", "stops"], ["ends", "ends", "ends"]]),
+    "one always raises": Scene([["waits", "raises"]], restarts=2),
+}
+
+
+@dataclass
+class Played:
+    """starts: (attempt, rank). together: whether ranks of two attempts ran at once. left: ranks that ran on."""
+
+    starts: list[list[int]]
+    together: bool
+    end: str
+    left: int
+
+
+def observe_supervise(comm, function: Callable) -> dict[str, Played]:
+    """The scenes up to the first one that doesn't end; on one rank alone, as they need no others."""
+    if comm is not None and comm.rank:
+        return {}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=cloudpickle.dumps((_play_all, function)),
+        stdout=subprocess.PIPE,
+        timeout=30 + len(SCENES) * LIMIT_S,
+    )
+    played = {name: Played(**values) for name, values in json.loads(ran.stdout.splitlines()[-1]).items()}
+    if any(each.end == "unsolved" for each in played.values()):
+        raise NotImplementedError
+    return played
+
+
+def _play_all(function: Callable) -> None:
+    """In a process of its own: each scene in a fork of it, so that what is left of a scene can be ended."""
+    played = {}
+    for name, scene in SCENES.items():
+        played[name] = _play(function, scene)
+        if played[name]["end"] in (ENDLESS, "unsolved"):
+            break
+    print(json.dumps(played))
+
+
+def _play(function: Callable, scene: Scene) -> dict:
+    reading, writing = os.pipe()
+    if not (director := os.fork()):
+        os.setsid()
+        with open(writing, "w") as out:
+            _act(function, scene.ranks, scene.restarts, out)
+        os._exit(0)
+    os.close(writing)
+    rows: list = []
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        while not (rows and isinstance(rows[-1], dict)):
+            if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                break
+            if not (text := os.read(reading, 65536)):
+                break
+            rows += [json.loads(line) for line in text.decode().splitlines()]  # each one short write, so never half
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(director, signal.SIGKILL)
+        os.waitpid(director, 0)
+    starts = [row for row in rows if isinstance(row, list)]
+    last = rows[-1] if rows and isinstance(rows[-1], dict) else {"end": ENDLESS, "left": 0}
+    return {"starts": sorted(row[:2] for row in starts), "together": any(row[2] for row in starts), **last}
+
+
+def _act(function: Callable, ranks: list[list[str]], restarts: int, out: TextIO) -> None:
+    """Call the learner's function, and write a line for each start and for the end."""
+    known: list[tuple[int, int]] = []  # (attempt, pid)
+    counts = [0] * len(ranks[0])
+
+    def start(rank: int, attempt: int) -> int:
+        what = ranks[min(counts[rank], len(ranks) - 1)][rank]
+        counts[rank] += 1
+        together = any(_still_runs(pid) for earlier, pid in known if earlier != attempt)
+        if pid := os.fork():
+            known.append((attempt, pid))
+            print(json.dumps([attempt, rank, together]), file=out, flush=True)
+            return pid
+        _be(what)
+        os._exit(0)
+
+    end = "returned"
+    try:
+        function(start, len(ranks[0]), restarts)
+    except NotImplementedError:
+        end = "unsolved"
+    except BaseException as error:
+        end = f"raised {type(error).__name__}: {error}"
+    left = sum(_still_runs(pid) for _, pid in known)
+    print(json.dumps({"end": end, "left": left}), file=out, flush=True)
+
+
+def _be(what: str) -> None:
+    if what == "waits":  # for a rank that's gone
+        time.sleep(60)
+    if what != "ends":
+        time.sleep(0.05)
+    if what == "raises":
+        os._exit(1)
+    if what in ("dies", "stops"):
+        os.kill(os.getpid(), signal.SIGKILL if what == "dies" else signal.SIGSTOP)
+
+
+def _still_runs(pid: int) -> bool:
+    """Whether this process runs on, even a moment later; one that only waits for its parent to notice doesn't."""
+    deadline = time.monotonic() + GONE_S
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return False
+        except psutil.NoSuchProcess:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def supervise_properties(observations: list[dict[str, Played]]) -> Iterator[Property]:
+    played = observations[0]
+    nothing = Played([], False, "was not tried", 0)
+    well, raises, dies, stops, always = (played.get(name, nothing) for name in SCENES)
+    yield _holds("it returns when all ranks have ended well", well, _once(3))
+    yield _holds("if one raises, all are started again, as attempt 1", raises, _twice(3))
+    yield _holds("the same if one dies and the others wait for it", dies, _twice(3))
+    yield Property("by then, none of the old ones is left", not dies.together, evidence=dies.together)
+    yield _holds("a stopped rank counts as lost, too", stops, _twice(3))
+    gave_up = always.end.startswith("raised") and always.starts == [[n, rank] for n in range(3) for rank in range(2)]
+    observed = f"with `restarts=2` it {always.end} after {len(always.starts)} starts of a rank:"
+    yield Property("after `restarts` it gives up, with an error", gave_up, evidence=always.end[:6], observed=observed)
+    yield Property("and leaves no rank behind", not always.left, evidence=always.left > 0)
+
+
+def _once(n: int) -> list[list[int]]:
+    return [[0, rank] for rank in range(n)]
+
+
+def _twice(n: int) -> list[list[int]]:
+    return _once(n) + [[1, rank] for rank in range(n)]
+
+
+def _holds(text: str, seen: Played, starts: list[list[int]]) -> Property:
+    right = seen.end == "returned" and seen.starts == starts
+    first, again = (sum((attempt > 0) == later for attempt, _ in seen.starts) for later in (False, True))
+    observed = f"it {seen.end}, after {first} starts as attempt 0 and {again} as later ones:"
+    return Property(text, right, evidence=(seen.end.split(":")[0], seen.starts), observed=observed)
+
+
+def _variant(
+    options: int = os.WUNTRACED, wait: bool = True, kill: bool = True, number: bool = True, bound: bool = True
+) -> Callable:
+    """A supervisor with something left out."""
+
+    def supervise(start, ranks, restarts):
+        attempt = 0
+        while attempt <= restarts or not bound:
+            running, lost = {start(rank, attempt if number else 0) for rank in range(ranks)}, False
+            while running and not lost:
+                pid, status = os.waitpid(-1, options)
+                lost = status != 0
+                if not os.WIFSTOPPED(status):
+                    running.discard(pid)
+            if not lost:
+                return
+            for pid in running if kill else ():
+                os.kill(pid, signal.SIGKILL)
+                if wait:
+                    os.waitpid(pid, 0)
+            attempt += 1
+        raise SystemExit("given up")
+
+    return supervise
+
+
+def _in_turn(start, ranks, restarts):
+    for attempt in range(restarts + 1):
+        pids = [start(rank, attempt) for rank in range(ranks)]
+        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        if not any(statuses):
+            return
+    raise SystemExit("given up")
+
+
+def _the_lost_one_alone(start, ranks, restarts):
+    rank_of = {start(rank, 0): rank for rank in range(ranks)}
+    attempt = 0
+    while rank_of:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        rank = rank_of.pop(pid)
+        if status:
+            attempt += 1
+            rank_of[start(rank, attempt)] = rank
+
+
+def _status_ignored(start, ranks, restarts):
+    running = {start(rank, 0) for rank in range(ranks)}
+    while running:
+        running.discard(os.waitpid(-1, 0)[0])
+
+
+def _returns_at_the_end(start, ranks, restarts):
+    with_error = _variant()
+    try:
+        with_error(start, ranks, restarts)
+    except SystemExit:
+        pass
+
+
+MISTAKES = (
+    Mistake(
+        _in_turn,
+        "it waits for rank 0, but rank 0 waits for the rank that's gone. Wait for whichever ends first, with "
+        "`os.waitpid(-1, …)`, and then end the others.",
+    ),
+    Mistake(
+        _the_lost_one_alone,
+        "the other ranks are stuck in a collective with a rank that's gone, so a new one has nobody to talk to. End "
+        "them too, and start all ranks again.",
+    ),
+    Mistake(_status_ignored, "a rank that ends isn't always done: its status is 0 only if all went well."),
+    Mistake(_variant(number=False), "count the attempts: each has its own place where its ranks meet."),
+    Mistake(_variant(kill=False), "the ranks of the attempt before still run. Kill them, and wait until they're gone."),
+    Mistake(
+        _variant(options=0),
+        "a stopped rank hasn't ended, so `os.waitpid` returns only if you also give it `os.WUNTRACED`.",
+    ),
+    Mistake(_variant(bound=False), "a mistake in the script would start it forever: stop after `restarts`."),
+    Mistake(_returns_at_the_end, "raise an error at the end, or a job that failed looks like one that's done."),
+)
+supervise = Exercise(
+    "supervise",
+    observe_supervise,
+    supervise_properties,
+    MISTAKES,
+    communicates=False,
+    timeout_s=5 * LIMIT_S + 5,
+    stuck="the scenes took too long: is the machine very busy? Run the check again.",
+)

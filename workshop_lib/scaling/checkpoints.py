@@ -1,0 +1,48 @@
+"""How often to save a checkpoint: rules, the exact expectation, and a simulation. All times are in seconds.
+
+The model: failures come at random, on average one in `mtbf_s`. What was done since the last checkpoint is lost, and it
+takes `restart_s` until the training computes again.
+"""
+
+import math
+from random import Random
+
+
+def young(save_s: float, mtbf_s: float) -> float:
+    """The interval of computing between two checkpoints (Young, CACM 17(9), 1974)."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly(save_s: float, mtbf_s: float) -> float:
+    """Young's interval with two more terms, for frequent failures (Daly, FGCS 22(3), 2006)."""
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    share = save_s / (2 * mtbf_s)
+    return young(save_s, mtbf_s) * (1 + math.sqrt(share) / 3 + share / 9) - save_s
+
+
+def useful_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
+    """The expected share of the time that is useful computing, exactly (Daly, 2006)."""
+    tries = math.expm1((interval_s + save_s) / mtbf_s)
+    return interval_s / (mtbf_s * math.exp(restart_s / mtbf_s) * tries)
+
+
+def simulated_share(
+    work_s: float, interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 1
+) -> float:
+    """The same from one random run that does `work_s` of computing."""
+    random = Random(seed)
+    now_s = done_s = 0.0
+    failure_s = random.expovariate(1 / mtbf_s)
+    while done_s < work_s:
+        piece_s = min(interval_s, work_s - done_s)
+        if now_s + piece_s + save_s <= failure_s:
+            now_s, done_s = now_s + piece_s + save_s, done_s + piece_s
+            continue
+        now_s = failure_s
+        failure_s = now_s + random.expovariate(1 / mtbf_s)
+        while failure_s < now_s + restart_s:  # a restart can fail, too
+            now_s = failure_s
+            failure_s = now_s + random.expovariate(1 / mtbf_s)
+        now_s += restart_s
+    return work_s / now_s
