@@ -1,10 +1,10 @@
 """JupyterLab for a class on the nodes of one job: who sits where, and a server for each seat of a node.
 
-python assets/instructor/seats.py plan --seats 40 --per-node 10 > class/seats.tsv    (keep it to yourself: it has the tokens)
-python assets/instructor/seats.py serve class/seats.tsv --node 1                     (on the first node, until Ctrl-C)
+python assets/instructor/seats.py plan --seats 40 --per-node 10 > class/seats.tsv   (it has the tokens: keep it to yourself)
+python assets/instructor/seats.py serve class/seats.tsv --node 1                    (on the first node, until Ctrl-C)
 
 Seat 7's checkout is class/seat-07, beside seats.tsv, and its Python the .venv in there, which may be a link to one that
-all seats share. Each seat has a port, a token and cores of its own. It knows nothing of the job's other nodes, so that its
+all seats share. Each seat has a port, a token and cores of its own. It knows nothing of the job's other nodes, so its
 ranks run beside it. Needs Linux, and nothing but Python.
 """
 
@@ -31,7 +31,7 @@ def plan(seats: int, per_node: int, cores: int) -> list[dict]:
         node, place = divmod(seat - 1, per_node)
         mine = ",".join(str(core) for core in range(place * cores, (place + 1) * cores))
         values = (seat, node + 1, FIRST_PORT + seat, mine, secrets.token_urlsafe(12))
-        rows.append(dict(zip(FIELDS, values)))
+        rows.append(dict(zip(FIELDS, values, strict=True)))
     return rows
 
 
@@ -50,7 +50,8 @@ def start(row: dict, checkout: Path) -> subprocess.Popen:
     os.sched_setaffinity(0, cores)  # what is started next inherits it
     try:
         with open(checkout / "build" / "seat.log", "wb") as log:
-            return subprocess.Popen([checkout / ".venv" / "bin" / "python", *words], cwd=checkout, env=here, stdout=log, stderr=log)
+            command = [checkout / ".venv" / "bin" / "python", *words]
+            return subprocess.Popen(command, cwd=checkout, env=here, stdout=log, stderr=log)
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -66,7 +67,8 @@ def serve(file: Path, node: int) -> None:
         for row in rows:
             checkout = file.resolve().parent / f"seat-{int(row['seat']):02}"
             if not (checkout / ".venv" / "bin" / "python").exists():
-                sys.exit(f"seats: {checkout}/.venv is missing: make a checkout for seat {row['seat']}, with a link to a .venv.")
+                seat = f"make a checkout for seat {row['seat']}, with a link to a .venv"
+                sys.exit(f"seats: {checkout}/.venv is missing: {seat}.")
             (checkout / "build").mkdir(exist_ok=True)
             servers.append(start(row, checkout))
             print(f"seat {row['seat']}: http://{socket.gethostname()}:{row['port']}, cores {row['cores']}", flush=True)

@@ -53,9 +53,7 @@ def meter_of(monkeypatch, *samples):
 
 def test_the_sentence_beside_a_result(monkeypatch, capsys):
     meter_of(monkeypatch, Sample(0, 0, 0), Sample(2, 4, 0.8)).report(2)
-    assert capsys.readouterr().out == (
-        "Other programs were using 1.6 of 2 cores, so don't trust these times.\n"
-    )
+    assert capsys.readouterr().out == ("Other programs were using 1.6 of 2 cores, so don't trust these times.\n")
     meter_of(monkeypatch, Sample(0, 0, 0), Sample(2, 4, 4)).report(2)
     assert not capsys.readouterr().out
 

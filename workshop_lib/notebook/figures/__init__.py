@@ -45,10 +45,10 @@ ROOM = 0.08  # of the axis: a narrower part of a bar has no room for its number
 class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
 
-    description = ""  # in words, for those who can't see it
+    in_words = ""  # what it shows, where that isn't in its labels
 
     def __repr__(self) -> str:
-        return self.description or super().__repr__()
+        return self.in_words or super().__repr__()
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
@@ -57,6 +57,8 @@ class RecordFigure(Figure):
 
     def description(self) -> str:
         """Its words, for someone who can't see it: title, caption and what the axes show, or else all there are."""
+        if self.in_words:
+            return self.in_words
         words = [text.get_text() for text in self.texts]
         words += [f"{y} against {x}" for axes in self.axes if (y := axes.get_ylabel()) and (x := axes.get_xlabel())]
         words = words or [text.get_text() for axes in self.axes for text in (axes.title, *axes.texts)]

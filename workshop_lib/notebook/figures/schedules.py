@@ -32,7 +32,7 @@ def draw(exploration: explorer.Exploration) -> RecordFigure:
     lines = 1 + len(text) // 120
     tall = 1.3 + 0.22 * lines + 0.95 * len(picture.lanes)
     figure, top = answer_figure(f"{exploration.headline}.", text, tall)
-    figure.description = str(exploration)
+    figure.in_words = str(exploration)
     axes = figure.add_axes((0.07, 0.4 / tall, 0.91, top - 0.45 / tall))
     _lanes(axes, picture)
     handles = [
