@@ -20,6 +20,7 @@ import pandas as pd
 from workshop_lib import ranks
 from workshop_lib.exercises import time_goes as check
 from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import machines
 from workshop_lib.notebook.figures import steps as step_figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
@@ -28,6 +29,7 @@ from workshop_lib.ranks.timeline import timeline
 from workshop_lib.scaling import records
 from workshop_lib.training import load
 from workshop_lib.training.cores import usable_cores
+from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()
 team = ranks.start(sizes.ranks)
@@ -326,6 +328,85 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 # *Beat it:* hand it a run on 2 ranks with two threads each, `{"ranks": 2, "threads": 2, "cores": 2, "samples_per_s": 9000}`. What
 # should it do about a baseline that nobody measured?
 #
+# ## Deeper: inside a step
+#
+# The timeline sees a step from outside. What takes the time inside it? PyTorch's profiler records every operation with its
+# start and its end. Here it records one step of DDP and one of FSDP, after some steps to warm up.
+
+# %%
+traces = BUILD / "08b_traces"
+traces.mkdir(parents=True, exist_ok=True)
+team.push(traces=str(traces))
+
+# %%
+# %%ranks
+import os
+
+from torch.profiler import ProfilerActivity, profile, schedule
+
+os.environ["KINETO_LOG_LEVEL"] = "6"  # the profiler reports nothing but errors
+
+
+class OneStep(profile):
+    """Records the sixth step of a training."""
+
+    def __init__(self):
+        super().__init__(activities=[ProfilerActivity.CPU], schedule=schedule(wait=4, warmup=1, active=1, repeat=1))
+
+    def on_step(self, event):
+        self.step()
+
+
+for backend in ("ddp", "fsdp"):
+    with OneStep() as profiler:
+        train(TrainOptions(backend=backend, max_steps=8), callbacks=[profiler])
+    profiler.export_chrome_trace(f"{traces}/{backend}_rank{comm.rank}.json")
+    operations = sorted(profiler.key_averages(), key=lambda operation: -operation.self_cpu_time_total)
+    for operation in operations[:6] if comm.rank == 0 else []:
+        print(f"{backend:5} {operation.self_cpu_time_total / 1000:7.2f} ms in {operation.count:3} × {operation.key}")
+
+# %% [markdown]
+# Each time is that of the operation itself, without those it calls. For the whole picture, open a file of `build/08b_traces` in
+# [Perfetto](https://ui.perfetto.dev), which reads it in your browser without sending it anywhere. Each row is a thread, and
+# time runs to the right. In DDP's file, look for `gloo:all_reduce`: does it run beside backward, or after it? In FSDP's, find
+# `FSDP::all_gather` before a layer computes, and `FSDP::post_backward_reduce` after its backward.
+#
+# ## Deeper: arithmetic or memory?
+#
+# Is your processor busy computing, or does it wait for numbers to arrive from memory? For each layer, divide the operations by
+# the bytes it has to move: that's its *arithmetic intensity*. If it's low, the layer can't be faster than memory delivers,
+# however fast the processor computes. The next cell measures both limits, on rank 0 alone, and times each layer.
+
+# %%
+# %%ranks
+from workshop_lib.training import flops
+
+roof = None
+if comm.rank == 0:
+    roof = flops.limits(), flops.layers("workshop") + flops.layers("vit")
+
+# %%
+machines.roofline(*team.pull("roof")[0])
+
+# %% [markdown]
+# The line is the roof that this machine sets: left of the dashed mark, memory is the limit, right of it arithmetic is. If a
+# layer is far below, neither of them is what it waits for. Small layers lose time on starting their operations, and a
+# convolution with one input channel leaves most of a vector unit empty. (A point can even lie above the left part of the roof,
+# because what fits into a cache needn't come from memory.)
+#
+# Large jobs put all of this into one number, the *model-FLOPs utilization*: the operations that the model needs for its
+# samples, divided by what the processors could have done in the same time. Now that the peak of your machine has been measured,
+# each run record has it:
+
+# %%
+record = team.train(TrainOptions(backend="ddp", epochs=1, train_samples=3000))
+used = record.get("compute")
+print(f"utilization {used['utilization']:.1%}" if used else "Unknown, because there are more threads than cores.")
+
+# %% [markdown]
+# Only what the model needs counts, so nobody can improve this number with operations that help nothing. Meta reports 38 to 43 %
+# for Llama 3. *Try it:* with `network="vit"` in the options, does it rise or fall?
+#
 # ## Remember
 #
 # - Assume that a long time in `Allreduce` is waiting, until the clocks of the other ranks say otherwise.
@@ -339,7 +420,9 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 # **Sources.** The log of 132 to 3.2 seconds and the published tables: the ALCF's workshop material,
 # github.com/argonne-lcf/sdl_ai_workshop, in 01_distributedDeepLearning. Binding by default: Open MPI 5, manual page of
 # `mpirun`, section on mapping, ranking and binding. Threads that spin: OpenMP 5.2, `OMP_WAIT_POLICY`; PyTorch's notes on CPU
-# threading. Stragglers in large synchronous jobs: J. Dean and L. Barroso, *The Tail at Scale* (Communications of the ACM 56,
+# threading. S. Williams, A. Waterman and D. Patterson, *Roofline: An Insightful Visual Performance Model for Multicore
+# Architectures* (Communications of the ACM 52, 2009). Model-FLOPs utilization: A. Chowdhery et al., *PaLM* (arXiv:2204.02311,
+# appendix B); A. Dubey et al., *The Llama 3 Herd of Models* (arXiv:2407.21783). Stragglers in large synchronous jobs: J. Dean and L. Barroso, *The Tail at Scale* (Communications of the ACM 56,
 # 2013).
 
 # %%

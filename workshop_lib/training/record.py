@@ -93,6 +93,14 @@ class Where(TypedDict):
     commit: str | None
 
 
+class Compute(TypedDict):
+    """How much of the processors' peak a run used, where somebody has measured it (flops.py)."""
+
+    flops_per_sample: int  # forward and backward, counted
+    peak_flops_per_s: float  # of all ranks together, measured
+    utilization: float  # [0, 1], in the last epoch
+
+
 class RunRecord(TypedDict):
     """One line of a record file."""
 
@@ -107,6 +115,7 @@ class RunRecord(TypedDict):
     weights_sha256: list[str]  # of each rank
     ranks_identical: bool | None
     stopped: bool
+    compute: NotRequired[Compute]  # of PyTorch's backends
     recipe: NotRequired[str]  # its name, and the phases of a run that had several (scaling/recipes.py)
     phases: NotRequired[list[dict]]
     ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
@@ -164,7 +173,7 @@ def build(
     }
     where: Where = {
         "hosts": [rank["host"] for rank in ranks],
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "cores": cores_of([rank for rank in ranks if rank["host"] == ranks[0]["host"]]),
         "device": backend.device.type,
         "gpu_model": ranks[0]["gpu"],
@@ -259,7 +268,7 @@ def _ranges(cores: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.lower().startswith("model name"):

@@ -14,7 +14,7 @@ import torch
 from workshop_lib import paths
 from workshop_lib.data import mnist, shard, stage
 from workshop_lib.errors import WorkshopError
-from workshop_lib.training import KINDS, backends, checkpoint, memory, record, schedules
+from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
 from workshop_lib.training import world as worlds
 from workshop_lib.training.backends.base import Backend
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
@@ -155,10 +155,9 @@ class Trainer:
                 self.save()
         digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
         record.check_identical(digests)
-        self.record["memory"] = self.memory()
-        self.record["weights_sha256"] = digests
-        self.record["ranks_identical"] = True
-        self.record["stopped"] = stopped
+        self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
+        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record)):
+            self.record["compute"] = used
         return self.record
 
     def memory(self) -> dict[str, list[int | None]]:

@@ -1,4 +1,4 @@
-"""Pictures of machines: the cores on which ranks may run, and how nodes are joined."""
+"""Pictures of machines: the cores on which ranks may run, how nodes are joined, and what bounds a network's layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,21 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import COLOURS, FONT_SIZE, GREY, GRID, ON_WHITE, RecordFigure
+from workshop_lib.notebook.figures import (
+    COLOURS,
+    FONT_SIZE,
+    GREY,
+    GRID,
+    ON_WHITE,
+    RecordFigure,
+    Style,
+    draw_legend,
+    handle_of,
+    log_ticks,
+    new_figure,
+)
 from workshop_lib.notebook.figures.pictures import CENTRED
+from workshop_lib.training.flops import Layer, Limits
 
 ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
 MOST_ROWS = 64
@@ -106,6 +119,42 @@ def dragonfly() -> RecordFigure:
     ]
     axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=FONT_SIZE)
     axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))
+    return figure
+
+
+def roofline(limits: Limits, layers: Sequence[Layer]) -> RecordFigure:
+    """Each layer's arithmetic intensity and its rate, under what memory and arithmetic allow at most."""
+    if not layers:
+        raise InputError("there are no layers to draw; give those of at least one network.")
+    caption = f"one process, fp32, forward; memory {limits.bytes_per_s / 1e9:.1f} GB/s, matrix products "
+    figure = new_figure("What bounds each layer", f"{caption}{limits.flops_per_s / 1e9:.0f} Gflop/s, both measured")
+    axes = figure.subplots()
+    intensity = np.array([layer.flops / layer.moved_bytes for layer in layers])
+    rate = np.array([layer.flops / layer.seconds for layer in layers]) / 1e9
+    ridge = limits.flops_per_s / limits.bytes_per_s
+    ends = np.array([min(*intensity, ridge) / 3, ridge, max(*intensity, ridge) * 4])
+    roof = np.minimum(ends * limits.bytes_per_s, limits.flops_per_s) / 1e9
+    axes.loglog(ends, roof, color="black", linewidth=2.5, zorder=2)
+    axes.axvline(ridge, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+    look = {"fontsize": FONT_SIZE - 1, "color": GREY, "bbox": ON_WHITE}
+    low = min(*rate, roof[0]) / 2
+    axes.text(ridge / 1.08, low * 1.15, "waits for memory", ha="right", **look)
+    axes.text(ridge * 1.08, low * 1.15, "waits for arithmetic", **look)
+    handles = []
+    for number, network in enumerate(dict.fromkeys(layer.network for layer in layers)):
+        style, mine = Style.number(number), [layer.network == network for layer in layers]
+        axes.plot(intensity[mine], rate[mine], style.marker, color=style.colour, markersize=10, zorder=3)
+        handles.append(handle_of(network, style, line=False))
+    for number, (layer, x, y) in enumerate(zip(layers, intensity, rate, strict=True)):
+        offset = (4, -20 if number % 2 else 10)  # neighbours have one above and one below
+        axes.annotate(layer.layer, (x, y), offset, textcoords="offset points", fontsize=FONT_SIZE - 2)
+    axes.set(xlim=(ends[0], ends[-1]), ylim=(low, 1.7 * max(*rate, roof[-1])))
+    axes.set_xlabel("arithmetic intensity: floating-point operations per byte moved")
+    axes.set_ylabel("Gflop/s")
+    log_ticks(axes.xaxis)
+    log_ticks(axes.yaxis)
+    handles.append(Line2D([], [], color="black", linewidth=2.5, label="roof: what memory and arithmetic allow"))
+    draw_legend(figure, handles)
     return figure
 
 

@@ -1,0 +1,125 @@
+"""Floating-point operations: how many a sample takes, how many a rank's cores do in a second, and which of a network's
+layers wait for memory instead (the roofline of S. Williams, A. Waterman and D. Patterson, CACM 52, 2009).
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from workshop_lib.models import torch_cnn
+from workshop_lib.paths import BUILD, replacing
+from workshop_lib.training.record import Compute, RunRecord, cpu_model
+
+KEPT = BUILD / "compute.json"
+SIDE, NUMBERS = 512, 8_000_000  # of a square matrix, and of arrays that no cache holds
+FLOAT_BYTES = 4
+
+
+class Limits(NamedTuple):
+    """What one process does at most, in fp32, measured."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+class Layer(NamedTuple):
+    """The forward of one layer on one batch. moved_bytes: of input, weights and output, each moved once."""
+
+    network: str
+    layer: str
+    flops: int
+    moved_bytes: int
+    seconds: float
+
+
+def limits(repeats: int = 40) -> Limits:
+    """Measure this process with its threads. The rate of matrix products is kept as the peak for `compute`, with the
+    operations that a sample takes."""
+    a, b, product = (torch.rand(SIDE, SIDE) for _ in range(3))
+    x, y, total = (torch.rand(NUMBERS) for _ in range(3))
+    product_s = _fastest(lambda: torch.mm(a, b, out=product), repeats)
+    sum_s = _fastest(lambda: torch.add(x, y, out=total), repeats)
+    measured = Limits(2 * SIDE**3 / product_s, 3 * FLOAT_BYTES * NUMBERS / sum_s)
+    kept = _kept()
+    kept["peaks"] |= {_processor(torch.get_num_threads()): measured.flops_per_s}
+    kept["flops_per_sample"] |= {network: per_sample(network) for network in torch_cnn.NETWORKS}
+    with replacing(KEPT) as temporary:
+        temporary.write_text(json.dumps(kept), encoding="utf-8")
+    return measured
+
+
+def per_sample(network: str) -> int:
+    """What one MNIST image takes, forward and backward; a multiply-add counts as two."""
+    model = torch_cnn.build(0, network).eval()
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 1, 28, 28)).sum().backward()
+    return counter.get_total_flops()
+
+
+def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
+    """Every layer with weights of a network of this workshop, timed alone; of several with as many inputs and outputs,
+    or the other way round, only the first, since they take as many operations and bytes."""
+    model = torch_cnn.build(0, network)
+    inputs: dict[str, torch.Tensor] = {}
+    kept: dict[frozenset[int], Layer] = {}
+
+    def note(name: str) -> Callable:
+        return lambda layer, given: inputs.setdefault(name, given[0])
+
+    with_weights = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+    hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in with_weights.items()]
+    with torch.no_grad():
+        model(torch_cnn.normalise(torch.zeros(batch, 28, 28, dtype=torch.uint8)))
+        for hook in hooks:
+            hook.remove()
+        for name, layer in with_weights.items():
+            given = inputs[name]
+            with FlopCounterMode(display=False) as counter:
+                output = layer(given)
+            numbers = given.numel() + output.numel() + sum(weight.numel() for weight in layer.parameters())
+            seconds = _fastest(lambda layer=layer, given=given: layer(given), repeats)
+            shown = f"{type(layer).__name__} {' to '.join(map(str, layer.weight.shape[1::-1]))}"
+            timed = Layer(network, shown, counter.get_total_flops(), FLOAT_BYTES * numbers, seconds)
+            kept.setdefault(frozenset(layer.weight.shape), timed)
+    return list(kept.values())
+
+
+def compute(record: RunRecord) -> Compute | None:
+    """The record's field: the share of the peak that the last epoch reached. None where `limits` hasn't measured this
+    processor with as many threads, and where there are more threads than cores."""
+    what, where, kept = record["what"], record["where"], _kept()
+    peak = kept["peaks"].get(_processor(what["threads_per_rank"]))
+    flops = kept["flops_per_sample"].get(what.get("network"))
+    if not (peak and flops and record["epochs"]) or what["oversubscribed"] or where["device"] != "cpu":
+        return None
+    whole = peak * what["world_size"]
+    used = flops * record["epochs"][-1]["samples_per_s"]
+    return {"flops_per_sample": flops, "peak_flops_per_s": whole, "utilization": used / whole}
+
+
+def _processor(threads: int) -> str:
+    return f"{cpu_model()}, {threads} threads"
+
+
+def _kept() -> dict[str, dict]:
+    """What has been measured in this checkout: "peaks" by processor, and "flops_per_sample" by network."""
+    kept: dict[str, dict] = {"peaks": {}, "flops_per_sample": {}}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        kept |= json.loads(KEPT.read_text(encoding="utf-8"))
+    return kept
+
+
+def _fastest(action: Callable, repeats: int) -> float:
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return float(np.min(seconds[1:]))  # the first one makes room in memory
