@@ -35,7 +35,7 @@ def main(target: Path = PICTURE) -> None:
             lab.start()
             lab.open(NOTEBOOK)
             lab.page.keyboard.press("Control+b")  # without the list of files
-            lab.run_all()
+            lab.run_all(timeout_s=420)
             lab.screenshot(private / "page.png", *SIZE, show=".workshop-dashboard")
         browser.close()
         Image.open(private / "page.png").convert("RGB").quantize(COLOURS).save(target, optimize=True)
