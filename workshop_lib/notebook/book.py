@@ -85,7 +85,8 @@ def executed(solution: Path, run: bool) -> NotebookNode | None:
         for old in kept.parent.glob(f"{solution.stem}-*.ipynb"):
             old.unlink()
         output.replace(kept)
-    return nbformat.read(kept, as_version=4)
+    # Where the checkout is on this machine is nobody's concern.
+    return nbformat.reads(kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", ""), as_version=4)
 
 
 def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode | None) -> NotebookNode:
