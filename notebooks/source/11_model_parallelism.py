@@ -152,8 +152,7 @@ class ColumnParallel(nn.Module):
 
 
 # %% [markdown]
-# Start the ranks. If there are more of them than cores, they take turns. That's slow, but this notebook counts bytes and
-# compares numbers, and neither depends on speed.
+# Start the ranks. If there are more of them than cores, they take turns. That's slow, but we count bytes here, not seconds.
 
 # %%
 team = ranks.start(min(4, max(sizes.sweep_ranks)))
@@ -272,8 +271,8 @@ if rank == 0:
 # The differences are rounding, and a pair of layers costs one allreduce in each direction. What these carry are *activations*.
 # They grow with your batch, but not with the layers' inner width: the numbers between the two layers never travel.
 #
-# *Break it:* leave out the allreduce in your backward. The outputs stay right. Which weights of a network would then
-# get wrong gradients, those of this layer, or those of the layers before it?
+# *Break it:* leave out the allreduce in your backward. Which weights of a network get wrong gradients then, those of this layer
+# or those before it?
 #
 # ## Exercise 3: heads on ranks
 #
@@ -465,16 +464,12 @@ table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activatio
 
 
 # %%
-def per_rank(blocks, width, tokens, micro_batches, data, tensor, nbytes=2):
-    """GB and messages that a rank sends in one step, by dimension; bf16, rings, 12 width² weights per block."""
-    tensor_gb = micro_batches * blocks * 4 * 2 * (tensor - 1) / tensor * tokens * width * nbytes / 1e9
-    data_gb = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * nbytes / 1e9
-    return {"tensor, GB": tensor_gb, "its allreduces": 4 * blocks * micro_batches, "data, GB": data_gb}
-
-
-big = {"blocks": 80, "width": 8192, "tokens": 4096, "data": 64, "tensor": 8}
-computed = {f"micro-batches: {m}": per_rank(micro_batches=m, **big) for m in (1, 8)}
-pd.DataFrame(computed).T.style.format("{:,.0f}")
+blocks, width, tokens, data, tensor = 80, 8192, 4096, 64, 8  # bf16: 2 bytes; 12 width² weights per block
+an_allreduce = 2 * (tensor - 1) / tensor * tokens * width * 2 / 1e9
+gradients = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * 2 / 1e9
+for m in (1, 8):
+    print(f"{m} x {tokens} tokens per step: each rank sends {m * blocks * 4 * an_allreduce:.0f} GB in the tensor dimension", end="")
+    print(f" ({m * blocks * 4:,} allreduces), {gradients:.0f} GB in the data dimension")
 
 # %% [markdown]
 # The tensor dimension sends as much as the data dimension, or far more. And *when* can it travel? Gradients travel while backward
@@ -482,7 +477,7 @@ pd.DataFrame(computed).T.style.format("{:,.0f}")
 # hundreds of times per step. That's why the tensor dimension belongs inside a node, on the fastest links there are, and rarely
 # gets larger than a node. The data dimension can cross the network.
 #
-# *Try it:* put 64 in the tensor dimension and 8 in the data dimension. How many bytes cross between nodes now?
+# *Try it:* swap 64 and 8. How many bytes cross between nodes now?
 #
 # ## Which one do you need?
 #
@@ -658,7 +653,7 @@ class TokenParallel:
 cut_blocks.TokenParallel(TokenParallel)
 
 # %% [markdown]
-# Now a block with it. Our images have 25 tokens, which no number of ranks divides, so leave out the last one. One thing
+# Now a block with it. Our images have 25 tokens, which neither 2 nor 4 divides, so leave out the last one. One thing
 # is new: norms, and the biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need
 # an allreduce at the end. They're small.
 
@@ -692,13 +687,13 @@ def share_tokens(block, comm):
 model, images = network(), batch(0)[0]
 tokens = model[0](images)[:, :24].detach()
 ways = {}
-for way in ("one process", "tensors cut", "tokens cut, too"):
+for way in ("nothing", "tensors", "tensors and tokens"):
     block, counting, partly = network()[1], CountingComm(comm), []
     mine = slice(None)
-    if way == "tensors cut":
+    if way == "tensors":
         cut_block(block, partial(ColumnParallel, comm=counting), partial(RowParallel, comm=counting))
         cut.sum_once(block.attention, counting)
-    elif way == "tokens cut, too":
+    elif way == "tensors and tokens":
         partly, mine = share_tokens(block, counting), ring.part(24, rank, size)
     x = tokens[:, mine].clone().requires_grad_()
     output, activations = memory.kept_for_backward(partial(block, x), block)
@@ -710,14 +705,14 @@ for way in ("one process", "tensors cut", "tokens cut, too"):
 
 # %%
 # %%ranks
-whole, rows_of_table = ways["one process"], []
+whole, rows_of_table = ways["nothing"], []
 for way, (output, gradient, norm, sent, activations, small, mine) in ways.items():
     expected = whole[0][:, mine], whole[1][:, mine], whole[2]
-    row = {"": way, "differs by": largest([output, gradient, norm], expected), "bytes sent": sent}
+    row = {"what is cut": way, "differs by": largest([output, gradient, norm], expected), "bytes sent": sent}
     rows_of_table.append(row | {"for norms and biases": small, "activations, MiB": activations / 2**20})
 
 # %%
-table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("")
+table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("what is cut")
 table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:.2f}", subset=["activations, MiB"])
 
 # %% [markdown]
