@@ -364,7 +364,7 @@ def train(model, steps, rows=slice(None), after_backward=lambda model: None):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 counting = CountingComm(comm)
 alone, together = network(), cut_model(network(), counting)
 if rank == 0:
@@ -431,7 +431,7 @@ def on_mesh(data, tensor, steps=3):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 alone, rows_of_table = network(), []
 train(alone, 3)
 images, labels = batch(9)
@@ -453,9 +453,8 @@ table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activatio
 # %% [markdown]
 # Every mesh trains the same network. What the two dimensions send follows two different rules:
 #
-# - *Tensor* sends activations: 4 allreduces per block, each as large as the tokens of the rank's batch.
-# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model. (Not every array can be cut into
-#   equal parts, so a rank may be off by a few bytes.)
+# - *Tensor* sends activations: two allreduces per block forward and two backward, as large as the tokens of the rank's batch.
+# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model.
 #
 # And memory? Tensor parallelism shares out the weights, gradients and optimizer's state, and the activations inside a block.
 # Data parallelism shares out only the batch.
@@ -555,7 +554,7 @@ print(inspect.getsource(cut.sum_once))
 # count its bytes the same way.
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 import warnings
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -791,7 +790,7 @@ def average(model, comm=comm):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 counting = CountingComm(comm)
 alone, together = with_experts(MPI.COMM_SELF), with_experts(counting)
 train(alone, 3, after_backward=partial(average, comm=MPI.COMM_SELF))
@@ -819,7 +818,7 @@ print(f"{counting.bytes_sent - before:,} bytes sent in forward, {formula:,} by t
 # gives it.
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 def load_after(steps, weight):
     """Tokens per expert, over all ranks, after training with this much balancing loss."""
     model = with_experts(comm)
