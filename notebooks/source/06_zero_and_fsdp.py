@@ -584,8 +584,8 @@ calculator()
 # | Is one layer, or its activations, too large for a GPU? | *tensor parallel*: each layer is cut, and ranks exchange activations within it | messages in nearly every layer, so stay inside a node |
 # | Still too large, or the network too slow for ZeRO-3? | *pipeline parallel*: each rank holds a few consecutive layers, and micro-batches pass through them | idle time at both ends |
 #
-# The last two change the model's code. People combine them with the rows above, for example FSDP across groups of ranks that
-# hold one model between them. That's the guidelines' third case.
+# The last two change the model's code ([11](11_model_parallelism.ipynb) builds the first of them). People combine them with the
+# rows above, for example FSDP across groups of ranks that hold one model between them. That's the guidelines' third case.
 #
 # ## Deeper: build a model that doesn't fit
 #

@@ -152,8 +152,7 @@ class ColumnParallel(nn.Module):
 
 
 # %% [markdown]
-# Start the ranks. If there are more of them than cores, they take turns. That's slow, but this notebook counts bytes and
-# compares numbers, and neither depends on speed.
+# Start the ranks. If there are more of them than cores, they take turns. That's slow, but we count bytes here, not seconds.
 
 # %%
 team = ranks.start(min(4, max(sizes.sweep_ranks)))
@@ -272,8 +271,8 @@ if rank == 0:
 # The differences are rounding, and a pair of layers costs one allreduce in each direction. What these carry are *activations*.
 # They grow with your batch, but not with the layers' inner width: the numbers between the two layers never travel.
 #
-# *Break it:* leave out the allreduce in your backward. The outputs stay right. Which weights of a network would then
-# get wrong gradients, those of this layer, or those of the layers before it?
+# *Break it:* leave out the allreduce in your backward. Which weights of a network get wrong gradients then, those of this layer
+# or those before it?
 #
 # ## Exercise 3: heads on ranks
 #
@@ -324,10 +323,10 @@ cut_blocks.cut_block(cut_block)
 # ## Train it
 #
 # Cut every block of the vision transformer, and train on MNIST. In data parallelism each rank had its own images. Here all
-# ranks *must* have the same ones, because together they are one network. For comparison, each also trains a whole one alone.
+# ranks *must* have the same ones, because together they are one network. For comparison, rank 0 also trains a whole one alone.
 
 # %%
-team.push(cut_block=exercises.yours_or(cut_block, cut.cut_block), steps=sizes.steps)
+team.push(cut_block=exercises.yours_or(cut_block, cut.cut_block), steps=min(sizes.steps, 20))
 
 
 # %%
@@ -365,11 +364,13 @@ def train(model, steps, rows=slice(None), after_backward=lambda model: None):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 counting = CountingComm(comm)
 alone, together = network(), cut_model(network(), counting)
-for model in (alone, together):
-    train(model, steps)
+if rank == 0:
+    train(alone, steps)
+alone.load_state_dict(comm.bcast(alone.state_dict()))
+train(together, steps)
 held = sum(p.numel() for p in together.parameters()) / sum(p.numel() for p in alone.parameters())
 apart = largest(together.parameters(), cut_model(alone, counting).parameters())  # part by part
 images, labels = batch(steps)  # which it hasn't seen
@@ -430,7 +431,7 @@ def on_mesh(data, tensor, steps=3):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 alone, rows_of_table = network(), []
 train(alone, 3)
 images, labels = batch(9)
@@ -452,9 +453,8 @@ table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activatio
 # %% [markdown]
 # Every mesh trains the same network. What the two dimensions send follows two different rules:
 #
-# - *Tensor* sends activations: 4 allreduces per block, each as large as the tokens of the rank's batch.
-# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model. (Not every array can be cut into
-#   equal parts, so a rank may be off by a few bytes.)
+# - *Tensor* sends activations: two allreduces per block forward and two backward, as large as the tokens of the rank's batch.
+# - *Data* sends gradients: one allreduce per step, as large as the rank's part of the model.
 #
 # And memory? Tensor parallelism shares out the weights, gradients and optimizer's state, and the activations inside a block.
 # Data parallelism shares out only the batch.
@@ -465,16 +465,12 @@ table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activatio
 
 
 # %%
-def per_rank(blocks, width, tokens, micro_batches, data, tensor, nbytes=2):
-    """GB and messages that a rank sends in one step, by dimension; bf16, rings, 12 width² weights per block."""
-    tensor_gb = micro_batches * blocks * 4 * 2 * (tensor - 1) / tensor * tokens * width * nbytes / 1e9
-    data_gb = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * nbytes / 1e9
-    return {"tensor, GB": tensor_gb, "its allreduces": 4 * blocks * micro_batches, "data, GB": data_gb}
-
-
-big = {"blocks": 80, "width": 8192, "tokens": 4096, "data": 64, "tensor": 8}
-computed = {f"micro-batches: {m}": per_rank(micro_batches=m, **big) for m in (1, 8)}
-pd.DataFrame(computed).T.style.format("{:,.0f}")
+blocks, width, tokens, data, tensor = 80, 8192, 4096, 64, 8  # bf16: 2 bytes; 12 width² weights per block
+an_allreduce = 2 * (tensor - 1) / tensor * tokens * width * 2 / 1e9
+gradients = 2 * (data - 1) / data * blocks * 12 * width**2 / tensor * 2 / 1e9
+for m in (1, 8):
+    print(f"{m} x {tokens} tokens per step: a rank sends {m * blocks * 4 * an_allreduce:.0f} GB in its row", end="")
+    print(f" ({m * blocks * 4:,} allreduces), {gradients:.0f} GB in its column")
 
 # %% [markdown]
 # The tensor dimension sends as much as the data dimension, or far more. And *when* can it travel? Gradients travel while backward
@@ -482,13 +478,13 @@ pd.DataFrame(computed).T.style.format("{:,.0f}")
 # hundreds of times per step. That's why the tensor dimension belongs inside a node, on the fastest links there are, and rarely
 # gets larger than a node. The data dimension can cross the network.
 #
-# *Try it:* put 64 in the tensor dimension and 8 in the data dimension. How many bytes cross between nodes now?
+# *Try it:* swap 64 and 8. How many bytes cross between nodes now?
 #
 # ## Which one do you need?
 #
-# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) have three cases. If the model fits, use data
-# parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the last two they
-# suggest Mesh-TensorFlow. Here are the three cases today:
+# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) have three cases. If the model fits, use
+# data parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the last two
+# they suggest Mesh-TensorFlow. Here are the three cases today:
 #
 # | case | today | what a rank sends | where |
 # |---|---|---|---|
@@ -558,7 +554,7 @@ print(inspect.getsource(cut.sum_once))
 # count its bytes the same way.
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 import warnings
 
 from torch.distributed.device_mesh import DeviceMesh
@@ -658,7 +654,7 @@ class TokenParallel:
 cut_blocks.TokenParallel(TokenParallel)
 
 # %% [markdown]
-# Now a block with it. Our images have 25 tokens, which no number of ranks divides, so leave out the last one. One thing
+# Now a block with it. Our images have 25 tokens, which neither 2 nor 4 divides, so leave out the last one. One thing
 # is new: norms, and the biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need
 # an allreduce at the end. They're small.
 
@@ -692,13 +688,13 @@ def share_tokens(block, comm):
 model, images = network(), batch(0)[0]
 tokens = model[0](images)[:, :24].detach()
 ways = {}
-for way in ("one process", "tensors cut", "tokens cut, too"):
+for way in ("nothing", "tensors", "tensors and tokens"):
     block, counting, partly = network()[1], CountingComm(comm), []
     mine = slice(None)
-    if way == "tensors cut":
+    if way == "tensors":
         cut_block(block, partial(ColumnParallel, comm=counting), partial(RowParallel, comm=counting))
         cut.sum_once(block.attention, counting)
-    elif way == "tokens cut, too":
+    elif way == "tensors and tokens":
         partly, mine = share_tokens(block, counting), ring.part(24, rank, size)
     x = tokens[:, mine].clone().requires_grad_()
     output, activations = memory.kept_for_backward(partial(block, x), block)
@@ -710,14 +706,14 @@ for way in ("one process", "tensors cut", "tokens cut, too"):
 
 # %%
 # %%ranks
-whole, rows_of_table = ways["one process"], []
+whole, rows_of_table = ways["nothing"], []
 for way, (output, gradient, norm, sent, activations, small, mine) in ways.items():
     expected = whole[0][:, mine], whole[1][:, mine], whole[2]
-    row = {"": way, "differs by": largest([output, gradient, norm], expected), "bytes sent": sent}
+    row = {"what is cut": way, "differs by": largest([output, gradient, norm], expected), "bytes sent": sent}
     rows_of_table.append(row | {"for norms and biases": small, "activations, MiB": activations / 2**20})
 
 # %%
-table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("")
+table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("what is cut")
 table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:.2f}", subset=["activations, MiB"])
 
 # %% [markdown]
@@ -794,7 +790,7 @@ def average(model, comm=comm):
 
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 counting = CountingComm(comm)
 alone, together = with_experts(MPI.COMM_SELF), with_experts(counting)
 train(alone, 3, after_backward=partial(average, comm=MPI.COMM_SELF))
@@ -822,7 +818,7 @@ print(f"{counting.bytes_sent - before:,} bytes sent in forward, {formula:,} by t
 # gives it.
 
 # %%
-# %%ranks
+# %%ranks --timeout 240
 def load_after(steps, weight):
     """Tokens per expert, over all ranks, after training with this much balancing loss."""
     model = with_experts(comm)

@@ -6,6 +6,7 @@ numbers differ in the last of them; training makes that grow. A wrong sum would 
 
 import ast
 import functools
+import re
 import sys
 
 import cloudpickle
@@ -35,7 +36,7 @@ def program() -> str:
     path = generate.NOTEBOOKS / "source" / f"{NOTEBOOK}.py"
     _, solution = split(path.read_text(encoding="utf-8"), path.name)
     cells = [cell.source for cell in jupytext.reads(solution, fmt="py:percent").cells if cell.cell_type == "code"]
-    trees = [ast.parse(cell.removeprefix("%%ranks\n")) for cell in cells]
+    trees = [ast.parse(re.sub("^%%ranks.*", "", cell)) for cell in cells]
     imports = [node for tree in trees for node in tree.body if isinstance(node, ast.ImportFrom)]
     imports = [node for node in imports if str(node.module).startswith(IMPORTS)]
     kinds = (ast.FunctionDef, ast.ClassDef)
