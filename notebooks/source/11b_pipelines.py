@@ -574,7 +574,7 @@ guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 # %%ranks
 seconds = pipeline.layer_seconds(vgg(), images[:8]) if rank == 0 else []
 for layer, s in zip(vgg(), seconds, strict=False):
-    print(f"{1000 * s:5.2f} ms  {layer}")
+    print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
 
 # %% [markdown]
 # ### Exercise 4: cut by time
