@@ -123,9 +123,9 @@ print(f"rank {rank}: {difference(mine):.0e}")
 #
 # ## Micro-batches
 #
-# The way out is the one that factories found. While rank 1 works on the first part of the batch, rank 0 can begin with the
-# second. So you split the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The gradients
-# add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step.
+# Factories solved this long ago, with the assembly line: while rank 1 works on the first part of the batch, rank 0 begins with
+# the second. So you split the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The
+# gradients add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step.
 #
 # ### Exercise 1: a stage
 #
@@ -282,15 +282,14 @@ steps.pipeline({"The whole batch, measured": measured[1], "8 micro-batches, meas
 guess.compare(100 * orders.bubble(measured[8]))
 
 # %% [markdown]
-# A number in a bar is its micro-batch. Dark bars go forward, light ones backward, and backward takes about twice as long. The
-# striped part is the *bubble*: at the beginning, rank 1 waits for its first activations, and in the middle rank 0 waits for
-# its first gradient. Nobody can do anything about that, but it's the same length for any number of micro-batches. So
-# with more of them, it's a smaller part of the step. With $p$ equal stages, the ranks are idle for
+# The number in a bar is its micro-batch. Dark bars go forward, light ones backward, and backward takes about twice as long. (Each
+# picture shows the fastest of a few steps, the one that other programs disturbed least.) The striped part is the *bubble*: at
+# first rank 1 has no activations yet, and in the middle rank 0 has no gradient yet. On two ranks, it's as
+# long as one micro-batch takes. So the smaller the micro-batches, the smaller the bubble. With $p$ equal stages, a rank is idle for
 #
 # $$\frac{p-1}{m+p-1}$$
 #
-# of the time. It follows from the picture: each rank works for $m$ units of time, one per micro-batch, and the step takes $m + p - 1$, because the
-# last rank starts $p - 1$ units late.
+# of the time. Count in micro-batches: each rank works for $m$ of them, and the last rank starts $p - 1$ late.
 
 # %%
 rows = {
@@ -306,12 +305,12 @@ rows = {
 pd.DataFrame(rows).T.rename_axis("micro-batches").style.format("{:.0%}")
 
 # %% [markdown]
-# The column in the middle comes from a *simulator*. It knows only how long a forward and a backward take on each stage, and
-# lets every rank go through its list, with messages that take no time. What's measured is a little more, because messages do
-# take time, and because no two micro-batches take exactly the same.
+# The column in the middle comes from a *simulator*. It only knows how long a forward and a backward took on each stage, and
+# lets every rank go through its list, with messages that take no time. You measure more than that, because messages do
+# take time, and no two micro-batches take exactly the same.
 #
-# So why not take a hundred micro-batches? Because small ones waste time, too. Each operation has a fixed cost, and with few
-# images there's little to spread it over. See how long the step itself took:
+# So why not take a hundred micro-batches? Because each operation has a fixed cost, and a small micro-batch has few
+# images to spread it over. See how long the step itself took:
 
 # %%
 for m, spans in measured.items():
@@ -414,10 +413,10 @@ guess.compare(mebibytes["GPipe", "rank 0"] / mebibytes["1F1B", "rank 0"])
 kept.style.format("{:.2g}")
 
 # %% [markdown]
-# The bytes are measured: everything that autograd holds on to for backward, apart from the weights. They follow the count. The ranks in
-# front keep the most, so in a long pipeline, rank 0 is the one that runs out of memory.
+# The bytes are measured: everything that autograd holds on to for backward, apart from the weights. They follow the count. With 1F1B
+# the ranks in front keep the most, so in a long pipeline, rank 0 is the one that runs out of memory.
 #
-# Here's your 1F1B on this machine, below what the simulator made of it beforehand, from the times of GPipe's operations:
+# Here's your 1F1B on this machine. Above it is what the simulator expects, from the times of GPipe's operations:
 
 # %%
 measured_1f1b = orders.fastest(team.pull("turns"))
@@ -501,11 +500,11 @@ scripts.run(*launch, SCRIPTS / "pipeline.py", *options, timeout_s=sizes.timeout_
 # %% [markdown]
 # ## When to use one
 #
-# A pipeline sends little: one block of activations per cut and direction, however large the layers are. So it's what people use
-# *between* nodes, where the network is slow, with tensor parallelism inside each node and data parallelism around
-# both. The price is the bubble, and you pay it in every step. So you need several times as many micro-batches as stages, and
-# the global batch can't become as large as you like ([07](07_large_batch.ipynb)). And you have to cut the network well, which is what the
-# next section is about.
+# A pipeline sends little: the activations at each cut, and their gradients, however large the layers are. That's why people use
+# it *between* nodes, where the network is slow, with tensor parallelism inside each node and data parallelism around
+# both. The price is the bubble, and you pay it in every step. To keep it small you need several times as many micro-batches as
+# stages, and that takes a large batch, which has limits of its own ([07](07_large_batch.ipynb)). And you have to cut the network well,
+# as the next section shows.
 #
 # ## Deeper: a cut that looks even
 #
@@ -574,7 +573,7 @@ guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 # %%ranks
 seconds = pipeline.layer_seconds(vgg(), images[:8]) if rank == 0 else []
 for layer, s in zip(vgg(), seconds, strict=False):
-    print(f"{1000 * s:5.2f} ms  {layer}")
+    print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
 
 # %% [markdown]
 # ### Exercise 4: cut by time
@@ -705,6 +704,10 @@ def interleaved(rank, ranks, m, chunks):
 # %%
 check.interleaved(interleaved)
 
+# %% [markdown]
+# *Beat it:* the check also accepts one forward ahead for each rank behind you, instead of two, and then you keep less. What are the
+# two good for?
+
 # %%
 two_chunks = partial(yours_or(interleaved, orders.interleaved), chunks=2)
 team.push(two_chunks=two_chunks)
@@ -729,9 +732,9 @@ for name, schedule, v, spans in zip(("1F1B", "two chunks"), (one_f_one_b, two_ch
 pd.DataFrame(rows).T.style.format("{:.2f}")
 
 # %% [markdown]
-# The bubble shrinks, but rank 0 keeps more, because it goes further ahead. (A chunk is half a stage, so it counts half.) And on this
-# machine, you may win less than the formula says, since there are more messages and the operations are shorter. PyTorch's
-# version takes a list of stages per rank:
+# By the formula, the bubble is about half as long. But rank 0 keeps more, because it goes further ahead. (A chunk is half a stage, so
+# it counts half.) And you may win less than the formula says, since there are more messages, and the operations are
+# shorter. PyTorch's version takes a list of stages per rank:
 
 # %%
 # %%ranks --timeout 120
@@ -767,7 +770,7 @@ traffic["two chunks, 8 micro-batches"] = sent(two_chunks, 8, 2)
 traffic["an allreduce of all gradients"] = {"bytes": round(2 * (size - 1) / size * 4 * sum(p.numel() for p in whole.parameters()))}
 
 # %%
-pd.DataFrame(team.pull("traffic")[0]).T.fillna(0).astype(int)
+pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 
 # %% [markdown]
 # These are the bytes that rank 0 sends in a step. The number of micro-batches changes how many messages there are, but not how many bytes. Neither does
@@ -776,16 +779,16 @@ pd.DataFrame(team.pull("traffic")[0]).T.fillna(0).astype(int)
 #
 # ## Deeper: is there a schedule without a bubble?
 #
-# Almost. Backward really does two things: it computes the gradient by the input, which the stage before is waiting for, and the gradient by
-# the weights, which nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below) split them. A rank sends the
-# first as soon as it can, and fills its gaps with the second. In PyTorch, that's `ScheduleInterleavedZeroBubble` and
-# `ScheduleZBVZeroBubble`, where `"I"` and `"W"` take the place of `"B"`. The price is memory, because whatever a gradient by the weights
-# needs has to wait longer. And backward must really come in two halves that take about the same time, which not every layer does.
+# Almost. Backward computes two gradients: one by the input, which the stage before is waiting for, and one by the weights, which
+# nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below) split the two. A rank sends the
+# first as soon as it can, and fills its gaps with the second. In PyTorch, they're called `ScheduleInterleavedZeroBubble` and
+# `ScheduleZBVZeroBubble`, and their operations are `"I"` for the input and `"W"` for the weights. You pay in memory, if
+# the weights' half waits long, because what it needs has to stay until then.
 #
 # ## Deeper: sends that wait
 #
-# So far, sending has never waited. With MPI's plain `Send` or PyTorch's `dist.send` it may, if a message is too large for a
-# buffer: then the send ends when the receiver takes the message. GPipe and 1F1B, which one of the two still gets to its end?
+# So far, sending has never waited. With MPI's plain `Send` or PyTorch's `dist.send` it may: if a message is too large for a
+# buffer, the send ends only when the receiver takes it. Which of the two still gets to its end then, GPipe or 1F1B?
 
 # %%
 for schedule in (gpipe, one_f_one_b):
@@ -822,10 +825,10 @@ print("done")
 #
 # **Take it home:** [scripts/pipeline.py](scripts/pipeline.py).
 #
-# **Sources.** Y. Huang et al., [*GPipe*](https://arxiv.org/abs/1811.06965), for micro-batches and the bubble. D. Narayanan et al.,
+# **Sources.** Y. Huang et al., [*GPipe*](https://arxiv.org/abs/1811.06965), for micro-batches and the size of the bubble. D. Narayanan et al.,
 # [*Memory-Efficient Pipeline-Parallel DNN Training*](https://arxiv.org/abs/2006.09503), for 1F1B with one set of weights, which is called
 # PipeDream-Flush there; and [*Efficient Large-Scale Language Model Training on GPU Clusters Using
-# Megatron-LM*](https://arxiv.org/abs/2104.04473), for interleaving and both formulas. P. Qi, X. Wan, G. Huang and M. Lin,
+# Megatron-LM*](https://arxiv.org/abs/2104.04473), for interleaving; its formula, $(p-1)/(vm)$, compares idle time with busy time. P. Qi, X. Wan, G. Huang and M. Lin,
 # [*Zero Bubble Pipeline Parallelism*](https://arxiv.org/abs/2401.10241). PyTorch's documentation of
 # [`torch.distributed.pipelining`](https://pytorch.org/docs/stable/distributed.pipelining.html), and its source in version 2.13 for
 # the order of operations.

@@ -89,7 +89,9 @@ def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
 
 
 def bubble_formula(ranks: int, micro_batches: int, chunks: int = 1) -> float:
-    """The share of their time that ranks are idle with equal stages and messages that take no time (2104.04473)."""
+    """The share of their time that ranks are idle, with equal stages and messages that take no time (1811.06965; with
+    chunks 2104.04473, which compares idle time with busy time).
+    """
     return (ranks - 1) / (chunks * micro_batches + ranks - 1)
 
 

@@ -74,7 +74,7 @@ class _Saved:
     """What autograd holds instead of a tensor."""
 
     def __init__(self, tensor: torch.Tensor):
-        self.tensor = tensor
+        self.tensor = tensor.detach()  # an output that kept its own graph would never be dropped
 
 
 class SavedForBackward:
