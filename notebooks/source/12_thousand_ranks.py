@@ -65,16 +65,16 @@ take_home.marked("mesh.py", r"mesh|distributed|plan|shard|policy")
 
 # %%
 tensor = f"1x{sizes.ranks}"
-real = real_run(script, "--mesh", tensor, ranks=sizes.ranks, timeout_s=sizes.timeout_s)
+real = real_run(script, "--mesh", tensor, ranks=sizes.ranks)
 pd.DataFrame(mesh_report.shards(real[0]))
 
 # %% [markdown]
 # With tensor parallelism alone, the four large weights of each block are cut, along dimension 0 or 1. The
 # rest is whole: FSDP would cut it, but here its dimension of the mesh has a single rank.
 #
-# ## A rank that's alone, and doesn't know it
+# ## The dry run
 #
-# Now the dry run. PyTorch has a process group called `fake`. You tell it which rank you are and how many there are, and every
+# PyTorch has a process group called `fake`. You tell it which rank you are and how many there are, and every
 # collective returns at once without sending anything. The script runs as always: it cuts its layers, gathers, computes and
 # steps. Its tensors don't even have memory, only shapes, so the model may be larger than your machine. While it runs,
 # we watch each operator that it calls.
@@ -185,7 +185,7 @@ pd.DataFrame(rows).T.style.format("{:,.3f}")
 # %%
 for lr_scaling in ("none", "linear"):
     emulated = TrainOptions(emulate_workers=16, lr=0.1, lr_scaling=lr_scaling, epochs=1, train_samples=sizes.train_samples)
-    last = team.train(emulated, timeout=sizes.timeout_s, show=False)["epochs"][-1]
+    last = team.train(emulated, timeout=5 * sizes.timeout_s, show=False)["epochs"][-1]
     print(f"16 workers, learning rate {lr_scaling:>6}: {last['test_accuracy']:.1%} after an epoch")
 
 # %% [markdown]
