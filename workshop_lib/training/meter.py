@@ -61,9 +61,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented  # its own operators come next, with plain tensors
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
-            return (
-                1.0 if args[0].is_floating_point() else int(args[0].dtype != torch.bool)
-            )  # loss.item(); a bool is False
+            return _stand_in(args[0])
         output = func(*args, **kwargs)
         self._count(func, args, kwargs, output)
         for tensor in memory.tensors([output]):
@@ -147,6 +145,11 @@ class Meter(TorchDispatchMode):
             used,
         )
         raise Done
+
+
+def _stand_in(scalar: torch.Tensor) -> float | int | bool:
+    """For the value of a tensor without one, as in loss.item(): 1, and False for a test such as isnan."""
+    return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
 
 
 def _shard(name: str, parameter: torch.Tensor) -> Shard:
