@@ -20,7 +20,7 @@ WRONG = {
     "best_mesh": {
         "nothing returned": ([("return mesh, plan", "chosen = mesh, plan")], "a pair of a Mesh and a Plan"),
         "memory forgotten": ([("<= cluster.memory_bytes", "> 0")], "first drop what takes more"),
-        "the slowest": ([("min(fitting", "max(fitting")], "`min`, not `max`"),
+        "the slowest": ([("min(fitting", "max(fitting")], "the slowest one that fits"),
         "the smallest": ([("each[0].step_s", "each[0].peak_bytes")], "takes the least memory"),
     },
 }

@@ -102,3 +102,27 @@ def test_forecasts_of_published_runs_are_as_far_off_as_the_notebook_says():
 
 def test_the_machines_are_known():
     assert {cluster.machine for cluster in exercise.CLUSTERS.values()} <= set(catalogue.machines())
+
+
+def test_more_layers_cost_what_one_more_costs_each_time():
+    one, two, eight = (meshes.work(replace(GPT, layers=n, parameters=1000 * n), Mesh(4, 2), Plan()) for n in (1, 2, 8))
+    grown = meshes.with_layers(one, two, 7)
+    assert grown.flops == pytest.approx(eight.flops)
+    assert [each.handed_bytes for each in grown.collectives] == [each.handed_bytes for each in eight.collectives]
+    assert [each.calls for each in grown.collectives] == [each.calls for each in eight.collectives]
+
+
+def test_the_drawn_mesh_has_the_rank_its_groups_and_what_it_sends():
+    sent = [Collective("allreduce", "tensor", 8, 16, 4e6), Collective("allgather", "data", 128, 9, 8e6)]
+    figure = draw.mesh(Report(18, 1024, [], {}, 0, 0, sent), "128x8", a_node=8)
+    [axes] = figure.axes
+    numbers = {text.get_text() for text in axes.texts}
+    assert {"0", "7", "18", "1023"} <= numbers and "⋮" in numbers
+    words = {text.get_text() for text in figure.texts}
+    assert {"over tensor: sends 7.00 MB", "  16 × allreduce", "  9 × allgather", "dashed: a node of 8 ranks"} <= words
+
+
+def test_the_title_says_how_far_off_the_forecasts_are():
+    rows = published_meshes.beside_forecast()
+    [title, caption] = [text.get_text() for text in draw.beside_published(rows).texts]
+    assert f"{rows['error'].abs().median():.0%} off" in title and "ZeRO-3 on 1,536 GPUs" in caption

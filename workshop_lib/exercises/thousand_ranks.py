@@ -214,8 +214,10 @@ _WRONG_MESHES = [
         "that's the one that takes the least memory. What fits is good enough: among those, take the fastest.",
         lambda made, _: made.peak_bytes,
     ),
-    _choose("that's the slowest one that fits: `min`, not `max`.", lambda made, _: -made.step_s),
-    _choose("a high utilization is good: the largest `mfu`, or the smallest `step_s`.", lambda made, _: made.mfu),
+    _choose(
+        "that's the slowest one that fits: take the `min` of `step_s`, or the `max` of `mfu`.",
+        lambda made, _: -made.step_s,
+    ),
     _choose(
         "the least communication isn't the shortest step: look at `step_s`.",
         lambda made, _: made.tensor_s + made.data_s,

@@ -62,11 +62,11 @@ def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], tim
 
 def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[Report]:
     """The same step on real ranks on this machine, started by torchrun: one Report per rank."""
-    options = _checked(script, options, ranks, "", 0)
+    words = _checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
         launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
         launch[0] = scripts.beside_python(launch[0])
-        output = _run([*launch, "--out", folder, str(script), *options], timeout_s, script)
+        output = _run([*launch, "--out", folder, str(script), *words], timeout_s, script)
         for rank in range(ranks):
             result = _read(Path(folder) / f"{rank}.json", script, output)
             if "error" in result:

@@ -24,7 +24,7 @@ def _shard_row(name: str, group: list[Shard]) -> dict[str, str]:
         "of these": str(len(group)),
         "whole": _shape(first.shape),
         "on this rank": _shape(first.local_shape),
-        "placement": ", ".join(first.placements) or "whole",
+        "cut along": ", ".join(re.findall(r"S\((\d+)", " ".join(first.placements))) or "whole",
     }
 
 

@@ -21,6 +21,7 @@ import warnings
 import weakref
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -60,9 +61,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented  # its own operators come next, with plain tensors
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
-            return (
-                1.0 if args[0].is_floating_point() else int(args[0].dtype != torch.bool)
-            )  # loss.item(); a bool is False
+            return _stand_in(args[0])
         output = func(*args, **kwargs)
         self._count(func, args, kwargs, output)
         for tensor in memory.tensors([output]):
@@ -107,7 +106,7 @@ class Meter(TorchDispatchMode):
             return resized
 
         hooks = [
-            register_module_forward_pre_hook(lambda module, _: self._models.setdefault(id(module), module) and None),
+            register_module_forward_pre_hook(self._called),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._step_ended(optimizer)),
         ]
         try:
@@ -120,6 +119,9 @@ class Meter(TorchDispatchMode):
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _called(self, module: torch.nn.Module, inputs) -> None:
+        self._models.setdefault(id(module), module)
 
     def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps -= 1
@@ -145,6 +147,11 @@ class Meter(TorchDispatchMode):
         raise Done
 
 
+def _stand_in(scalar: torch.Tensor) -> float | int | bool:
+    """For the value of a tensor without one, as in loss.item(): 1, and False for a test such as isnan."""
+    return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
+
+
 def _shard(name: str, parameter: torch.Tensor) -> Shard:
     local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
     placements = [str(each) for each in parameter.placements] if isinstance(parameter, DTensor) else []
@@ -153,7 +160,7 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
 
 def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int] | None, fake: bool) -> None:
     """Run the script as a program, under `meter`, which then has the report."""
-    patches = [mock.patch.object(sys, "argv", [script, *options])]
+    patches: list = [mock.patch.object(sys, "argv", [script, *options])]
     if pretended:
         rank, size = pretended
         place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
@@ -174,7 +181,7 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
 
 def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
     """The Report as plain data, or {"error": …} with what went wrong."""
-    meter, result = Meter(steps), {}
+    meter, result = Meter(steps), dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
         if meter.report is None:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -78,7 +79,8 @@ def group_of(args: tuple) -> dist.ProcessGroup:
         if isinstance(value, torch.ScriptObject):
             with contextlib.suppress(TypeError, RuntimeError):
                 return dist.ProcessGroup.unbox(value)
-    return _resolve_process_group([value for value in args if isinstance(value, str)][-1])
+    name: Any = [value for value in args if isinstance(value, str)][-1]
+    return _resolve_process_group(name)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
 from workshop_lib.notebook.figures.pictures import CENTRED, TINTS
 from workshop_lib.training.step_report import Report, mesh_shape
 
-SHOWN = 6  # ranks of a dimension; of a longer one, all but the last of these and its last
+ROWS, COLUMNS = 6, 8  # that are drawn; of a longer dimension, the first of its ranks and the last
 
 
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
@@ -25,7 +25,7 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     if len(sizes) != 2:
         raise InputError(f"the mesh {shape!r} has {len(sizes)} dimension(s): only two can be drawn.")
     data, tensor = sizes
-    rows, columns = _places(data), _places(tensor)
+    rows, columns = _places(data, ROWS), _places(tensor, COLUMNS)
     figure = RecordFigure(figsize=(12, 1.5 + 0.78 * len(rows)), facecolor="white")
     axes = figure.add_axes((0.01, 0.02, 0.62, 0.96))
     axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))
@@ -42,9 +42,9 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     return figure
 
 
-def _places(size: int) -> list[int | None]:
+def _places(size: int, shown: int) -> list[int | None]:
     """The places along a dimension that are drawn; None for those left out."""
-    return list(range(size)) if size <= SHOWN else [*range(SHOWN - 2), None, size - 1]
+    return list(range(size)) if size <= shown else [*range(shown - 2), None, size - 1]
 
 
 def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, tensor: int, mine: tuple) -> None:
@@ -65,7 +65,7 @@ def _plate(colour: str) -> dict:
 
 
 def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
-    """Frames around the ranks of a node, where all of them are drawn in one row or in whole rows."""
+    """Frames around the ranks of each node that is drawn whole."""
     look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GREY, "lw": 1.4, "ls": "--"}
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
@@ -73,6 +73,8 @@ def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> N
                 continue
             wide = sum(each is not None and column <= each < column + a_node for each in columns)
             high = sum(each is not None and row <= each < row + max(1, a_node // tensor) for each in rows)
+            if wide * high != a_node:
+                continue
             size = (1.25 * (wide - 1) + 1 + 0.06, 1.15 * (high - 1) + 1 + 0.06)
             axes.add_patch(FancyBboxPatch((x * 1.25 - 0.03, y * 1.15 - 0.03), *size, **look))
 
