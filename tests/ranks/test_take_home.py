@@ -127,8 +127,8 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts.py, test_torchrun_hosts.py, and by notebook 09, which runs them.
-    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf"}
+    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, and by notebook 09, which runs them.
+    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive"}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == {"one_process", "diloco", *BACKEND} | elsewhere
 
 
