@@ -225,7 +225,7 @@ guess
 
 # %%
 # Without the long variable, the new ranks of torchrun 2.13 hung on a single machine when we tried it.
-scores, options = {}, ["--data", MNIST, "--batch", 128 if quick else 256, "--steps"]
+scores, options = {}, ["--data", MNIST, "--batch", 128 if quick else 1024, "--steps"]
 torchrun = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--standalone", "--local-addr", "127.0.0.1"]
 torchrun += ["--nproc-per-node", sizes.ranks]
 if not quick:  # it takes a minute
@@ -533,7 +533,7 @@ for launcher in [[*mpi.mpiexec(), "-n", 2, "python"], *([] if quick else [torchr
 # |---|---|---|
 # | `mpiexec` (Open MPI, MPICH) | ends all ranks | Its exit code is that of the rank. MPI has no restart: start the job again |
 # | `torchrun` | ends its ranks, and starts all again if `--max-restarts` allows | Its own exit code is 1. The rank's is in the report, −9 for a `SIGKILL` |
-# | `srun` | waits for the other tasks, unless you give it `--kill-on-bad-exit=1` | The exit code is the highest one. For a restart, see [10_compute_nodes](10_compute_nodes.ipynb) |
+# | `srun` | waits for the other tasks, unless you give it `--kill-on-bad-exit=1` | Its exit code is the highest of all tasks. For a restart, see [10_compute_nodes](10_compute_nodes.ipynb) |
 # | `horovodrun` | ends all ranks | Has an elastic mode; see below |
 #
 # The workshop measured the first two right here. For the others, we rely on their documentation.
