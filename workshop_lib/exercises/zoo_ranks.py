@@ -214,7 +214,7 @@ def last_collectives() -> list[str]:
     if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
         return []
     # The function is private; for NCCL there's a file instead, and `torch.distributed.flight_recorder` to read it.
-    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
     return [
         f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}"
         for each in entries
