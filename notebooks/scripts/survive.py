@@ -38,12 +38,14 @@ def start(rank, attempt):
         print(f"rank {rank} is process {pid}", flush=True)
         return pid
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(ranks)
+    status = 1
     try:
         script["train"]()
-        os._exit(0)
+        status = 0
     except BaseException:
         traceback.print_exc()
-        os._exit(1)
+    finally:
+        os._exit(status)  # even if a second error comes meanwhile: a rank must never go on as a second supervisor
 
 
 if __name__ == "__main__":

@@ -128,8 +128,8 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts.py, test_torchrun_hosts.py, and by notebook 09, which runs them.
-    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf"}
+    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, test_dry_run.py, and by notebook 09, which runs them.
+    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
     here = {"one_process", "diloco", "tensor_parallel", "pipeline", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 

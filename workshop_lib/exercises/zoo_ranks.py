@@ -197,14 +197,16 @@ def start(rank: int, fault: str, folder: Path) -> int:
     words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)
     os.dup2(words, 1)
     os.dup2(words, 2)
+    code = 1
     try:
         train(rank, fault, folder)
+        code = 0
     except BaseException:
-        (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+        (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
+    finally:
+        os._exit(code)  # whatever happens meanwhile: a DataLoader raises in a signal handler, and maybe a second time
 
 
 def last_collectives() -> list[str]:
@@ -212,10 +214,9 @@ def last_collectives() -> list[str]:
     if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
         return []
     # The function is private; for NCCL there's a file instead, and `torch.distributed.flight_recorder` to read it.
-    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]
+    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
     return [
-        f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}, "
-        f"{'done' if each['retired'] else 'waiting'}"
+        f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}"
         for each in entries
     ]
 

@@ -10,10 +10,13 @@ Faults come at random steps, drawn from a seed: one in every `every` steps, each
 recovers. If it ends before its time, it is started again.
 """
 
+import itertools
+import math
 import os
 import re
 import selectors
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,9 +76,19 @@ class Run:
 
     @property
     def back_after_s(self) -> list[float]:
-        """For each fault, the seconds until the training was further than it had ever been."""
-        return [next((at_s for at_s, n in self.steps if at_s > hit_s and n > fault.step), hit_s) - hit_s
-                for hit_s, fault in self.faults]  # fmt: skip
+        """For each fault, the longest pause without a new step, from there to the next fault."""
+        new = [at_s for at_s, n in itertools.accumulate(self.steps, _further)]
+        ends = [*(hit_s for hit_s, _ in self.faults[1:]), math.inf]
+        pauses = []
+        for (hit_s, _), end_s in zip(self.faults, ends, strict=False):
+            moments = [hit_s, *sorted({at_s for at_s in new if hit_s < at_s < end_s})]
+            pauses.append(max((after - before for before, after in itertools.pairwise(moments)), default=0.0))
+        return pauses
+
+
+def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
+    """The later one of two moments, if the training was further then than ever."""
+    return now if now[1] > before[1] else before
 
 
 @dataclass
@@ -91,6 +104,15 @@ class Score:
         return self.faulty.steps_per_s / self.free.steps_per_s
 
     @property
+    def share_within(self) -> float:
+        """The same, from the median step of the training with faults alone: the machine may have been busier in one."""
+        run = self.faulty
+        began_s, first = run.steps[0]
+        gaps = [(b_s - a_s) / (b - a) for (a_s, a), (b_s, b) in itertools.pairwise(run.steps) if b > a]
+        ended_s = min(at_s for at_s, n in run.steps if n == run.last)
+        return (run.last - first) * statistics.median(gaps) / (ended_s - began_s)
+
+    @property
     def same_weights(self) -> bool:
         """Whether all ranks of both ended with the same ones, bit for bit."""
         return len(self.free.weights | self.faulty.weights) == 1
@@ -101,7 +123,8 @@ class Score:
             f"without faults: {self.free.steps_per_s:.1f} steps/s\n"
             f"with {len(self.faulty.faults)} faults: {self.faulty.steps_per_s:.1f} useful steps/s, {self.share:.0%} of "
             f"that, with {'the same' if self.same_weights else 'OTHER'} weights at the end\n"
-            f"seconds from each fault to the next new step: {back}"
+            f"against its own median step: {self.share_within:.0%}\n"
+            f"seconds without a new step after each fault: {back}"
         )
 
 
@@ -155,7 +178,7 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
 
 def _words(command: Sequence) -> list[str]:
     """The command, such that it works in another folder, too."""
-    words = [str(Path(word).resolve()) if os.path.isfile(word) else str(word) for word in command]
+    words = [str(Path(word).resolve()) if Path(word).is_file() else word for word in map(str, command)]
     return [sys.executable, *words] if words[0].endswith(".py") else [scripts.beside_python(words[0]), *words[1:]]
 
 

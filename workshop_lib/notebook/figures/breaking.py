@@ -6,16 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from workshop_lib.notebook.figures import (
-    GREY,
-    VERMILION,
-    RecordFigure,
-    Style,
-    draw_legend,
-    handle_of,
-    log_ticks,
-    new_figure,
-)
+from workshop_lib.notebook.figures import GREY, VERMILION, RecordFigure, Style, draw_legend, log_ticks, new_figure
 from workshop_lib.ranks.dojo import Score
 from workshop_lib.scaling import checkpoints
 
@@ -43,7 +34,7 @@ def checkpoint_interval(
     for (name, rule), look in zip((("Young", checkpoints.young), ("Daly", checkpoints.daly)), ("--", ":"), strict=True):
         at = rule(save_s, mtbf_s)
         axes.axvline(at, color=GREY, linestyle=look)
-        handles.append(Line2D([], [], color=GREY, linestyle=look, label=f"{name}: {at:,.3g} s"))
+        handles.append(Line2D([], [], color=GREY, linestyle=look, label=f"{name}: {float(f'{at:.3g}'):,g} s"))
     if measured:
         axes.plot(*zip(*measured, strict=True), "s", color=VERMILION, markersize=9)
         handles.append(Line2D([], [], marker="s", linestyle="", color=VERMILION, label="measured here"))
@@ -68,7 +59,7 @@ def progress(scores: Mapping[str, Score]) -> RecordFigure:
         began_s = score.faulty.steps[0][0]
         hits = [(at_s - began_s, fault.step) for at_s, fault in score.faulty.faults]
         axes.plot(*zip(*hits, strict=True), "x", color=style.colour, markersize=9, markeredgewidth=2)
-        handles.append(handle_of(f"{name}: {score.share:.0%}", style))
+        handles.append(Line2D([], [], color=style.colour, linewidth=2, label=f"{name}: {score.share:.0%}"))
     axes.set(xlabel="seconds since the first step", ylabel="steps done")
     draw_legend(figure, handles)
     return figure
