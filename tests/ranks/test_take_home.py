@@ -128,9 +128,9 @@ def test_a_script_is_short_and_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, test_dry_run.py, and by notebook 09, which runs them.
+    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, test_dry_run_real.py, and by notebook 09, which runs them.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
-    here = {"one_process", "diloco", "tensor_parallel", "pipeline", *BACKEND}
+    here = {"one_process", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
 
 
@@ -255,6 +255,25 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["one_process.py", *short(tmp_path, "one_process"), *few])
     runpy.run_path(str(SCRIPTS / "one_process.py"))
     assert largest_relative_difference(*(script_weights(tmp_path, n) for n in ("pipeline", "one_process"))) < WITHIN
+
+
+def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
+    """A journal with a trial that somebody was training when the machine went down."""
+    optuna = pytest.importorskip("optuna")
+    write_data(tmp_path / "data")
+    journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
+    storage = optuna.storages.JournalStorage(journal)
+    study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize")
+    cut_off = study.ask()
+    cut_off.suggest_float("lr", 1e-3, 1, log=True)
+    cut_off.suggest_categorical("momentum", [0.0, 0.5, 0.9])
+    words = "--data", tmp_path / "data", "--images", IMAGES, "--trials", "3", "--out", tmp_path / "study.log"
+    status, output = run(*launcher("mpi_by_hand"), SCRIPTS / "search.py", *map(str, words))
+    assert status == 0 and "held-out accuracy" in output, output
+    trials = study.get_trials()
+    assert [trial.state.name for trial in trials][:1] == ["FAIL"] and len(trials) == 4
+    assert all(trial.state.is_finished() for trial in trials)
+    assert cut_off.params in [trial.params for trial in trials[1:]], "its settings are tried again"
 
 
 @pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))

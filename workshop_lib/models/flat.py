@@ -32,12 +32,14 @@ class FlatNetwork:
     def gradient(self, weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Gradient of the mean loss over images (uint8 [b, 28, 28]) at `weights`, as a new float32 [n].
 
-        The weights stay in the network.
+        The weights stay in the network, and the mean loss in `loss`.
         """
         self.set(weights)
         self._gradient.zero_()
         logits = self.network(torch_cnn.normalise(torch.tensor(images)))
-        cross_entropy(logits, torch.tensor(labels).long()).backward()
+        loss = cross_entropy(logits, torch.tensor(labels).long())
+        loss.backward()
+        self.loss = loss.item()
         return self._gradient.numpy().copy()
 
     @torch.no_grad()

@@ -52,12 +52,12 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     parts.append(_tested(axes, [point for point in tested if point[1] >= low]))
     axes = Axes(700, 232, "Learning rate", steps, (0.0, max(point.lr for point in curve)))
     parts += [axes.frame(ends), axes.line([(point.done, point.lr) for point in curve], GREEN, 2.5)]
-    return _svg(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
+    return drawing(CURVES_HEIGHT, "".join(parts) + _curves_key(CURVES_HEIGHT - 8, n))
 
 
 def room(n: int) -> str:
     """An empty drawing as high as those of a training on n ranks will be."""
-    return _svg(CURVES_HEIGHT, "") + _svg(_strips_height(n, False), "")
+    return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(n, False), "")
 
 
 class Axes:
@@ -78,7 +78,7 @@ class Axes:
         """Where in the drawing x steps and y are."""
         return self.left + x * self.x_unit, self.y_zero - self.scale(y) * self.y_unit
 
-    def frame(self, epoch_ends: range) -> str:
+    def frame(self, epoch_ends: range, x_label: str = "step") -> str:
         """Title, ticks with their numbers, and a dashed line at the end of some epochs."""
         bottom, right = self.top + PLOT_HEIGHT, self.left + self.width
         parts = [_text(self.left, 13, self.title, weight="bold")]
@@ -92,7 +92,7 @@ class Axes:
         for x in epoch_ends:
             where = self.at(x, 1)[0]
             parts.append(f'<path d="M{where:.1f} {self.top}V{bottom}" {_FAINT} stroke-dasharray="4 3"/>')
-        parts.append(_text(self.left + self.width / 2, bottom + 32, "step", "middle"))
+        parts.append(_text(self.left + self.width / 2, bottom + 32, x_label, "middle"))
         return "".join(parts)
 
     def line(self, points: list[tuple], colour: str, width: float, more: str = "") -> str:
@@ -166,7 +166,7 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
             parts.append(_text(at, bottom + 17, f"{ms:g}", "middle"))
     parts.append(_text(STRIP_LEFT + STRIP_WIDTH / 2, bottom + 32, "time in ms", "middle"))
     parts += [_strips_key(fills, recent.seconds, mixed), _text(STRIP_LEFT, bottom + 50, note)]
-    return _svg(_strips_height(ranks, bool(note)), "".join(parts))
+    return drawing(_strips_height(ranks, bool(note)), "".join(parts))
 
 
 def _strips_height(n: int, with_note: bool) -> float:
@@ -221,7 +221,8 @@ def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "n
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{text}</text>'
 
 
-def _svg(height: float, content: str) -> str:
+def drawing(height: float, content: str) -> str:
+    """An SVG of this height around `content`, as wide as the page allows."""
     look = f'style="width:100%;max-width:{LARGEST_WIDTH_PX}px;height:auto" font-size="12" fill="currentColor"'
     box = f'viewBox="0 0 {WIDTH} {height:g}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {look}>{content}</svg>'

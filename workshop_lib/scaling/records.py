@@ -16,7 +16,7 @@ from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends import CHOOSE_COMM, REGISTRY
 from workshop_lib.training.options import ZERO_STAGES
 
-KINDS = ("train", "steps_to_target", "less_communication", "bench")
+KINDS = ("train", "steps_to_target", "less_communication", "bench", "search")
 # What every record of a training run has had from the first version on, by part: tables and figures rest on it.
 TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
     "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": float | None, "ranks_identical": bool | None},

@@ -1,0 +1,281 @@
+"""The exercise of 14_hyperparameter_search on halving without waiting: its scheduler is played, without training."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
+from workshop_lib.scaling import search
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search that is played without training: rungs, eta, ranks, and how many jobs end."""
+
+    rungs: tuple[int, ...]
+    eta: int
+    ranks: int
+    jobs: int
+    seed: int
+
+
+PLANS = [Plan((10, 30, 90), 3, 4, 80, 1), Plan((8, 16, 32, 64), 2, 3, 90, 2)]
+
+
+@dataclass
+class Played:
+    """Jobs asked for, in order: each with the scores of every rung at that moment, {trial: accuracy}, and what was
+    under way. wrong: the first that nobody could run, with why."""
+
+    plan: Plan
+    asked: list[tuple] = field(default_factory=list)
+    scores: list[list[dict]] = field(default_factory=list)
+    settings: dict[int, dict] = field(default_factory=dict)
+    wrong: tuple[str, Any] | None = None
+
+
+def accuracy(trial: int, rung: int, seed: int) -> float:
+    """Higher on every rung; who leads on one needn't lead on the next."""
+    quality, luck = np.random.default_rng([seed, trial]).uniform(), np.random.default_rng([seed, trial, rung]).uniform()
+    return 0.4 + 0.15 * rung + 0.1 * quality + 0.04 * luck
+
+
+def observe_asha(comm, function: Callable) -> list[Played]:
+    return [play(function, plan) for plan in PLANS]
+
+
+def play(scheduler_class: Callable, plan: Plan) -> Played:
+    """What the scheduler asks for while ranks finish their jobs in a random order."""
+    played, random = Played(plan), np.random.default_rng(plan.seed)
+    drawn: list[dict] = []
+
+    def draw() -> dict:
+        drawn.append({"lr": 0.001 * (1 + len(drawn))})
+        return dict(drawn[-1])
+
+    scheduler = scheduler_class(draw, list(plan.rungs), plan.eta)
+    scores: list[dict] = [{} for _ in plan.rungs]
+    running: list[tuple[int, int]] = []
+    for _ in range(plan.jobs):
+        while len(running) < plan.ranks:
+            job = scheduler.ask()
+            played.scores.append([dict(rung) for rung in scores])
+            played.asked.append(tuple(job) if isinstance(job, list | tuple) else (job,))
+            played.wrong = _what_is_wrong(job, played, scores, running, drawn)
+            if played.wrong:
+                return played
+            trial, setting, images = job
+            played.settings[trial] = setting
+            running.append((trial, plan.rungs.index(images)))
+        trial, rung = running.pop(int(random.integers(len(running))))
+        scores[rung][trial] = accuracy(trial, rung, plan.seed)
+        scheduler.tell(trial, plan.rungs[rung], scores[rung][trial])
+    return played
+
+
+def _what_is_wrong(job, played: Played, scores: list[dict], running: list, drawn: list) -> tuple[str, Any] | None:
+    """Why nobody can run this job, and what to say of it; None for a good one."""
+    if job is None:
+        return "waits", None
+    if not (isinstance(job, list | tuple) and len(job) == 3 and is_number(job[0]) and is_number(job[2])):
+        return "shape", shown(job)
+    trial, setting, images = job
+    rungs = played.plan.rungs
+    if trial not in played.settings:
+        if setting != drawn[-1] or len(drawn) != len(played.settings) + 1:
+            return "setting", "a new trial has a setting that was not drawn for it"
+        return None if images == rungs[0] else ("first rung", images)
+    if any(trial == other for other, _ in running):
+        return "twice", trial
+    if setting != played.settings[trial]:
+        return "setting", "a trial goes on with another setting than it began with"
+    reached = max(rung for rung, of_rung in enumerate(scores) if trial in of_rung)
+    if reached == len(rungs) - 1:
+        return ("twice" if images in rungs else "beyond"), trial
+    if images == rungs[reached + 1]:
+        return None
+    if images in rungs[: reached + 1]:
+        return "twice", trial
+    return ("difference" if images == rungs[reached + 1] - rungs[reached] else "another rung"), images
+
+
+def asha_properties(observations: list) -> Iterator[Property]:
+    plays: list[Played] = observations[0]
+    wrong = next((played.wrong for played in plays if played.wrong), ("", None))
+    hint = f"`ask` returned {wrong[1]}: `return trial, setting, images`."
+    yield Property("ask returns trial, setting and images", wrong[0] != "shape", hint)
+    text = "a rank that asks gets a job, so none ever waits"
+    yield Property(text, wrong[0] != "waits", evidence=_late(plays), observed="`ask` returned None.")
+    text = "each trial has a number, and a setting drawn for it that it keeps"
+    yield Property(text, wrong[0] != "setting", evidence=wrong[1], observed=f"{wrong[1]}.")
+    observed = f"a new trial was sent to {wrong[1]} images."
+    yield Property("a new trial begins with the first rung", wrong[0] != "first rung", evidence="", observed=observed)
+    text = "no trial does a rung twice"
+    yield Property(text, wrong[0] != "twice", evidence="", observed=f"trial {wrong[1]} was given out again.")
+    observed = f"a trial was sent to {wrong[1]} images; its rung ends at another number."
+    fits = wrong[0] not in ("difference", "another rung", "beyond")
+    yield Property("a trial goes to the end of its next rung", fits, evidence=wrong[0], observed=observed)
+    for played in plays:
+        given = f"with rungs {list(played.plan.rungs)} and eta = {played.plan.eta}"
+        kind, sentence = _not_the_best(played)
+        text = f"only the best 1/{played.plan.eta} of a rung go on"
+        yield Property(text, not kind, evidence=kind, observed=f"{given}, {sentence}")
+        kind, sentence = _missed(played)
+        text = f"a trial goes on as soon as it is among the best 1/{played.plan.eta} of its rung"
+        yield Property(text, not kind, evidence=kind, observed=f"{given}, {sentence}")
+
+
+def _best(scores: dict, share: int) -> list:
+    return sorted(scores, key=scores.__getitem__, reverse=True)[:share]
+
+
+def _promotions(played: Played) -> Iterator[tuple[int, int, int]]:
+    """(place among those asked, trial, rung that it leaves) of every trial that goes on."""
+    rungs = played.plan.rungs
+    for place, job in enumerate(played.asked):
+        if len(job) == 3 and job[2] in rungs[1:] and job[0] in played.settings:
+            yield place, job[0], rungs.index(job[2]) - 1
+
+
+def _not_the_best(played: Played) -> tuple[str, str]:
+    """The kind of the first trial that goes on without being among the best of its rung, and a sentence."""
+    gone: set[tuple[int, int]] = set()
+    for place, trial, rung in _promotions(played):
+        scores, eta = played.scores[place][rung], played.plan.eta
+        if trial not in _best(scores, len(scores) // eta):
+            sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
+            if len(scores) < eta:
+                return ("ahead" if rung else "early"), sentence
+            others = {other: score for other, score in scores.items() if (other, rung) not in gone}
+            if _place(scores, trial) == len(scores):
+                return "worst", sentence
+            return ("leftover" if _place(others, trial) == 1 else "elsewhere"), sentence
+        gone.add((trial, rung))
+    return "", ""
+
+
+def _place(scores: dict, trial: int) -> int:
+    return 1 + _best(scores, len(scores)).index(trial)
+
+
+def _missed(played: Played) -> tuple[str, str]:
+    """Whether a new trial began although an old one could have gone on, and a sentence."""
+    gone: set[tuple[int, int]] = set()
+    promoted = {place: (trial, rung) for place, trial, rung in _promotions(played)}
+    for place in range(len(played.asked)):
+        if place in promoted:
+            gone.add(promoted[place])
+            continue
+        for rung, scores in enumerate(played.scores[place][:-1]):
+            for trial in _best(scores, len(scores) // played.plan.eta):
+                if (trial, rung) not in gone:
+                    return _late([played]), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
+    return "", ""
+
+
+def _late(plays: list[Played]) -> str:
+    """How often a trial went on: never, from the first rung alone, or now and then."""
+    rungs = {rung for played in plays for _, _, rung in _promotions(played)}
+    return "never" if not rungs else "first rung" if rungs == {0} else "some"
+
+
+def _asha(hint: str, **methods: Callable) -> Mistake:
+    """A wrong `Asha`: the right one with other methods."""
+    return Mistake(type("Asha", (search.Asha,), methods), hint)
+
+
+def _promote(best: Callable, keep_promoted: bool = True, images: Callable | None = None) -> Callable:
+    """An `ask` that takes those of `best(self, rung)` which have not gone on, to `images(self, rung)`."""
+
+    def ask(self):
+        for rung in reversed(range(len(self.rungs) - 1)):
+            for trial in best(self, rung):
+                if (trial, rung) not in self.promoted:
+                    if keep_promoted:
+                        self.promoted.add((trial, rung))
+                    return trial, self.settings[trial], images(self, rung) if images else self.rungs[rung + 1]
+        return self.begin()
+
+    return ask
+
+
+def _top(self, rung: int) -> list:
+    return _best(self.scores[rung], len(self.scores[rung]) // self.eta)
+
+
+def _worst(self, rung: int) -> list:
+    return sorted(self.scores[rung], key=self.scores[rung].__getitem__)[: len(self.scores[rung]) // self.eta]
+
+
+def _across(self, rung: int) -> list:
+    latest = {trial: score for scores in self.scores for trial, score in scores.items()}
+    return [trial for trial in _best(latest, len(latest) // self.eta) if trial in self.scores[rung]]
+
+
+def _leftover(self, rung: int) -> list:
+    left = {trial: score for trial, score in self.scores[rung].items() if (trial, rung) not in self.promoted}
+    return _best(left, len(left) // self.eta)
+
+
+def _rounded_up(self, rung: int) -> list:
+    return _best(self.scores[rung], math.ceil(len(self.scores[rung]) / self.eta))
+
+
+def _full(self, rung: int) -> list:
+    return _top(self, rung) if len(self.scores[rung]) >= self.eta ** (len(self.rungs) - 1 - rung) else []
+
+
+def _waits_for_the_rung(self):
+    """Begins as many as a bracket of halving, then waits for all of them."""
+    if len(self.settings) < self.eta ** (len(self.rungs) - 1):
+        return self.begin()
+    full = len(self.scores[0]) == len(self.settings)
+    return search.Asha.ask(self) if full else None
+
+
+def _own_setting(self):
+    job = search.Asha.ask(self)
+    return (job[0], self.draw(), job[2]) if job[2] != self.rungs[0] else job
+
+
+def _one_number(self):
+    job = search.Asha.ask(self)
+    return (0, *job[1:])
+
+
+_WRONG_SCHEDULERS = [
+    _asha("those are the worst: sort the accuracies from the highest down.", ask=_promote(_worst)),
+    _asha(
+        "a trial that has seen more images is ahead of one that has seen few. Compare trials within one rung only.",
+        ask=_promote(_across),
+    ),
+    _asha("begin a new trial when nobody can go on, instead of waiting for the rung to fill.", ask=_waits_for_the_rung),
+    _asha(
+        "it waits until a rung is full. Look at those that are there: of 3, the best one goes on.", ask=_promote(_full)
+    ),
+    _asha(
+        "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`.",
+        ask=_promote(_top, images=lambda self, rung: self.rungs[rung + 1] - self.rungs[rung]),
+    ),
+    _asha("remember whom you've sent on, or the best trial goes again and again.", ask=_promote(_top, False)),
+    _asha("round down: the best of a single trial says nothing yet.", ask=_promote(_rounded_up)),
+    _asha(
+        "those who have gone on still count: take the best 1/eta of all that finished the rung, then leave out those "
+        "you've sent on.",
+        ask=_promote(_leftover),
+    ),
+    _asha("nobody ever goes on: that's random search. Look for a trial to promote first.", ask=search.Asha.begin),
+    _asha("keep each trial's setting, and give it out again when the trial goes on.", ask=_own_setting),
+    _asha(
+        "a new trial starts at the bottom, with `rungs[0]` images.",
+        begin=lambda self: (*search.Asha.begin(self)[:2], self.rungs[-1]),
+    ),
+    _asha(
+        "it stops at the second rung: look at every rung but the last.",
+        ask=lambda self: _promote(lambda self, rung: _top(self, rung) if rung == 0 else [])(self),
+    ),
+]
+Asha = Exercise("Asha", observe_asha, asha_properties, _WRONG_SCHEDULERS, communicates=False)

@@ -1,0 +1,138 @@
+"""A search on the notebook's ranks, with a live table of its trials and their training curves."""
+
+import html
+import tempfile
+import weakref
+from pathlib import Path
+
+from IPython.display import HTML, display
+
+from workshop_lib.notebook import charts
+from workshop_lib.paths import BUILD
+from workshop_lib.ranks import trials
+from workshop_lib.training import trial
+
+ROWS = 8  # trials in the table: those under way, and the best of the others
+COLUMNS = ("trial", "learning rate", "momentum", "batch", "images", "held out", "")
+
+
+def run(
+    team, scheduler: trials.Scheduler, budget: int | None = None, together: bool = False, timeout_s: float = 60.0
+) -> trials.Search:
+    """Search on these ranks until the scheduler has no more jobs, or all trials together have seen `budget` images.
+
+    The trials' weights are in a folder of their own, which goes away with what is returned. See `trials.search`.
+    """
+    BUILD.mkdir(exist_ok=True)  # on a cluster, nodes share it with the notebook, unlike /tmp
+    place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
+    view = LiveTable()
+    state = trials.search(team, scheduler, Path(place.name), budget, together, timeout_s, view.show)
+    weakref.finalize(state, place.cleanup)
+    print(in_words(state))
+    return state
+
+
+def in_words(state: trials.Search) -> str:
+    numbers = {done.result["trial"] for done in state.done}
+    best = max((done.result["held_out"] for done in state.done), default=0.0)
+    spent = sum(done.result["new_images"] for done in state.done)
+    return f"{len(numbers)} trials, {spent:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
+
+
+def test_accuracies(team, state: trials.Search) -> dict[int, float]:
+    """The test accuracy, by number, of every trial that has seen as many images as any."""
+    longest = max(done.result["images"] for done in state.done)
+    numbers = [done.result["trial"] for done in state.done if done.result["images"] == longest]
+    return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
+
+
+class LiveTable:
+    """Drawn again in its place as the search goes on; the last drawing stays in the saved notebook."""
+
+    def __init__(self):
+        self.handle = None
+
+    def show(self, state: trials.Search) -> None:
+        drawn = HTML(f"{bar(state)}{table(state)}{curves(state)}")
+        if self.handle is None:
+            self.handle = display(drawn, display_id=True)
+        else:
+            self.handle.update(drawn)
+
+
+def bar(state: trials.Search) -> str:
+    seen = sum(done.result["new_images"] for done in state.done)
+    if state.budget is None:
+        return f"{seen:,} images, {state.seconds:.0f} s"
+    share = min(1.0, seen / state.budget)
+    label = f"{share:.0%} of the budget of {state.budget:,} images, {state.seconds:.0f} s"
+    return f'<progress max="1" value="{share:.3f}" style="width: 22em"></progress> {label}'
+
+
+def table(state: trials.Search) -> str:
+    """Trials under way first, then the best by accuracy, of those that have seen the most images."""
+    last = {done.result["trial"]: done.result for done in state.done}
+    under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
+    rows = []
+    for job, rank in under_way.values():
+        before = last.get(job.trial)
+        done = f"{before['held_out']:.2%}" if before else ""
+        rows.append((job.trial, job.setting, f"to {job.images:,}", done, f"on rank {rank}"))
+    others = [result for number, result in last.items() if number not in under_way]
+    for result in sorted(others, key=lambda r: (r["images"], r["held_out"]), reverse=True)[: ROWS - len(rows)]:
+        state_of = "diverged" if result["diverged"] else ""
+        rows.append(
+            (result["trial"], result["setting"], f"{result['images']:,}", f"{result['held_out']:.2%}", state_of)
+        )
+    cells = [
+        (str(number), f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held, note)
+        for number, setting, images, held, note in rows
+    ]
+    lines = [_row("th", COLUMNS), *(_row("td", row) for row in cells)]
+    hidden = len(last | under_way) - len(rows)
+    return f"<table>{''.join(lines)}</table>" + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def curves(state: trials.Search) -> str:
+    """Training loss of every trial by the images that it has seen: under way, best so far, and the others."""
+    by_trial: dict[int, list] = {}
+    for done in state.done:
+        by_trial.setdefault(done.result["trial"], []).extend(done.result["losses"])
+    for job, _, losses in state.running.values():
+        by_trial.setdefault(job.trial, []).extend(losses)
+    by_trial = {number: losses for number, losses in by_trial.items() if losses}
+    if not by_trial:
+        return ""
+    values = [loss for losses in by_trial.values() for _, loss in losses]
+    low, high = max(min(values), 1e-3), min(max(max(values), 2 * min(values)), 10.0)
+    end = max(losses[-1][0] for losses in by_trial.values())
+    axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)
+    running = {job.trial for job, _, _ in state.running.values()}
+    longest = max((done.result["images"] for done in state.done), default=0)
+    finished = [done.result for done in state.done if done.result["images"] == longest]
+    best = max(finished, key=lambda result: result["held_out"])["trial"] if finished else None
+    parts = [axes.frame(range(0), "images that it has seen")]
+    for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
+        colour, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
+        if number != best and number not in running:
+            colour, width = charts.LIGHT_BLUE, 1.0
+        points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
+        parts.append(axes.line(points, colour, width, f'data-trial="{number}"'))
+    return charts.drawing(charts.CURVES_HEIGHT, "".join(parts) + _key(charts.CURVES_HEIGHT - 8))
+
+
+def _key(y: float) -> str:
+    entries = (
+        (charts.ORANGE, 3.0, "best so far"),
+        (charts.BLUE, 2.0, "under way"),
+        (charts.LIGHT_BLUE, 1.0, "stopped or done"),
+    )
+    return "".join(
+        f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{colour}" stroke-width="{width}"/>'
+        f'<text x="{94 + 200 * at}" y="{y}">{text}</text>'
+        for at, (colour, width, text) in enumerate(entries)
+    )
