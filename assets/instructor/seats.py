@@ -1,7 +1,7 @@
 """JupyterLab for a class on the nodes of one job: who sits where, and a server for each seat of a node.
 
-python assets/instructor/seats.py plan --seats 40 --per-node 10 > class/seats.tsv   (it has the tokens: keep it to yourself)
-python assets/instructor/seats.py serve class/seats.tsv --node 1                    (on the first node, until Ctrl-C)
+python assets/instructor/seats.py plan --seats 40 --per-node 10 > class/seats.tsv  (has the tokens: keep it to yourself)
+python assets/instructor/seats.py serve class/seats.tsv --node 1                   (on the first node, until Ctrl-C)
 
 Seat 7's checkout is class/seat-07, beside seats.tsv, and its Python the .venv in there, which may be a link to one that
 all seats share. Each seat has a port, a token and cores of its own. It knows nothing of the job's other nodes, so its
