@@ -844,10 +844,10 @@ loads = {"free": load_after(steps, 0.0), "with balancing loss": load_after(steps
 parallel.expert_load(team.pull("loads")[0], team.n)
 
 # %% [markdown]
-# The busiest rank sets the pace. So real systems add such a loss, or they give each expert a fixed *capacity* and drop the
-# tokens that are too many, or they steer the router's bias.
+# The busiest rank sets the pace. After so few steps a small balancing loss can't do much yet. Real systems train with one for much
+# longer. Some also give each expert a fixed *capacity* and drop the tokens that are too many, or steer the router's bias.
 #
-# *Break it:* train with a weight of 10 instead of 0.1. The load gets even. What does the loss of the network say?
+# *Try it:* train for more steps, or with a weight of 1 instead of 0.1. What happens to the load, and to the network's loss?
 #
 # ## Remember
 #

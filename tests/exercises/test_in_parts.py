@@ -194,6 +194,7 @@ def test_layers_and_a_trained_network(on):
         assert seen["allreduces"] == [2, 4] and seen["summed once"] == [2, 2]
 
 
+@pytest.mark.exhaustive
 def test_pytorch_computes_and_sends_the_same(on):
     for seen in on(PYTORCH):
         print(seen)
