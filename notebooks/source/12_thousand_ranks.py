@@ -307,7 +307,8 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 #   data sheet says. DeepSpeed in 2021 was some way from that.
 # - For Llama we had to assume how its pipeline is interleaved, which the table doesn't say.
 #
-# So trust such a forecast to rank meshes, and to tell 40 % from 20 %, but not 40 % from 44 %.
+# It even gets an order wrong: at 768 GPUs, ZeRO-3 comes out level with the mesh of 8x8x12, and in reality it was far slower. So use
+# such a forecast to drop the hopeless meshes, and then measure the best few on real nodes.
 #
 # ## Deeper: one word, and what it costs
 #
@@ -358,7 +359,8 @@ dist.destroy_process_group()
 # - Real ranks prove that values are right, emulated workers show what a large batch does to learning, and dry runs tell what each of a
 #   thousand ranks holds and sends. You need all three.
 # - The fastest mesh is the fastest *of those that fit*. A few hundred forecasts cost less than one failed job.
-# - A forecast needs a published run or two beside it, with the errors, including the bad ones.
+# - Hold every forecast against published runs, and look at the worst one. Use it to choose what you measure, not instead of
+#   measuring.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py).
 #
