@@ -841,6 +841,7 @@ except ranks.RankError as error:
 #
 # - A message costs $\alpha + \beta \cdot \text{bytes}$: a few large ones are cheaper than many small ones.
 # - Sends may wait for their receiver. Use `Sendrecv` or collectives, and never rely on buffers.
+# - A test shows you one order of messages. `ANY_SOURCE` and buffers allow others.
 # - Upper-case calls for arrays, lower-case calls for objects.
 # - Every rank calls the same collectives in the same order.
 # - A ring allreduce sends less than two arrays per rank, however many ranks there are, and pays the latency $2(p-1)$ times.
