@@ -8,13 +8,13 @@ from our_ranks import our_ranks
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import RankError, dojo
 
-# Two ranks take 40 steps of 10 ms and keep their count in a file; a rank that ends takes all along.
+# Two ranks take 40 steps of 50 ms and keep their count in a file; a rank that ends takes all along.
 TRAINING = """\
 import os, pathlib, sys, time
 rank, count = int(os.environ["RANK"]), pathlib.Path("count")
 done = int(count.read_text() or 0) if count.exists() else 0
 for step in range(done, 40):
-    time.sleep(0.01)
+    time.sleep(0.05)
     if rank == 0:
         print(f"step {step + 1}", flush=True)
         pathlib.Path("part").write_text(str(step + 1)); os.replace("part", count)
