@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -142,15 +141,15 @@ def score(
 
 
 def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
-    """A fault in each `every` steps but the first ones, at random. Raises InputError for what can't be done."""
+    """A fault in each `every` steps, at random. Raises InputError for what can't be done."""
     if every < 2 or steps < 2 * every:
         raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a training twice as long.")
     if unknown := [kind for kind in kinds if kind not in KINDS] or not kinds:
         raise InputError(f"faults {unknown or 'none'}: choose among {', '.join(KINDS)}.")
     random = Random(seed)
-    windows = range(every, steps - every + 1, every)
+    windows = range(0, steps - every + 1, every)
     return [
-        Fault(at + random.randrange(every), random.randrange(ranks), random.choice(kinds), random.random())
+        Fault(max(2, at + random.randrange(every)), random.randrange(ranks), random.choice(kinds), random.random())
         for at in windows
     ]
 
@@ -178,7 +177,7 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
 
 def _words(command: Sequence) -> list[str]:
     """The command, such that it works in another folder, too."""
-    words = [str(Path(word).resolve()) if Path(word).is_file() else word for word in map(str, command)]
+    words = [os.path.abspath(word) if os.path.isfile(word) else word for word in map(str, command)]
     return [sys.executable, *words] if words[0].endswith(".py") else [scripts.beside_python(words[0]), *words[1:]]
 
 
