@@ -100,7 +100,7 @@ book: setup ## write the workshop as a site that needs no server, with all outpu
 	@$(BIN)/python -m workshop_lib.notebook.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
-	@$(BIN)/python -m pytest tests/browser/test_book.py
+	@$(BIN)/python -m pytest tests/browser/test_site.py
 
 bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py
