@@ -95,12 +95,12 @@ run-notebooks: setup ## execute all notebooks, learner's and solutions, to build
 
 # Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
 book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (minutes the first time)
-	@$(BIN)/python -c "import furo, myst_nb" 2>/dev/null || \
+	@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
 	@$(BIN)/python -m workshop_lib.notebook.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
-	@$(BIN)/python -m pytest tests/browser/test_book.py
+	@$(BIN)/python -m pytest tests/browser/test_site.py
 
 bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py

@@ -17,6 +17,7 @@ include_patterns += ["submissions/README.md", "submissions/*/README.md"]
 # The notebooks come executed. What a rank printed to stderr belongs to the page.
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # links in what a cell displays
 nb_number_source_lines = False
 suppress_warnings = ["misc.highlighting_failure"]  # a cell may hold a shell script
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -40,7 +41,9 @@ def words_of(entry):
 
 
 ENTRIES = list(ENTRY.finditer(Path(__file__).with_name("glossary.md").read_text(encoding="utf-8")))
-TERMS = {word: (f"term-{nodes.make_id(words_of(each)[0])}", each[2]) for each in ENTRIES for word in words_of(each)}
+TERMS = {
+    word: ("term-" + re.sub(r"\W+", "-", words_of(each)[0]), each[2]) for each in ENTRIES for word in words_of(each)
+}
 ANY_TERM = re.compile(rf"(?<![\w-])(?:{'|'.join(sorted(map(re.escape, TERMS), key=len, reverse=True))})(?![\w-])", re.I)
 # Where a term is not text: in code, in what is a link already, in headings.
 NOT_TEXT = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.math, nodes.raw, nodes.term)

@@ -122,6 +122,7 @@ def alternative_text(outputs: list[NotebookNode]) -> str:
 def write_pages(names: list[str], pages: Path) -> bool:
     """Write everything that Sphinx reads to `pages`; whether all of the notebooks named ran."""
     shutil.rmtree(pages, ignore_errors=True)
+    (BOOK / "progress.jsonl").unlink(missing_ok=True)  # of the runs for an earlier book
     shutil.copytree(paths.ROOT / "book", pages)
     for name in (".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
