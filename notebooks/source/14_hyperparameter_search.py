@@ -334,10 +334,11 @@ by_way.style.format({"seconds": "{:.0f}", "trials": "{:.0f}", "best held out": "
 # The left panel counts seconds, the right one images, which don't depend on how busy a machine is. (Ours was busy
 # with other programs, so don't trust the seconds to more than a rough ratio.) What to look for:
 #
-# - Small jobs side by side get through the same images in less time than large jobs in turn. A trial on both ranks sends its
-#   gradients in every step and waits for the slower rank, and each rank gets only half of a batch.
-# - The one large job doesn't search at all, and can still end up ahead. It gives *all* of the images to one network,
-#   while a search spreads them over many.
+# - Small jobs side by side get through the same images in much less time than large jobs in turn. A trial on both ranks sends
+#   its gradients in every step and waits for the slower rank.
+# - The one large job doesn't search at all, and yet it leads for most of the time, because it gives *all* of the images to one
+#   network, while a search spreads them over many. In the end a search may pass it or not: that depends on the
+#   luck of its draws.
 #
 # So the guess was good. But nobody tells you that beforehand. How bad could it have been? The first rungs of the searches know:
 # each of their trials is a guess.
@@ -391,9 +392,13 @@ for name, other in zip(order[1:], (second, third), strict=True):
     print(f"{order[0]} against {name}: {library.seeds_needed(first, other)} seeds per setting")
 
 # %% [markdown]
+# A setting may even win often and still have the lower mean, because a few of its seeds end badly. One seed never shows
+# you that.
+#
 # So a search with one seed finds a *good* setting, but hardly ever the best one. That's all right: if it takes so many seeds
 # to see a difference, the difference doesn't matter much. But don't tell anyone that A beats B unless you've paid for the seeds.
-# Bouthillier et al. (2021) found that many published comparisons hadn't.
+# Bouthillier et al. (2021) measured how
+# large this spread is in several benchmarks, and say what a fair comparison takes.
 #
 # ## Deeper: Optuna on the same ranks
 #

@@ -245,3 +245,16 @@ def train_here(options) -> "RunRecord":
     from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])
+
+
+def trial_here(folder, trial: int, setting, images: int, together: bool):
+    """A job of a search as this rank alone, or as all ranks `together`, with its curve published; its Result."""
+    from ipyparallel.engine.datapub import publish_data
+    from mpi4py import MPI
+
+    from workshop_lib.training.trial import Job, run
+
+    def progress(losses: list) -> None:
+        publish_data({"job": json.dumps([trial, images, losses])})
+
+    return run(MPI.COMM_WORLD if together else MPI.COMM_SELF, folder, Job(trial, setting, images), progress)

@@ -123,7 +123,7 @@ def search(
         verdict.raise_interrupted(jobs)
     except InputError:  # such as a job that nobody can run
         jobs.signal(signal.SIGINT)
-        if not jobs.wait(verdict.INTERRUPT_LIMIT_S):
+        if not jobs.wait(verdict.STILL_LIMIT_S):
             team._give_up("a search on them was cut off")  # what still runs would keep the next call waiting
         raise
     except BaseException:
@@ -174,7 +174,7 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
             f"the scheduler sends trial {job.trial} to {job.images} images, but it has seen {state.seen(job.trial)}: "
             "count the images of a trial from its first job on."
         )
-    jobs.start(ranks, cloudpickle.dumps((trial.here, (state.folder, *job, together), {})))
+    jobs.start(ranks, cloudpickle.dumps((engine.trial_here, (state.folder, *job, together), {})))
     state.running[ranks[0]] = job, jobs.elapsed_s, []
 
 

@@ -5,7 +5,6 @@ ranks after a crash, and takes the same steps as if nobody had stopped it.
 """
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -194,14 +193,3 @@ def test_accuracy(folder: Path, trial: int) -> float:
     test, network = mnist.load("test"), FlatNetwork()
     network.set(state.weights)
     return network.accuracy(test.images, test.labels)
-
-
-def here(folder: Path, number: int, setting: Mapping[str, float], images: int, together: bool) -> Result:
-    """A job on this rank alone, or on all ranks `together`, its curve published to the notebook."""
-    from ipyparallel.engine.datapub import publish_data  # optional: a script has no engine around it
-
-    def progress(losses: list) -> None:
-        publish_data({"job": json.dumps([number, images, losses])})
-
-    comm = MPI.COMM_WORLD if together else MPI.COMM_SELF
-    return run(comm, folder, Job(number, setting, images), progress)
