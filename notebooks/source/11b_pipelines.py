@@ -535,6 +535,8 @@ def vgg():
 # %%
 # %%ranks
 pair = comm.Split(rank < 2)  # two ranks are enough, should there be more
+many = torch_cnn.normalise(torch.tensor(split.images[:256]))
+answers = torch.tensor(split.labels[:256]).long()
 
 
 def vgg_steps(counts, m=8):
@@ -542,7 +544,7 @@ def vgg_steps(counts, m=8):
     [stage] = pipeline.stages_of_rank(MyStage, pipeline.split(vgg(), counts), pair)
     taken = []
     for _ in range(1 + repeats):
-        stage.load(images, labels, m)
+        stage.load(many, answers, m)
         taken.append(pipeline.step([stage], one_f_one_b(pair.rank, 2, m), pair))
     return taken[1:]
 
@@ -571,7 +573,7 @@ guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %%
 # %%ranks
-seconds = pipeline.layer_seconds(vgg(), images[:8]) if rank == 0 else []
+seconds = pipeline.layer_seconds(vgg(), many[:32]) if rank == 0 else []
 for layer, s in zip(vgg(), seconds, strict=False):
     print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
 
@@ -633,7 +635,7 @@ even = vgg_steps(counts) if rank < 2 else []
 
 # %%
 after = orders.fastest(team.pull("even")[:2])
-steps.pipeline({"Half of the parameters each, measured": both, "half of the time each, measured": after})
+steps.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
 
 # %% [markdown]
 # Now both ranks have something to do. Still, a cut is only as good as its borders: with one layer that takes longer than all others
