@@ -17,11 +17,9 @@
 import math
 import os
 import signal
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pandas as pd
 import torch
 
 from workshop_lib import ranks
@@ -35,7 +33,6 @@ from workshop_lib.ranks import dojo, mpi, scripts
 from workshop_lib.scaling import checkpoints
 
 torch.set_num_threads(1)
-pd.set_option("display.max_colwidth", None)
 sizes = profile.current()
 quick = sizes.name == "quick"
 folder = BUILD / "13_when_training_breaks"
@@ -594,7 +591,7 @@ for _ in range(10):
 save_s = (time.perf_counter() - start_s) / 10
 for every, score in found.items():
     mtbf_s = step_s * score.faulty.last / len(score.faulty.faults)
-    restart_s = max(0.01, statistics.median(score.faulty.back_after_s) - step_s * (1 + every) / 2)
+    restart_s = max(0.01, score.faulty.typical_pause_s - step_s * (1 + every) / 2)
     share = checkpoints.useful_share(every * step_s, save_s, mtbf_s, restart_s)
     print(f"a save every {every} steps: predicted {share:.0%}, found {score.share:.0%}")
 rule = yours_or(interval_s, checkpoints.young)

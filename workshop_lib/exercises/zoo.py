@@ -23,7 +23,7 @@ from workshop_lib.ranks.errors import RankError
 SICK = 1  # the rank that every fault hits
 PROGRAM = "workshop_lib.exercises.zoo_ranks"
 HEALTHY = "is healthy"
-LONGEST_WORDS = 100
+LONGEST_WORDS = 50  # what a table of pandas shows
 # What each would show: the hint for whoever diagnoses it in a run that doesn't.
 SIGNS = {
     "is slow": "all numbers would be those of the healthy run, but its steps would take longer",
@@ -99,7 +99,7 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
 
 def shortened(words: str) -> str:
     """The first sentence, without places in PyTorch's source, and not too long for a table."""
-    text = re.sub(r"\[(/|enforce|[\w/.-]+:\d+)[^\]]*\] *", "", words)
+    text = re.sub(r"^RuntimeError: |\[(/|enforce|[\w/.-]+:\d+)[^\]]*\] *", "", words)
     text = re.sub(r"\[?(127\.0\.0\.1|::1)\]?:\d+", "HOST:PORT", text)
     text = re.split(r"\. (?=[A-Z])", re.sub(r"(Error: |^)(err == 0)?\. ?", r"\1", text.strip()))[0]
     return text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 1] + "…"

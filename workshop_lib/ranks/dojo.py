@@ -84,6 +84,11 @@ class Run:
             pauses.append(max((after - before for before, after in itertools.pairwise(moments)), default=0.0))
         return pauses
 
+    @property
+    def typical_pause_s(self) -> float:
+        """The median of these."""
+        return statistics.median(self.back_after_s)
+
 
 def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
     """The later one of two moments, if the training was further then than ever."""
