@@ -413,6 +413,7 @@ from optuna.trial import TrialState
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
+# %%
 class Study:
     """Optuna chooses the settings, and its pruner decides at each rung whether a trial goes on."""
 
