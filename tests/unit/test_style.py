@@ -140,8 +140,8 @@ def test_a_module_fits_in_the_head():
 @pytest.mark.parametrize(
     "command",
     [
-        ["ruff", "check", "workshop_lib", "tests", "notebooks/source"],
-        ["ruff", "format", "--check", "workshop_lib", "tests"],
+        ["ruff", "check", "workshop_lib", "tests", "book", "notebooks/source"],
+        ["ruff", "format", "--check", "workshop_lib", "tests", "book"],
         ["mypy"],
     ],
     ids=["lint", "format", "types"],
