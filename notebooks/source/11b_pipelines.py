@@ -567,7 +567,7 @@ busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
 guess.compare(100 * (1 - busy_s[1] / max(of_rank[-1].end for of_rank in both)))
 
 # %% [markdown]
-# Rank 0 has nearly all the work, and rank 1 waits for it after every micro-batch. Parameters don't tell you how long a layer takes,
+# Rank 0 has most of the work, and rank 1 waits for it after every micro-batch. Parameters don't tell you how long a layer takes,
 # because a convolution uses each of its weights once per *pixel*, and the first layers have the most pixels. More micro-batches
 # don't help here. **The slowest stage sets the pace.** So measure first, and then cut.
 
