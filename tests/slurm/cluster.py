@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hosts import CannotCreate, Hosts
 
-from workshop_lib.ranks.cluster import SUPERVISOR
+from workshop_lib.ranks.processes import SUPERVISOR
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "munged", "mungekey")
 NODES, LOGIN = ("wsnode1", "wsnode2"), "wslogin"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from workshop_lib.ranks import folders
-from workshop_lib.ranks.cluster import SUPERVISOR
+from workshop_lib.ranks.processes import SUPERVISOR
 
 RANK = """\
 import faulthandler, signal, sys, time

@@ -69,7 +69,7 @@ TASKS = [
     *_functions("00_start_here", "start_here", "whoami my_part"),
     *_functions("01_mpi_basics", "mpi_basics", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
     Task("01_mpi_basics", "hello.py", "programs", "hello", 0),  # it starts processes of its own
-    *_functions("01_mpi_basics", "mpi_basics", "", "global_mean", global_mean=4),
+    *_functions("01_mpi_basics", "mpi_basics", "", "collect global_mean", global_mean=4),
     *_functions(
         "02_synchronous_sgd",
         "sync_sgd",

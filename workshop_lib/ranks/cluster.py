@@ -28,7 +28,6 @@ from .watch import watch
 
 UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
-SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 # A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
 ENGINE_MAIN = "import sys; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
@@ -255,7 +254,7 @@ class Ranks:
             }
         )
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
-        record = [*SUPERVISOR, "--record", str(self.folder), "--"]
+        record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
@@ -279,7 +278,7 @@ class Ranks:
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
         with open(self.folder / log, "wb") as output:
             process = subprocess.Popen(
-                [*SUPERVISOR, "--", *command],
+                [*processes.SUPERVISOR, "--", *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

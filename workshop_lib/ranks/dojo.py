@@ -32,7 +32,6 @@ import psutil
 from workshop_lib.errors import InputError
 
 from . import processes, scripts
-from .cluster import SUPERVISOR
 from .errors import RankError
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
@@ -199,7 +198,7 @@ class _Start:
         # Without PYTHONUNBUFFERED a print is one write, so that the lines of two ranks don't mix.
         settings = {name: value for name, value in scripts.settings().items() if name != "PYTHONUNBUFFERED"}
         self.process = subprocess.Popen(
-            [*SUPERVISOR, "--", *command],
+            [*processes.SUPERVISOR, "--", *command],
             cwd=folder,
             env={**os.environ, **settings, processes.VARIABLE: self.mark},
             stdin=subprocess.DEVNULL,

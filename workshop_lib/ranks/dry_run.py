@@ -17,7 +17,6 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.step_report import Report, ranks_of
 
 from . import processes, scripts
-from .cluster import SUPERVISOR
 
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
@@ -92,7 +91,7 @@ def _run(command: list[str], timeout_s: float, script) -> str:
     """What the command prints; all its processes are ended when it takes too long, or this process ends."""
     set_id = uuid.uuid4().hex[:12]
     process = subprocess.Popen(
-        [*SUPERVISOR, "--", *command],
+        [*processes.SUPERVISOR, "--", *command],
         env=os.environ | scripts.settings() | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "WORKSHOP_RANKS"
+# Starts a command, and ends it when whoever started it is gone.
+SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
 
 
 def mark(set_id: str) -> str:

@@ -15,7 +15,6 @@ import psutil
 from workshop_lib.training.world import loopback
 
 from . import mpi, processes
-from .cluster import SUPERVISOR
 from .errors import RankError
 
 
@@ -32,7 +31,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     print("$", shlex.join(words), flush=True)
     set_id = set_id or uuid.uuid4().hex[:12]
     process = subprocess.Popen(
-        [*SUPERVISOR, "--", beside_python(words[0]), *words[1:]],
+        [*processes.SUPERVISOR, "--", beside_python(words[0]), *words[1:]],
         env=os.environ | settings() | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
