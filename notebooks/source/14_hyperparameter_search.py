@@ -407,6 +407,10 @@ for name, other in zip(order[1:], (second, third), strict=True):
 # calls your training itself. But it also has `ask` and `tell`, so a few lines turn it into a scheduler for our ranks:
 
 # %%
+import os
+import signal
+import threading
+
 import optuna
 from optuna.trial import TrialState
 
@@ -473,7 +477,7 @@ def states(study):
     return pd.Series([trial.state.name for trial in study.trials]).value_counts().to_dict()
 
 
-journal = BUILD / "study.log"
+journal = BUILD / f"study-{os.getppid()}.log"  # the same after a restart of the kernel, whose parent is JupyterLab
 journal.unlink(missing_ok=True)  # this notebook begins anew; leave this line out to go on with yesterday's study
 first_study = open_study(journal)
 search.run(team, Study(first_study, rungs), budget // 3)
@@ -483,10 +487,6 @@ states(first_study)
 # Now the worst case. In the middle of a search a rank is killed with `kill -9`, as happens when a node dies or runs out of memory:
 
 # %%
-import os
-import signal
-import threading
-
 victim = team.about()[-1]["pid"]
 threading.Timer(1.5, os.kill, (victim, signal.SIGKILL)).start()
 try:
@@ -505,6 +505,8 @@ study.best_params
 # %% [markdown]
 # One message said which rank was lost, fresh ranks took over, and the study has everything that was told before the kill. If you
 # restart the notebook's kernel, or the whole machine, it's the same: `open_study` reads the journal, and the search goes on.
+# (A trial that was cut off is a FAIL, and its setting WAITS for a rank. Those that stood on a rung when the budget was spent
+# are still RUNNING.)
 #
 # *Try it:* restart the kernel while a search is under way. Then run the cells from the top, but leave out the line that removes
 # the journal.

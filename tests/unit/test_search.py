@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from exercises import answers
 
+from workshop_lib.notebook import search as live
 from workshop_lib.notebook.figures import search as figures
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks.trials import Done, Search
 from workshop_lib.scaling import records, search, steps_to_target
+from workshop_lib.training.trial import Job
 
 NOTEBOOK = "14_hyperparameter_search"
 RUNGS = [10, 30, 90]
@@ -87,6 +89,15 @@ def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
         assert figure._repr_png_()
     with pytest.raises(records.RecordError, match="no searches to draw"):
         figures.best_so_far([])
+
+
+@pytest.mark.parametrize("losses", [[(5, 40.0), (10, 1e30)], [(5, 2.3), (10, 0.1)], [(10, 1e-6)], []])
+def test_the_live_view_draws_whatever_the_losses_are(losses, tmp_path):
+    state = Search(2, tmp_path, 100, done=[done(0, 10, 0.5, [0], 0, 2)])
+    state.done[0].result["losses"] = losses
+    state.running[1] = Job(1, {"lr": 0.1, "momentum": 0.0, "batch": 32}, 30), 0.0, [(5, 1.0)] if losses else []
+    assert "10% of the budget" in live.bar(state) and "on rank 1" in live.table(state)
+    assert live.curves(state).count("data-trial") == 2 * bool(losses)
 
 
 def test_the_record_has_three_ways_three_seeds_and_winners_by_the_held_out_images():

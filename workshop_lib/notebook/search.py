@@ -108,7 +108,8 @@ def curves(state: trials.Search) -> str:
     if not by_trial:
         return ""
     values = [loss for losses in by_trial.values() for _, loss in losses]
-    low, high = max(min(values), 1e-3), min(max(max(values), 2 * min(values)), 10.0)
+    low = min(max(min(values), 1e-3), 5.0)  # a trial that diverges leaves the drawing at the top
+    high = max(2 * low, min(max(values), 10.0))
     end = max(losses[-1][0] for losses in by_trial.values())
     axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)
     running = {job.trial for job, _, _ in state.running.values()}

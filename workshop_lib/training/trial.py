@@ -93,7 +93,7 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     with np.errstate(all="ignore"):  # a learning rate that is too large ends in infinities
         end = _steps(comm, network, train, state, job, losses, progress)
     network.set(end.weights)
-    part = slice(*shard.shard_bounds(HELD_OUT, comm.rank, comm.size))
+    part = slice(*shard.shard_bounds(held_out.total, comm.rank, comm.size))
     right = network.accuracy(held_out.images[part], held_out.labels[part]) * (part.stop - part.start)
     if comm.rank == 0:
         save(folder, job.trial, end)
@@ -103,7 +103,7 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
         images=end.images,
         new_images=end.images - state.images,
         losses=losses,
-        held_out=comm.allreduce(right) / HELD_OUT,
+        held_out=comm.allreduce(right) / held_out.total,
         diverged=not np.isfinite(end.weights).all(),
         seconds=time.perf_counter() - began,
     )
@@ -115,7 +115,8 @@ def _steps(comm, network, train, state: State, job: Job, losses: list, progress:
     lr, momentum = np.float32(job.setting["lr"]), np.float32(job.setting["momentum"])
     since, total, shown_s = seen, 0.0, time.perf_counter()
     while seen < job.images:
-        rows = order(int(job.setting["seed"]), seen, min(int(job.setting["batch"]), job.images - seen))
+        size = min(int(job.setting["batch"]), job.images - seen)
+        rows = order(int(job.setting["seed"]), seen, size, train.total)
         mine = rows[slice(*shard.shard_bounds(len(rows), comm.rank, comm.size))]
         gradient = np.zeros_like(weights)
         if len(mine):
@@ -138,15 +139,15 @@ def _steps(comm, network, train, state: State, job: Job, losses: list, progress:
 
 
 def data() -> tuple[mnist.Split, mnist.Split]:
-    """The images that trials train on, and those that choose among trials: both are parts of the training images."""
+    """The images that trials train on, and those that choose among trials: both are parts of the training images.
+    Fewer of both where there are few; at most a quarter is held out."""
     whole = mnist.load("train")
-    if whole.total < IMAGES + HELD_OUT:
-        raise InputError(f"{whole.total} training images; a search needs {IMAGES} to train and {HELD_OUT} to choose.")
+    held_out = min(HELD_OUT, whole.total // 4)
 
     def part(first: int, stop: int) -> mnist.Split:
         return mnist.Split(whole.images[first:stop], whole.labels[first:stop], first, stop - first)
 
-    return part(0, IMAGES), part(whole.total - HELD_OUT, whole.total)
+    return part(0, min(IMAGES, whole.total - held_out)), part(whole.total - held_out, whole.total)
 
 
 def ready() -> None:
@@ -155,17 +156,17 @@ def ready() -> None:
     mnist.load("test")
 
 
-def order(seed: int, first: int, count: int) -> np.ndarray:
+def order(seed: int, first: int, count: int, total: int = IMAGES) -> np.ndarray:
     """Which images come after `first` have been seen: every epoch in an order of its own, whatever the batch."""
     places = np.arange(first, first + count)
-    epochs = places // IMAGES
-    parts = [_epoch(seed, epoch)[places[epochs == epoch] % IMAGES] for epoch in np.unique(epochs).tolist()]
+    epochs = places // total
+    parts = [_epoch(seed, epoch, total)[places[epochs == epoch] % total] for epoch in np.unique(epochs).tolist()]
     return np.concatenate(parts)
 
 
 @functools.lru_cache(maxsize=4)
-def _epoch(seed: int, epoch: int) -> np.ndarray:
-    return shard.epoch_permutation(IMAGES, seed, epoch)
+def _epoch(seed: int, epoch: int, total: int) -> np.ndarray:
+    return shard.epoch_permutation(total, seed, epoch)
 
 
 def path(folder: Path, trial: int) -> Path:
