@@ -1,5 +1,4 @@
-"""Start a script's ranks on this host, and start all of them again when one is lost:
-python survive.py 2 elastic.py --steps 200
+"""Start ranks here, and all of them again when one is lost. Start it with: python survive.py 2 elastic.py --steps 200
 
 It runs the script once, without what follows `if __name__ == "__main__"`. From there it forks the ranks, so they have
 every import and all the data in memory already, and each calls the script's train().
