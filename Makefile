@@ -3,7 +3,7 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
-IN_TWO_LANES := -n 2 --dist loadscope --no-loadscope-reorder
+IN_LANES := -n 3 --dist loadscope --no-loadscope-reorder
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
@@ -29,11 +29,11 @@ lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
 test: setup ## run the tests: every promise once
-	@$(BIN)/python -m pytest $(IN_TWO_LANES) -m "not exhaustive"
+	@$(BIN)/python -m pytest $(IN_LANES) -m "not exhaustive"
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
 test-all: setup ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)
-	@$(BIN)/python -m pytest $(IN_TWO_LANES)
+	@$(BIN)/python -m pytest $(IN_LANES)
 
 # Three short epochs per run: the first one, which pays for start-up, does not count in samples/s. In so few steps the
 # warm-up takes half of the way: two ranks that get to the full rate sooner do not learn.

@@ -72,11 +72,10 @@ guess_gloo = predict(
 guess_gloo
 
 # %%
-rounds = max(5, sizes.repeats)
 largest = 2**22 if sizes.name == "quick" else 2**26
 message_sizes = [4**k for k in range(1, 14) if 4**k <= largest]
 other_programs = load.Meter()
-messages = fit.measure_communication(team, message_sizes, rounds, timeout_s=10 * sizes.timeout_s)
+messages = fit.measure_communication(team, message_sizes, sizes.repeats, timeout_s=10 * sizes.timeout_s)
 other_programs.report(sizes.ranks)
 
 
@@ -141,8 +140,9 @@ guess_busy
 
 # %%
 other_programs = load.Meter()
-alone = fit.measure_steps(team, [(64, 64), (256, 64), (1024, 64)], timeout_s=sizes.timeout_s, alone=True)
-steps = fit.measure_steps(team, timeout_s=5 * sizes.timeout_s)
+rounds, limit_s = sizes.repeats, 5 * sizes.timeout_s
+alone = fit.measure_steps(team, [(64, 64), (256, 64), (1024, 64)], rounds, limit_s, alone=True)
+steps = fit.measure_steps(team, repeats=rounds, timeout_s=limit_s)
 other_programs.report(sizes.ranks)
 together = {(row["width"], row["batch"]): row for row in steps}
 slower = []

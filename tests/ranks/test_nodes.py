@@ -9,7 +9,6 @@ import textwrap
 
 import pytest
 from hosts import CannotCreate, Hosts
-from our_ranks import our_ranks
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import launchers, mpi
@@ -96,7 +95,7 @@ def ssh_for(hosts, folder):
     return str(path)
 
 
-def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path):
+def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path, nothing_left):
     (tmp_path / "nodes").write_text("wspbs1\nwspbs2\n")
     environment = os.environ | {
         "PBS_JOBID": "1.server",
@@ -117,4 +116,3 @@ def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path):
     assert re.search(r'"meet": \[\["wspbs1", 2, 0, 1\], \["wspbs2", 2, 0, 1\]\], "found": [2-9]', ran.stdout)
     assert "rank 1 on wspbs2 was killed by SIGKILL" in ran.stdout
     assert '"gone_after_the_loss": true' in ran.stdout and '"gone_after_the_stop": true' in ran.stdout
-    assert not our_ranks()

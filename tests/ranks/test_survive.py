@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from our_ranks import our_ranks
 
 from workshop_lib.data import mnist
 from workshop_lib.paths import SCRIPTS
@@ -24,12 +23,11 @@ def data(tmp_path_factory):
     return folder
 
 
-def test_a_training_that_loses_ranks_ends_with_the_same_weights(data):
+def test_a_training_that_loses_ranks_ends_with_the_same_weights(data, nothing_left):
     options = ["--data", data, "--batch", 48, "--steps", 24]
     score = dojo.score([SCRIPTS / "survive.py", 2, SCRIPTS / "elastic.py", *options], every=6, show=lambda line: None)
     assert score.same_weights and score.free.ranks == 2
     assert len(score.faulty.faults) == 4 and score.faulty.starts == 1, "only ranks were started again"
-    assert not our_ranks()
 
 
 @pytest.mark.exhaustive
@@ -43,7 +41,7 @@ def test_fewer_ranks_go_on_with_the_same_global_batch(data, tmp_path):
 
     train(3, 4, "fewer.pt")
     fewer, alone = train(2, 8, "fewer.pt"), train(1, 8, "alone.pt")
-    assert (fewer - alone).abs().max() < 1e-6 * alone.abs().max()
+    assert (fewer - alone).abs().max() < 1e-5 * alone.abs().max()
 
 
 @pytest.mark.exhaustive

@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from our_ranks import our_ranks
 
 from workshop_lib.errors import InputError
 from workshop_lib.ranks import RankError, dojo
@@ -32,10 +31,7 @@ while ranks:
 """
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    assert not our_ranks()
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def test_a_plan_has_one_fault_in_each_window_and_depends_on_its_seed():
