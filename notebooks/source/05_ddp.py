@@ -77,13 +77,14 @@ print(f"rank {rank} of {size}, over {dist.get_backend()}")
 # ranks use the same one.
 #
 # The ranks now form a *process group*, PyTorch's word for a communicator. *gloo* carries its messages between CPUs, and *NCCL*
-# between NVIDIA GPUs. The `timeout` is how long a collective waits for a missing partner before it raises an error. Here
-# you're watching, so 60 seconds will do. In a batch job, leave it at the default, 30 minutes for gloo and 10 for NCCL, or
-# set it above the longest time that ranks wait on purpose. With 60 seconds, a job could die while rank 0 is still preparing the
-# data.
+# between NVIDIA GPUs. The `timeout` is how long a collective waits for a missing partner before it raises an error. (With
+# NCCL, a watchdog ends the process instead.) Here you're watching, so 60 seconds will do. In a batch job, leave it at the
+# default, 30 minutes for gloo and 10 for NCCL, or set it above the longest time that ranks wait on purpose. With 60 seconds,
+# a job could die while rank 0 is still preparing the data.
 #
-# Should the same processes ever need a second process group, give it another port. On the old one, a rank that's early finds what
-# the first group left behind, and the ranks then wait for each other in different places.
+# If the same processes ever leave this group and call `init_process_group` again, give it another port. (A group of only some
+# of the ranks needs none: that's `dist.new_group`.) On the old port, a rank that's early finds what the first group left
+# behind, and the ranks then wait for each other in different places.
 #
 # ## From one process to many
 #
@@ -191,7 +192,8 @@ check.script(folder / "changes.py")
 
 # %% [markdown]
 # Now start it. `--standalone` means this machine alone, and `scripts.run` ends all processes when the time is up. (Until your
-# script passes the check, this starts the finished one.) In a terminal, it's the line that begins with `$`.
+# script passes the check, this starts the finished one.) In a terminal, it's the line that begins with `$`. If DDP warns that
+# strides don't match, your script is still right: the last line of the table below says why.
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
@@ -211,6 +213,7 @@ take_home.diff("one_process.py", "ddp.py")
 # | `all_reduce(right)` | each test image counts once, on one rank. Add up counts, and divide last |
 # | `model`, not `ddp` | the network inside the wrapper tests without messages, and its weights are saved under their own names |
 # | `if rank == 0` | one rank prints, and one writes the file |
+# | `channels_last` | our images have their channels last in memory, so gradients do, too. Otherwise DDP warns of strides |
 #
 # If you want to keep the size of the *global* batch instead, each rank takes `batch_size // size` images. Mind the remainder: a
 # batch of 100 on 3 ranks shrinks to 99, and a batch of 64 on 96 ranks to nothing.
@@ -356,8 +359,8 @@ guess.compare(statistics.median(saved), spread=(saved.min(), saved.max()))
 # ([07c](07c_less_communication.ipynb) shows a way around even that).
 #
 # On CPUs, overlap has a price. gloo's threads add and send on the cores that backward needs, so backward takes longer. A GPU
-# moves data while it computes, and gains more. And why does DDP send fewer messages than you do? It collects gradients in
-# *buckets*, which are the topic of the first *Deeper* section.
+# moves data while it computes and gains more, although NCCL keeps a few of its cores busy. And why does DDP send fewer
+# messages than you do? It collects gradients in *buckets*, which are the topic of the first *Deeper* section.
 #
 # ## Train with it
 #
@@ -485,6 +488,8 @@ pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).sty
 # - If you don't set a cap, it's 25 MiB, but the first bucket closes at 1 MiB, so that sending starts early. If you write out
 #   `bucket_cap_mb=25`, there's no such exception.
 # - A tensor is never cut, so a bucket may be larger than its cap.
+# - All ranks send their buckets in the same order, that of rank 0. If each sent whichever is full first, an allreduce could
+#   add up different layers.
 # - Small caps mean many messages, and each pays its latency.
 #
 # ### Exercise 3: buckets of your own
@@ -629,8 +634,8 @@ for value in (1e-3, 1e-7, 6e-8, 3.1e-8, 2.9e-8):
 
 # %% [markdown]
 # The smallest positive number fp16 can hold is $2^{-24} \approx 6 \cdot 10^{-8}$, and values are rounded to the nearest one. So
-# everything above half of that, about $3 \cdot 10^{-8}$, survives, and everything below becomes 0. A communication hook decides
-# what travels:
+# everything above half of that, about $3 \cdot 10^{-8}$, survives, and everything below becomes 0. What survives below
+# $2^{-14} \approx 6 \cdot 10^{-5}$ has fewer digits the smaller it is, as you see. A communication hook decides what travels:
 
 
 # %%
@@ -658,7 +663,7 @@ if rank == 0:
 # %% [markdown]
 # `default_hooks.fp16_compress_hook` does the same. PyTorch also has *PowerSGD*, which sends two thin matrices instead of each
 # large one. Dividing before the sum, rather than after it, keeps fp16 sums of many ranks in range. Not every hook runs
-# everywhere: bf16, the 16-bit format with fp32's range, isn't available on CPUs with gloo.
+# everywhere: DDP refuses `bf16_compress_hook`, for the 16-bit format with fp32's range, on CPUs with gloo.
 #
 # *Try it:* multiply the loss in `averaged` by 0.001. What becomes zero now? That's why training in fp16 multiplies the loss by a
 # large number first, and divides the gradients by it afterwards (*loss scaling*).
@@ -779,7 +784,8 @@ print(f"rank {rank} is through backward")
 
 # %% [markdown]
 # If the other ranks had begun a second step, PyTorch would have told *them* "Expected to have finished reduction in the prior
-# iteration". That message blames the ranks that did nothing wrong.
+# iteration". That message comes from the ranks that left a part unused, and names the remedy. Rank 0, which hangs, says
+# nothing.
 #
 # With `find_unused_parameters=True`, DDP checks after every forward which parameters the outputs depend on, and treats the rest
 # as ready. The search costs time in each step, so it's off by default. To try it we need new ranks. We start four, because the
@@ -807,8 +813,8 @@ if rank == 0:
     print(f"what rank 0 alone has for it:               {alone.sometimes.bias.grad.tolist()}")
 
 # %% [markdown]
-# Ranks that didn't use a parameter contribute zeros, and the mean is over all ranks. (The warning comes from rank 0, which
-# uses everything, so it searched in vain.)
+# Ranks that didn't use a parameter contribute zeros, and the mean is over all ranks. (In a terminal you'd also see a warning
+# from rank 0, which uses everything, so it searched in vain.)
 #
 # ## Deeper: a clinic for sick runs
 #
@@ -832,7 +838,7 @@ pd.DataFrame(patients.rows).set_index(["run", "rank"])
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# Two of the five show only in the timeline, one only in the digests, and two in the losses and the number of steps.
+# Two of the five show only in the timeline, one most clearly in the digests, and two in the losses and the number of steps.
 #
 # </details><details><summary>Hint 2: the losses</summary>
 #

@@ -2,12 +2,13 @@
 # # Model parallelism: one layer on several ranks
 #
 # FSDP shares out the memory of a model, but each rank still computes every layer as a whole. So what do you do when a single
-# layer is too large for a GPU, or what it computes is? Then several ranks have to compute that layer *together*. Where would
+# layer, or what it computes, is too large for a GPU? Then several ranks have to compute that layer *together*. Where would
 # you cut it, so that they have little to send each other?
 #
-# **You will** cut linear layers in two ways, forward and backward, and build the whole block of a transformer from them. You'll
-# train it on MNIST with the results of one process, count every byte, and find PyTorch doing the same. Then you'll arrange
-# ranks in a mesh, with data parallelism one way and tensor parallelism the other.
+# **You will** cut linear layers in two ways, work out what has to be sent in forward and in backward, and build a whole
+# transformer block from them. You'll train it on MNIST, check that you get the same results as one process, count every byte,
+# and see that PyTorch does the same. Then you'll arrange ranks in a mesh, with data parallelism one way and tensor parallelism
+# the other.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
 # [02](02_synchronous_sgd.ipynb) and [06](06_zero_and_fsdp.ipynb) first. You'll meet the small vision transformer of
@@ -44,8 +45,8 @@ folder.mkdir(parents=True, exist_ok=True)
 # ## Where to cut
 #
 # A transformer spends most of its time in linear layers, and they often come in pairs. The MLP of a block is such a pair: `up`
-# makes each token four times as wide, `gelu` works on each number, and `down` makes the token as wide as before. Cut both
-# layers in two, in one process for now:
+# makes each token four times as wide, `gelu` works on each number by itself, and `down` makes the token as wide as before.
+# Cut both layers in two, in one process for now:
 
 # %%
 torch.manual_seed(1)
@@ -97,8 +98,8 @@ print(inspect.getsource(tensors._BothWays), inspect.getsource(both_ways), sep="\
 #
 # ## Exercise 1: a column-parallel layer
 #
-# With `ColumnParallel(layer, comm)` your ranks share out the outputs of a linear layer. Every rank passes the same x, and gets
-# the outputs that belong to its part. Write the two methods: take your part of the weight and the bias, and compute.
+# With `ColumnParallel(layer, comm)` your ranks share out the outputs of a linear layer. Every rank passes in the same x, and
+# gets the outputs that belong to its part. Write the two methods: take your part of the weight and the bias, and compute.
 #
 # `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension. (If there's no tensor, as
 # with a layer without bias, it returns None.) `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and
@@ -164,8 +165,8 @@ check.ColumnParallel(ColumnParallel)
 # %% [markdown]
 # ## Exercise 2: a row-parallel layer
 #
-# `RowParallel(layer, comm)` takes over where the first one ends. Rank r passes the r-th part of the inputs, and all ranks get
-# the same outputs. Write both methods again. Only the weight is cut here. What about the bias?
+# `RowParallel(layer, comm)` takes over where the first one ends. Rank r passes in the r-th part of the inputs, and all ranks
+# get the same outputs. Write both methods again. Only the weight is cut here. What about the bias?
 #
 # <details><summary>Hint 1: the bias</summary>
 #
@@ -268,7 +269,7 @@ if rank == 0:
     print(f"backward {(counting.bytes_sent - forward_bytes) / an_allreduce:.2f}")
 
 # %% [markdown]
-# The differences are rounding, and a pair of layers costs one allreduce in each direction. What these carry are *activations*.
+# The differences are just rounding, and a pair of layers costs one allreduce in each direction. These carry *activations*.
 # They grow with your batch, but not with the layers' inner width: the numbers between the two layers never travel.
 #
 # *Break it:* leave out the allreduce in your backward. Which weights of a network get wrong gradients then, those of this layer
@@ -278,7 +279,7 @@ if rank == 0:
 #
 # Attention has four linear layers, `query`, `key`, `value` and `out`. Between them, each *head* works alone, with its own
 # queries, keys and values. So heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
-# head, the next rows the second, and so on. It takes the number of heads from the shape it gets.
+# head, the next rows the second, and so on. `Attention` works out how many heads it has from the shape it gets.
 #
 # With `cut_block` you turn the block of a transformer into one that several ranks compute. Replace its six linear layers in
 # place, as in `block.mlp.up = column(block.mlp.up)`. `column(layer)` and `row(layer)` make your two kinds of layers, with the
@@ -385,11 +386,15 @@ if rank == 0:
 # biases per block aren't cut. Every rank computes these for itself, from the same numbers. So it also gets the same gradients,
 # and nobody has to send them.
 #
+# Two things need care in a network of your own. Dropout has to drop the same numbers on all ranks where tokens are whole, but
+# different ones where they're cut. And if you clip gradients, their norm has to count the cut weights of all ranks, and the
+# whole ones only once.
+#
 # ## PyTorch does the same
 #
 # With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
 # The parameters become DTensors, which know how they're laid out, as in FSDP. Here's what changes from notebook 05's script for
-# DDP. The network is a plain MLP now, because PyTorch's two styles cut linear layers, not convolutions:
+# DDP. The network is a plain MLP now, because PyTorch's two styles cut linear layers and embeddings, not convolutions:
 
 # %%
 take_home.diff("ddp.py", "tensor_parallel.py")
@@ -473,34 +478,36 @@ for m in (1, 8):
     print(f" ({m * blocks * 4:,} allreduces), {gradients:.0f} GB in its column")
 
 # %% [markdown]
-# The tensor dimension sends as much as the data dimension, or far more. And *when* can it travel? Gradients travel while backward
-# still computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all ranks of the row wait,
-# hundreds of times per step. That's why the tensor dimension belongs inside a node, on the fastest links there are, and rarely
-# gets larger than a node. The data dimension can cross the network.
+# The tensor dimension sends as much as the data dimension, or far more. And *when* can all those bytes travel? Gradients
+# travel while backward still computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all
+# ranks of the row wait, hundreds of times per step. (Megatron-LM and PyTorch's *async tensor parallelism* hide a part of that
+# wait behind the multiplications around it, but not all of it.) That's why the tensor dimension belongs inside a node, on the
+# fastest links there are, and rarely gets larger than a node. The data dimension can cross the network.
 #
-# *Try it:* swap 64 and 8. How many bytes cross between nodes now?
+# *Try it:* swap 64 and 8. Then `m = 8` has the same global batch as `m = 1` had before, and each row spans 8 nodes. How many
+# gigabytes does a rank send in a row that crosses the slow network?
 #
 # ## Which one do you need?
 #
-# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) have three cases. If the model fits, use
-# data parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the last two
-# they suggest Mesh-TensorFlow. Here are the three cases today:
+# The guidelines for scientists that this workshop grew out of (L. Shao et al., below) distinguish three cases. If the model
+# fits, use data parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the
+# last two they suggest Mesh-TensorFlow. Here's how you'd handle these cases today:
 #
 # | case | today | what a rank sends | where |
 # |---|---|---|---|
-# | The model fits | DDP. With ZeRO or FSDP ([06](06_zero_and_fsdp.ipynb)) "fits" means that a *share* fits | gradients once per step, and for FSDP the weights twice | any network |
+# | The model fits | DDP. With ZeRO or FSDP ([06](06_zero_and_fsdp.ipynb)) "fits" means that a *share* fits | gradients once per step, and for FSDP the weights twice | between nodes, if backward can hide it |
 # | One layer, or its activations, is too large; or you have more GPUs than samples in a batch | tensor parallel | tokens, 4 times per block and micro-batch | inside a node |
 # | The layers fit one by one, but there are too many, or the network is slow | pipeline parallel (notebook 11b) | tokens, once per cut and direction | between nodes |
 # | You want far more weights, but no more work per token | expert parallel, see below | tokens, 4 times per layer of experts | a node, or a fast network |
 # | All of it is too large | a mesh: tensors inside a node, then pipeline stages, then data or FSDP | all of the above | each where it fits |
 #
-# How large the *data* is no longer decides anything, because ranks read only what they train on
+# The size of the *data* no longer matters, because each rank reads only what it trains on
 # ([09](09_feeding_the_ranks.ipynb)).
 #
 # And Mesh-TensorFlow? In 2018 it introduced meshes and tensors with *named* dimensions, and rules that say which dimension of a
-# tensor goes along which dimension of the mesh. Layouts changed the speed but never the result. You'll rarely meet it today, but
-# its idea is everywhere. GShard and GSPMD moved it into the XLA compiler, which works out the collectives. That's how JAX does
-# it, with `Mesh` and `PartitionSpec`. PyTorch's `DeviceMesh` and DTensor work this way without a compiler.
+# tensor goes along which dimension of the mesh. A layout changes the speed but never the result. You'll rarely meet it today,
+# but its idea is everywhere. GShard and GSPMD moved it into the XLA compiler, which works out the collectives. That's how JAX
+# does it, with `Mesh` and `PartitionSpec`. PyTorch's `DeviceMesh` and DTensor work this way without a compiler.
 #
 # ## Deeper: three sums or one
 #
@@ -537,15 +544,15 @@ pd.DataFrame(counted, index=["forward", "backward"]).T.style.format("{:.2f}")
 
 # %% [markdown]
 # Did you guess two? Each column-parallel layer adds up the gradient of *its* x, and attention has three of them: query, key and
-# value. But all three read the same x, and a sum of three sums over ranks is also one sum over ranks of three. So you can add
-# the three on each rank first, and allreduce once. That's what `sum_once` does: it moves *f* from the three layers to the
-# front of attention.
+# value. But all three read the same x, so in the end their gradients are added up anyway. You can just as well add the three
+# on each rank first, and then allreduce once. That's what `sum_once` does: it moves *f* from the three layers to the front of
+# attention.
 
 # %%
 print(inspect.getsource(cut.sum_once))
 
 # %% [markdown]
-# So a block needs two allreduces forward and two backward. With this cut you can't do with fewer: after attention come an
+# So a block needs two allreduces forward and two backward. With this cut you can't get by with fewer: after attention come an
 # addition and a `LayerNorm`, which need whole tokens.
 #
 # ## Deeper: the same numbers, the same bytes
@@ -594,7 +601,7 @@ if rank == 0:
 #
 # ## Deeper: sequence parallelism
 #
-# Between attention and the MLP, every rank still holds whole tokens, all of them, and computes the same norms and sums. That's
+# Between attention and the MLP, every rank still holds every token in full, and computes the same norms and sums. That's
 # wasted work, and wasted memory. These parts treat each token alone. So let each rank do them for *its* tokens only.
 #
 # Then *f* has to gather the tokens, and *g* has to add up the parts and hand each rank its tokens. That's an allgather and a
@@ -654,7 +661,7 @@ class TokenParallel:
 cut_blocks.TokenParallel(TokenParallel)
 
 # %% [markdown]
-# Now a block with it. Our images have 25 tokens, which neither 2 nor 4 divides, so leave out the last one. One thing
+# Now build a block with it. Our images have 25 tokens, which neither 2 nor 4 divides, so leave out the last one. One thing
 # is new: norms, and the biases after `leave`, see only this rank's tokens. So their gradients are parts of sums, too, and need
 # an allreduce at the end. They're small.
 
@@ -717,9 +724,11 @@ table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("what is cut")
 table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:.2f}", subset=["activations, MiB"])
 
 # %% [markdown]
-# An allgather and a reduce-scatter send what an allreduce sends, so the bytes are the same. But each rank keeps less for
-# backward, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*. In PyTorch you add
-# `SequenceParallel()` for the norms to the plan.
+# An allgather and a reduce-scatter together send as much as one allreduce, so the bytes are the same. But each rank keeps less
+# for backward, and no token goes through a norm on two ranks. Megatron-LM calls this *sequence parallelism*, and goes one step
+# further. Our layers keep all the tokens that *f* gathered. Megatron keeps only the rank's own, and gathers the rest again in
+# backward, while it computes. In PyTorch's plan, the norms get `SequenceParallel()`, `out` and `down` get
+# `RowwiseParallel(output_layouts=Shard(1))`, and `PrepareModuleInput` gathers the tokens for attention and the MLP.
 #
 # (*Context parallelism* is something else. There, attention itself is shared out by tokens, for sequences so long that not even
 # one head fits.)
@@ -727,13 +736,13 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:
 # ## Deeper: experts
 #
 # Each token goes through all weights of an MLP. What if you had eight MLPs, the *experts*, and each token went through only one
-# of them? You'd have eight times the weights for nearly the same amount of computing. A small *router* picks the expert. That's
-# a *mixture of experts*. Put the experts on different ranks, and tokens have to travel: to the rank of their expert,
+# of them? You'd have eight times the weights for nearly the same amount of computation. A small *router* picks the expert.
+# That's a *mixture of experts*. Put the experts on different ranks, and tokens have to travel: to the rank of their expert,
 # and back. Every rank sends something different to every other, so that's an all-to-all.
 #
-# `forward` sorts the tokens by expert, sends them off, lets them go through this rank's experts in `through_mine`, sends the
-# results back, and puts them in their old order. On the way back, gradients take the same route: in backward, what went *there*
-# comes *back*.
+# `forward` sorts the tokens by expert and sends them off. In `through_mine`, the tokens that arrive go through this rank's
+# experts. Then `forward` sends the results back and restores the old order. Gradients take the same route in reverse: in
+# backward, what went *there* comes *back*.
 
 # %%
 # %%ranks
@@ -767,7 +776,7 @@ class Experts(nn.Module):
 
 # %% [markdown]
 # The rest of the network is data parallel: every rank has its own images. So gradients are averaged, as in DDP, with one
-# exception. Tokens of *all* ranks came to an expert, so backward has already added up its gradient. It only has to be divided
+# exception. An expert gets tokens from *all* ranks, so backward has already added up its gradient. You only have to divide it
 # by the number of ranks. Is that what one process with all experts gets?
 
 # %%
@@ -808,8 +817,8 @@ print(f"{leave} of {sum(together[2].mlp.going)} tokens leave, {visit} visit: ", 
 print(f"{counting.bytes_sent - before:,} bytes sent in forward, {formula:,} by the formula")
 
 # %% [markdown]
-# A rank sends away the $w$ numbers of each token that leaves, with 8 bytes that say which expert it wants. And it sends $w$
-# numbers home for each visitor. (A few more bytes say how many are coming.) Backward sends both again, the other way. If the
+# For each token that leaves, a rank sends its $w$ numbers, plus 8 bytes that say which expert it wants. And for each visitor
+# it sends $w$ numbers home. (A few more bytes say how many are coming.) Backward sends both again, the other way. If the
 # router were fair, $(p-1)/p$ of the tokens would leave.
 #
 # But do they spread evenly? Nobody told the router to be fair. And every rank waits for the busiest one. Look at the load after
@@ -845,7 +854,8 @@ parallel.expert_load(team.pull("loads")[0], team.n)
 
 # %% [markdown]
 # The busiest rank sets the pace. After so few steps a small balancing loss can't do much yet. Real systems train with one for much
-# longer. Some also give each expert a fixed *capacity* and drop the tokens that are too many, or steer the router's bias.
+# longer. Some also give each expert a fixed *capacity* and drop any tokens beyond that, or adjust the router's bias as they
+# go.
 #
 # *Try it:* train for more steps, or with a weight of 1 instead of 0.1. What happens to the load, and to the network's loss?
 #
@@ -853,8 +863,8 @@ parallel.expert_load(team.pull("loads")[0], team.n)
 #
 # - Cut the first layer of a pair by columns and the second by rows. Then nothing is sent in between, and a pair needs one
 #   allreduce in forward and one in backward.
-# - Where data crosses ranks in forward, its gradient has to cross in backward. What all ranks read gets the *sum* of their
-#   gradients.
+# - Autograd sees only one rank, so you tell it what crosses in backward. If all ranks read a tensor, its gradient is the *sum*
+#   of theirs. After an allreduce in forward, backward sends nothing.
 # - Attention is cut by whole heads, so the number of heads limits the number of ranks.
 # - Tensor parallelism sends activations, and everyone waits, so it stays inside a node. Data parallelism sends gradients, once
 #   per step, in the background.

@@ -5,8 +5,8 @@
 # fits. But a step takes as long as before, because while one rank computes, the other has nothing to do. Two devices, and the
 # speed of one. How do you get both of them to work?
 #
-# **You will** write a stage of a pipeline, with its messages, and the two schedules that most people use. Before you run a
-# schedule, you'll see what it costs in a simulator: how long ranks are idle, and how much they have to keep in memory. Then
+# **You will** write a stage of a pipeline, with its messages, and the two schedules that all others build on. Before you run a
+# schedule, a simulator shows you what it'll cost: how long ranks are idle, and how much they have to keep in memory. Then
 # you'll check all of it against one process, and against PyTorch's own pipelines.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
@@ -39,9 +39,9 @@ team.push(repeats=sizes.repeats)
 # %% [markdown]
 # ## One network on several ranks
 #
-# Here's a small *vision transformer*. It cuts an image into 25 patches, makes each of them a vector, a *token*, and then a few
-# equal *blocks* work on the tokens. All you need to know for now is that its parts follow one another in a list, that all
-# blocks take the same time, and that between two blocks there are 25 tokens of 64 numbers for each image.
+# Here's a small *vision transformer*. It cuts an image into 25 patches and turns each of them into a vector, called a *token*.
+# Then a few *blocks*, all built alike, work on the tokens. All you need to know for now is that its parts follow one another
+# in a list, that all blocks take the same time, and that between two blocks there are 25 tokens of 64 numbers for each image.
 #
 # A *stage* is a few parts in a row. The next cell cuts the network into stages with the same number of blocks.
 
@@ -79,7 +79,7 @@ print(f"rank {rank} has", ", ".join(type(part).__name__ for part in mine))
 # %% [markdown]
 # A step on several ranks goes like this. Rank 0 computes its stage and sends the result, the *activations*, to rank 1, which
 # goes on from there. The last rank knows the loss, so backward begins there. It ends at the stage's input, with the gradient
-# of the loss by the activations that came in. And that's what the rank before needs in order to go backward itself:
+# of the loss with respect to the activations that came in. And that's what the previous rank needs for its own backward:
 
 # %%
 # %%ranks
@@ -94,9 +94,9 @@ if rank > 0:
     comm.send(x.grad, dest=rank - 1)
 
 # %% [markdown]
-# `y.backward(gradient)` is backward that starts in the middle: you tell autograd the gradient of the loss by `y`, and it goes on
-# from there. And `requires_grad_()` asks for a gradient by `x`, which autograd otherwise doesn't compute, because to this rank
-# `x` is plain data. Is it the gradient that one process gets?
+# `y.backward(gradient)` starts a backward pass in the middle: you give autograd the gradient of the loss with respect to `y`,
+# and it goes on from there. And `requires_grad_()` asks for the gradient with respect to `x`. Autograd wouldn't compute it
+# otherwise, because to this rank `x` is plain data. Do you get the same gradients as one process?
 
 # %%
 # %%ranks
@@ -125,13 +125,14 @@ print(f"rank {rank}: {difference(mine):.0e}")
 #
 # Factories solved this long ago, with the assembly line: while rank 1 works on the first part of the batch, rank 0 begins with
 # the second. So you split the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The
-# gradients add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step.
+# gradients add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step. (With BatchNorm
+# it wouldn't be, because it normalises over each micro-batch alone. Our `LayerNorm` looks at one token at a time.)
 #
 # ### Exercise 1: a stage
 #
 # With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch
-# `i`, forward and backward. The library has the messages ready for you. They go to and from the right stage, sending never
-# waits, and receiving does.
+# `i`, forward and backward. You don't have to write the messages, because the library has methods for them. They know which
+# stage to talk to. Sending never waits, but receiving does.
 #
 # | what's there | |
 # |---|---|
@@ -201,7 +202,7 @@ class MyStage(pipeline.Stage):
 check.MyStage(MyStage)
 
 # %% [markdown]
-# *Break it:* don't divide by `self.m`. Which learning rate would give you the same steps as before?
+# *Break it:* don't divide by `self.m`. With SGD, which learning rate would give you the same steps as before?
 #
 # ## GPipe: all forwards first
 #
@@ -212,7 +213,7 @@ check.MyStage(MyStage)
 #
 # ### Exercise 2: GPipe
 #
-# Write the schedule. It can be a single line.
+# Write the schedule, with the micro-batches in ascending order both ways. It can be a single line.
 #
 # <details><summary>Hint</summary>
 #
@@ -307,7 +308,7 @@ pd.DataFrame(rows).T.rename_axis("micro-batches").style.format("{:.0%}")
 # %% [markdown]
 # The column in the middle comes from a *simulator*. It only knows how long a forward and a backward took on each stage, and
 # lets every rank go through its list, with messages that take no time. You measure more than that, because messages do
-# take time, and no two micro-batches take exactly the same.
+# take time, and no two micro-batches take equally long.
 #
 # So why not take a hundred micro-batches? Because each operation has a fixed cost, and a small micro-batch has few
 # images to spread it over. See how long the step itself took:
@@ -320,8 +321,9 @@ for m, spans in measured.items():
 # ## 1F1B: backward as soon as you can
 #
 # GPipe has a problem that the picture doesn't show. From its forward until its backward, a micro-batch occupies memory, because
-# backward needs what forward computed. With GPipe, all $m$ micro-batches are in memory at once, on every rank. More
-# micro-batches make the bubble smaller, but then there's no room for them.
+# backward needs what forward computed. With GPipe, all $m$ micro-batches are in memory at once, on every rank. So smaller
+# micro-batches don't save any memory, and if you add more of the same size, soon there's no room for them. (That's why GPipe's
+# authors kept only each stage's inputs, and computed the rest a second time in backward. Our GPipe is just the order.)
 #
 # But the last rank could go backward with micro-batch 0 right after its forward. And as soon as that gradient arrives, the rank
 # before can free the memory of micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*. The
@@ -329,7 +331,7 @@ for m, spans in measured.items():
 #
 # ### Exercise 3: 1F1B
 #
-# With this schedule, the number of micro-batches no longer costs memory. Return the operations of a rank, so that
+# With this schedule, extra micro-batches no longer cost memory. Return the operations of a rank, so that
 #
 # - no rank keeps more than $p - r$ micro-batches, where $r$ is its number,
 # - the ranks are idle no longer than with GPipe,
@@ -425,8 +427,8 @@ predicted = orders.simulate([one_f_one_b(rank, p, 8) for rank in range(p)], *tim
 steps.pipeline({"1F1B, simulated": predicted, "1F1B, measured": measured_1f1b})
 
 # %% [markdown]
-# *Break it:* start with one forward more on each rank. The check rejects that. What does it cost, and what would it be good for if
-# messages took as long as a forward?
+# *Break it:* start with one more forward on each rank. The check rejects that. What does it cost, and what would it be good
+# for if messages took as long as a forward?
 #
 # ## PyTorch's pipelines
 #
@@ -500,7 +502,7 @@ scripts.run(*launch, SCRIPTS / "pipeline.py", *options, timeout_s=sizes.timeout_
 # %% [markdown]
 # ## When to use one
 #
-# A pipeline sends little: the activations at each cut, and their gradients, however large the layers are. That's why people use
+# A pipeline sends little: the activations at each cut, and their gradients, however many weights a stage has. So people use
 # it *between* nodes, where the network is slow, with tensor parallelism inside each node and data parallelism around
 # both. The price is the bubble, and you pay it in every step. To keep it small you need several times as many micro-batches as
 # stages, and that takes a large batch, which has limits of its own ([07](07_large_batch.ipynb)). And you have to cut the network well,
@@ -509,8 +511,8 @@ scripts.run(*launch, SCRIPTS / "pipeline.py", *options, timeout_s=sizes.timeout_
 # ## Deeper: a cut that looks even
 #
 # You cut a network because its parameters don't fit, so why not give each rank half of them? Here's a convolutional network
-# with 17 layers, in the manner of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers have not
-# quite half of the parameters.
+# with 17 layers, in the style of VGG: each time the image shrinks, the number of channels doubles. The first twelve layers
+# have 42 % of the parameters, and no other cut comes closer to half.
 
 # %%
 team.push(counts=[12, 5])
@@ -638,10 +640,10 @@ after = orders.fastest(team.pull("even")[:2])
 steps.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
 
 # %% [markdown]
-# Now both ranks have something to do. Still, a cut is only as good as its borders: with one layer that takes longer than all others
-# together, there's no even cut. That's why networks made of many equal blocks, such as transformers, suit pipelines so well. But even these have
-# uneven ends. In a language model, the first stage also holds the table of tokens, and the last one computes a
-# score for every word there is, so people often give these stages a block less.
+# Now both ranks have something to do. Still, you can only cut between layers: if one layer takes longer than all the others
+# together, there's no even cut. That's why networks made of many equal blocks, such as transformers, suit pipelines so well.
+# But even these have uneven ends. In a language model, the first stage also holds the table of tokens, and the last one
+# computes a score for every word there is, so people often give these stages one block fewer.
 #
 # *Try it:* cut into 4 stages, with `balanced(seconds, 4)`. How long is the bubble then, with 8 micro-batches? Take a third of each stage's
 # time for forward and two thirds for backward, and let `orders.simulate` tell you.
@@ -655,14 +657,16 @@ steps.pipeline({"Half of the parameters each, measured": both, "Half of the time
 #
 # $$\frac{p-1}{v m+p-1}$$
 #
-# of the time. The price is $v$ times the messages, since each micro-batch goes around all ranks $v$ times.
+# of the time. The price is more messages. There are $vp - 1$ cuts instead of $p - 1$, since each micro-batch goes around all
+# ranks $v$ times. With many ranks that's about $v$ times the messages. With two ranks and two chunks, it's three times.
 #
 # ### Exercise 5: interleaved 1F1B
 #
-# An operation now also says which chunk: `("F", 0, 1)` is the forward of micro-batch 0 in the second chunk. The chunks take turns. A rank
-# goes forward with `ranks` micro-batches in chunk 0, with the same ones in chunk 1, and so on, and then the next `ranks` micro-batches come.
-# Backward is the same, but begins with the last chunk. `m` is a multiple of `ranks`. As before, the ranks go some forwards
-# ahead, then take turns between one forward and one backward.
+# An operation now also says which chunk: `("F", 0, 1)` is the forward of micro-batch 0 in the second chunk. The chunks take
+# turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then it
+# starts over with the next `ranks` micro-batches.
+# Backward is the same, but begins with the last chunk. `m` is a multiple of `ranks`. As before, each rank starts with a few
+# forwards, then alternates between one forward and one backward.
 #
 # <details><summary>Hint 1: the order of forwards</summary>
 #
@@ -734,9 +738,9 @@ for name, schedule, v, spans in zip(("1F1B", "two chunks"), (one_f_one_b, two_ch
 pd.DataFrame(rows).T.style.format("{:.2f}")
 
 # %% [markdown]
-# By the formula, the bubble is about half as long. But rank 0 keeps more, because it goes further ahead. (A chunk is half a stage, so
-# it counts half.) And you may win less than the formula says, since there are more messages, and the operations are
-# shorter. PyTorch's version takes a list of stages per rank:
+# According to the formula, the bubble is about half as long. But rank 0 keeps more, because it goes further ahead. (A chunk is
+# half a stage, so it counts half.) And you may gain less than the formula says, or nothing at all, since there are
+# more messages, and the operations are shorter. PyTorch's version takes a list of stages per rank:
 
 # %%
 # %%ranks --timeout 120
@@ -775,22 +779,23 @@ traffic["an allreduce of all gradients"] = {"bytes": round(2 * (size - 1) / size
 pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 
 # %% [markdown]
-# These are the bytes that rank 0 sends in a step. The number of micro-batches changes how many messages there are, but not how many bytes. Neither does
-# the size of the layers: blocks with ten times the parameters would send the same. The last row is what data parallelism would send
-# for the same network, and that does grow with the parameters. In the formula, each stage of a rank counts once for each neighbour.
+# These are the bytes that rank 0 sends in a step. The number of micro-batches changes how many messages there are, but not how
+# many bytes. Neither does the number of blocks: with ten times as many in each stage, a rank would send the
+# same. (Only wider tokens would make the messages larger.) The last row is what data parallelism would send for the same
+# network, and that does grow with the parameters. In the formula, each stage of a rank counts once for each neighbour.
 #
 # ## Deeper: is there a schedule without a bubble?
 #
-# Almost. Backward computes two gradients: one by the input, which the stage before is waiting for, and one by the weights, which
-# nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below) split the two. A rank sends the
-# first as soon as it can, and fills its gaps with the second. In PyTorch, they're called `ScheduleInterleavedZeroBubble` and
-# `ScheduleZBVZeroBubble`, and their operations are `"I"` for the input and `"W"` for the weights. You pay in memory, if
-# the weights' half waits long, because what it needs has to stay until then.
+# Almost. Backward computes two gradients: one with respect to the input, which the previous stage is waiting for, and one with
+# respect to the weights, which nobody needs before the optimizer's step. *Zero-bubble* schedules (P. Qi et al., below) split
+# the two. A rank sends the first as soon as it can, and fills its gaps with the second. In PyTorch, they're called
+# `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble`, and their operations are `"I"` for the input and `"W"` for the
+# weights. The price is memory: as long as the weights' half waits, everything it needs has to be kept.
 #
 # ## Deeper: sends that wait
 #
 # So far, sending has never waited. With MPI's plain `Send` or PyTorch's `dist.send` it may: if a message is too large for a
-# buffer, the send ends only when the receiver takes it. Which of the two still gets to its end then, GPipe or 1F1B?
+# buffer, the send ends only when the receiver takes it. Which schedule still gets to the end then, GPipe or 1F1B?
 
 # %%
 for schedule in (gpipe, one_f_one_b):
@@ -817,13 +822,13 @@ print("done")
 #
 # ## Remember
 #
-# - A stage receives activations, computes and sends. In backward, it receives the gradient by its output, and sends the one by
-#   its input.
+# - A stage receives activations, computes and sends. In backward, it receives the gradient with respect to its output, and
+#   sends the one with respect to its input.
 # - With $m$ micro-batches on $p$ equal stages, ranks are idle for $(p-1)/(m+p-1)$ of the time. GPipe and 1F1B have the same bubble.
 # - GPipe keeps $m$ micro-batches in memory, 1F1B at most $p - r$ on rank $r$. So with 1F1B, more micro-batches cost no memory.
 # - The slowest stage sets the pace. Cut by measured time, not by layers or parameters.
-# - Several chunks per rank make the bubble $v$ times smaller, for $v$ times the messages.
-# - Divide each micro-batch's loss by $m$. Then the step is that of one process.
+# - Several chunks per rank make the bubble $v$ times shorter, for at least $v$ times the messages.
+# - Divide each micro-batch's loss by $m$. Then the step is the same as in one process.
 #
 # **Take it home:** [scripts/pipeline.py](scripts/pipeline.py).
 #

@@ -6,7 +6,7 @@
 # them: all in one long row, or in a grid? You can't borrow a thousand GPUs to find out. But you don't have to.
 #
 # **You will** run the same plain script on real ranks, and as one of 1,024 ranks that don't exist. You'll check that
-# both agree where both can be had, turn bytes and operations into a forecast, hold it against runs that others
+# the two agree wherever you can have both, turn bytes and operations into a forecast, check it against runs that others
 # have published, and then find the mesh of ranks that trains a large model fastest.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebooks
@@ -48,7 +48,8 @@ take_home.marked("mesh.py", r"mesh|distributed|plan|shard|policy")
 
 # %% [markdown]
 # `init_device_mesh` makes the grid, with a name for each dimension. `parallelize_module` cuts the attention by heads, and the
-# MLP by its hidden numbers. Then `fully_shard` cuts what's left across the other dimension. All the rest would be the same in one process.
+# MLP by its hidden units. Then `fully_shard` cuts what's left across the other dimension. Everything else would look the
+# same in a single process.
 #
 # ## Three worlds
 #
@@ -56,7 +57,7 @@ take_home.marked("mesh.py", r"mesh|distributed|plan|shard|policy")
 #
 # | | what runs | what it can prove | what it can't |
 # |---|---|---|---|
-# | **real** ranks | all of it, on as many ranks as you have cores | values, bytes, order, and that nothing deadlocks | anything about a thousand ranks |
+# | **real** ranks | all of it, on as many ranks as you have cores | values, bytes, order, and that this run doesn't deadlock | anything about a thousand ranks |
 # | **emulated** workers | their arithmetic, on a few ranks: one huge batch | what a large batch does to learning | bytes, memory, time |
 # | **dry-run** ranks | the script, as one rank among many that don't exist | shapes, memory, calls, bytes and operations of any rank | values, accuracy, deadlocks, time |
 #
@@ -69,8 +70,9 @@ real = real_run(script, "--mesh", tensor, ranks=sizes.ranks)
 pd.DataFrame(mesh_report.shards(real[0]))
 
 # %% [markdown]
-# With tensor parallelism alone, the four large weights of each block are cut, along dimension 0 or 1. The
-# rest is whole: FSDP would cut it, but here its dimension of the mesh has a single rank.
+# With tensor parallelism alone, the four large weights of each block are cut, along dimension 0 or 1, and so is the bias of
+# `up`. The rest stays whole. In the last column, the first number is FSDP's, which always cuts along dimension 0. But its
+# dimension of the mesh has a single rank here, so nothing comes of that. The second number, if there's one, is the tensor cut.
 #
 # ## The dry run
 #
@@ -88,9 +90,11 @@ for name in ("shards", "state_bytes", "collectives", "flops"):
 print(f"   peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_bytes:,} in the dry run")
 
 # %% [markdown]
-# The shards, the bytes and the calls are those of the real rank, to the last byte. (The workshop's tests check this for
-# all ranks of 2 and of 4, also for the scripts of notebooks 05 and 06.) So we can trust the dry run where nobody
-# can check: at 1,024 ranks. Let's say 128 rows of 8, because a node has 8 GPUs, and a larger model.
+# The shards, the bytes and the calls match the real rank's, to the last byte. (The workshop's tests check this for
+# every rank out of 2 and out of 4, and also for the scripts of notebooks 05 and 06.) So we can trust the dry run where nobody
+# can check: at 1,024 ranks. There's one condition: what the script does mustn't depend on values. (With the experts of
+# notebook [11](11_model_parallelism.ipynb) it would, because values decide which tokens travel.) Let's say 128 rows of 8,
+# because a node has 8 GPUs, and a larger model.
 
 # %%
 options = ["--width", 1024, "--heads", 16, "--layers", 4, "--tokens", 256, "--batch", 128]
@@ -120,8 +124,10 @@ draw.mesh(thousand, "128x8", a_node=8)
 # the bytes that each rank sends per step, over either dimension, and then check the dry run's numbers against yours.
 #
 # Take a model of `layers` equal layers. In each, `cut` bytes of weights are cut by tensor parallelism, and `whole` bytes
-# aren't. A layer hands on `activations` bytes. Assume rings: of an array of $n$ bytes, a rank among $p$ sends $(p-1)/p \cdot n$ in an
-# allgather or a reduce-scatter, and twice that in an allreduce. FSDP drops a layer's weights after forward.
+# aren't. For the samples of *one rank*, a layer passes on `activations` bytes, so don't divide
+# these by `data` again. Gradients are as large as the weights. Assume rings: of an array of $n$ bytes, a rank among $p$ sends
+# $(p-1)/p \cdot n$ in an allgather or a reduce-scatter, and twice that in an allreduce. FSDP drops a layer's weights after
+# forward.
 #
 # <details><summary>Hint 1: over the data dimension</summary>
 #
@@ -130,8 +136,8 @@ draw.mesh(thousand, "128x8", a_node=8)
 #
 # </details><details><summary>Hint 2: over the tensor dimension</summary>
 #
-# Attention ends with an allreduce of its outputs, and so does the MLP. In backward, the gradients of both their inputs
-# are added up, too.
+# Attention ends with an allreduce of its outputs, and so does the MLP. And in the backward pass, the
+# gradients of what goes into each of them need an allreduce, too.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -158,8 +164,8 @@ def mesh_bytes(data, tensor, layers, cut, whole, activations):
 check.mesh_bytes(mesh_bytes)
 
 # %% [markdown]
-# Now hold your function against dry runs on two meshes. In a block of this GPT, $12w^2 + 4w$ weights are cut, and $5w$ aren't. The
-# script also has an embedding, a last layer and a norm, `ends` below, which FSDP gathers only once per step:
+# Now check your function against dry runs on two meshes. In a block of this GPT, $12w^2 + 4w$ weights are cut, and $5w$
+# aren't. The script also has an embedding, a last layer and a norm, `ends` below, which FSDP gathers only once per step:
 
 # %%
 width, layers, tokens = 1024, 4, 256
@@ -174,7 +180,8 @@ for shape, dry in {"128x8": thousand, **dry_runs(script, *options, meshes=["16x2
 pd.DataFrame(rows).T.style.format("{:,.3f}")
 
 # %% [markdown]
-# *Break it:* what happens to the bytes over `data` when the width isn't a multiple of the mesh, say 1,000?
+# *Break it:* what happens to the bytes over `data` when the width isn't a multiple of the mesh, say 1,000? (Take 8 heads then,
+# because 1,000 doesn't divide by 16.)
 #
 # ## What no dry run can tell you
 #
@@ -189,14 +196,14 @@ for lr_scaling in ("none", "linear"):
     print(f"16 workers, learning rate {lr_scaling:>6}: {last['test_accuracy']:.1%} after an epoch")
 
 # %% [markdown]
-# The dry run of these two trainings would be the same to the last byte.
+# A dry run couldn't tell these two apart: its numbers would be the same, to the last byte.
 #
 # ## From bytes to seconds
 #
 # A dry run knows how many operations a rank computes, and which bytes it sends over which links. Notebook [08c](08c_forecasting.ipynb)
 # has a cost model for both. So put them together, for a GPT of 6.7 billion parameters in bf16 on 128 nodes with 8 H100 each.
 # Its weights alone are 27 GB in fp32, which this machine may not even have. All 32 layers are alike, so dry runs of one layer and of
-# two tell what each further layer costs.
+# two tell us what each additional layer costs.
 
 # %%
 machine, large = catalogue.machine("h100"), Gpt(32, 4096, 6.65e9, 2048, 50_304)
@@ -217,15 +224,20 @@ shown.assign(peak_bytes=shown["peak_bytes"] / 1e9).rename(columns={"peak_bytes":
 
 # %% [markdown]
 # (`step_s` is what a step takes. Computing, `compute_s`, and messages over the tensor dimension come one after the other. Those over the data
-# dimension overlap with computing, as far as they fit. `mfu` is the *model-FLOPs utilization*: the operations that the model
-# needs, as a share of what the GPUs could do.)
+# dimension overlap with computing, as far as they fit. `late_s` is how late the slowest rank comes. It's hidden if all wait
+# longer for messages anyway. `bubble_s` is a pipeline's, so it's 0 here. `mfu` is the *model-FLOPs utilization*:
+# the operations that the model needs, as a share of what the GPUs could do.)
 #
 # What did you expect? Look at the columns. With more tensor ranks, each gathers fewer weights, but now it waits for activations in every
 # layer. And at 16 the groups no longer fit into a node of 8, so these activations cross the slow network.
-# The last layer of our script isn't cut, so all ranks of a row compute it: look at `compute_s`.
+# And our script doesn't cut the last layer, so every rank in a row computes all of it. You can see that in `compute_s`.
 #
 # Memory is the other half. A dry run counts activations too, because it sees every tensor: `peak_bytes` is the most that was
-# alive at once. Which of these meshes would fit into 80 GB?
+# alive at once. Which of these meshes would fit into 80 GB? Leave some room, because a real GPU also holds CUDA's context and
+# NCCL's buffers, and its memory gets fragmented.
+#
+# You may be surprised that memory goes *up* with the tensor ranks. All three meshes share the same 1,024 samples per step. So
+# with fewer data ranks, each has more of them, and with them more of what isn't cut: whole tokens, and the logits.
 #
 # ### Exercise 2: the fastest mesh that fits
 #
@@ -236,7 +248,7 @@ shown.assign(peak_bytes=shown["peak_bytes"] / 1e9).rename(columns={"peak_bytes":
 #
 # <details><summary>Hint 1</summary>
 #
-# There are a few hundred candidates, and each forecast takes microseconds. So you don't have to be clever.
+# There are fewer than 200 candidates per cluster, and each forecast takes microseconds. So you don't have to be clever.
 #
 # </details><details><summary>Hint 2</summary>
 #
@@ -282,9 +294,10 @@ pd.DataFrame(rows).T
 #
 # ## How far off is it?
 #
-# A forecast that nobody has held against reality is a guess. These tables have known meshes and known speeds: Megatron-LM up to 3,072
-# GPUs, Llama 3 with 405 billion parameters, torchtitan, and MosaicML's FSDP. The first run of each table tells us what share of
-# the peak one GPU reaches; everything else is forecast.
+# A forecast that nobody has checked against reality is a guess. These tables have known meshes and known speeds: Megatron-LM
+# up to 3,072 GPUs, Llama 3 with 405 billion parameters, torchtitan, and MosaicML's FSDP. The first run of each table tells us
+# what share of the peak one GPU reaches, and all runs of the Megatron-LM paper share one such number. Everything else is
+# forecast.
 
 # %%
 guess = predict("How far off is the forecast of these runs, in the median?", low=0, high=50, unit="%")
@@ -299,20 +312,22 @@ draw.beside_published(beside)
 beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.0%}", "ranks": "{:,}"}).hide()
 
 # %% [markdown]
-# Read the errors with their signs. The model has no term for three things you can see here:
+# Pay attention to the signs of the errors. The model has no term for three things you can see here:
 #
-# - Megatron's GPUs get *faster* from row to row, because larger matrices keep them busier. Our share of the peak is that of the first
-#   row, so the forecast is too low for the largest models.
+# - Megatron's GPUs get *faster* towards the largest models, because larger matrices keep them busier. Our share of the peak
+#   comes from the smallest, so the forecast is too low, and most of all for the largest.
 # - ZeRO-3 on 1,536 GPUs comes out far too optimistic. We let its messages overlap with computing, over a network that runs as the
 #   data sheet says. DeepSpeed in 2021 was some way from that.
 # - For Llama we had to assume how its pipeline is interleaved, which the table doesn't say.
 #
-# It even gets an order wrong: at 768 GPUs, ZeRO-3 comes out level with the mesh of 8x8x12, and in reality it was far slower. So use
-# such a forecast to drop the hopeless meshes, and then measure the best few on real nodes.
+# And don't let the median impress you. Where it's within 3 %, it mostly knows the same model from fewer GPUs, and on a good
+# network that hardly changes. It even gets the order of two runs wrong: at 768 GPUs, ZeRO-3 comes out level
+# with the mesh of 8x8x12, but in reality it was far slower. So use such a forecast to drop the hopeless meshes, and then
+# measure the best few on real nodes.
 #
 # ## Deeper: one word, and what it costs
 #
-# Say somebody finds all those calls of `fully_shard` tedious, and leaves only the one for the whole model. The script still
+# Say somebody finds all those calls to `fully_shard` tedious, and keeps only the one for the whole model. The script still
 # runs, the loss is the same, and there are fewer messages. So is that an improvement? Ask the dry run:
 
 # %%
@@ -356,10 +371,10 @@ dist.destroy_process_group()
 #   exchange weights and gradients, which can overlap with computing.
 # - Under the `fake` process group, your own script runs as any rank of any world. Shapes, memory, calls, bytes and operations
 #   are those of a real rank. Values aren't.
-# - Real ranks prove that values are right, emulated workers show what a large batch does to learning, and dry runs tell what each of a
-#   thousand ranks holds and sends. You need all three.
+# - Real ranks prove that values are right, emulated workers show what a large batch does to learning, and dry runs tell you
+#   what each of a thousand ranks holds and sends. You need all three.
 # - The fastest mesh is the fastest *of those that fit*. A few hundred forecasts cost less than one failed job.
-# - Hold every forecast against published runs, and look at the worst one. Use it to choose what you measure, not instead of
+# - Check every forecast against published runs, and look at the worst one. Use it to choose what you measure, not instead of
 #   measuring.
 #
 # **Take it home:** [scripts/mesh.py](scripts/mesh.py).

@@ -2,7 +2,7 @@
 # # When training breaks
 #
 # Meta trained the largest Llama 3 on 16,384 GPUs. In 54 days, that job was interrupted 466 times, once every three hours. Yet
-# more than 90 % of the time went into training. Your jobs have fewer GPUs, but one rank that's lost still takes all others down
+# more than 90 % of the time went into training. Your jobs have fewer GPUs, but losing one rank still takes all the others down
 # with it. What does that look like from the outside, and how do you lose seconds instead of hours?
 #
 # **You will** let ranks fail in fifteen ways and learn to tell them apart, write a checkpoint that survives a crash at any
@@ -64,18 +64,21 @@ guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ran
 # *stopped*. The memory was limited for that one process, and a limit on the size of its files stood for the full disk.) Read
 # the table in three groups.
 #
-# **A rank ends.** It may raise, be killed, or simply have one batch less than the others. The kernel closes its connections, so
-# the other ranks know within milliseconds. But look at what *they* say: "Connection closed by peer". That isn't the cause.
+# **A rank ends.** It may raise, be killed, or simply have one batch fewer than the others. The kernel closes its connections,
+# so the other ranks know within milliseconds. But look at what *they* say: "Connection closed by peer". That isn't the cause.
 # With a thousand ranks, 999 will say it. Look for the rank that says something else, or that ended first, or that was ended by
 # a signal. `SIGKILL` out of nowhere usually means that the node ran out of memory, because that's how the kernel makes room.
 #
-# **A rank stays, but doesn't come.** It hangs, it's stopped, or it calls its collectives in a different order. The other ranks
-# wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL. The message can't tell you
-# who was missing, only who was waited for.
+# **A rank is alive, but doesn't show up.** It hangs, it's stopped, or it calls its collectives in a different order. The other
+# ranks wait until the time-out: 1.5 seconds here, but by default 30 minutes with gloo and 10 with NCCL. The message doesn't
+# say who was missing: a rank waits for its neighbor, which may itself be waiting. It looks the same when a whole node loses
+# its power or its network, because then nobody is left to close the connections. With NCCL, even a rank that was killed may
+# look like this.
 #
 # **Nobody notices.** A slow rank slows everyone down. A NaN on one rank is on all ranks after the next average. A flipped bit
 # gives you wrong weights and no message at all. Only numbers that you compare can tell: the step time, the loss, and a digest
-# of the weights across ranks.
+# of the weights across ranks. (A slow rank makes the steps of *all* ranks longer. To find it, time what each rank computes,
+# without the collectives.)
 #
 # The workshop's own ranks name the culprit for you, because a supervisor watches each of them. (This cell fails on purpose.)
 
@@ -115,8 +118,8 @@ team = ranks.start(3)
 #
 # </details><details><summary>Hint 2</summary>
 #
-# `os.replace(a, b)` renames the file `a` to `b`. If there's a `b` already, the new one takes its place, and at no time is there
-# none.
+# `os.replace(a, b)` renames the file `a` to `b`. If there's a `b` already, the new one takes its place, and there's never a
+# moment without a `b`.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -159,6 +162,8 @@ check.save(save)
 # $$\text{share of the time lost} \;\approx\; \underbrace{\frac{c}{\tau}}_{\text{saving}} \;+\;
 # \underbrace{\frac{\tau}{2M}}_{\text{half an interval, again}}$$
 #
+# The restart costs time, too. But that part is the same for every $\tau$, so we can leave it out.
+#
 # ### Exercise 2: the best interval
 #
 # Return the $\tau$ for which this is smallest. It's a single line, and J. W. Young published it in 1974.
@@ -194,8 +199,8 @@ check.interval_s(interval_s)
 
 # %% [markdown]
 # Is the formula right, although it leaves out failures while saving, or two failures in one interval? The next cell simulates
-# a job with random failures, for many intervals. Every gray dot is one simulated job; the curve is the exact expectation. In
-# this example a save takes a minute and failures come every three hours, as in the Llama job.
+# a job with random failures, and tries many intervals. Every gray dot is one simulated job; the curve is the exact
+# expectation. In this example a save takes a minute and failures come every three hours, as in the Llama job.
 
 # %%
 figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if quick else 30)
@@ -212,9 +217,10 @@ figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if
 # cost in the dojo?
 #
 # Here's the rule of the dojo: your training runs once undisturbed, and then with a fault in every 20 steps, at a random
-# moment on a random rank. The rank is killed, crashes, raises, or is stopped. Only steps that weren't done before count. The
-# training script, [elastic.py](scripts/elastic.py), saves after *every* step with the function above, and each step depends only
-# on its number. So a training that continues ends with exactly the same weights.
+# moment on a random rank. The rank is killed, crashes, raises, or is stopped. (Under `torchrun` it's only killed, because the
+# other ranks would notice a stopped one only at the time-out.) Only steps that weren't done before count. The training
+# script, [elastic.py](scripts/elastic.py), saves after *every* step with the function above, and a step depends only on its
+# number and on the state that was saved. So a training that continues ends with exactly the same weights.
 
 # %%
 guess = predict("What share of its speed does training keep under torchrun, with a fault every 20 steps?", 0, 100, "%")
@@ -235,7 +241,8 @@ if not quick:  # it takes a minute
 # The weights are the same, so nothing was lost but time. But where did all this time go? Not into lost steps, since there's a
 # checkpoint after each of them. It went into starting Python, importing PyTorch and reading the data, in every process.
 #
-# So don't do that again. `os.fork()` makes a copy of a running process in a few milliseconds, with everything it has in memory.
+# So don't do that again. `os.fork()` makes a copy of a running process in a few milliseconds, with everything it has in
+# memory. (On GPUs, fork before anything uses CUDA: a forked process can't use it if its parent already has.)
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. It's the same idea as
 # the *warm spares* and *in-process restarts* of larger systems. The only thing missing is its heart.
 #
@@ -243,19 +250,19 @@ if not quick:  # it takes a minute
 #
 # `supervise` starts all ranks. When one is lost, it ends the others, which wait for it in vain, and starts all of them again.
 # `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ones, then 1, and so
-# on. Return when all ranks have ended well. After `restarts` restarts, raise an error. A rank is lost when it ends with a status
-# other than 0, and also when it's *stopped*.
+# on. Return when all ranks have ended well. If a rank is lost and you've used up all `restarts` restarts, raise an error. A
+# rank is lost when it ends with a status other than 0, and also when it's *stopped*.
 #
 # <details><summary>Hint 1: whom to wait for?</summary>
 #
-# If you wait for rank 0 while rank 1 dies, you wait for a rank that waits, too. `pid, status = os.waitpid(-1, os.WUNTRACED)`
-# returns as soon as *any* of your children has ended or is stopped.
+# If you wait for rank 0 while rank 1 dies, the rank you wait for is itself waiting.
+# `pid, status = os.waitpid(-1, os.WUNTRACED)` returns as soon as *any* of your children has ended or is stopped.
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
 # A set of the process numbers that still run. `os.WIFSTOPPED(status)` is true for a stopped rank; any other has ended, and
-# leaves the set. To end a rank, `os.kill(pid, signal.SIGKILL)`, which works on a stopped one, too. Then `os.waitpid(pid, 0)`
-# waits until it's gone.
+# leaves the set. To end a rank, call `os.kill(pid, signal.SIGKILL)`, which works on a stopped one, too. Then
+# `os.waitpid(pid, 0)` waits until it's gone.
 #
 # </details><details><summary>Solution</summary>
 #
@@ -306,9 +313,9 @@ print(warm)
 figures.progress(scores)
 
 # %% [markdown]
-# A fault now costs a fraction of a second: until the supervisor notices, until new ranks have met, and the part of a step that
-# was lost. The weights are the same to the last bit, because no step depends on anything but its number and the weights before
-# it.
+# A fault now costs a fraction of a second. In that time the supervisor notices, the new ranks find each other, and they redo
+# the part of a step that was lost. The weights are the same to the last bit, because no step depends on anything but its
+# number and the state in the checkpoint: the weights and the momentum.
 #
 # Be fair to `torchrun`, though. A fault in every 20 steps is absurd, and a few seconds are nothing if one comes every three
 # hours. And when a whole node dies, your supervisor dies with it. Then you need another node, on which nothing is warm. That's
@@ -341,14 +348,15 @@ patients.rows
 #
 # </details><details><summary>Hint 2: the others</summary>
 #
-# What comes from rank 1 *before* the average reaches all ranks. What happens to its own weights stays with it. So compare
+# If something goes wrong on rank 1 *before* the averaging, it reaches all ranks. What happens to its own weights isn't sent.
+# They stay different from the others', and the gradients that rank 1 computes with them lead all ranks astray. So compare
 # digests: between ranks, and with those of the healthy run.
 #
 # </details><details><summary>Solution</summary>
 #
-# A: a bit of its weights, since only rank 1 has other weights. B: it ran out of data. It ended well, before all others. C: it's
-# slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks agree,
-# but not with the healthy run. F: it hangs. The others gave up, and rank 1 was still there.
+# A: a bit of its weights, since only rank 1 has different weights. B: it ran out of data. It ended well, before all others. C:
+# it's slow. Every step of every rank takes longer, but all numbers are right. D: a NaN. E: a bit of its gradient. All ranks
+# agree, but not with the healthy run. F: it hangs. The others gave up, and rank 1 was still there.
 #
 # </details>
 
@@ -375,13 +383,15 @@ zoo.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only
-# a second run would, or a step that two ranks compute for each other now and then. Large systems do both.
+# a second run would, or a step that two ranks compute for each other now and then. For
+# [Gemini](https://arxiv.org/abs/2312.11805), Google did the first: it replayed steps to find the machine that had computed
+# wrongly, and tested idle machines for such faults.
 #
 # ## Deeper: go on with fewer ranks
 #
-# A node is gone, and the queue has no other. Can you go on with three ranks instead of four? Yes, if a step doesn't depend on how
-# many ranks share its work. So fix the *global* batch, and let the ranks deal it out. Then the learning rate, the number of
-# steps and the schedule stay as they are. But 512 doesn't divide by three.
+# A node is gone, and the queue has no replacement. Can you go on with three ranks instead of four? Yes, if a step doesn't
+# depend on how many ranks share its work. So fix the *global* batch, and let the ranks divide it up. Then the learning rate,
+# the number of steps and the schedule stay as they are. But 512 doesn't divide by three.
 #
 # ### Exercise 5: my share
 #
@@ -421,7 +431,8 @@ def my_share(batch, rank, size):
 check.my_share(my_share)
 
 # %% [markdown]
-# Now train with it. Three ranks take ten steps, then one is gone and two go on, and the last ten steps are up to a single one.
+# Now train with it. Three ranks take ten steps, then one is lost and two take the next ten. The last ten are up to a single
+# rank.
 # The model is so small that NumPy will do.
 
 # %%
@@ -467,14 +478,15 @@ with suppress(NotImplementedError):  # while the exercise is open
 # What's left is rounding, because the sums were taken in a different order. So bit for bit, you can only continue on the same
 # number of ranks. [elastic.py](scripts/elastic.py) does the same as your function, with sums: each rank divides the sum of its
 # losses by the size of the global batch. With `torchrun --nnodes 1:4`, the script may be started again on fewer nodes at any
-# time, and doesn't even notice.
+# time, and doesn't even notice. (The checkpoint then has to be on a file system that all nodes share.)
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
 #
 # ## Deeper: finding out
 #
 # Your ranks hang. What now? First, ask PyTorch. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, the ranks compare what they're about to
-# send before each collective. That costs time, so use it only to find a mistake. The *flight recorder* costs almost nothing. It
+# send before each collective. That costs time, so use it only to find a mistake. It's worth even more with NCCL, which
+# doesn't check sizes: ranks that disagree hang, or silently get wrong numbers. The *flight recorder* costs almost nothing. It
 # remembers each rank's last collectives and their sizes. Here are two faults again, one with each:
 
 # %%
@@ -488,11 +500,11 @@ for rank, each in enumerate(recorded["calls in another order"]):
 
 # %% [markdown]
 # Find the first number at which the ranks differ: rank 1 waits in a `broadcast`, and the others in an `all_reduce`. With NCCL,
-# each rank writes such a record to a file when its watchdog finds a collective that's over its time
+# each rank writes such a record to a file when its watchdog finds a collective that timed out
 # (`TORCH_NCCL_DUMP_ON_TIMEOUT=1` with `TORCH_FR_BUFFER_SIZE`; in older versions `TORCH_NCCL_TRACE_BUFFER_SIZE`), and
 # `torchfrtrace` compares the files. `NCCL_DEBUG=INFO` tells you which network NCCL chose.
 #
-# Second, ask Python. `faulthandler` is part of it. Register it once at the top of your script, and from then on
+# Second, ask Python. `faulthandler` comes with it. Register it once at the top of your script, and from then on
 # `kill -USR1 PID` makes a process print the line it's at, even deep inside a collective. The workshop's ranks do that, too:
 # it's how their messages know the line. (`py-spy dump --pid PID` does the same from outside, without any preparation.)
 
@@ -530,7 +542,7 @@ for launcher in [[*mpi.mpiexec(), "-n", 2, "python"], *([] if quick else [torchr
 # |---|---|---|
 # | `mpiexec` (Open MPI, MPICH) | ends all ranks | Its exit code is that of the rank. MPI has no restart: start the job again |
 # | `torchrun` | ends its ranks, and starts all again if `--max-restarts` allows | Its own exit code is 1. The rank's is in the report, −9 for a `SIGKILL` |
-# | `srun` | waits for the other tasks, unless you give it `--kill-on-bad-exit=1` | Its exit code is the highest of all tasks. For a restart, see [10_compute_nodes](10_compute_nodes.ipynb) |
+# | `srun` | waits for the other tasks, unless you give it `--kill-on-bad-exit=1` or your cluster sets it | Its exit code is the highest of all tasks. For a restart, see [10_compute_nodes](10_compute_nodes.ipynb) |
 # | `horovodrun` | ends all ranks | Has an elastic mode; see below |
 #
 # The workshop measured the first two right here. For the others, we rely on their documentation.
@@ -569,19 +581,19 @@ saver.wait()
 
 # %% [markdown]
 # Why the copy? The optimizer changes the weights in place, so without it you'd save half of one step and half of the next. It
-# takes memory for one more state. And the checkpoint counts only once it's written: if the job dies before that, you go on from
-# the one before.
+# takes memory for one more state. On GPUs, copy with `tensor.cpu()` instead of `clone()`, since the GPU's own memory is
+# usually full. And the checkpoint counts only once it's written: if the job dies before that, you go on from the one before.
 #
 # If the ranks hold different shards, as in [06_zero_and_fsdp](06_zero_and_fsdp.ipynb), each writes its own file, all at the same
 # time. Then a rename of one file isn't enough. Write them into a new folder, wait in a barrier until all are done, and let
 # rank 0 rename the folder, or write a small file that says which folder is the last whole one. PyTorch's
-# `torch.distributed.checkpoint` does that for you, `dcp.save` in front and `dcp.async_save` in the background: its
+# `torch.distributed.checkpoint` does that for you, `dcp.save` in the foreground and `dcp.async_save` in the background: its
 # `.metadata` file comes last, so a folder without one is no checkpoint.
 #
 # ## Deeper: does the formula hold in the dojo?
 #
-# You know what a save costs, how often a rank is lost, and how long it takes to be back. So the exact expectation should predict
-# what the dojo found.
+# You know what a save costs, how often a rank is lost, and how long it takes to get it back. So the exact expectation should
+# predict what the dojo found.
 
 # %%
 step_s = 1 / warm.free.steps_per_s
@@ -610,13 +622,14 @@ print(f"Young would save every {rule(save_s, mtbf_s) / step_s:.1f} steps")
 #
 # ## Remember
 #
-# - The rank that complains is rarely the one that's broken. Look for the one that ended first, or by a signal, or that says
+# - Most ranks that complain aren't the one that's broken. Look for the one that ended first, or by a signal, or that says
 #   something different.
-# - What ends is noticed in milliseconds, what hangs at the time-out, and what computes wrongly never. Compare losses and digests.
+# - A rank that ends is usually noticed in milliseconds, and one that hangs, or whose node vanishes, at the time-out. One that
+#   computes wrong numbers is never noticed, unless you compare losses and digests.
 # - A checkpoint is written under another name, then renamed. It holds weights, optimizer and step, and a step depends on nothing
 #   else.
 # - Save about every $\sqrt{2cM}$ seconds. A factor of two doesn't matter much.
-# - After a failure, all ranks start again. What they needn't do again is import, read and compile.
+# - After a failure, all ranks start again. But they don't have to import, read and compile again.
 # - If the *global* batch is fixed, any number of ranks can go on.
 #
 # **Take it home:** [scripts/elastic.py](scripts/elastic.py) and [scripts/survive.py](scripts/survive.py).

@@ -35,16 +35,16 @@ team = ranks.start(sizes.ranks)
 # %% [markdown]
 # ## A trial on every rank
 #
-# What you choose before a training starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One choice
-# of all of them is a *setting*, and a training with it is a *trial*. Trials don't need each other, so every rank can train
-# its own. The ranks don't even send a message: it's the easiest parallelism there is, and the scaling is perfect as long as
-# there are more trials than ranks.
+# What you choose before a training starts is called a *hyperparameter*: the learning rate, the momentum, the batch. One value
+# for each of them makes a *setting*, and a training with it is a *trial*. Trials don't need each other, so every rank can
+# train its own. The ranks don't even send a message: it's the easiest parallelism there is, and the scaling is nearly perfect
+# as long as there are many more trials than ranks.
 #
 # To keep trials short, each trains on only 4,096 images. Which trial is best? You can't ask the images that it trained on. You
 # can't ask the test images either, as we'll see. So 5,000 more of the training images are *held out*: no trial trains on them,
 # and all they do is choose.
 #
-# The oldest way to choose settings is a *grid*: a few values of everything, and all combinations.
+# The oldest way to choose settings is a *grid*: you list a few values for each hyperparameter, and try every combination.
 
 # %%
 grid = library.grid(lr=[0.001, 0.01, 0.1, 1.0], momentum=[0.0, 0.9], batch=[64])[:: 2 if quick else 1]
@@ -62,15 +62,15 @@ of_grid = search.run(team, library.Listed(grid, images=rungs[0 if quick else 1])
 #
 # ### Exercise 1: draw a setting
 #
-# With this function you'll search for the rest of the notebook. Return a dictionary with three entries:
+# The searches that follow will draw their settings with your function. Return a dictionary with three entries:
 #
 # - `"lr"` lies between 0.001 and 1, and each power of ten gets a third of the draws. 0.001 and 0.002 are as different as 0.1
 #   and 0.2, so draw the learning rate *log-uniformly*;
 # - `"momentum"` is 0, 0.5 or 0.9;
 # - `"batch"` is 16, 32, 64 or 128.
 #
-# `random` is a NumPy generator, such as `np.random.default_rng(1)` returns. Draw everything from it, so that you can repeat
-# your search.
+# `random` is a NumPy generator, like the one that `np.random.default_rng(1)` returns. Draw everything from it, so that you can
+# repeat your search.
 #
 # <details><summary>Hint 1: log-uniform</summary>
 #
@@ -115,13 +115,14 @@ at_random = search.run(team, library.Listed(drawn, images=rungs[0 if quick else 
 #
 # ## Stop the bad ones early
 #
-# A trial that has learned nothing after one epoch won't win after nine. *Successive halving* uses this. Start many trials, and
-# stop after a few images: that's the first *rung*. Keep the best $1/\eta$ of them, let these train $\eta$ times as long, and
-# so on up the ladder. With $\eta = 3$ and rungs at 1, 3 and 9 epochs, nine trials begin, three go on, and one reaches the top.
-# They cost $9 \cdot 1 + 3 \cdot 2 + 1 \cdot 6 = 21$ epochs instead of 81.
+# A trial that has learned nothing after one epoch is unlikely to win after nine. *Successive halving* uses this. Start many
+# trials, and stop after a few images: that's the first *rung*. Keep the best $1/\eta$ of them, let these train $\eta$ times
+# as long, and so on up the ladder. With $\eta = 3$ and rungs at 1, 3 and 9 epochs, nine trials begin, three go on, and one
+# reaches the top. They cost $9 \cdot 1 + 3 \cdot 2 + 1 \cdot 6 = 21$ epochs instead of 81. It's a bet, though: a setting that
+# starts slowly, such as a small learning rate, may be stopped although it would have won in the end.
 #
-# There's a catch. To keep the best third of a rung, you have to wait until all of its trials are there. So the ranks that are
-# done wait for the slowest one. Here's the ladder of nine trials, with ranks that wait:
+# There's another catch. To keep the best third of a rung, you have to wait until all of its trials have finished. So the
+# ranks that are done wait for the slowest one. Here's the ladder of nine trials, with ranks that wait:
 
 # %%
 guess = predict("What share of their time will the ranks spend idle?", low=0, high=100, unit="%")
@@ -157,8 +158,8 @@ figures.ranks_over_time({"halving that waits": waiting})
 #
 # <details><summary>Hint 1: what do you have to remember?</summary>
 #
-# For each rung, the accuracy of every trial that has finished it; the setting of every trial; and whom you've already sent on.
-# `__init__` has a place for each of them. What belongs into which, and when?
+# For each rung, the accuracy of every trial that has finished it; the setting of every trial; and which ones you've already
+# sent on. `__init__` has a place for each of these. What goes where, and when?
 #
 # </details><details><summary>Hint 2: who goes on</summary>
 #
@@ -259,7 +260,7 @@ print(f"trials with nine epochs each: {budget // rungs[-1]}")
 # <details><summary>Hint 1: what has each set been used for?</summary>
 #
 # As soon as you choose by a number, that number is too good: among many trials, the luckiest one wins. So which of the numbers
-# may choose, and which one is still honest after that?
+# may you choose by, and which one is still honest after that?
 #
 # </details><details><summary>Hint 2: the pieces</summary>
 #
@@ -304,7 +305,7 @@ pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "
 # Back to the question from the start. We gave two ranks the same budget of images in three ways:
 #
 # - **one large job**: both ranks train one network together, with twice the batch. Nobody searches: the learning rate is
-#   0.01 with momentum 0.9, as in many examples, times two by the linear rule;
+#   0.01 with momentum 0.9, as in many examples, and then doubled, as the linear rule says;
 # - **large jobs in turn**: ASHA, but each trial uses both ranks and twice the batch, so trials take turns;
 # - **small jobs side by side**: ASHA, a trial per rank.
 #
@@ -335,10 +336,11 @@ by_way.style.format({"seconds": "{:.0f}", "trials": "{:.0f}", "best held out": "
 # with other programs, so don't trust the seconds to more than a rough ratio.) What to look for:
 #
 # - Small jobs side by side get through the same images in much less time than large jobs in turn. A trial on both ranks sends
-#   its gradients in every step and waits for the slower rank.
+#   its gradients in every step and waits for the slower rank. That hurts most with a small batch, since it takes more steps
+#   for the same images. (The one large job always has a batch of 128, so it loses much less.)
 # - The one large job doesn't search at all, and yet it leads for most of the time, because it gives *all* of the images to one
-#   network, while a search spreads them over many. In the end a search may pass it or not: that depends on the
-#   luck of its draws.
+#   network, while a search spreads them over many. Whether a search passes it in the end depends on the luck
+#   of the draw.
 #
 # So the guess was good. But nobody tells you that beforehand. How bad could it have been? The first rungs of the searches know:
 # each of their trials is a guess.
@@ -349,18 +351,20 @@ for level in (0.5, 0.9, 0.95):
     print(f"{np.mean(np.array(guesses) < level):.0%} of {len(guesses)} random settings are below {level:.0%} after one epoch")
 
 # %% [markdown]
-# That's the answer to the question, too. When you know good settings, one large job makes the most of your ranks. When you don't,
-# search first, with small jobs side by side and a part of the data, and give what's left of the budget to
-# one large job with what you've found. Keep in mind that the batch grows with the ranks then, so the learning rate
-# may have to grow as well ([07](07_large_batch.ipynb)).
+# (Somebody with experience guesses better than these random draws, and some of them would catch up with more epochs.)
+#
+# That's the answer to the question, too. When you know good settings, one large job makes the most of your ranks. When you
+# don't, search first, with small jobs side by side and a part of the data, and give what's left of the budget to one large
+# job with what you've found. Keep in mind that the batch grows with the ranks then, so the learning rate may have to grow as
+# well ([07](07_large_batch.ipynb)).
 #
 # *Beat it:* search with a third of the budget of your ASHA above, and spend the rest on the best setting. `library.OneJob` trains one.
 #
 # ## How many seeds before you believe it?
 #
-# Train the same setting again with another seed, which means other initial weights and another order of the images. The accuracy
-# changes. So when setting A beats setting B by a little, was it the setting or the seed? Here are three good settings, each
-# trained with ten seeds (from the same record):
+# Train the same setting again with another seed, which means different initial weights and a different order of the images.
+# The accuracy changes. So when setting A beats setting B by a little, was it the setting or the seed? Here are three good
+# settings, each trained with ten seeds (from the same record):
 
 # %%
 repeated = {
@@ -392,8 +396,12 @@ for name, other in zip(order[1:], (second, third), strict=True):
     print(f"{order[0]} against {name}: {library.seeds_needed(first, other)} seeds per setting")
 
 # %% [markdown]
-# A setting may even win often and still have the lower mean, because a few of its seeds end badly. One seed never shows
-# you that.
+# Take these as lower limits. With exactly this many seeds, the difference that you measure is more than twice its error only
+# every second time; for four times out of five, you need about twice as many. And $\sigma$ and $\Delta$ come from only ten
+# seeds here. Where the cell asks for more than ten, we don't even know for sure which setting is the better one.
+#
+# A setting may even win often and still have the lower mean, because a few of its seeds end badly. One seed never shows you
+# that.
 #
 # So a search with one seed finds a *good* setting, but hardly ever the best one. That's all right: if it takes so many seeds
 # to see a difference, the difference doesn't matter much. But don't tell anyone that A beats B unless you've paid for the seeds.
@@ -402,9 +410,10 @@ for name, other in zip(order[1:], (second, third), strict=True):
 #
 # ## Deeper: Optuna on the same ranks
 #
-# *Optuna* is the library that most people use for this. It proposes settings that look promising after the trials so far,
-# and its *pruners* stop bad trials early. A *study* keeps everything in a file, so it outlives your notebook. Optuna usually
-# calls your training itself. But it also has `ask` and `tell`, so a few lines turn it into a scheduler for our ranks:
+# *Optuna* is one of the most widely used libraries for this. It draws its first ten settings at random. Then it proposes
+# those that look promising after the trials so far, and its *pruners* stop bad trials early. A *study* keeps everything in a
+# file, so it outlives your notebook. Optuna usually calls your training itself. But it also has `ask` and `tell`, so a few
+# lines turn it into a scheduler for our ranks:
 
 # %%
 import os
@@ -447,8 +456,9 @@ class Study:
 
 
 # %% [markdown]
-# `SuccessiveHalvingPruner` is ASHA with one difference: a trial that it has pruned is gone. Yours may still go on when
-# the trials after it turn out to be worse.
+# `SuccessiveHalvingPruner` is ASHA for trials that can't be paused, so it has to decide at once. A trial that it has pruned
+# is gone, while yours may still go on when the trials after it turn out to be worse. And on each rung the very first trial
+# always goes on, since there's nothing yet to compare it with.
 #
 # The study lives in a *journal*, a file to which every change is appended. `open_study` opens it, and takes care of trials that
 # a crash has cut off: they're marked as failed, and their settings are tried again first.
@@ -503,10 +513,11 @@ print("after: ", states(study))
 study.best_params
 
 # %% [markdown]
-# One message said which rank was lost, fresh ranks took over, and the study has everything that was told before the kill. If you
-# restart the notebook's kernel, or the whole machine, it's the same: `open_study` reads the journal, and the search goes on.
-# (A trial that was cut off is a FAIL, and its setting WAITS for a rank. Those that stood on a rung when the budget was spent
-# are still RUNNING.)
+# One message said which rank was lost, fresh ranks took over, and the study has everything it was told before the kill. If you
+# restart the notebook's kernel, it's the same: `open_study` reads the journal, and the search goes on. This journal is named
+# after JupyterLab's process number, so give it a fixed name if the search should also outlive JupyterLab or a restart of the
+# machine. (A trial that was cut off is a FAIL, and its setting WAITS for a rank. Those that stood on a rung when the budget
+# was spent are still RUNNING.)
 #
 # *Try it:* restart the kernel while a search is under way. Then run the cells from the top, but leave out the line that removes
 # the journal.
@@ -517,7 +528,7 @@ study.best_params
 # opinion: the left panel shows each of your trials, and the large dark points are the good ones. Momentum makes steps longer in the end, by a factor
 # of $1 / (1 - \text{momentum})$, so the figure uses the learning rate times that. On the right is a larger search, done for
 # [07b](07b_gradient_noise.ipynb) and recorded in `assets/results/steps_to_target.jsonl`: plain SGD, six learning rates at each of seven
-# batches, and the fewest steps to 97 % win.
+# batches. At each batch, the rate that gets to 97 % in the fewest steps wins.
 
 # %%
 of_batches = steps_to_target.best_rates(records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl"))
@@ -539,8 +550,9 @@ print("at the edge of the rates tried:", [batch for batch, rate in of_batches.it
 # ## Deeper: take it home
 #
 # [scripts/search.py](scripts/search.py) needs nothing from this repository. Each rank runs Optuna's own loop, and the journal is all
-# that they share. So you can start it with `mpiexec`, `srun`, or as many independent jobs, and start it again after a crash.
-# The marked lines are all that make a search of a training:
+# that they share. So you can start it with `mpiexec` or `srun`, and start it again after a crash. (But only one job at a
+# time: a second one would think that the trials of the first were cut off, and mark them as failed.) The marked lines are all
+# it takes to turn a training into a search:
 
 # %%
 take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State")
@@ -550,10 +562,10 @@ take_home.marked("search.py", r"optuna|trial\.|study|cut_off|State")
 #
 # - Trials don't talk to each other. If you have more questions than ranks, one small trial per rank is the most efficient use
 #   of them.
-# - Draw learning rates log-uniformly. Random search tries a new value of everything with each trial, a grid doesn't.
+# - Draw learning rates log-uniformly. Random search tries a new learning rate with each trial, and a grid doesn't.
 # - Stop bad trials early. Halving that waits leaves ranks idle; ASHA promotes whoever leads so far, and never waits.
-# - Held-out images choose, test images report. What has chosen is too good to be reported.
-# - Compare settings over seeds: $n = 8 \sigma^2 / \Delta^2$ of them per setting.
+# - Held-out images choose, test images report. The number you've chosen by is too good to report.
+# - Compare settings over seeds: at least $n = 8 \sigma^2 / \Delta^2$ of them per setting.
 # - Keep the study in a file. Ranks die, and notebooks restart.
 #
 # **Sources.** J. Bergstra and Y. Bengio, *Random Search for Hyper-Parameter Optimization* (JMLR 13, 2012). K. Jamieson and
