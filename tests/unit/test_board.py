@@ -79,19 +79,19 @@ def test_what_is_shared_is_the_results_and_nothing_else():
 def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
     assert "add --yes" in invoke("share", room, "--name", "otter").output and not os.listdir(room)
     ended = invoke("share", room, "--name", "otter", "--yes")
-    assert ended.exit_code == 0 and "1 checks" in ended.output and "No code" in ended.output, ended.output
+    assert ended.exit_code == 0 and "solved: 1" in ended.output and "No code" in ended.output, ended.output
     file = room / "otter.json"
     assert file.stat().st_mode & 0o777 == 0o644
     cells = {}
     after = sharing.AfterCells(SimpleNamespace(events=SimpleNamespace(register=cells.__setitem__)))
     learner.keep(Check("exchange", True))
     cells["post_run_cell"](None)
-    after.thread.join(10)
+    after.thread.join(60)
     (shown,) = board.read(room).results
     assert [each["exercise"] for each in shown["solved"]] == ["ring_allreduce", "exchange"]
     before = file.stat().st_ino
     cells["post_run_cell"](None)
-    after.thread.join(10)
+    after.thread.join(60)
     assert file.stat().st_ino == before, "nothing was added"
     assert invoke("share", room, "--yes").exit_code == 0 and os.listdir(room) == ["otter.json"], "the same name"
     assert invoke("share", "--name", "heron", "--yes").exit_code == 0 and os.listdir(room) == ["heron.json"]
@@ -138,7 +138,7 @@ HOSTILE = {
     "nested.json": ("[" * 799, "isn't JSON"),
     "huge.json": ("9" * 1_000_000, "larger than"),
     "keys.json": (json.dumps({str(n): n for n in range(1_000_000)}), "larger than"),
-    "many.json": (json.dumps(result("many") | {str(n): n for n in range(3000)}), "exactly the fields"),
+    "many.json": (json.dumps(result("many") | {str(n): n for n in range(3000)}), "other fields"),
     "digits.json": ("9" * 6000, "far too long"),
     "nan.json": (json.dumps(result("nan", cores=float("nan"))), "NaN"),
     "infinite.json": (json.dumps(result("infinite", cores=float("inf"))), "infinity"),
@@ -157,8 +157,8 @@ HOSTILE = {
     "other.json": (json.dumps(result("<script>alert(1)</script>")), "'name'"),
     "otter-again.json": (json.dumps(result("otter")), "somebody else's"),
     "future.json": (json.dumps(result("future", schema=2)), "'schema'"),
-    "<script>alert(1)<script>.json": ("{}", "exactly the fields"),
-    "\u202egnp.json\n\x1b[31m": ("{}", "exactly the fields"),
+    "<script>alert(1)<script>.json": ("{}", "other fields"),
+    "\u202egnp.json\n\x1b[31m": ("{}", "other fields"),
     "x" * 250: ("[" * 9, "isn't JSON"),
 }
 
@@ -254,7 +254,7 @@ def served(folder):
 
 
 def ask(server, path="/", method="GET"):
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
     connection.request(method, path)
     answer = connection.getresponse()
     return answer, answer.read().decode()
@@ -333,7 +333,7 @@ def test_the_command_serves_until_ctrl_c_and_refuses_a_port_that_is_taken(room):
     other = invoke("board", room, "--port", port)
     assert other.exit_code == 1 and f"port {port} can't be used" in other.output.replace("\n", " ")
     running.send_signal(signal.SIGINT)
-    output, errors = running.communicate(timeout=10)
+    output, errors = running.communicate(timeout=60)
     assert running.returncode == 0 and not errors and "closed" in output
 
 
@@ -349,7 +349,7 @@ def test_one_absurd_number_does_not_flatten_the_rest():
     rows = [board_page.Strip("guessed", "guess", [*values, (1e12, "liar")], "")]
     drawn = board_page.strips(rows, "s")
     assert drawn.count('class="beyond"') == 1 and drawn.count("<circle") == 20
-    places = [float(x) for x in re.findall(r'cx="([\d.]+)%"', drawn)]
+    places = [float(x) for x in re.findall(r'x="([\d.]+)%" y="\d+"><circle', drawn)]
     assert max(places) - min(places) > 15
 
 

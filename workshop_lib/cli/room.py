@@ -1,6 +1,7 @@
 """`workshop share`: a learner shows the room their results; `board`: a page of what the room shares."""
 
 import contextlib
+import os
 import secrets
 import stat
 import sys
@@ -17,9 +18,10 @@ ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren ba
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
 SHARED = """\
 Under the name {name}, everyone who can read {file} will see:
-  - {predictions} predictions: the question, your first guess, and what was measured
-  - {solved} checks that you've solved, by name
-  - {speeds} training speeds, {scores} scores, and the number of cores here ({cores})
+  - predictions, each with the question, your first guess and what was measured: {predictions}
+  - names of checks that you've solved: {solved}
+  - best training speeds: {speeds}, scores: {scores}
+  - cores here: {cores}
 No code, no notebook, no path and no answer. But the file belongs to your account, and whoever can list the folder
 sees whose it is. From now on, cells that add to this update the file. `workshop share --stop` removes it."""
 
@@ -50,7 +52,8 @@ def share(
     counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
     print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
     if not yes:
-        if not sys.stdin.isatty():
+        # A notebook's `!` has a terminal, too, but nobody can answer there.
+        if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
             raise InputError("nothing is shared yet: add --yes.")
         typer.confirm("Share this?", abort=True)
     sharing.start(mine)

@@ -103,7 +103,7 @@ class Board:
         self.folder, self.lock, self.read_s = folder, threading.Lock(), -READ_EVERY_S
         self.room = Room(str(folder), "", note="The folder hasn't answered yet.")
 
-    def page(self, notebook: str = "") -> str:
+    def page(self, notebook: str = "", renew: bool = True) -> str:
         """The page about one notebook, or all of them. While the folder doesn't answer, what was known before."""
         if self.lock.acquire(timeout=PATIENCE_S):
             try:
@@ -112,7 +112,7 @@ class Board:
                     self.read_s = time.monotonic()
             finally:
                 self.lock.release()
-        return board_page.page(self.room, notebook, refresh=True)
+        return board_page.page(self.room, notebook, renew)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -126,7 +126,8 @@ class Handler(BaseHTTPRequestHandler):
         if address.path != "/":
             self.send_error(404)
             return
-        body = self.server.board.page(parse_qs(address.query).get("notebook", [""])[0]).encode()
+        asked = parse_qs(address.query)
+        body = self.server.board.page(asked.get("notebook", [""])[0], renew="still" not in asked).encode()
         self.send_response(200)
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body))}
         for name, value in (headers | board_page.HEADERS).items():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from workshop_lib.notebook.sharing import GAMES, Result
 
@@ -42,7 +42,7 @@ p, ul, ol { margin: 0.3em 0; } a { color: inherit; }
 .counts b { font-size: 1.5em; margin-right: 0.2em; } .counts span { display: inline-block; margin-right: 1.4em; }
 nav a { display: inline-block; padding: 0.25em 0.55em; margin: 0.2em 0.2em 0 0; border: 1px solid var(--line);
   border-radius: 0.4em; text-decoration: none; } nav a[aria-current] { background: var(--text); color: var(--page); }
-.cards { display: grid; gap: 1.2rem 2.5rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30em), 1fr)); }
+.cards { display: grid; gap: 1.2rem 2.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30em), 1fr)); }
 .row { display: grid; grid-template-columns: 9.5em 1fr 8.5em; gap: 0 0.7em; align-items: center; }
 .row .said { color: var(--faint); font-size: 0.85em; } .row .said b { color: var(--text); }
 @media (max-width: 40em) { .row { grid-template-columns: 1fr auto; }
@@ -65,6 +65,12 @@ HEADERS = {
 }
 
 
+MARKS = {
+    "guess": '<circle class="guess" r="6"/>',
+    "measured": '<path class="measured" d="M-8 0L0-8 8 0 0 8z"/>',
+    "left": '<path class="beyond" d="M5-7L-6 0 5 7z"/>',
+    "right": '<path class="beyond" d="M-5-7L6 0-5 7z"/>',
+}
 CURRENT = ' aria-current="page"'
 
 
@@ -96,16 +102,16 @@ class Strip(NamedTuple):
     said: str  # beside it, as HTML
 
 
-def page(room: Room, notebook: str = "", refresh: bool = False) -> str:
-    """The whole page, of one notebook or of all."""
+def page(room: Room, notebook: str = "", renew: bool | None = None) -> str:
+    """The whole page, of one notebook or of all. It renews itself or not, with a link to change that; None: a file."""
     notebooks = Counter(name for result in room.results for name in _notebooks(result))
     known = sorted(name for name, _ in notebooks.most_common(MOST_NOTEBOOKS))
     one = notebook if notebook in known else ""
     shown = [one] if one else known
-    parts = [_head(room, known, one), _questions(room.results, shown), _solved(room.results, shown)]
+    parts = [_head(room, known, one, renew), "<main>", _questions(room.results, shown), _solved(room.results, shown)]
     parts += [] if one else [_speeds(room.results), _games(room.results)]
-    parts += [_problems(room.problems), _foot(room)]
-    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refresh else ""
+    parts += [_problems(room.problems), "</main>", _foot(room)]
+    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if renew else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">{again}<title>The room</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
@@ -117,16 +123,19 @@ def _notebooks(result: Result) -> set[str]:
     return {item["notebook"] for item in [*result["predictions"], *result["solved"]]}
 
 
-def _head(room: Room, notebooks: list[str], chosen: str) -> str:
+def _head(room: Room, notebooks: list[str], chosen: str, renew: bool | None) -> str:
     checks = sum(len(result["solved"]) for result in room.results)
     guesses = sum(len(result["predictions"]) for result in room.results)
     numbers = [(len(room.results), "people"), (room.active, "in the last ten minutes")]
     numbers += [(checks, "checks solved"), (guesses, "guesses")]
     counts = "".join(f"<span><b>{n:,}</b>{words}</span>" for n, words in numbers)
     if n := len(room.problems):
-        counts += f'<span class="bad"><b>{n:,}</b><a href="#problems">files aren’t results</a></span>'
-    links = [("/", "all", not chosen)]
-    links += [(f"/?notebook={quote(name)}", _short(name), name == chosen) for name in notebooks]
+        words = "files aren’t results" if n > 1 else "file isn’t a result"
+        counts += f'<span class="bad"><b>{n:,}</b><a href="#problems">{words}</a></span>'
+    links = (
+        [] if renew is None else [(_address(name, renew), _short(name), name == chosen) for name in ["", *notebooks]]
+    )
+    links += [] if renew is None else [(_address(chosen, not renew), "❚❚ pause" if renew else "▶ go on", False)]
     nav = "".join(f'<a href="{url}"{CURRENT if current else ""}>{escape(text)}</a>' for url, text, current in links)
     note = f'<p class="bad">{escape(room.note)}</p>' if room.note else ""
     return (
@@ -134,7 +143,13 @@ def _head(room: Room, notebooks: list[str], chosen: str) -> str:
     )
 
 
+def _address(notebook: str, renew: bool) -> str:
+    return "/?" + urlencode({"notebook": notebook} | ({} if renew else {"still": "1"}))
+
+
 def _short(notebook: str) -> str:
+    if not notebook:
+        return "all"
     number, _, rest = notebook.partition("_")
     return f"{number} {rest.replace('_', ' ')}"
 
@@ -207,27 +222,17 @@ def _span(values: list[float]) -> tuple[float, float]:
 
 
 def _marks(row: Strip, at: Callable[[float], str], low: float, high: float) -> str:
-    """An SVG as wide as there is room; x is in percent, so marks and text keep their size."""
+    """An SVG as wide as there is room; x is in percent, so marks keep their size."""
     parts = ['<line class="base" x1="0" x2="100%" y1="22" y2="22"/>']
     for place, (value, who) in enumerate(row.values):
-        y = 22 + (0, -8, 8)[place % 3] * (len(row.values) > 3)
-        shape = f'<circle class="guess" cx="{at(value)}" cy="{y}" r="6">'
-        end = "</circle>"
-        if not low <= value <= high:
-            way = "M-5-7L6 0-5 7z" if value > high else "M5-7L-6 0 5 7z"
-            shape, end = (
-                f'<svg overflow="visible" x="{at(value)}" y="{y}"><path class="beyond" d="{way}">',
-                "</path></svg>",
-            )
-        elif row.mark == "measured":
-            shape, end = (
-                f'<svg overflow="visible" x="{at(value)}" y="{y}"><path class="measured" d="M-8 0L0-8 8 0 0 8z">',
-                "</path></svg>",
-            )
-        parts.append(f"{shape}<title>{escape(who)}: {number(value)}</title>{end}")
-    middle = at(statistics.median(value for value, _ in row.values))
-    parts.append(f'<line class="median" x1="{middle}" x2="{middle}" y1="2" y2="42"/>')
-    label = f"{row.label}: {len(row.values)} values, median {number(statistics.median(v for v, _ in row.values))}"
+        beyond = "right" if value > high else "left" if value < low else ""
+        x = {"right": "100%", "left": "0"}.get(beyond) or at(value)
+        y = 22 + (0, -8, 8)[place % 3] * (len(row.values) > 3)  # in three lanes, or equal values would hide each other
+        title = f"<title>{escape(who)}: {number(value)}</title>"
+        parts.append(f'<svg overflow="visible" x="{x}" y="{y}">{MARKS[beyond or row.mark]}{title}</svg>')
+    median = statistics.median(value for value, _ in row.values)
+    parts.append(f'<line class="median" x1="{at(median)}" x2="{at(median)}" y1="2" y2="42"/>')
+    label = f"{row.label}: {len(row.values)} values, median {number(median)}"
     return f'<svg role="img" aria-label="{escape(label)}" height="44">{"".join(parts)}</svg>'
 
 

@@ -127,7 +127,7 @@ def check(value: Any, kind: Any = Result, where: str = "it") -> None:
         if not isinstance(value, dict):
             raise Unfit(f"{where} isn't an object with named fields")
         if value.keys() != fields.keys():
-            raise Unfit(f"{where} hasn't exactly the fields that it should have")
+            raise Unfit(f"{where} has other fields than it should")
         for name, each in fields.items():
             check(value[name], each, f"'{name}'")
 
