@@ -186,6 +186,10 @@ def plant(folder):
 def test_every_file_that_is_no_result_is_named_with_its_reason_and_nothing_in_it_is_shown(room):
     reasons = plant(room)
     (room / "otter.json").write_text(json.dumps(result(predictions=[GUESS])))
+    (room / "new.json").touch()  # claimed, and not written yet
+    (room / "empty.json").touch()
+    os.utime(room / "empty.json", (1, 1))
+    reasons["empty.json"] = "isn't JSON"
     seen = board.read(room)
     assert [each["name"] for each in seen.results] == ["otter"]
     assert {each.file: each.reason for each in seen.problems}.keys() == reasons.keys()
@@ -278,7 +282,7 @@ def test_forty_writers_at_once_and_files_that_mean_harm_among_theirs(room, tmp_p
         seen, text = board.read(room), ask(server)[1]
     assert len(seen.results) == WRITERS == seen.active and reads > 2 and most > 1
     assert all(len(each["solved"]) == len(each["predictions"]) == ROUNDS for each in seen.results)
-    assert f"<b>{WRITERS}</b>people" in text and f"<b>{WRITERS * ROUNDS}</b>checks solved" in text
+    assert f"<b>{WRITERS}</b>people" in text and f"<b>{WRITERS * ROUNDS:,}</b>checks solved" in text
     assert not [name for name in os.listdir(room) if name.endswith(".tmp")]
 
 

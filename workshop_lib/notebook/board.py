@@ -24,7 +24,7 @@ from workshop_lib.notebook.sharing import Result, Unfit
 HOST = "127.0.0.1"
 MOST_FILES, MOST_NAMES = 200, 5000  # that are read; that are looked at
 MOST_BYTES, MOST_PARTS = 64_000, 800  # of a file; of opening brackets in it, which bounds how deep it can be nested
-ACTIVE_S, NEW_S = 600, 5.0
+ACTIVE_S, NEW_S = 600, 60
 READ_EVERY_S, PATIENCE_S = 2.0, 3.0  # for a folder that doesn't answer
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 BOUNDS = f"larger than {MOST_BYTES // 1000} kB, and no result is"

@@ -132,15 +132,12 @@ def _head(room: Room, notebooks: list[str], chosen: str, renew: bool | None) -> 
     if n := len(room.problems):
         words = "files aren’t results" if n > 1 else "file isn’t a result"
         counts += f'<span class="bad"><b>{n:,}</b><a href="#problems">{words}</a></span>'
-    links = (
-        [] if renew is None else [(_address(name, renew), _short(name), name == chosen) for name in ["", *notebooks]]
-    )
-    links += [] if renew is None else [(_address(chosen, not renew), "❚❚ pause" if renew else "▶ go on", False)]
+    links = [(_address(name, bool(renew)), _short(name), name == chosen) for name in ["", *notebooks]]
+    links.append((_address(chosen, not renew), "❚❚ pause" if renew else "▶ go on", False))
     nav = "".join(f'<a href="{url}"{CURRENT if current else ""}>{escape(text)}</a>' for url, text, current in links)
+    nav = "" if renew is None else f'<nav aria-label="Notebooks">{nav}</nav>'
     note = f'<p class="bad">{escape(room.note)}</p>' if room.note else ""
-    return (
-        f'<header><h1>The room</h1>{note}<p class="counts">{counts}</p><nav aria-label="Notebooks">{nav}</nav></header>'
-    )
+    return f'<header><h1>The room</h1>{note}<p class="counts">{counts}</p>{nav}</header>'
 
 
 def _address(notebook: str, renew: bool) -> str:
