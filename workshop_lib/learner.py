@@ -28,11 +28,12 @@ class Prediction(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The verdict on an exercise; `failed` is the first property that does not hold."""
+    """The verdict on an exercise: the first property that fails, and a score where there is something to beat."""
 
     exercise: str
     passed: bool
     failed: str = ""
+    score: float | None = None
 
 
 class Training(NamedTuple):

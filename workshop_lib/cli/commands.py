@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli import course, dryrun, engines, faults
+from workshop_lib.cli import course, dryrun, engines, faults, room
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
@@ -47,7 +47,7 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
-for command in (course.assess, course.verify, course.rehearse):
+for command in (course.assess, course.verify, course.rehearse, room.share, room.board):
     app.command()(command)
 app.command(context_settings=dryrun.SETTINGS)(dryrun.dryrun)
 app.command(context_settings=faults.CONTEXT)(faults.faults)

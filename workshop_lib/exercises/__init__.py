@@ -62,6 +62,7 @@ class Verdict:
     failed: str = ""
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
+    score: float | None = None  # where there is something to beat
 
     @property
     def headline(self) -> str:
@@ -102,6 +103,7 @@ class Exercise:
     ready: called on every rank before the clock starts, for what takes long once. on: the number of ranks it needs.
     stuck, truncated, unknown: hints for a function that never ends (by default, an endless loop if it does not
     communicate), for a message that meets a receive of another size, for what none of the known mistakes does.
+    score: what a function came to, given the observations and whether they passed; None if it doesn't count.
     """
 
     name: str
@@ -115,12 +117,13 @@ class Exercise:
     stuck: str = ""
     truncated: str = TRUNCATED_HINT
     unknown: str = UNKNOWN_HINT
+    score: Callable[[list, bool], float | None] | None = None
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
         verdict = self._judge(function)
         if verdict.passed is not None:
-            learner.keep(learner.Check(self.name, verdict.passed, verdict.failed))
+            learner.keep(learner.Check(self.name, verdict.passed, verdict.failed, verdict.score))
         return verdict
 
     def _judge(self, function: Callable) -> Verdict:
@@ -145,6 +148,7 @@ class Exercise:
             return verdict
         try:
             failed = self._first_failure(observations, verdict.held)
+            verdict.score = self.score(observations, failed is None) if self.score else None
         except Exception as error:  # whatever the learner's function returned, the notebook goes on
             verdict.passed = False
             verdict.failed = f"what it returned cannot be compared: {type(error).__name__}: {error}"

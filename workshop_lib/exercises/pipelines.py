@@ -219,6 +219,11 @@ def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]
     yield Property("and keep no more than they have to", not many, hint)
 
 
+def pieces_kept(cases: list[Seen]) -> int:
+    """The most that each rank keeps at once, all ranks and cases together."""
+    return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
+
+
 def _chunked(ahead: Callable, chunk_of: Callable, back_chunk_of: Callable) -> Callable:
     """A schedule of chunks that goes ahead so often, and takes the chunks in these turns."""
 
@@ -263,4 +268,5 @@ interleaved = Exercise(
     ],
     communicates=False,
     unknown=ONE_CHUNK_HINT,
+    score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
 )

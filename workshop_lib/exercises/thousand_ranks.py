@@ -1,6 +1,7 @@
 """The exercises of 12_thousand_ranks: the bytes of FSDP x tensor parallelism, and the best mesh for a cluster."""
 
 from collections.abc import Callable, Iterator
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from workshop_lib.exercises import Exercise, Mistake, Property, close, is_number, shown
@@ -191,6 +192,17 @@ def meshes_properties(observations: list) -> Iterator[Property]:
         yield Property(f"{name}: nothing that fits is faster", best, "", [each.step_s for each in found.values()], seen)
 
 
+def gain(observations: list, passed: bool) -> float | None:
+    """Times as fast as the default, on average over CLUSTERS (geometric mean), of choices that fit; None for others."""
+    gains = []
+    for chosen, cluster in zip(observations[0], CLUSTERS.values(), strict=True):
+        whole = (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
+        if not whole or chosen.peak_bytes > cluster.memory_bytes:
+            return None
+        gains.append(try_mesh(cluster, *default(cluster)).step_s / chosen.step_s)
+    return geometric_mean(gains)
+
+
 def _choose(
     hint: str, key: Callable, fits: Callable = lambda made, cluster: made.peak_bytes <= cluster.memory_bytes
 ) -> Mistake:
@@ -229,4 +241,4 @@ _WRONG_MESHES = [
     Mistake(lambda cluster, choices: choices[0], "that's the first candidate: compare all of them."),
     Mistake(lambda cluster, choices: default(cluster), "that's the default itself: compare the candidates."),
 ]
-best_mesh = Exercise("best_mesh", observe_meshes, meshes_properties, _WRONG_MESHES, communicates=False)
+best_mesh = Exercise("best_mesh", observe_meshes, meshes_properties, _WRONG_MESHES, communicates=False, score=gain)
