@@ -41,7 +41,7 @@ team = ranks.start(sizes.ranks)
 # MPI's processes know each other from the start, because `mpiexec` started them. PyTorch's don't. Each one needs the address and
 # port where they all meet, its own rank, and the number of ranks. It reads these from four environment variables, and
 # `torchrun` sets them for you. Under `mpiexec` or `srun` you set them yourself. The lines that matter begin at
-# `with socket.create_server`:
+# `host = `:
 
 
 # %%
@@ -61,9 +61,10 @@ one_host = comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size
 if one_host:  # then no message has to leave it, which also works on a laptop without a network
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
 
-with socket.create_server(("127.0.0.1" if one_host else socket.gethostname(), 0)) as free:
-    address, port = free.getsockname()
-os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = comm.bcast((address, str(port)))
+host = "127.0.0.1" if one_host else socket.gethostname()
+with socket.create_server(("", 0)) as free:
+    port = free.getsockname()[1]
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = comm.bcast((host, str(port)))
 os.environ["RANK"], os.environ["WORLD_SIZE"] = str(comm.rank), str(comm.size)
 if not dist.is_initialized():
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))

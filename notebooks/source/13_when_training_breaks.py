@@ -451,7 +451,7 @@ comm, train = MPI.COMM_WORLD, mnist.load("train")
 
 
 def steps(first, last, ranks, weights):
-    """Some steps of softmax regression on the first `ranks` ranks; the others look on."""
+    """Some steps of softmax regression on the first `ranks` ranks; the others take them in a group of their own."""
     group = comm.Split(comm.rank < ranks)
     for step in range(first, last):
         batch = np.random.default_rng([1, step]).integers(len(train.images), size=100)

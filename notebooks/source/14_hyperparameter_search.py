@@ -488,7 +488,7 @@ def states(study):
 
 
 journal = BUILD / f"study-{os.getppid()}.log"  # the same after a restart of the kernel, whose parent is JupyterLab
-journal.unlink(missing_ok=True)  # this notebook begins anew; leave this line out to go on with yesterday's study
+journal.unlink(missing_ok=True)  # this notebook begins anew; leave this line out to go on with the last study
 first_study = open_study(journal)
 search.run(team, Study(first_study, rungs), budget // 3)
 states(first_study)

@@ -18,7 +18,8 @@ from workshop_lib.training.step_report import Collective
 # Who gathers and reduces what, and how often: nothing is cut (DDP), or the states of the optimizer (ZeRO-1), both once
 # per step; or everything (FSDP, ZeRO-3), in every micro-batch.
 SHARDING = ("none", "states", "full")
-STATE_BYTES = 16  # per parameter with Adam: see zero_memory.RECIPES
+# Per parameter with Adam: bf16 weights, fp32 gradients and optimizer, as in Megatron-LM; FSDP's shards are all in fp32.
+CAST_BYTES, ADAM_BYTES, FSDP_BYTES = 2 + 4, 12, 16
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,9 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
     """
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     states = {
-        "none": STATE_BYTES * share,
-        "states": share * (6 + (STATE_BYTES - 6) / mesh.data),
-        "full": STATE_BYTES * share / mesh.data,
+        "none": share * (CAST_BYTES + ADAM_BYTES),
+        "states": share * (CAST_BYTES + ADAM_BYTES / mesh.data),
+        "full": share * FSDP_BYTES / mesh.data,
     }[plan.sharding]
     gathered = 2 * 2 * share * mesh.pipeline / model.layers if plan.sharding == "full" else 0
     values = model.tokens * plan.micro_batch * model.width

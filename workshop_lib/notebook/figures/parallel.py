@@ -27,14 +27,17 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
     _matrix(axes, (5.8, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
     _matrix(axes, (13.4, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
     _matrix(axes, (20.4, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
-    _matrix(
-        axes, (26.0, 4.0 - 0.8 * ranks), (2.0, 1.6 * ranks), tints, True, "a part of each sum:\nallreduce adds them up"
-    )
+    for rank, tint in enumerate(tints):  # every rank has the whole shape, so these don't touch
+        top = 4.0 - 0.8 * ranks + 1.6 * rank + 0.25
+        _matrix(
+            axes, (26.0, top), (2.0, 1.1), [tint], False, "" if rank else "a part of each sum:\nallreduce adds them up"
+        )
+        axes.text(27.0, top + 0.55, f"rank {rank}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
     for x, sign in ((4.8, "×"), (12.2, "="), (19.5, "×"), (24.2, "=")):
         axes.text(x, 4.0, sign, **CENTRED)
     axes.text(12.2, 3.3, "gelu", color=GREY, **CENTRED)
     for rank in range(1, ranks):
-        axes.text(28.5, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTRED)
+        axes.text(27.0, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTRED)
     return figure
 
 
