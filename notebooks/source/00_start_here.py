@@ -39,8 +39,8 @@ pictures.splits()
 # %% [markdown]
 # A rank is one of the processes (more on ranks below). Coloured boxes show what it holds, dotted ones what it lacks. *State*
 # is what the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that
-# this way of splitting needs, and they decide how far it scales. Notebooks 02 to 05 split the data, and 06 splits the
-# optimizer's state, the gradients and the weights.
+# this way of splitting needs, and they decide how far it scales. Notebooks 02 to 05 split the data, 06 splits the
+# optimizer's state, the gradients and the weights, and 11 and 11b split the layers themselves.
 #
 # ### Which one first?
 #
@@ -49,8 +49,8 @@ pictures.splits()
 # | one device gives you a good result overnight | PyTorch alone | every other row costs you time and gives you new ways to fail |
 # | too slow, but model, gradients and optimizer state fit on one device | DDP (02, 05) | it takes only a few lines, and most of its messages hide behind the computation |
 # | the optimizer's state or the weights no longer fit | FSDP, or DeepSpeed's ZeRO (06) | each rank keeps only a share; splitting the weights too takes one and a half times the bytes of DDP |
-# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node, a pipeline between nodes, and FSDP around both | they send more often or leave ranks idle, so use them only where the rows above can't help |
-# | many settings to try | one run per device | runs that never talk to each other scale perfectly |
+# | a single layer doesn't fit, or you have hundreds of GPUs | tensor parallelism inside a node (11), a pipeline between nodes (11b), and FSDP around both (12 helps you choose) | they send more often or leave ranks idle, so use them only where the rows above can't help |
+# | many settings to try | one run per device (14) | runs that never talk to each other scale perfectly |
 #
 # **And if you don't need it, don't.** First get a good model on *one* device, from a random subset of the data. A bug costs
 # seconds there, and if the model can't learn from a tenth of the data, eight devices will only make it fail faster. Distribute
@@ -324,6 +324,8 @@ check.my_part(my_part)
 # minute, 7 minutes per exercise, plus the runs, where we've timed them on a laptop.
 # Later notebooks build on the *core* of a notebook, but never on
 # its *Deeper* sections. The last column counts the exercises you've solved so far; run the cell again to bring it up to date.
+# In a class, `workshop share FOLDER` shows the room your guesses and what you solved, under a pseudonym. `--stop` takes them
+# back.
 
 # %%
 Markdown(generate.overview("00_start_here"))
