@@ -1,5 +1,6 @@
-"""`workshop assess` and `verify`: what a learner can do, in a record that others can check; `rehearse`: a route of an
-instructor's. What they need is imported by the functions that use it: most commands do without.
+"""`workshop assess` and `verify`: what a learner can do, in a record that others can check. `rehearse`: a route of an
+instructor's. `export-nbgrader`: the exercises, for a grader. What they need is imported by the functions that use it:
+most commands do without.
 """
 
 import os
@@ -14,6 +15,7 @@ from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
+COURSE = paths.BUILD / "course"
 LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: for how long to look for other programs, and how many cores it wants
 MOST_SHOWN = 20  # sentences on a record that isn't as it was written
 PROVES = (
@@ -132,6 +134,20 @@ def rehearse(
     if late:
         print(f"Too little time for: {', '.join(late)}.")
         raise typer.Exit(1)
+
+
+def export_nbgrader(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="Names such as 02_synchronous_sgd; none: all.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder of a course, which may be there already.")] = COURSE,
+) -> None:
+    """Write notebooks as assignments for nbgrader, with our checks as graded cells."""
+    from workshop_lib.notebook import grading
+
+    written = grading.export(notebooks or [], out)
+    for each in written:
+        points = grading.POINTS * len(each.exercises)
+        print(f"{each.file}: {points} points, for {', '.join(each.exercises)}")
+    print(f"\nNext: cd {out} && nbgrader generate_assignment {written[0].file.stem}")
 
 
 def _printable(text: str) -> str:
