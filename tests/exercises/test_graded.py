@@ -1,5 +1,6 @@
 """A graded cell gives the point for a right answer and to no other, and says why; with nbgrader itself where it is."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import assigned
 import nbformat
 import pytest
 
-from workshop_lib.exercises import NotPassed, start_here
+from workshop_lib.exercises import NotPassed, job_script, programs, script, start_here
 from workshop_lib.notebook import grading
 from workshop_lib.paths import ROOT
 
@@ -40,6 +41,22 @@ def test_the_stub_and_a_mistake_get_none_and_the_mistake_its_hint():
         run(assigned.solved(answer).replace(right, wrong))
 
 
+FILES = {"hello.py": ("01_mpi_basics", programs.hello), "changes.py": ("05_ddp", script.script)}
+FILES["job.sh"] = ("10_compute_nodes", job_script.job)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_marks_in_it_passes_and_one_with_a_stub_does_not(name, tmp_path):
+    stem, check = FILES[name]
+    file, answer = tmp_path / name, assigned.cells(stem)[name.replace(".", "-")].source
+    for text, passed in ((answer, True), (assigned.solved(answer), True), (assigned.released(answer), False)):
+        file.write_text(text.partition("\n")[2] + "\n")
+        with contextlib.nullcontext() if passed else pytest.raises(NotPassed):
+            check(file).must_pass()
+
+
+MISSING = "nbgrader is not installed: .venv/bin/pip install -c constraints.txt nbgrader"
 STUDENTS = {"ada": "solved everything", "bob": "submitted what was released", "eve": "made a known mistake in each"}
 MISTAKES = {  # of each assignment: the exercise, what's right, what's wrong, and the hint
     "00_start_here": ("whoami", *MISTAKE),
@@ -73,6 +90,9 @@ def submit(course, stem: str, student: str) -> None:
             assert "YOUR CODE HERE" in cell.source and grading.BEGIN not in cell.source
             if student != "bob":
                 cell.source = assigned.solved(answers[about["grade_id"]].source)
+            if student == "ada" and about["grade_id"] == exercise:  # nbgrader takes a kernel's stderr for an error
+                cell.source = cell.source.replace("    return", "    print('careful', file=sys.stderr)\n    return")
+                cell.source = f"import sys\n\n{cell.source}"
             if student == "eve" and about["grade_id"] == exercise:
                 assert right in cell.source
                 cell.source = cell.source.replace(right, wrong)
@@ -83,7 +103,7 @@ def submit(course, stem: str, student: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("stem", MISTAKES)
 def test_nbgrader_releases_grades_and_explains(stem, tmp_path):
-    pytest.importorskip("nbgrader", reason="nbgrader is not installed: .venv/bin/pip install nbgrader")
+    pytest.importorskip("nbgrader", reason=MISSING)
     from nbgrader.api import Gradebook
 
     [(_, exercises)] = grading.export([stem], tmp_path)
@@ -102,3 +122,14 @@ def test_nbgrader_releases_grades_and_explains(stem, tmp_path):
     feedback = {student: (tmp_path / "feedback" / student / stem / f"{stem}.html").read_text() for student in STUDENTS}
     assert hint in feedback["eve"] and "NotPassed" not in feedback["ada"]
     assert feedback["bob"].count("not solved yet") >= len(exercises)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_nbgrader_releases_every_notebook_without_its_solutions(tmp_path):
+    pytest.importorskip("nbgrader", reason=MISSING)
+    for file, exercises in grading.export([], tmp_path):
+        nbgrader(tmp_path, "generate_assignment", file.stem)
+        released = nbformat.read(tmp_path / "release" / file.stem / file.name, as_version=4)
+        code = "\n".join(cell.source for cell in released.cells)
+        assert code.count("YOUR CODE HERE") >= len(exercises) and grading.BEGIN not in code

@@ -15,7 +15,6 @@ from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
-COURSE = paths.BUILD / "course"
 LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: for how long to look for other programs, and how many cores it wants
 MOST_SHOWN = 20  # sentences on a record that isn't as it was written
 PROVES = (
@@ -138,7 +137,7 @@ def rehearse(
 
 def export_nbgrader(
     notebooks: Annotated[list[str] | None, typer.Argument(help="Names such as 02_synchronous_sgd; none: all.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder of a course, which may be there already.")] = COURSE,
+    out: Annotated[Path, typer.Option(help="The folder of a course, which may be there already.")] = Path("course"),
 ) -> None:
     """Write notebooks as assignments for nbgrader, with our checks as graded cells."""
     from workshop_lib.notebook import grading
