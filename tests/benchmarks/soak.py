@@ -104,6 +104,8 @@ def meet(library: str, fault: str, chance: random.Random, folder: Path) -> Soake
     except ranks.RankError as error:
         message = str(error)
     now_s = time.monotonic()
+    if not mark.exists():
+        raise KeyboardInterrupt  # which the ranks have reported: the cell ended before its fault
     fault_s = began_s + timeout_s if fault in HANG else float(mark.read_text() or now_s)
     team.restart()
     del team.soaks
@@ -116,8 +118,8 @@ def meet(library: str, fault: str, chance: random.Random, folder: Path) -> Soake
 
 
 def hit(pid: int, number: int, mark: Path) -> None:
-    mark.write_text(str(time.monotonic()))
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(OSError):  # when all of this has been interrupted, the folder or the rank is gone
+        mark.write_text(str(time.monotonic()))
         os.kill(pid, number)
 
 

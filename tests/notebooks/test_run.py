@@ -1,12 +1,11 @@
 """Every notebook, learner's and solution: a fresh kernel, no error, no process left behind."""
 
-import gzip
 import time
 import uuid
 
 import psutil
 import pytest
-from ranks.ladder import write_small_mnist
+from ranks.ladder import write_packed_mnist
 
 from workshop_lib.notebook import execute, generate
 from workshop_lib.ranks import processes
@@ -66,10 +65,7 @@ def test_runs_from_a_fresh_kernel_and_leaves_nothing(profile, version, stem, par
 @pytest.fixture(scope="session")
 def part_of_mnist(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mnist")
-    write_small_mnist(folder, train_samples=6_000, test_samples=1_000)
-    for path in list(folder.iterdir()):  # the scripts to take home read the files as they are published
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
-        path.unlink()
+    write_packed_mnist(folder)
     return folder
 
 

@@ -1,5 +1,6 @@
-"""`workshop assess` and `verify`: what a learner can do, in a record that others can check; `rehearse`: a route of an
-instructor's. What they need is imported by the functions that use it: most commands do without.
+"""`workshop assess` and `verify`: what a learner can do, in a record that others can check. `rehearse`: a route of an
+instructor's. `export-nbgrader`: the exercises, for a grader. What they need is imported by the functions that use it:
+most commands do without.
 """
 
 import os
@@ -132,6 +133,20 @@ def rehearse(
     if late:
         print(f"Too little time for: {', '.join(late)}.")
         raise typer.Exit(1)
+
+
+def export_nbgrader(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="Names such as 02_synchronous_sgd; none: all.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder of a course, which may be there already.")] = Path("course"),
+) -> None:
+    """Write notebooks as assignments for nbgrader, with our checks as graded cells."""
+    from workshop_lib.notebook import grading
+
+    written = grading.export(notebooks or [], out)
+    for each in written:
+        points = grading.POINTS * len(each.exercises)
+        print(f"{each.file}: {points} points, for {', '.join(each.exercises)}")
+    print(f"\nNext: cd {out} && nbgrader generate_assignment {written[0].file.stem}")
 
 
 def _printable(text: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workshop_lib import learner, ranks
+from workshop_lib.errors import WorkshopError
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
@@ -52,6 +53,10 @@ class Property:
     observed: str = ""
 
 
+class NotPassed(WorkshopError):
+    """The verdict on an exercise, as the error that a grader looks for."""
+
+
 @dataclass
 class Verdict:
     """What a check says. `passed` is None while the exercise is unsolved; `hint` is for the failure."""
@@ -69,6 +74,12 @@ class Verdict:
         if self.passed is None:
             return f"{self.name}: not solved yet. {self.to_do}, then run both cells."
         return f"{self.name}: {'correct' if self.passed else 'not yet'}"
+
+    def must_pass(self) -> "Verdict":
+        """Itself, if the exercise is solved; else raises NotPassed, since a grader counts errors."""
+        if not self.passed:
+            raise NotPassed(repr(self))
+        return self
 
     def __repr__(self) -> str:
         lines = [self.headline, *(f"  ✓ {text}" for text in self.held)]

@@ -199,7 +199,11 @@ def notebook_json(text: str, time: str = "") -> str:
     time: the sentence on it in the first cell. A cell's id comes from its content, so editing one cell leaves
     the ids of the others alone.
     """
-    notebook = jupytext.reads(text, fmt="py:percent")
+    return finished(jupytext.reads(text, fmt="py:percent"), time)
+
+
+def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
+    """The file of a notebook whose cells come from a source: metadata, ids, and lines as they are run."""
     if time:
         notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
