@@ -15,11 +15,17 @@ class Recorded(Kernel):
     banner = "Shows what was recorded."
     language_info = {"name": "python", "mimetype": "text/x-python", "file_extension": ".py"}
 
+    def __init__(self, **options):
+        super().__init__(**options)
+        cells = nbformat.read(os.environ["JPY_SESSION_NAME"], as_version=4).cells  # as they were before any is run
+        self.outputs = {cell.source: cell.outputs for cell in cells if cell.cell_type == "code"}
+
     def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False, **_):
         """Send the outputs that the notebook has for a cell with this code."""
-        cells = nbformat.read(os.environ["JPY_SESSION_NAME"], as_version=4).cells
-        for output in next((cell.outputs for cell in cells if cell.cell_type == "code" and cell.source == code), []):
+        for output in self.outputs.get(code, []):
             content = {name: value for name, value in output.items() if name != "output_type"}
+            if "execution_count" in content:  # the number beside it
+                content["execution_count"] = self.execution_count
             self.send_response(self.iopub_socket, output.output_type, content)
         return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
 
