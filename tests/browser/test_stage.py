@@ -66,7 +66,7 @@ def test_a_talk_jumps_to_a_section_with_live_ranks_and_to_its_recording(stage):
     stage, file = stage
     stage.open_section(file, JUMP)
     shown = stage.run_section(6)
-    assert shown[0].startswith("Fresh ranks, and 4 earlier cells: … ready"), shown
+    assert shown[0].startswith("Starting over with 4 earlier cells: … ready"), shown
     assert any("something is wrong with my data" in text for text in shown), shown
     assert stage.errors() == [] and stage.too_wide() == []
     assert min(float(size.removesuffix("px")) for size in size_of_text(stage)) >= 19, "for the last row"

@@ -93,7 +93,7 @@ def ready(name: str, *section: str) -> None:
     missing, needed = _missing(name, section)
     if not missing:
         return
-    print(f"Fresh ranks, and {len(needed)} earlier cells: … ", end="", flush=True)
+    print(f"Starting over with {len(needed)} earlier cell{'s' * (len(needed) > 1)}: … ", end="", flush=True)
     ranks.stop()
     began = time.perf_counter()
     for source in needed:
