@@ -56,13 +56,14 @@ class Output:
 class Lab:
     """A JupyterLab server of its own on a folder, and a page of `browser` on it. A context manager."""
 
-    def __init__(self, browser, folder: Path, private: Path, profile: str = "quick"):
+    def __init__(self, browser, folder: Path, private: Path, profile: str = "quick", pixels: float = 1):
+        """pixels: of the screen, for each of the page's; a picture that is looked at closely needs 2."""
         self.folder, self.private, self.learner = folder, private, private / "progress.jsonl"
         self.port, self.token = _free_port(), secrets.token_hex(16)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = private / "jupyter.log"
         self.server = self._serve(profile)
-        self.page = browser.new_page(viewport={"width": 1366, "height": 768})
+        self.page = browser.new_page(viewport={"width": 1366, "height": 768}, device_scale_factor=pixels)
         self.foreign = []  # addresses outside this machine that the page asked for
         self.page.on("request", self._note_request)
 

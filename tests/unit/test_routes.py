@@ -39,7 +39,7 @@ def test_the_minutes_of_a_route_add_up(name):
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.title}, {step.minutes} min")
 def test_every_section_exists_and_people_have_time_for_it(step):
     assert step.who in ("instructor", "everyone") and step.minutes > 0
-    assert not step.notebook or set(step.sections) | set(step.needs) <= headings(step.notebook)
+    assert not step.notebook or set(step.sections) <= headings(step.notebook)
     assert routes.effort(step).minutes <= step.minutes
 
 

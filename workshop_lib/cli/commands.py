@@ -47,7 +47,8 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
-for command in (course.assess, course.verify, course.rehearse, course.export_nbgrader, room.share, room.board):
+TEACHING = course.rehearse, course.present, course.export_nbgrader, room.share, room.board
+for command in (course.assess, course.verify, *TEACHING):
     app.command()(command)
 app.command(context_settings=dryrun.SETTINGS)(dryrun.dryrun)
 app.command(context_settings=faults.CONTEXT)(faults.faults)

@@ -1,9 +1,10 @@
-"""`workshop assess` and `verify`: what a learner can do, in a record that others can check. `rehearse`: a route of an
-instructor's. `export-nbgrader`: the exercises, for a grader. What they need is imported by the functions that use it:
-most commands do without.
+"""`workshop assess` and `verify`: what a learner can do, in a record that others can check. `rehearse` and `present`:
+an instructor's routes. `export-nbgrader`: the exercises, for a grader. What they need is imported by the functions that
+use it: most commands do without.
 """
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Annotated
@@ -116,15 +117,16 @@ def rehearse(
     print("begins  promised     cells  reading and working   step")
     begins, run_s, late = 0, 0.0, []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):
-        step, needed = done.step, routes.effort(done.step).minutes
+        step, work = done.step, routes.effort(done.step).minutes
         begins, run_s = begins + step.minutes, run_s + done.seconds
         clock = f"{(begins - step.minutes) // 60}:{(begins - step.minutes) % 60:02}"
         cells = f"{done.seconds / 60:.1f} min" if done.cells else "-"
-        over = needed + done.seconds / 60 > step.minutes
+        over = work + done.seconds / 60 > step.minutes
         late += [step.title] if over else []
-        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {needed:>17} min   {step.title}{' (TOO LONG)' * over}")
+        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{' (TOO LONG)' * over}")
         if step.notebook and plan:
-            before = f" (run before: {'; '.join(step.needs)})" if step.needs else ""
+            needed = routes.before(step)
+            before = f" (run before: {'; '.join(needed)})" if needed else ""
             print(f"{'':<45} {step.who}, {step.notebook}: {'; '.join(step.sections)}{before}")
         if done.error:
             print(done.error)
@@ -147,6 +149,27 @@ def export_nbgrader(
         points = grading.POINTS * len(each.exercises)
         print(f"{each.file}: {points} points, for {', '.join(each.exercises)}")
     print(f"\nNext: cd {out} && nbgrader generate_assignment {written[0].file.stem}")
+
+
+def present(
+    what: Annotated[
+        str, typer.Argument(help="A route, such as 45-minutes, or a notebook, such as 02_synchronous_sgd.")
+    ],
+    section: Annotated[list[str] | None, typer.Option(help="This section of the notebook alone. Repeatable.")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Run the slides here and keep what they show.")] = False,
+    open_lab: Annotated[bool, typer.Option("--open/--no-open", help="Open JupyterLab on them.")] = True,
+) -> None:
+    """Write slides from a route's or a notebook's sections, and open them at a projector's size."""
+    from workshop_lib.notebook import present as slides
+
+    files = slides.write(what, tuple(section or ()))
+    for file in files:
+        print(f"slides: {file}", flush=True)
+        if record:
+            print(f"recorded: {slides.record(file)}", flush=True)
+    if open_lab:
+        command, env = slides.lab(files[0])
+        raise typer.Exit(subprocess.call(command, env=env))
 
 
 def _printable(text: str) -> str:

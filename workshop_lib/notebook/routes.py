@@ -15,7 +15,7 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import execute
+from workshop_lib.notebook import execute, needs
 from workshop_lib.notebook.generate import NOT_READ, NOTEBOOKS, Effort
 
 FOLDER = paths.ROOT / "assets" / "instructor"
@@ -30,14 +30,13 @@ OPENING = " (opening)"  # after a heading: without the sections below it
 class Step:
     """Some minutes with sections of a notebook, by their headings, or without any notebook.
 
-    who: who works, the instructor on the projector or everyone. needs: sections whose cells must have run before.
+    who: who works, the instructor on the projector or everyone.
     """
 
     title: str
     minutes: int
     notebook: str = ""
     sections: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
     who: str = "instructor"
 
 
@@ -105,24 +104,50 @@ def effort(step: Step) -> Effort:
     return total
 
 
-def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
-    """A notebook with the cells of these steps, each marked with its step's number, from the one with solutions.
+@dataclass(frozen=True)
+class Code:
+    """The code cells of a notebook with solutions: the index, the source and the headings of each."""
 
-    The cells at its top, which every section needs, count for the first step.
-    """
-    notebook = nbformat.read(NOTEBOOKS / "solutions" / f"{name}.ipynb", as_version=4)
-    code = [(index, under) for index, _, under in pieces(notebook.cells) if notebook.cells[index].cell_type == "code"]
-    chosen = []
-    for index, under in code:
-        at = min(steps) if len(under) < 2 else None
-        for number, step in steps.items():
-            if at is None and stands_in(step.needs + step.sections, under):
-                at = number
-        if at is not None:
-            notebook.cells[index].metadata[STEP] = at
-            chosen.append(notebook.cells[index])
-    notebook.cells = chosen
-    return notebook
+    notebook: nbformat.NotebookNode
+    at: list[int]
+    sources: list[str]
+    under: list[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, name: str) -> "Code":
+        notebook = nbformat.read(NOTEBOOKS / "solutions" / f"{name}.ipynb", as_version=4)
+        code = [piece for piece in pieces(notebook.cells) if notebook.cells[piece[0]].cell_type == "code"]
+        return cls(notebook, *map(list, zip(*code, strict=True)))
+
+    def of_sections(self, sections: tuple[str, ...]) -> list[int]:
+        """Which of them are in these sections."""
+        return [number for number, under in enumerate(self.under) if stands_in(sections, under)]
+
+    def before(self, own: list[int]) -> list[int]:
+        """Which of them must run before these: those at the top, and what they need."""
+        top = [number for number, under in enumerate(self.under) if len(under) < 2]
+        return sorted({*top, *needs.before(self.sources, [*top, *own])} - {*own})
+
+
+def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
+    """A notebook with the cells of these steps and what they need, each marked with the number of the first step that
+    needs it, from the one with solutions."""
+    code = Code.of(name)
+    of_step: dict[int, int] = {}
+    for number, step in steps.items():
+        own = code.of_sections(step.sections)
+        of_step = dict.fromkeys([*code.before(own), *own], number) | of_step
+    for each, number in of_step.items():
+        code.notebook.cells[code.at[each]].metadata[STEP] = number
+    code.notebook.cells = [code.notebook.cells[code.at[each]] for each in sorted(of_step)]
+    return code.notebook
+
+
+def before(step: Step) -> list[str]:
+    """The sections with cells that a step needs, besides those at the top of its notebook."""
+    code = Code.of(step.notebook)
+    needed = code.before(code.of_sections(step.sections))
+    return list(dict.fromkeys(code.under[each][-1] for each in needed if len(code.under[each]) > 1))
 
 
 @dataclass

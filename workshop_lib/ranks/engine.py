@@ -125,6 +125,11 @@ def pull(name: str):
     return NAMESPACE.__dict__[name]
 
 
+def variables() -> set[str]:
+    """The names of this rank's variables."""
+    return set(NAMESPACE.__dict__)
+
+
 def push(values: dict) -> None:
     """Set variables on this rank."""
     NAMESPACE.__dict__.update(values)

@@ -1,0 +1,107 @@
+"""Which earlier cells a notebook's cell needs: those that define what it uses, and what these need in turn.
+
+Found from the code, without running it. Variables are the notebook's or the ranks'. What a call changes inside an
+object isn't seen, so no cell should need another one for that alone.
+"""
+
+import ast
+import dis
+import re
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import NamedTuple
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+MAGIC = re.compile(r"%%(\w+)(.*)\n?")
+NOTEBOOK, RANKS, FILES = "notebook", "ranks", "files"
+TEAM = (NOTEBOOK, "team")  # every notebook calls its ranks so
+OTHER_SIDE = {NOTEBOOK: RANKS, RANKS: NOTEBOOK}  # a function of the notebook's uses variables of the ranks, for one
+
+
+class Names(NamedTuple):
+    """What a cell defines, and what it uses of other cells: (where, name) each."""
+
+    defines: set[tuple[str, str]]
+    uses: set[tuple[str, str]]
+
+
+def names(source: str) -> Names:
+    """What a cell defines and uses."""
+    where, magic = NOTEBOOK, MAGIC.match(source)
+    if magic and magic[1] == "writefile":
+        folders, _, file = magic[2].strip().rpartition("/")
+        return Names({(FILES, file)}, {(NOTEBOOK, name) for name in re.findall(r"{(\w+)", folders)})
+    uses = set()
+    if magic:
+        source = source[magic.end() :]
+        if magic[1] == "ranks":
+            where, uses = RANKS, {TEAM}
+    tree = ast.parse(TransformerManager().transform_cell(source))
+    defined, used = _variables(compile(tree, "a cell", "exec"))
+    called, strings = _in_calls(tree)
+    defined |= {name for statement in tree.body for name in _changed(statement)}
+    uses |= {(where, name) for name in used}
+    uses |= {(RANKS, text) for text in strings}  # as in team.pull("losses")
+    uses |= {(FILES, word) for text in strings for word in re.findall(r"[\w.]+\.\w+", text)}
+    return Names({(where, name) for name in defined} | called, uses)
+
+
+def _variables(code: CodeType) -> tuple[set[str], set[str]]:
+    """The variables that some code sets, and those that it reads before it has set them."""
+    defined: set[str] = set()
+    used: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            defined.add(instruction.argval)
+        elif instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL") and instruction.argval not in defined:
+            used.add(instruction.argval)
+    inner = [_variables(each)[1] for each in code.co_consts if isinstance(each, CodeType)]
+    return defined, used | (set().union(*inner) - defined)
+
+
+def _in_calls(tree: ast.Module) -> tuple[set[tuple[str, str]], set[str]]:
+    """What calls define: variables of the ranks, or another number of ranks; and all strings, which may be names."""
+    defined, strings = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "push":
+                defined |= {(RANKS, keyword.arg) for keyword in node.keywords if keyword.arg}
+            elif node.func.attr == "restart" and node.args:
+                defined.add(TEAM)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.add(node.value)
+    return defined, strings
+
+
+def _changed(statement: ast.stmt) -> Iterator[str]:
+    """The variables whose objects a statement like `x[0] = …` or `x.lr = …` changes."""
+    for target in getattr(statement, "targets", []):
+        inside = target
+        while isinstance(inside, ast.Attribute | ast.Subscript):
+            inside = inside.value
+        if inside is not target and isinstance(inside, ast.Name):
+            yield inside.id
+
+
+def before(sources: list[str], wanted: Iterable[int]) -> list[int]:
+    """The cells that must run before those that are wanted, as indices into the sources of all code cells, in order."""
+    of_cell = [names(source) for source in sources]
+    wanted = set(wanted)
+    needed, to_do = set(wanted), list(wanted)
+    while to_do:
+        at = to_do.pop()
+        found = {_latest(of_cell[:at], where, name) for where, name in of_cell[at].uses}
+        new = {each for each in found if each is not None} - needed
+        needed |= new
+        to_do += new
+    return sorted(needed - wanted)
+
+
+def _latest(earlier: list[Names], where: str, name: str) -> int | None:
+    """The last of these cells that defines this, on the side where it's used or else on the other."""
+    for place in filter(None, (where, OTHER_SIDE.get(where))):
+        for index in reversed(range(len(earlier))):
+            if (place, name) in earlier[index].defines:
+                return index
+    return None
