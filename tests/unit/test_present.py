@@ -28,6 +28,7 @@ def needed_by(*sources: str) -> list[int]:
         (["import numpy as np", "class A:\n    b = np.pi", "A()"], [0, 1]),
         (["team = start()", "%%ranks\nx = 1", "x = 5", "%%ranks --on 0\nprint(x)"], [0, 1]),
         (["team = start()", "%%ranks\nx = 1", "x = 5", 'team.pull("x")'], [0, 1]),
+        (["team = start()", "mine = ranks.current()"], [0]),
         (["team = start()", "x = 1", "team.push(x=x)", "%%ranks\nprint(x)"], [0, 1, 2]),
         (["team = start()", "team.restart()", "team.restart(4)", "team.n"], [0, 2]),
         (["team = start()", "%%ranks\nfrom mpi4py import MPI", "f = lambda: MPI.Wtime()", "team.run(f)"], [0, 1, 2]),

@@ -32,7 +32,7 @@ def names(source: str) -> Names:
     if magic and magic[1] == "writefile":
         folders, _, file = magic[2].strip().rpartition("/")
         return Names({(FILES, file)}, {(NOTEBOOK, name) for name in re.findall(r"{(\w+)", folders)})
-    uses = set()
+    uses = {TEAM} if "ranks.current()" in source else set()
     if magic:
         source = source[magic.end() :]
         if magic[1] == "ranks":

@@ -1,0 +1,49 @@
+"""A section of the slides runs from nothing: its first cell starts ranks and runs the earlier cells that it needs."""
+
+import nbformat
+import pytest
+
+from workshop_lib.notebook import execute, generate, present, routes
+
+FORGET = "from workshop_lib import ranks\n\nranks.stop()\nget_ipython().reset(new_session=False)"
+
+
+def jumps(name: str, sections: list[tuple[str, ...]]) -> nbformat.NotebookNode:
+    """Each of these sections, given by its headings, after everything was forgotten."""
+    code = routes.Code.of(name)
+    sources = []
+    for section in sections:
+        first = present.first_cell(name, section)
+        own = [source for source, under in zip(code.sources, code.under, strict=True) if under == section]
+        sources += [FORGET, first, *own, first]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    return nbformat.v4.new_notebook(cells=cells, metadata=generate.METADATA)
+
+
+def run(name: str, sections: list[tuple[str, ...]], tmp_path, monkeypatch) -> list:
+    monkeypatch.setenv("WORKSHOP_PROFILE", "quick")
+    path = tmp_path / f"{name}.ipynb"
+    nbformat.write(jumps(name, sections), path)
+    outcome = execute.run_notebook(path, path)
+    assert not outcome.error, str(outcome)
+    return nbformat.read(path, as_version=4).cells
+
+
+@pytest.mark.timeout(120)
+def test_a_jump_starts_fresh_ranks_and_once_there_nothing_is_left_to_do(tmp_path, monkeypatch):
+    section = ("Start here", "Each rank has its own memory")
+    _, first, *_, again = run("00_start_here", [section], tmp_path, monkeypatch)
+    said = "".join(output.text for output in first.outputs)
+    assert said.startswith("Starting over with 3 earlier cells: … ready after"), said
+    assert again.source == first.source
+    assert not again.outputs, again.outputs
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name", [path.stem for path in generate.sources() if path.stem[:3] in ("00_", "01_", "02_", "05_")]
+)
+def test_every_section_can_be_jumped_to(name, tmp_path, monkeypatch):
+    sections = list(dict.fromkeys(under for under in routes.Code.of(name).under if len(under) > 1))
+    run(name, sections, tmp_path, monkeypatch)
