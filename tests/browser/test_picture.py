@@ -11,7 +11,7 @@ from workshop_lib.notebook import generate
 from workshop_lib.paths import BUILD, ROOT
 
 PICTURE = ROOT / "assets" / "session.png"
-SIZE, CROPPED = (1000, 1070), (965, 1040)  # of the page in CSS pixels, and of what is shown: without its bars
+SIZE, CROPPED = (1000, 1080), (965, 1048)  # of the page in CSS pixels, and of what is shown: without its bars
 PIXELS = 2  # for each of them
 COLOURS = 96  # enough for text and curves, in a third of the bytes
 SESSION = """\
@@ -42,7 +42,7 @@ weights = torch.zeros(784, 10, requires_grad=True)
 
 
 def show(**pictures):
-    figure, places = plt.subplots(1, 2, figsize=(4.4, 2.2), layout="constrained")
+    figure, places = plt.subplots(1, 2, figsize=(5, 2.1), layout="constrained")
     for place, (name, picture) in zip(places, pictures.items()):
         place.imshow(picture[:, 3].reshape(28, 28), cmap="RdBu", vmin=-0.1, vmax=0.1)
         place.set_title(name.replace("_", " "), fontsize=17)
