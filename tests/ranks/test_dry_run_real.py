@@ -32,5 +32,5 @@ def test_a_dry_run_is_equal_to_the_real_one(script, options, ranks):
         dry = dry_run(SCRIPTS / script, *options, world_size=ranks, rank=rank)
         for name in SAME:
             assert getattr(dry, name) == getattr(real, name), f"{name} of rank {rank}"
-        # On a mesh of 2 x 2, a real allreduce keeps one activation for longer: that's when others are done with it.
-        assert abs(dry.peak_bytes - real.peak_bytes) <= 0.02 * real.peak_bytes
+        # A real collective keeps what it sends until the others have come: at most one gradient or activation more.
+        assert abs(dry.peak_bytes - real.peak_bytes) <= 0.1 * real.peak_bytes
