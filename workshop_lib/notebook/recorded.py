@@ -10,6 +10,12 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 
 
+def outputs(notebook: str) -> dict[str, list]:
+    """The outputs of each code cell, by its source."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    return {cell.source: cell.outputs for cell in cells if cell.cell_type == "code"}
+
+
 class Recorded(Kernel):
     implementation, implementation_version = "recorded", "1"
     banner = "Shows what was recorded."
@@ -17,8 +23,7 @@ class Recorded(Kernel):
 
     def __init__(self, **options):
         super().__init__(**options)
-        cells = nbformat.read(os.environ["JPY_SESSION_NAME"], as_version=4).cells  # as they were before any is run
-        self.outputs = {cell.source: cell.outputs for cell in cells if cell.cell_type == "code"}
+        self.outputs = outputs(os.environ["JPY_SESSION_NAME"])  # as they were before any is run
 
     def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False, **_):
         """Send the outputs that the notebook has for a cell with this code."""
