@@ -3,7 +3,7 @@
 BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
-IN_LANES := -n 3 --dist loadscope --no-loadscope-reorder
+IN_LANES := -n 2 --dist loadscope --no-loadscope-reorder
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
 ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.

@@ -1,6 +1,6 @@
 """For all tests: settings stay in the checkout, no process of ours outlives the run, and who runs beside whom.
 
-`make test` runs the tests in three lanes (pytest-xdist): a test with ranks waits for half of its time.
+`make test` runs the tests in two lanes (pytest-xdist), because a test with ranks waits for a third of its time.
 """
 
 import contextlib
@@ -53,9 +53,9 @@ def locked(name: str, how: int):
         yield
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout: waiting for the other lanes does not count
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout: waiting for the other lane does not count
 def pytest_runtest_protocol(item):
-    """A test that compares times has the machine to itself: the other lanes wait meanwhile."""
+    """A test that compares times has the machine to itself: the other lane waits meanwhile."""
     how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with contextlib.ExitStack() as running:
         with locked("tests.turn", fcntl.LOCK_EX):  # nobody overtakes the one that waits to be alone

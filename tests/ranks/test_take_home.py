@@ -33,6 +33,8 @@ from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import largest_relative_difference
 
 PYTHON = [sys.executable]
+# What PyTorch 2.13 says, once in some hundred runs, when a rank ends after its work is done; ddp.py met it, too.
+GLOO_ABORTED = "terminate called without an active exception"
 TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BACKEND = {
     "mpi_by_hand": "mpi",
@@ -153,7 +155,10 @@ def test_under_mpiexec(trained):
 
 @pytest.mark.parametrize("name", [name for name in UNDER_TORCHRUN if name in HERE])
 def test_under_torchrun(name, trained):
-    status, output = run(*TORCHRUN, SCRIPTS / f"{name}.py", *short(trained.folder, name))
+    command = *TORCHRUN, SCRIPTS / f"{name}.py", *short(trained.folder, name)
+    status, output = run(*command)
+    if GLOO_ABORTED in output:
+        status, output = run(*command)
     assert status == 0, output
     check(name, output, trained)
 

@@ -165,3 +165,8 @@ def test_the_top_level_is_as_the_readme_says(tracked):
         "workshop_lib",
     }
     assert {name.split("/")[0] for name in tracked} <= allowed
+
+
+def test_no_two_test_files_have_one_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names), "pytest can't collect them together"
