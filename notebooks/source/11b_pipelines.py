@@ -542,7 +542,7 @@ answers = torch.tensor(split.labels[:256]).long()
 
 
 def vgg_steps(counts, m=8):
-    """Steps of 1F1B on two ranks, with so many layers on each."""
+    """Steps of 1F1B on two ranks, with `counts` layers on each."""
     [stage] = pipeline.stages_of_rank(MyStage, pipeline.split(vgg(), counts), pair)
     taken = []
     for _ in range(1 + repeats):

@@ -207,7 +207,7 @@ class Asha:
         # </solution>
 
     def tell(self, trial, images, accuracy):
-        """This trial has seen so many images, which is the end of a rung, and is this accurate."""
+        """The trial has seen `images` images, the end of a rung, and reached this accuracy."""
         # <solution>
         self.scores[self.rungs.index(images)][trial] = accuracy
         # <stub>

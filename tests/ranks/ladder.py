@@ -38,9 +38,9 @@ def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_S
             (folder / name).write_bytes(header + array.tobytes())
 
 
-def write_packed_mnist(folder):
-    """6,000 training images as they're published, because the scripts to take home read nothing else."""
-    write_small_mnist(folder, train_samples=6_000, test_samples=1_000)
+def write_packed_mnist(folder, train_samples=6_000, test_samples=1_000):
+    """The same as MNIST is published, because the scripts to take home read nothing else."""
+    write_small_mnist(folder, train_samples, test_samples)
     for path in list(folder.iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
         path.unlink()

@@ -1,12 +1,9 @@
 """elastic.py and survive.py: lost ranks change nothing in the weights, and any number of ranks can go on."""
 
-import gzip
-
-import numpy as np
 import pytest
 import torch
+from ranks.ladder import write_packed_mnist
 
-from workshop_lib.data import mnist
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import dojo, scripts
 
@@ -16,10 +13,7 @@ IMAGES = 1000
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The first images of MNIST."""
-    folder, whole = tmp_path_factory.mktemp("mnist"), mnist.load("train")
-    for name, array in zip(mnist.FILES["train"], (whole.images[:IMAGES], whole.labels[:IMAGES]), strict=True):
-        header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-        (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes(), 1))
+    write_packed_mnist(folder := tmp_path_factory.mktemp("mnist"), IMAGES)
     return folder
 
 

@@ -8,7 +8,6 @@ rounding has decided otherwise grows to percents within ten steps.
 
 import ast
 import copy
-import gzip
 import io
 import runpy
 import subprocess
@@ -71,13 +70,7 @@ def run(*words, **variables):
 
 
 def write_data(folder):
-    folder.mkdir()
-    for split, rows in (("train", IMAGES), ("test", TEST_IMAGES)):
-        whole = mnist.load(split)
-        arrays = whole.images[:rows], whole.labels[:rows]
-        for name, array in zip(mnist.FILES[split], arrays, strict=True):
-            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-            (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes(), 1))
+    ladder.write_packed_mnist(folder, IMAGES, TEST_IMAGES)
 
 
 def trainings(folder):

@@ -8,7 +8,7 @@ import pytest
 from workshop_lib import bootstrap
 from workshop_lib.notebook import magics, outputs
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import RankError, cells
+from workshop_lib.ranks import RankError, cells, session
 from workshop_lib.ranks.messages import displayed_key
 from workshop_lib.ranks.output import Output, Row
 
@@ -176,6 +176,7 @@ def test_a_rank_cell_in_a_new_kernel_names_the_line_that_starts_ranks(monkeypatc
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
     monkeypatch.setenv("JPY_SESSION_NAME", str(path))
+    monkeypatch.setattr(session.CURRENT, "team", None)  # an earlier test may have left ranks
     with pytest.raises(RankError, match=r"run the cell with `team = ranks.start\(2\)` again; Run > Run All Above"):
         magics._team()
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none"))

@@ -68,7 +68,7 @@ def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
 
 
 def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
-    """A record of each setting: its accuracies with so many seeds, the same seeds for each."""
+    """A record of each setting: its accuracies with the seeds from 1 on, the same for each."""
     for setting in settings:
         listed = search.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
         with tempfile.TemporaryDirectory() as folder:

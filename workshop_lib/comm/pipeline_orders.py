@@ -60,11 +60,15 @@ def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
 
 def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
     """As many forwards ahead as there are ranks behind this one, then a forward and a backward in turn."""
-    ahead = min(micro_batches, ranks - 1 - rank)
-    order: list[tuple] = [("F", i) for i in range(ahead)]
-    for i in range(micro_batches - ahead):
-        order += [("F", ahead + i), ("B", i)]
-    return order + [("B", i) for i in range(micro_batches - ahead, micro_batches)]
+    order = gpipe(rank, ranks, micro_batches)
+    return in_turn(order[:micro_batches], order[micro_batches:], ranks - 1 - rank)
+
+
+def in_turn(forwards: list[tuple], backwards: list[tuple], ahead: int) -> list[tuple]:
+    """This many forwards ahead, at most all of them, then a forward and a backward in turn, and the other backwards."""
+    ahead = max(0, min(len(forwards), ahead))
+    turns = [each for pair in zip(forwards[ahead:], backwards, strict=False) for each in pair]
+    return [*forwards[:ahead], *turns, *backwards[len(forwards) - ahead :]]
 
 
 def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
@@ -80,12 +84,8 @@ def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
         chunk, i = divmod(within, ranks)
         return kind, turn * ranks + i, chunk if kind == "F" else chunks - 1 - chunk
 
-    total = micro_batches * chunks
-    ahead = min(total, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
-    order = [nth("F", n) for n in range(ahead)]
-    for n in range(total - ahead):
-        order += [nth("F", ahead + n), nth("B", n)]
-    return order + [nth("B", n) for n in range(total - ahead, total)]
+    forwards, backwards = ([nth(kind, n) for n in range(micro_batches * chunks)] for kind in "FB")
+    return in_turn(forwards, backwards, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
 
 
 def bubble_formula(ranks: int, micro_batches: int, chunks: int = 1) -> float:

@@ -179,7 +179,7 @@ def token_properties(ranks: list[tuple[Crossed, Crossed]]) -> Iterator[Property]
 
 
 def _same(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
-    return Property(text, all(close(a, b) for a, b in zip(given, expected, strict=True)), evidence=given)
+    return Property(text, all_close(given, expected), evidence=given)
 
 
 class _KeepsItsOwn(cut.TokenParallel):

@@ -128,10 +128,6 @@ def asha_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not kind, evidence=kind, observed=f"{given}, {sentence}")
 
 
-def _best(scores: dict, share: int) -> list:
-    return sorted(scores, key=scores.__getitem__, reverse=True)[:share]
-
-
 def _promotions(played: Played) -> Iterator[tuple[int, int, int]]:
     """(place among those asked, trial, rung that it leaves) of every trial that goes on."""
     rungs = played.plan.rungs
@@ -145,7 +141,7 @@ def _not_the_best(played: Played) -> tuple[str, str]:
     gone: set[tuple[int, int]] = set()
     for place, trial, rung in _promotions(played):
         scores, eta = played.scores[place][rung], played.plan.eta
-        if trial not in _best(scores, len(scores) // eta):
+        if trial not in search.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
             if len(scores) < eta:
                 return ("ahead" if rung else "early"), sentence
@@ -158,7 +154,7 @@ def _not_the_best(played: Played) -> tuple[str, str]:
 
 
 def _place(scores: dict, trial: int) -> int:
-    return 1 + _best(scores, len(scores)).index(trial)
+    return 1 + search.best(scores, len(scores)).index(trial)
 
 
 def _missed(played: Played) -> tuple[str, str]:
@@ -170,7 +166,7 @@ def _missed(played: Played) -> tuple[str, str]:
             gone.add(promoted[place])
             continue
         for rung, scores in enumerate(played.scores[place][:-1]):
-            for trial in _best(scores, len(scores) // played.plan.eta):
+            for trial in search.best(scores, len(scores) // played.plan.eta):
                 if (trial, rung) not in gone:
                     return _late([played]), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
     return "", ""
@@ -203,7 +199,7 @@ def _promote(best: Callable, keep_promoted: bool = True, images: Callable | None
 
 
 def _top(self, rung: int) -> list:
-    return _best(self.scores[rung], len(self.scores[rung]) // self.eta)
+    return search.best(self.scores[rung], len(self.scores[rung]) // self.eta)
 
 
 def _worst(self, rung: int) -> list:
@@ -212,16 +208,16 @@ def _worst(self, rung: int) -> list:
 
 def _across(self, rung: int) -> list:
     latest = {trial: score for scores in self.scores for trial, score in scores.items()}
-    return [trial for trial in _best(latest, len(latest) // self.eta) if trial in self.scores[rung]]
+    return [trial for trial in search.best(latest, len(latest) // self.eta) if trial in self.scores[rung]]
 
 
 def _leftover(self, rung: int) -> list:
     left = {trial: score for trial, score in self.scores[rung].items() if (trial, rung) not in self.promoted}
-    return _best(left, len(left) // self.eta)
+    return search.best(left, len(left) // self.eta)
 
 
 def _rounded_up(self, rung: int) -> list:
-    return _best(self.scores[rung], math.ceil(len(self.scores[rung]) / self.eta))
+    return search.best(self.scores[rung], math.ceil(len(self.scores[rung]) / self.eta))
 
 
 def _full(self, rung: int) -> list:
@@ -239,11 +235,6 @@ def _waits_for_the_rung(self):
 def _own_setting(self):
     job = search.Asha.ask(self)
     return (job[0], self.draw(), job[2]) if job[2] != self.rungs[0] else job
-
-
-def _one_number(self):
-    job = search.Asha.ask(self)
-    return (0, *job[1:])
 
 
 _WRONG_SCHEDULERS = [

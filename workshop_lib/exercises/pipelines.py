@@ -160,11 +160,8 @@ def _ahead(forwards: Callable[[int, int, int], int]) -> Callable:
     """1F1B with this many forwards ahead, given rank, ranks and micro-batches."""
 
     def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-        ahead = max(0, min(micro_batches, forwards(rank, ranks, micro_batches)))
-        order: list[tuple] = [("F", i) for i in range(ahead)]
-        for i in range(micro_batches - ahead):
-            order += [("F", ahead + i), ("B", i)]
-        return order + [("B", i) for i in range(micro_batches - ahead, micro_batches)]
+        all_forwards, backwards = ([(kind, i) for i in range(micro_batches)] for kind in "FB")
+        return orders.in_turn(all_forwards, backwards, forwards(rank, ranks, micro_batches))
 
     return one_f_one_b
 
@@ -225,15 +222,13 @@ def pieces_kept(cases: list[Seen]) -> int:
 
 
 def _chunked(ahead: Callable, chunk_of: Callable, back_chunk_of: Callable) -> Callable:
-    """A schedule of chunks that goes ahead so often, and takes the chunks in these turns."""
+    """A schedule of chunks that goes this many forwards ahead, and takes the chunks in these turns."""
 
     def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-        total = micro_batches * chunks
-        first = max(0, min(total, ahead(rank, ranks, micro_batches, chunks)))
-        forwards = [("F", *chunk_of(n, ranks, micro_batches, chunks)) for n in range(total)]
-        backwards = [("B", *back_chunk_of(n, ranks, micro_batches, chunks)) for n in range(total)]
-        turns = [each for pair in zip(forwards[first:], backwards, strict=False) for each in pair]
-        return [*forwards[:first], *turns, *backwards[total - first :]]
+        every = range(micro_batches * chunks)
+        forwards = [("F", *chunk_of(n, ranks, micro_batches, chunks)) for n in every]
+        backwards = [("B", *back_chunk_of(n, ranks, micro_batches, chunks)) for n in every]
+        return orders.in_turn(forwards, backwards, ahead(rank, ranks, micro_batches, chunks))
 
     return interleaved
 

@@ -16,7 +16,7 @@ __all__ = ["Asha", "draw", "winner"]
 DRAWS = 600
 MOMENTA, BATCHES = search.MOMENTA, search.BATCHES
 LOW, HIGH = search.LRS
-SLACK = 0.08  # of the share of a decade: four standard deviations with so many draws
+SLACK = 0.08  # of the share of a decade: four standard deviations with DRAWS draws
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
                 "the others end with": " and ".join(sorted({each.end for each in others})),
                 "after s": "" if first.after_s is None else f"{first.after_s:.2f}",
                 "rank 1 says": shortened(sick.words),
-                "another one says": shortened(first.words),
+                "another rank says": shortened(first.words),
                 "same weights": "yes" if len(weights) == 1 else "no",
             }
         )

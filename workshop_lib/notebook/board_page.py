@@ -16,15 +16,8 @@ from urllib.parse import urlencode
 
 from workshop_lib.notebook.sharing import GAMES, Result
 
-MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES, MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = (
-    60,
-    40,
-    25,
-    8,
-    4,
-    6,
-    30,
-)
+MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 60, 40, 25
+MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = 8, 4, 6, 30
 FENCE = 5.0  # times as far from the middle half as that is wide: what is further away is drawn at the edge
 REFRESH_S = 5
 

@@ -45,6 +45,7 @@ MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
 CELL = re.compile(r"^# %%(\s|$)")
 SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
+HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
 YOURS = "your code here"  # in every cell that a learner is asked to write
@@ -164,18 +165,29 @@ class Effort:
             self.exercises += YOURS in text
 
 
-def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
-    """(part, index, text) of each cell, a text cell in pieces: under a heading "## Deeper…" the part is "deeper",
-    under any other of that level "core"."""
-    part = "core"
+def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """(index, text, the headings that it stands under) of each cell, a text cell in one piece per heading."""
+    under: list[tuple[int, str]] = []
     for index, cell in enumerate(cells):
-        pieces = (
-            re.split(r"^(?=## )", cell.source, flags=re.MULTILINE) if cell.cell_type == "markdown" else [cell.source]
-        )
-        for piece in pieces:
-            if cell.cell_type == "markdown" and piece.startswith("## "):
-                part = "deeper" if piece.startswith("## Deeper") else "core"
-            yield part, index, piece
+        texts = [cell.source]
+        if cell.cell_type == "markdown":  # without the hints, whose code has lines that look like headings
+            texts = re.split(r"^(?=#+ )", NOT_READ.sub(" ", cell.source), flags=re.MULTILINE)
+        for text in filter(None, texts):
+            if cell.cell_type == "markdown" and (heading := HEADING.match(text)):
+                level = len(heading[1])
+                under = [each for each in under if each[0] < level] + [(level, heading[2].strip())]
+            yield index, text, tuple(title for _, title in under)
+
+
+def is_deeper(under: tuple[str, ...]) -> bool:
+    """Whether what stands under these headings is in a section "## Deeper…"."""
+    return len(under) > 1 and under[1].startswith("Deeper")
+
+
+def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
+    """(part, index, text) of each of these pieces; the part is "deeper" or "core"."""
+    for index, text, under in pieces(cells):
+        yield "deeper" if is_deeper(under) else "core", index, text
 
 
 def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Effort]:

@@ -1,7 +1,7 @@
 """Which earlier cells a notebook's cell needs: those that define what it uses, and what these need in turn.
 
 Found from the code, without running it. Variables are the notebook's or the ranks'. What a call changes inside an
-object isn't seen, so no cell should need another one for that alone.
+object isn't seen, so a cell shouldn't need an earlier cell just for that.
 """
 
 import ast

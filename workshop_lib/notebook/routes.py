@@ -4,7 +4,6 @@ They are data (assets/instructor/routes.toml); steps.md beside it says what to s
 route, from the notebooks with solutions, and says how long those of each step take on this machine.
 """
 
-import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ import nbformat
 from workshop_lib import paths
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import execute, needs
-from workshop_lib.notebook.generate import NOT_READ, NOTEBOOKS, Effort
+from workshop_lib.notebook.generate import NOTEBOOKS, Effort, is_deeper, pieces
 
 FOLDER = paths.ROOT / "assets" / "instructor"
 REHEARSED = paths.BUILD / "rehearsal"
-HEADING = re.compile(r"(#+) (.+)")
 STEP = "workshop_step"  # in a cell's metadata: whose cell it is
 CORE = "core"  # in place of headings: all sections that aren't marked "Deeper"
 OPENING = " (opening)"  # after a heading: without the sections below it
@@ -71,23 +69,9 @@ def route(name: str) -> Route:
     return routes[name]
 
 
-def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """(index, text, the headings that it stands under) of each cell, a text cell in one piece per heading."""
-    under: list[tuple[int, str]] = []
-    for index, cell in enumerate(cells):
-        texts = [cell.source]
-        if cell.cell_type == "markdown":  # without the hints, whose code has lines that look like headings
-            texts = re.split(r"^(?=#+ )", NOT_READ.sub(" ", cell.source), flags=re.MULTILINE)
-        for text in filter(None, texts):
-            if cell.cell_type == "markdown" and (heading := HEADING.match(text)):
-                level = len(heading[1])
-                under = [each for each in under if each[0] < level] + [(level, heading[2].strip())]
-            yield index, text, tuple(title for _, title in under)
-
-
 def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
     """Whether what stands under these headings belongs to one of the sections."""
-    core = CORE in sections and len(under) > 1 and not under[1].startswith("Deeper")
+    core = CORE in sections and len(under) > 1 and not is_deeper(under)
     return core or bool(set(sections) & {*under[1:], under[-1] + OPENING})
 
 

@@ -17,7 +17,6 @@ import re
 import selectors
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -182,7 +181,7 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
 def _words(command: Sequence) -> list[str]:
     """The command, such that it works in another folder, too."""
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in map(str, command)]
-    return [sys.executable, *words] if words[0].endswith(".py") else [scripts.beside_python(words[0]), *words[1:]]
+    return [sys.executable, *words] if words[0].endswith(".py") else words
 
 
 class _Start:
@@ -195,17 +194,8 @@ class _Start:
         self.due_s: float | None = None  # of the next fault, once its step is there
         self.last_step_s, self.step_s = time.monotonic(), 0.0
         self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
-        # Without PYTHONUNBUFFERED a print is one write, so that the lines of two ranks don't mix.
-        settings = {name: value for name, value in scripts.settings().items() if name != "PYTHONUNBUFFERED"}
-        self.process = subprocess.Popen(
-            [*processes.SUPERVISOR, "--", *command],
-            cwd=folder,
-            env={**os.environ, **settings, processes.VARIABLE: self.mark},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # Buffered, a print is one write, so that the lines of two ranks don't mix. An empty value is as good as none.
+        self.process = scripts.start(command, self.set_id, folder, PYTHONUNBUFFERED="")
         assert self.process.stdout is not None
         self.output = self.process.stdout.fileno()
 

@@ -4,7 +4,6 @@ The script runs in a process of its own, so that what it does to PyTorch ends wi
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -64,7 +63,6 @@ def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[R
     words = _checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
         launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
-        launch[0] = scripts.beside_python(launch[0])
         output = _run([*launch, "--out", folder, str(script), *words], timeout_s, script)
         for rank in range(ranks):
             result = _read(Path(folder) / f"{rank}.json", script, output)
@@ -90,16 +88,7 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
 def _run(command: list[str], timeout_s: float, script) -> str:
     """What the command prints; all its processes are ended when it takes too long, or this process ends."""
     set_id = uuid.uuid4().hex[:12]
-    process = subprocess.Popen(
-        [*processes.SUPERVISOR, "--", *command],
-        env=os.environ | scripts.settings() | {processes.VARIABLE: processes.mark(set_id)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = scripts.start(command, set_id)
     try:
         return process.communicate(timeout=timeout_s)[0]
     except subprocess.TimeoutExpired:

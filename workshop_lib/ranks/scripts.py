@@ -30,16 +30,7 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     words = [str(word) for word in command]
     print("$", shlex.join(words), flush=True)
     set_id = set_id or uuid.uuid4().hex[:12]
-    process = subprocess.Popen(
-        [*processes.SUPERVISOR, "--", beside_python(words[0]), *words[1:]],
-        env=os.environ | settings() | {processes.VARIABLE: processes.mark(set_id)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = start(words, set_id)
     too_long = threading.Event()
 
     def end() -> None:
@@ -68,6 +59,25 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
     if status:
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
+
+
+def start(words: list[str], set_id: str, folder: str | None = None, **settings: str) -> subprocess.Popen[str]:
+    """Start a command whose processes have the mark of `set_id`, with what it prints in a pipe.
+
+    The first word may name a program beside this Python. settings: in its environment, beside those of ranks.
+    `processes.end` ends it, and so does the end of this process.
+    """
+    return subprocess.Popen(
+        [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
+        cwd=folder,
+        env=os.environ | _settings() | settings | {processes.VARIABLE: processes.mark(set_id)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:
@@ -113,14 +123,13 @@ def rank_of(process: psutil.Process) -> str:
         return ""
 
 
-def beside_python(program: str) -> str:
-    """The program of this name beside this Python, if there is one."""
+def _beside_python(program: str) -> str:
     path = Path(sys.executable).parent / program
     return str(path) if path.exists() else program
 
 
-def settings() -> dict[str, str]:
-    """A command's environment, as for ranks; gloo on the loopback interface, so that a strange host name is no harm."""
+def _settings() -> dict[str, str]:
+    """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
     return mpi.environment() | own

@@ -29,7 +29,7 @@ READY_LIMIT_S = 120.0  # for every rank to load the images
 
 class Scheduler(Protocol):
     """What decides which trial goes on. `ask` gives (trial, setting, images) for a rank that is free, or None when
-    it has nothing to do for now; `tell` takes in the accuracy of a trial that has seen so many images."""
+    it has nothing to do for now; `tell` takes in the accuracy of a trial once it has seen that many images."""
 
     def ask(self) -> tuple[int, Any, int] | None: ...
     def tell(self, trial: int, images: int, accuracy: float) -> None: ...

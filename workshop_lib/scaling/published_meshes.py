@@ -1,12 +1,13 @@
 """Meshes that others have published, with how fast they trained (presets/meshes.toml), beside the forecast."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
 from workshop_lib.scaling import catalogue, meshes
 from workshop_lib.scaling.meshes import Gpt, Mesh, Plan
+from workshop_lib.training.step_report import mesh_shape
 
 GIGA = 10**9
 
@@ -37,13 +38,9 @@ class Table:
 
 def _run(name: str, entry: dict, row: list) -> Run:
     layers, width, billions, mesh, micro_batch, micro_batches, speed = row
-    shape = Mesh(*map(int, mesh.split("x")))
-    stages = entry.get("interleaved", 1)
-    plan = Plan(micro_batch, micro_batches, entry["sharding"], entry.get("recompute", False))
-    if shape.pipeline > 1 and layers // shape.pipeline >= stages:
-        plan = replace(plan, interleaved=stages)
-    elif shape.pipeline > 1:
-        plan = replace(plan, interleaved=max(1, layers // shape.pipeline))
+    shape = Mesh(*mesh_shape(mesh))
+    stages = min(entry.get("interleaved", 1), layers // shape.pipeline) if shape.pipeline > 1 else 1
+    plan = Plan(micro_batch, micro_batches, entry["sharding"], entry.get("recompute", False), max(1, stages))
     return Run(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
 
 

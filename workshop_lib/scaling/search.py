@@ -52,7 +52,7 @@ class Listed:
 
 
 class OneJob:
-    """One setting for as long as there is budget, looked at every so many images."""
+    """One setting for as long as there is budget, looked at after every `every` images."""
 
     def __init__(self, setting: Setting, every: int):
         self.setting, self.every, self.seen = setting, every, 0
@@ -62,6 +62,11 @@ class OneJob:
 
     def tell(self, trial: int, images: int, accuracy: float) -> None:
         self.seen = images
+
+
+def best(scores: Mapping[int, float], count: int) -> list[int]:
+    """The trials with the highest accuracies, the best one first."""
+    return sorted(scores, key=scores.__getitem__, reverse=True)[:count]
 
 
 class Asha:
@@ -80,8 +85,7 @@ class Asha:
     def ask(self) -> Any:
         for rung in reversed(range(len(self.rungs) - 1)):
             scores = self.scores[rung]
-            best = sorted(scores, key=scores.__getitem__, reverse=True)[: len(scores) // self.eta]
-            for trial in best:
+            for trial in best(scores, len(scores) // self.eta):
                 if (trial, rung) not in self.promoted:
                     self.promoted.add((trial, rung))
                     return trial, self.settings[trial], self.rungs[rung + 1]
@@ -106,8 +110,7 @@ class Halving(Asha):
 
     def ask(self) -> Job | None:
         if not self.left and len(self.scores[self.rung]) == self.given and self.rung < len(self.rungs) - 1:
-            scores = self.scores[self.rung]
-            self.left = [*sorted(scores, key=scores.__getitem__, reverse=True)[: self.given // self.eta]]
+            self.left = [*best(self.scores[self.rung], self.given // self.eta)]
             self.rung, self.given = self.rung + 1, 0
         if not self.left:
             return None  # a rank waits here for the slowest trial of the rung
@@ -125,12 +128,12 @@ def winner(done: Iterable[Result]) -> Any:
 
 def report(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
     """The trial that does best on the held-out images, and its accuracy on the test images, which chose nothing."""
-    best = max(rows, key=lambda row: row["held_out"])
-    return best["trial"], best["test"]
+    chosen = max(rows, key=lambda row: row["held_out"])
+    return chosen["trial"], chosen["test"]
 
 
 def wrong_winner(better: Sequence[float], worse: Sequence[float], seeds: int, draws: int = 4000) -> float:
-    """How often the mean of so many seeds, drawn from those measured, puts the worse setting first; ties count half."""
+    """How often the mean of `seeds` seeds, drawn from those measured, puts the worse setting first; ties count half."""
     random = np.random.default_rng(1)
     means = [random.choice(np.asarray(each), size=(draws, seeds)).mean(axis=1) for each in (better, worse)]
     return float(np.mean(means[1] > means[0]) + np.mean(means[1] == means[0]) / 2)

@@ -135,7 +135,7 @@ def _array(tensor: torch.Tensor):
 
 
 def split(model: nn.Sequential, counts: Iterable[int]) -> list[nn.Sequential]:
-    """The model's layers in stages: so many of them in each. Raises InputError unless each is in one stage."""
+    """The model's layers in stages, `counts` of them in each. Raises InputError unless each is in one stage."""
     counts = list(counts)
     if sum(counts) != len(model) or min(counts) < 1:
         raise InputError(f"stages of {counts} layers don't make up a network of {len(model)}.")
