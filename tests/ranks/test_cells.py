@@ -26,6 +26,7 @@ def no_ranks_afterwards():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MPLBACKEND", raising=False)  # a kernel has its own, and its ranks, too
         patch.setattr(ranks.Ranks, "view", Kept)
+        ranks.stop()  # those of an earlier test
         yield
     ranks.stop()
     assert not our_ranks()
@@ -94,7 +95,7 @@ def test_progress_bars_are_text_that_moves(run):
     assert run("from tqdm.notebook import tqdm\nfor _ in tqdm([1]): pass")[0].startswith("[0] 100%")
 
 
-@pytest.mark.parametrize("cell", ["breakpoint()", "input('name?')", "import pdb; pdb.set_trace()\nrank"])
+@pytest.mark.parametrize("cell", ["input('name?')", "import pdb; pdb.set_trace()\nrank"])
 def test_what_asks_for_a_keyboard_says_why_there_is_none(run, cell):
     with pytest.raises(ranks.RankError, match="A rank has no keyboard.*\nThe ranks are still in step"):
         run(cell)

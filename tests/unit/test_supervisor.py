@@ -66,3 +66,11 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost
     record = folders.exit_records(tmp_path)[-1]
     assert (record["rank"], record["pid"], record["asked"], record["returncode"]) == (1, pid, True, -signal.SIGKILL)
     assert ("line 3 in <module>" in (tmp_path / "stack.1.txt").read_text()) == lost
+
+
+def test_what_a_killed_mpiexec_leaves_is_removed(tmp_path):
+    """Open MPI refuses to start when a folder with its process number is there from an earlier one."""
+    command = [*SUPERVISOR, "--", "bash", "-c", "mkdir $TMPDIR/ompi.$$ && touch $TMPDIR/ompi.$$/pmix && kill -9 $$"]
+    ended = subprocess.run(command, env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=20)
+    assert ended.returncode == 128 + signal.SIGKILL
+    assert not list(tmp_path.iterdir())

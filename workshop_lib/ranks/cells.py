@@ -28,10 +28,11 @@ from .messages import Displayed, displayed_key
 
 MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # that a cell prints on a rank
 MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # that stand in a cell at a time
+LAST = "__last__"  # holds the value of a cell's last expression for a moment
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NO_KEYBOARD = (
-    "A rank has no keyboard, so neither `input()` nor a debugger can ask you anything here. Print what you "
-    "want to see, or ask in a cell without %%ranks and send the answer with `team.push(name=answer)`."
+    "A rank has no keyboard, so `input()` can't ask you anything here. Ask in a cell without %%ranks and send "
+    "the answer with `team.push(name=answer)`. To look around in a running cell, write `breakpoint()`."
 )
 STATIC = "A widget cannot be live on a rank: this is how it was when the cell showed it."
 
@@ -44,6 +45,7 @@ def run_cell(source: str, name: str) -> None:
         try:
             _run(shell, source, name)
         finally:
+            sys.settrace(None)  # whoever steps in the debugger has come to the cell's end
             shell.events.trigger("post_execute")  # matplotlib draws its open figures
 
 
@@ -62,14 +64,13 @@ def _run(shell, source: str, name: str) -> None:
     body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
     blank = source[: len(source) - len(body)]
     tree = cast(ast.Module, compile(blank + shell.transform_cell(body), name, "exec", ast.PyCF_ONLY_AST))
-    last = tree.body[-1] if tree.body else None
-    if isinstance(last, ast.Expr):
-        tree.body.pop()
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        keeps = ast.Assign([ast.Name(LAST, ast.Store())], last.value)
+        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(keeps, last))
     exec(compile(tree, name, "exec"), NAMESPACE.__dict__)
-    if isinstance(last, ast.Expr):
-        value = eval(compile(ast.Expression(last.value), name, "eval"), NAMESPACE.__dict__)
-        if value is not None and not body.rstrip().endswith(";"):
-            _show(shell, value)
+    value = NAMESPACE.__dict__.pop(LAST, None)
+    if value is not None and not body.rstrip().endswith(";"):
+        _show(shell, value)
 
 
 def _show(shell, value) -> None:
@@ -89,7 +90,6 @@ def _shell() -> ZMQInteractiveShell:
     shell.set_completer_frame()
     shell.Completer.use_jedi = False  # what is there is asked, within milliseconds; jedi would guess
     builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_no_keyboard)
-    sys.breakpointhook = _no_keyboard
     comm.create_comm = comm.DummyComm  # nobody listens to a rank's widgets
     _keep_progress_bars_as_text()
     return shell

@@ -4,6 +4,7 @@ Nothing here knows about notebooks. A call comes in as bytes and its outcome lea
 on a rank is data for the notebook to show, never an exception in the transport.
 """
 
+import bdb
 import faulthandler
 import json
 import math
@@ -17,6 +18,7 @@ import traceback
 import types
 from array import array
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import cloudpickle
@@ -24,6 +26,7 @@ import cloudpickle
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import ROOT, replacing
 
+from . import debugger
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
@@ -51,6 +54,7 @@ def prepare(folder: str) -> None:
     from mpi4py import MPI
 
     rank = MPI.COMM_WORLD.rank
+    sys.breakpointhook = debugger.RankDebugger(Path(folder), rank).pause
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - for the engine's life
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -94,6 +98,7 @@ def call(payload: bytes) -> bytes:
     except BaseException as error:
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
+        sys.settrace(None)  # whoever steps in the debugger has come to the function's end
         sys.stdout.flush()
         sys.stderr.flush()
 
@@ -105,11 +110,14 @@ def stop_asked() -> bool:
 
 def describe(error: BaseException) -> ErrorReport:
     """An exception as plain data: what happened, its text and the frames below what runs the code."""
+    hidden = (*HIDDEN, bdb.__file__) if isinstance(error, bdb.BdbQuit) else HIDDEN
     frames = [
         Frame(file=frame.filename, line=frame.lineno or 0, name=frame.name, code=frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(part in frame.filename for part in HIDDEN)
+        if not any(part in frame.filename for part in hidden)
     ]
+    if isinstance(error, bdb.BdbQuit):
+        return {"what": "quit at a breakpoint", "text": "The command was q.", "frames": frames}
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, WorkshopError):  # its sentence says it all, without frames of this library
         text = str(error)

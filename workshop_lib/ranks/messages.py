@@ -50,6 +50,13 @@ class StopNote(TypedDict):
     signal: int
 
 
+class PdbCommand(TypedDict):
+    """pdb.N.json, which the notebook writes for a rank at a breakpoint: the number of its question, and the answer."""
+
+    question: int
+    command: str
+
+
 class RankNote(TypedDict):
     """rank.N.json, which a rank writes once it is ready; main_thread finds its stack among those written."""
 
@@ -103,12 +110,13 @@ class PublishedPoint(TypedDict):
 
 
 class Published(TypedDict, total=False):
-    """What one rank published last about its training; datapub merges the parts."""
+    """What one rank published last about its training, or at a breakpoint; datapub merges the parts."""
 
     info: dict[str, Any]
     points: list[PublishedPoint]
     trace: list[Any]  # StepTrace of the last steps
     epochs: list[dict[str, Any]]
+    at_breakpoint: int  # how often it has asked for a command of pdb
     step: Any  # the StepEvent itself, where only one rank is known: under plain mpiexec
 
 

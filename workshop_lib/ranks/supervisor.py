@@ -16,6 +16,7 @@ import glob
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -100,6 +101,12 @@ def end(child, record_folder):
     child.wait()
 
 
+def tidy(child):
+    """Remove what Open MPI's mpiexec leaves when it's killed: the next one with its process number wouldn't start."""
+    place = next((os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), "/tmp")
+    shutil.rmtree(os.path.join(place, f"ompi.{child.pid}"), ignore_errors=True)
+
+
 def main():
     split = sys.argv.index("--")
     record_folder = sys.argv[2] if sys.argv[1] == "--record" else None
@@ -131,7 +138,9 @@ def main():
             if record_folder:
                 with contextlib.suppress(OSError):  # the folder may be going
                     note_stops(record_folder, child)
-    if record_folder and not gone(record_folder):
+    if not record_folder:
+        tidy(child)
+    elif not gone(record_folder):
         how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}
         write(record_folder, "exit", how)
     sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)

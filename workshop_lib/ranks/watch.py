@@ -5,16 +5,17 @@ import json
 import signal
 import time
 import warnings
+from collections.abc import Iterator
 from typing import cast
 
 import cloudpickle
 import psutil
 from ipyparallel.error import KernelError
 
-from . import engine, folders, verdict
+from . import debugger, engine, folders, verdict
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, positions_text, stopped_text, where
-from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published, StopNote
+from .messages import ErrorReport, ExitRecord, Frame, Outcome, PdbCommand, Published, StopNote
 from .output import Output
 
 POLL_S = 0.002
@@ -53,7 +54,21 @@ class Call:
 
     def published(self) -> list[Published]:
         """What each rank published last about its progress."""
-        return [cast(Published, result.data or {}) for result in self.results.values()]
+        return [self.published_by(rank) for rank in self.ranks]
+
+    def published_by(self, rank: int) -> Published:
+        return cast(Published, self.results[rank].data or {})
+
+    def tell(self, rank: int, command: PdbCommand) -> None:
+        """Give a rank at a breakpoint its next command."""
+        debugger.tell(self.team.folder, rank, command)
+
+    @contextlib.contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """The time that this takes does not count towards the time-out."""
+        began = time.monotonic()
+        yield
+        self._started += time.monotonic() - began
 
     def collect(self) -> None:
         """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
@@ -231,6 +246,7 @@ def _watch(call: Call, timeout_s: float, screen: _Screen) -> list:
 def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
     others: verdict.Others | None = None
     alone = verdict.Alone(call) if len(call.ranks) < call.team.n else None
+    prompt = debugger.Prompt(call)
     stop_at = None
     next_view = 0.0
     while call.running:
@@ -242,7 +258,11 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             if screen.stop_requested and stop_at is None:
                 stop_at = now
                 call.signal(signal.SIGUSR2)
-        if call.failed:
+        if prompt.is_due():
+            screen.show(call)
+            with call.clock_stopped():
+                prompt.ask()
+        elif call.failed:
             others = others or verdict.Others(call)
             others.look()
         elif alone:

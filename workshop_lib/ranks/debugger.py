@@ -1,0 +1,140 @@
+"""`breakpoint()` on ranks: Python's own debugger on each of them, with one prompt for all in the notebook.
+
+A rank that comes to a breakpoint prints what pdb says, as it prints anything, publishes that it waits, and waits for
+a file with the next command in the folder of these ranks. The notebook asks for it below the cell. So nothing new can
+hang: a rank that's lost meanwhile is reported after the answer, the stop button works, and a rank that nobody answers
+goes on by itself.
+"""
+
+import json
+import pdb
+import re
+import reprlib
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Protocol
+
+from ipyparallel.engine.datapub import publish_data
+from IPython.core.error import StdinNotImplementedError
+
+from workshop_lib.paths import replacing
+
+from .messages import PdbCommand, Published
+
+ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
+LOOK_EVERY_S = 0.05
+SETTLE_S = 0.4  # for other ranks to come to their breakpoint too
+FOR_SOME = re.compile(r"@(\d+(?:,\d+)*)\s+(.*)")
+NOBODY_IS_THERE = "Nobody's there to answer at this breakpoint, so you get the variables, and the ranks go on."
+HELP = "v: variables, n: next line, c: go on, q: quit, h: all commands; @1 v: on rank 1 alone"
+
+
+class RankDebugger(pdb.Pdb):
+    """pdb on a rank. It reads its commands from the notebook, and has one more: `v`, the variables here."""
+
+    def __init__(self, folder: Path, rank: int):
+        super().__init__(stdin=self, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
+        self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
+
+    def pause(self, *_, **__) -> None:
+        """What `breakpoint()` calls: stop on the next line of its caller."""
+        self.stdout, caller = sys.stdout, sys._getframe(1)
+        caller.f_locals.pop("__return__", None)  # pdb left it in the cell that it saw end last, and would show it
+        self.set_trace(caller)
+
+    def canonic(self, filename: str) -> str:
+        """A cell's name is no path."""
+        return filename if filename.startswith("In[") else super().canonic(filename)
+
+    def readline(self) -> str:
+        """The next command; the call ends when it's interrupted here."""
+        self.questions += 1
+        self.stdout.flush()
+        publish_data({"at_breakpoint": self.questions})
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        try:
+            while time.monotonic() < deadline:
+                if self.command_file.exists():
+                    command: PdbCommand = json.loads(self.command_file.read_text())
+                    if command["question"] == self.questions:
+                        return f"{command['command']}\n"
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:  # pdb would only ask again
+            return "quit\n"
+        self.message(f"No command came for {ANSWER_LIMIT_S:g} s: this rank goes on.")
+        return "continue\n"
+
+    def do_v(self, _) -> None:
+        """v: the variables of this function, or of the cell, each cut to one line."""
+        for name, value in self.curframe.f_locals.items():
+            if not name.startswith("_") and not isinstance(value, types.ModuleType | type) and not callable(value):
+                self.message(f"{name} = {' '.join(reprlib.repr(value).split())}")
+
+
+class Call(Protocol):
+    """What is asked here of a call under way (watch.Call)."""
+
+    @property
+    def running(self) -> list[int]: ...
+    def published_by(self, rank: int) -> Published: ...
+    def tell(self, rank: int, command: PdbCommand) -> None: ...
+
+
+class Prompt:
+    """Asks for the next command when ranks wait at a breakpoint."""
+
+    def __init__(self, call: Call):
+        self.call = call
+        self.answered: dict[int, int] = {}  # by rank: the last question that has a command
+        self.since: float | None = None  # ranks have waited
+
+    def waiting(self) -> dict[int, int]:
+        """The ranks at a breakpoint, each with the number of its question."""
+        asked = {rank: self.call.published_by(rank).get("at_breakpoint", 0) for rank in self.call.running}
+        return {rank: number for rank, number in asked.items() if number > self.answered.get(rank, 0)}
+
+    def is_due(self) -> bool:
+        """Whether all ranks wait at a breakpoint, or some do and the others have had time to come to theirs."""
+        if not (waiting := self.waiting()):
+            self.since = None
+            return False
+        self.since = self.since or time.monotonic()
+        everyone = len(waiting) == len(self.call.running)
+        return time.monotonic() - self.since > (SETTLE_S / 4 if everyone else SETTLE_S)
+
+    def ask(self) -> None:
+        """Ask once, and tell the ranks."""
+        waiting = self.waiting()
+        ranks, command = self._command(sorted(waiting))
+        for rank in ranks:
+            self.call.tell(rank, PdbCommand(question=waiting[rank], command=command))
+            self.answered[rank] = waiting[rank]
+        self.since = None
+
+    def _command(self, waiting: list[int]) -> tuple[list[int], str]:
+        """Who is to do what."""
+        names = f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting))}"
+        hint = "" if self.answered else f" ({HELP})"
+        while True:
+            try:
+                line = input(f"pdb on {names}{hint}: ").strip()
+            except (StdinNotImplementedError, EOFError, OSError):
+                print(NOBODY_IS_THERE)
+                return waiting, "v ;; continue"
+            for_some = FOR_SOME.fullmatch(line)
+            ranks = [int(number) for number in for_some[1].split(",")] if for_some else waiting
+            if not (elsewhere := [rank for rank in ranks if rank not in waiting]):
+                return ranks, for_some[2] if for_some else line
+            print(f"Rank {elsewhere[0]} isn't at a breakpoint: {names} {'are' if len(waiting) > 1 else 'is'}.")
+
+
+def command_file(folder: Path, rank: int) -> Path:
+    return Path(folder) / f"pdb.{rank}.json"
+
+
+def tell(folder: Path, rank: int, command: PdbCommand) -> None:
+    """Leave a rank its next command."""
+    with replacing(command_file(folder, rank)) as temporary:
+        temporary.write_text(json.dumps(command))
