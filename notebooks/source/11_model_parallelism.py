@@ -99,7 +99,7 @@ print(inspect.getsource(tensors._BothWays), inspect.getsource(both_ways), sep="\
 # ## Exercise 1: a column-parallel layer
 #
 # With `ColumnParallel(layer, comm)` your ranks share out the outputs of a linear layer. Every rank passes in the same x, and
-# gets the outputs that belong to its part. Write the two methods: take your part of the weight and the bias, and compute.
+# gets the outputs of its part. Write the two methods: take your part of the weight and the bias, and compute.
 #
 # `shard(tensor, dim, comm)` makes a parameter with this rank's part of a tensor along a dimension. (If there's no tensor, as
 # with a layer without bias, it returns None.) `allreduce(comm, tensor)` returns the sum over the ranks as a new tensor, and
@@ -386,10 +386,6 @@ if rank == 0:
 # biases per block aren't cut. Every rank computes these for itself, from the same numbers. So it also gets the same gradients,
 # and nobody has to send them.
 #
-# Two things need care in a network of your own. Dropout has to drop the same numbers on all ranks where tokens are whole, but
-# different ones where they're cut. And if you clip gradients, their norm has to count the cut weights of all ranks, and the
-# whole ones only once.
-#
 # ## PyTorch does the same
 #
 # With PyTorch you don't write layers. You give `parallelize_module` a *plan*, which says for each layer by name how to cut it.
@@ -480,9 +476,8 @@ for m in (1, 8):
 # %% [markdown]
 # The tensor dimension sends as much as the data dimension, or far more. And *when* can all those bytes travel? Gradients
 # travel while backward still computes, as in DDP. But the next layer needs the result of an allreduce of activations, so all
-# ranks of the row wait, hundreds of times per step. (Megatron-LM and PyTorch's *async tensor parallelism* hide a part of that
-# wait behind the multiplications around it, but not all of it.) That's why the tensor dimension belongs inside a node, on the
-# fastest links there are, and rarely gets larger than a node. The data dimension can cross the network.
+# ranks of the row wait, hundreds of times per step. (Megatron-LM and PyTorch's *async tensor parallelism* hide a part of
+# that.) So the tensor dimension belongs inside a node, on the fastest links there are. The data dimension can cross the network.
 #
 # *Try it:* swap 64 and 8. Then `m = 8` has the same global batch as `m = 1` had before, and each row spans 8 nodes. How many
 # gigabytes does a rank send in a row that crosses the slow network?
@@ -490,8 +485,8 @@ for m in (1, 8):
 # ## Which one do you need?
 #
 # The guidelines for scientists that this workshop grew out of (L. Shao et al., below) distinguish three cases. If the model
-# fits, use data parallelism. If it doesn't, but the data fits, use model parallelism. If neither fits, combine them. For the
-# last two they suggest Mesh-TensorFlow. Here's how you'd handle these cases today:
+# fits, use data parallelism. If only the data fits, use model parallelism. If neither fits, combine them. Today you'd decide
+# like this:
 #
 # | case | today | what a rank sends | where |
 # |---|---|---|---|
@@ -503,11 +498,6 @@ for m in (1, 8):
 #
 # The size of the *data* no longer matters, because each rank reads only what it trains on
 # ([09](09_feeding_the_ranks.ipynb)).
-#
-# And Mesh-TensorFlow? In 2018 it introduced meshes and tensors with *named* dimensions, and rules that say which dimension of a
-# tensor goes along which dimension of the mesh. A layout changes the speed but never the result. You'll rarely meet it today,
-# but its idea is everywhere. GShard and GSPMD moved it into the XLA compiler, which works out the collectives. That's how JAX
-# does it, with `Mesh` and `PartitionSpec`. PyTorch's `DeviceMesh` and DTensor work this way without a compiler.
 #
 # ## Deeper: three sums or one
 #
@@ -598,6 +588,16 @@ if rank == 0:
 # own gradient, so there are 6 allreduces per block. To get 4, add
 # `"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())` to the plan. It does for DTensors
 # what `sum_once` does for ours. Many models make a single layer of the three instead.
+#
+# Two things need care in a network of your own. Dropout has to drop the same numbers on all ranks where tokens are whole, but
+# different ones where they're cut. And if you clip gradients, their norm has to count the cut weights of all ranks, and the
+# whole ones only once.
+#
+# Where did plans and meshes come from? The guidelines recommend Mesh-TensorFlow. In 2018 it introduced meshes and tensors with
+# *named* dimensions, and rules that say which dimension of a tensor goes along which dimension of the mesh. A layout changes the
+# speed but never the result. You'll rarely meet it today, but its idea is everywhere. GShard and GSPMD moved it into the XLA
+# compiler, which works out the collectives. That's how JAX does it, with `Mesh` and `PartitionSpec`. PyTorch's `DeviceMesh` and
+# DTensor work this way without a compiler.
 #
 # ## Deeper: sequence parallelism
 #
@@ -868,8 +868,6 @@ parallel.expert_load(team.pull("loads")[0], team.n)
 # - Attention is cut by whole heads, so the number of heads limits the number of ranks.
 # - Tensor parallelism sends activations, and everyone waits, so it stays inside a node. Data parallelism sends gradients, once
 #   per step, in the background.
-# - Sequence parallelism sends the same bytes, and shares out what tensor parallelism leaves whole.
-# - Experts send tokens to weights instead of weights to ranks. The busiest rank sets the pace.
 #
 # Next: notebook 11b, on pipelines, gives each rank a few whole layers, and keeps all of them busy.
 #

@@ -520,6 +520,28 @@ load_batch()
 scripts.run("python", "-c", hanging)
 
 # %% [markdown]
+# If your code runs to its end and is merely wrong, stop it halfway and look around. Write `breakpoint()` in a rank cell. Every
+# rank then stops there, in Python's own debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows
+# their variables, `n` runs the next line, and `c` lets them go on. `@1 v` asks rank 1 alone. Ranks that wait at a breakpoint
+# don't time out. (With `torchrun`, `breakpoint()` doesn't work, because the ranks share one keyboard.)
+#
+# One of these ranks gets the mean wrong. Take the `#` away, run the cell again, and find out which:
+
+# %%
+team = ranks.start(2)
+
+# %%
+# %%ranks
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+mine = 10.0 * (comm.rank + 1)
+# breakpoint()
+total = comm.allreduce(mine)
+mean = total / (comm.size + comm.rank)
+print("done")
+
+# %% [markdown]
 # Third, look at how the job ended. What does a launcher make of a rank that dies?
 
 # %%

@@ -271,3 +271,40 @@ def complete_and_inspect(lab) -> None:
     lab.page.wait_for_selector(".jp-Tooltip", timeout=10_000)
     assert "Reduce to All" in lab.page.locator(".jp-Tooltip").inner_text()
     lab.page.keyboard.press("Escape")
+
+
+DEBUGGED = '''\
+# %%
+from workshop_lib import ranks
+
+team = ranks.start(2)
+
+# %%
+# %%ranks
+from mpi4py import MPI
+
+rank = MPI.COMM_WORLD.rank
+loss = 1.5 + rank
+breakpoint()
+total = MPI.COMM_WORLD.allreduce(loss)
+print(total)
+'''
+
+
+@pytest.mark.exhaustive  # tests/ranks/test_debugger.py has everything but the page
+@pytest.mark.timeout(300)
+def test_a_breakpoint_asks_below_the_cell(open_in):
+    lab = open_in("00_debugged.ipynb", generate.notebook_json(DEBUGGED))
+    lab.begin_all()
+    output = lab.page.locator(".jp-Notebook .jp-OutputArea").last
+    for answer, reply in {"v": "[1] loss = 2.5", "@1 p loss * 2": "[1] 5.0", "c": "[1] 4.0"}.items():
+        asked = lab.page.locator(".jp-Stdin-input").last
+        asked.fill(answer, timeout=60_000)
+        asked.press("Enter")
+        output.filter(has_text=reply).wait_for(timeout=20_000)
+        lab.page.wait_for_timeout(500)
+        lab.page.screenshot(path=SCREENSHOTS / f"debugger-{answer[0]}.png")
+    lab.wait_done(60)
+    said = "\n".join(output.text for output in lab.outputs())
+    assert "[0] loss = 1.5" in said and "[1] loss = 2.5" in said and "[1] 5.0" in said
+    assert said.count("[0] 4.0") == 1
