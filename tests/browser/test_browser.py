@@ -273,7 +273,7 @@ def complete_and_inspect(lab) -> None:
     lab.page.keyboard.press("Escape")
 
 
-DEBUGGED = '''\
+DEBUGGED = """\
 # %%
 from workshop_lib import ranks
 
@@ -288,7 +288,7 @@ loss = 1.5 + rank
 breakpoint()
 total = MPI.COMM_WORLD.allreduce(loss)
 print(total)
-'''
+"""
 
 
 @pytest.mark.exhaustive  # tests/ranks/test_debugger.py has everything but the page

@@ -14,7 +14,7 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 from ipyparallel.engine.datapub import publish_data
 from IPython.core.error import StdinNotImplementedError
@@ -35,7 +35,8 @@ class RankDebugger(pdb.Pdb):
     """pdb on a rank. It reads its commands from the notebook, and has one more: `v`, the variables here."""
 
     def __init__(self, folder: Path, rank: int):
-        super().__init__(stdin=self, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
+        commands = cast(IO[str], self)  # all that pdb wants of it is readline
+        super().__init__(stdin=commands, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
         self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
 
     def pause(self, *_, **__) -> None:
@@ -68,7 +69,7 @@ class RankDebugger(pdb.Pdb):
 
     def do_v(self, _) -> None:
         """v: the variables of this function, or of the cell, each cut to one line."""
-        for name, value in self.curframe.f_locals.items():
+        for name, value in self.curframe_locals.items():
             if not name.startswith("_") and not isinstance(value, types.ModuleType | type) and not callable(value):
                 self.message(f"{name} = {' '.join(reprlib.repr(value).split())}")
 
