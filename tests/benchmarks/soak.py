@@ -49,6 +49,7 @@ OUTSIDE = {  # what hits it at any moment
 HANG = ("sleeps", "is stopped")  # for these, the seconds count from the time-out
 HANG_TIMEOUT_S, TIMEOUT_S = 3.0, 30.0
 LONGEST_RUN_S = 1.0  # until the fault
+IN_A_ROW = 20  # faults with one library: to import another takes longer than a fault
 LINE = re.compile(r"In\[\d+\], line \d+")
 CELL = """\
 began = time.monotonic()
@@ -154,7 +155,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(1, options.faults + 1):
-                case = chance.choice(libraries), chance.choice([*INSIDE, *OUTSIDE])
+                if number % IN_A_ROW == 1:
+                    library = chance.choice(libraries)
+                case = library, chance.choice([*INSIDE, *OUTSIDE])
                 row = meet(*case, chance, Path(folder))
                 rows.append(row)
                 says = " and ".join(["a rank"] * row.names_rank + ["a line"] * row.names_line) or "neither"

@@ -104,6 +104,7 @@ def dashboard(lab) -> dict[str, list[str]]:
     return found | {"words": page.locator(DASHBOARD).inner_text().split("\n")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_in):
     lab = open_in("stop.ipynb", generate.notebook_json(STOPPED))

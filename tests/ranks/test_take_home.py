@@ -255,6 +255,7 @@ def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
     assert largest_relative_difference(*(script_weights(tmp_path, n) for n in ("pipeline", "one_process"))) < WITHIN
 
 
+@pytest.mark.exhaustive  # 14_hyperparameter_search kills a study, too
 def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
     """A journal with a trial that somebody was training when the machine went down."""
     optuna = pytest.importorskip("optuna")
