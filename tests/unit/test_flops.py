@@ -45,21 +45,26 @@ def test_a_layer_moves_its_input_weights_and_output_once():
 
 def test_the_share_of_the_peak_is_that_of_all_ranks(kept):
     kept.write_text(measured(peak=1e7))
-    used = flops.compute(record())
+    used = flops.compute(record(), (28, 28))
     assert used == {"flops_per_sample": 1000, "peak_flops_per_s": 2e7, "utilization": pytest.approx(0.1)}
 
 
 @pytest.mark.parametrize("what", [{"oversubscribed": True}, {"threads_per_rank": 2}, {"network": "classic"}])
 def test_it_is_unknown_where_the_peak_does_not_apply(kept, what):
     kept.write_text(measured(peak=1e7))
-    assert flops.compute(record(**what)) is None
+    assert flops.compute(record(**what), (28, 28)) is None
+
+
+def test_it_is_unknown_for_images_of_another_size(kept):
+    kept.write_text(measured(peak=1e7))
+    assert flops.compute(record(), (24, 20)) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{"])
 def test_it_is_unknown_without_a_measurement(kept, text):
     if text is not None:
         kept.write_text(text)
-    assert flops.compute(record()) is None
+    assert flops.compute(record(), (28, 28)) is None
 
 
 def test_a_run_has_its_share_once_the_peak_is_measured(kept, small_mnist):

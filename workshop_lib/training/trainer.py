@@ -156,7 +156,8 @@ class Trainer:
         digests = self.backend.allgather(record.weights_sha256(self.learner.weights()))
         record.check_identical(digests)
         self.record |= {"weights_sha256": digests, "ranks_identical": True, "stopped": stopped, "memory": self.memory()}
-        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record)):
+        image_shape = self.splits[0].images.shape[1:]
+        if self.backend.framework == "PyTorch" and (used := flops.compute(self.record, image_shape)):
             self.record["compute"] = used
         return self.record
 
