@@ -13,7 +13,7 @@ project = "Distributed deep learning, hands on"
 author = "the workshop's authors"
 extensions = ["myst_nb"]
 include_patterns = ["*.md", "notebooks/*.ipynb", "notebooks/scripts/README.md", "assets/mnist/README.md"]
-include_patterns += ["submissions/README.md", "submissions/*/README.md"]
+include_patterns += ["assets/instructor/*.md", "submissions/README.md", "submissions/*/README.md"]
 # The notebooks come executed. What a rank printed to stderr belongs to the page.
 nb_execution_mode = "off"
 nb_merge_streams = True
@@ -49,12 +49,16 @@ ANY_TERM = re.compile(rf"(?<![\w-])(?:{'|'.join(sorted(map(re.escape, TERMS), ke
 NOT_TEXT = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.math, nodes.raw, nodes.term)
 
 
+# An underbrace, up to its label, which docutils sets beside it unless told that it's a limit.
+UNDERBRACE = re.compile(r"(\\underbrace\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})_")
+
+
 def formula(as_block):
     """A visitor that writes a formula as MathML, which browsers set by themselves."""
 
     def visit(self, node):
         known = re.sub(r"\\(big|Big|bigg|Bigg)(?![a-zA-Z])", r"\\\1l", node.astext().strip())  # as docutils has them
-        mathml = tex2mathml(known, as_block=as_block)
+        mathml = tex2mathml(UNDERBRACE.sub(r"\1\\limits_", known), as_block=as_block)
         self.body.append(f'<div class="math">{mathml}</div>' if as_block else mathml)
         raise nodes.SkipNode
 

@@ -14,6 +14,19 @@ SOURCE = """\
 # # Sums
 #
 # **Time** is short.
+#
+# <details><summary>Hint</summary>
+#
+# Python has a function for it.
+#
+# </details><details><summary>Solution</summary>
+#
+# ```python
+# def total(numbers):
+#     return sum(numbers)
+# ```
+#
+# </details>
 
 # %%
 def total(numbers):
@@ -38,6 +51,7 @@ def test_a_page_has_the_stub_and_below_it_the_solution_folded():
     nbformat.validate(page)
     title, note, stub, solution, call = page.cells
     assert title.source.startswith("# 03b · Sums")
+    assert title.source.endswith("Python has a function for it.\n\n</details>")
     assert "make lab NOTEBOOK=notebooks/03b_sums.ipynb" in note.source and "didn't run" not in note.source
     assert "your code here" in stub.source and "sum(numbers)" not in stub.source
     assert "sum(numbers)" in solution.source and solution.metadata["tags"] == ["hide-input"]

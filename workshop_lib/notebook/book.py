@@ -33,6 +33,7 @@ from workshop_lib.scaling import catalogue, forecast, zero_memory
 BOOK = paths.BUILD / "book"
 CELL_TIMEOUT_S = 180.0
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*(```python\n.*?```\s*)+</details>", re.DOTALL)
 DO_IT = """\
 :::{{admonition}} Do it yourself
 :class: tip
@@ -86,7 +87,8 @@ def executed(solution: Path, run: bool) -> NotebookNode | None:
             old.unlink()
         output.replace(kept)
     # Where the checkout is on this machine is nobody's concern.
-    return nbformat.reads(kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", ""), as_version=4)
+    text = kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
+    return nbformat.reads(text, as_version=4)
 
 
 def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode | None) -> NotebookNode:
@@ -96,6 +98,7 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
     for given, cell in zip(asked.cells, solved.cells, strict=True):
         if cell.cell_type == "markdown":
             cell = given  # a solution's links begin in another folder
+            cell.source = SOLUTION.sub("", cell.source)  # the next cell has it, with its outputs
         else:
             cell.outputs = next(outputs, [])
             cell.metadata["mystnb"] = {"image": {"alt": alternative_text(cell.outputs)}}
@@ -124,7 +127,7 @@ def write_pages(names: list[str], pages: Path) -> bool:
     shutil.rmtree(pages, ignore_errors=True)
     (BOOK / "progress.jsonl").unlink(missing_ok=True)  # of the runs for an earlier book
     shutil.copytree(paths.ROOT / "book", pages)
-    for name in (".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
+    for name in (".binder", ".devcontainer", ".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
     for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
@@ -146,7 +149,8 @@ def write_pages(names: list[str], pages: Path) -> bool:
     (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
     (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
     for path in pages.rglob("*.md"):
-        path.write_text(links_to_pages(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
+        text = path.read_text(encoding="utf-8").replace("- [ ] ", "- ☐ ")
+        path.write_text(links_to_pages(text, path.parent), encoding="utf-8")
     return whole
 
 
@@ -223,7 +227,7 @@ def data() -> dict:
 def build(names: list[str], folder: Path = BOOK) -> int:
     """Write the pages and make the site of them; 0 if all of the notebooks ran and no link is broken."""
     whole = write_pages(names, folder / "pages")
-    command = ["-m", "sphinx", "-q", "--keep-going", "-d", folder / "doctrees", folder / "pages", folder / "html"]
+    command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", folder / "pages", folder / "html"]
     made = subprocess.run([sys.executable, *map(str, command)], check=False).returncode
     print(f"The book is in {os.path.relpath(folder / 'html' / 'index.html')}.")
     return made or 1 - whole
