@@ -286,7 +286,7 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
             made = check.try_mesh(cluster, mesh, plan)
             how = f"{mesh}, {plan.micro_batches} × {plan.micro_batch}" + ", recomputed" * plan.recompute
             rows[name, title] = {"mesh and micro-batches": how, "step, s": made.step_s, "MFU": made.mfu, "GiB": made.peak_bytes / 2**30}
-pd.DataFrame(rows).T
+pd.DataFrame(rows).T.style.format(precision=3)
 
 # %% [markdown]
 # *Beat it:* give the 13B model a machine with a slower network: `cluster._replace(machine="polaris", ranks=512)`. Does the best mesh

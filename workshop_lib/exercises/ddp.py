@@ -85,9 +85,12 @@ def _accumulated(function: Callable, micro_batches: list[Batch]) -> Accumulated:
     def note(kind: str, *_) -> None:
         events.append((kind, model.require_backward_grad_sync))
 
+    def note_both(_module, _given, output: torch.Tensor) -> None:
+        note("forward")
+        output.register_hook(functools.partial(note, "backward"))
+
     model.register_comm_hook(dist.group.WORLD, allreduce)
-    model.module.register_forward_hook(functools.partial(note, "forward"))
-    model.module.register_full_backward_pre_hook(functools.partial(note, "backward"))
+    model.module.register_forward_hook(note_both)
     function(model, micro_batches, cross_entropy)
     return Accumulated(_gradient(model.module), len(buckets), events)
 

@@ -39,7 +39,8 @@ class Fit:
 
     def text(self, name: str, scale: float = 1.0) -> str:
         """A constant times `scale`, with its standard error, for a table."""
-        return f"{scale * self.constants[name]:.3g} ± {scale * self.standard_errors[name]:.1g}"
+        value, error = scale * self.constants[name], scale * self.standard_errors[name]
+        return f"{value:.3g} ± {error:.1g}" if value < 1000 else f"{value:,.0f} ± {error:,.0f}"
 
 
 def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]) -> Fit:
