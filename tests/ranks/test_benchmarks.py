@@ -37,6 +37,7 @@ def test_sizes_that_hold_no_whole_float_are_refused(team):
             team.restart()
 
 
+@pytest.mark.exhaustive  # 08c_forecasting measures them, too
 def test_steps_are_timed_with_and_without_their_allreduce(team):
     settings = [(8, 4), (16, 2)]
     rows = fit.measure_steps(team, settings, repeats=2, timeout_s=60)

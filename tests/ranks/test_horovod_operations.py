@@ -11,8 +11,16 @@ pytest.importorskip("horovod", reason="Horovod is not installed")
 SCRIPT = Path(__file__).with_name("horovod_operations.py")
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize(
+    ("framework", "n"),
+    [
+        ("torch", 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (("torch", 3), ("tensorflow", 2), ("tensorflow", 3))
+        ),
+    ],
+)
 def test_every_operation(framework, n, tmp_path):
     file = tmp_path / "wrong.json"
     run_script(n, SCRIPT, framework, file, timeout_s=200)

@@ -94,8 +94,9 @@ def epochs(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"^epoch (\d+):", text, re.MULTILINE)]
 
 
+@pytest.mark.exhaustive  # tests/slurm/test_slurm_job_script.py has torchrun on two nodes, too
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("per_host", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("per_host", [1, 2])
 def test_a_killed_rank_ends_the_job_on_both_hosts_and_a_second_start_goes_on(hosts, tmp_path, per_host):
     checkpoint, last = tmp_path / "mnist.pt", 2 * per_host - 1
     job, deadline = Job(hosts, per_host, checkpoint), time.monotonic() + LIMIT_S
