@@ -150,6 +150,13 @@ class Call:
             records = folders.exit_records(self.team.folder) or records
         return records
 
+    def _raised(self) -> dict[int, ErrorReport]:
+        """The errors of ranks that came to their end before they could be taken along, as gloo has them do."""
+        for rank in self.running:
+            with contextlib.suppress(Exception):  # that of the rank that was lost is none
+                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+        return {rank: self.outcomes[rank]["error"] for rank in self.failed}
+
     def _died(self, records: list[ExitRecord]) -> RankError:
         where_text = ""
         if records:
@@ -158,8 +165,12 @@ class Call:
             last_words = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
             if frames := last_words.pop(first["rank"], []):
                 where_text = f"\n  It was {where(frames)}"
-            if last_words:
-                where_text += f"\nMeanwhile:\n{positions_text(last_words, {})}"
+            raised = self._raised()
+            rows = [f"  rank {rank} {error['what']} {where(error['frames'][::-1])}" for rank, error in raised.items()]
+            if still := {rank: frames for rank, frames in last_words.items() if rank not in raised}:
+                rows.append(positions_text(still, {}))
+            if rows:
+                where_text += "\n".join(["\nMeanwhile:", *rows])
         elif self.team.attached_only and not is_here(host := folders.owner_host(self.team.folder)):
             what = f"the ranks are gone: the process that held them on {host}, or its job, has ended"
         else:
