@@ -109,7 +109,7 @@ bench: setup ## measure what the README claims; records go to build/bench.jsonl 
 	@$(BIN)/python tests/benchmarks/run.py
 
 FAULTS ?= 100
-soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: hours; SEED=1)
+soak: setup ## lose ranks at random, over and over, and see what is said (FAULTS=1000: an hour; SEED=1)
 	@$(BIN)/python tests/benchmarks/soak.py --faults $(FAULTS) --seed $(or $(SEED),1)
 
 clean: ## remove what was built and measured, keep .venv
