@@ -523,7 +523,8 @@ scripts.run("python", "-c", hanging)
 # If your code runs to its end and is merely wrong, stop it halfway and look around. Write `breakpoint()` in a rank cell. Every
 # rank then stops there, in Python's own debugger, and a prompt opens below the cell. What you type goes to all ranks: `v` shows
 # their variables, `n` runs the next line, and `c` lets them go on. `@1 v` asks rank 1 alone. Ranks that wait at a breakpoint
-# don't time out. (With `torchrun`, `breakpoint()` doesn't work, because the ranks share one keyboard.)
+# don't time out. (In a script under `torchrun`, use `torch.distributed.breakpoint(1)`: rank 1 stops in your terminal, and the
+# others wait for it. With a plain `breakpoint()`, all ranks would read from one keyboard.)
 #
 # One of these ranks gets the mean wrong. Take the `#` away, run the cell again, and find out which:
 

@@ -106,6 +106,7 @@ class RanksMagics(Magics):
         The cell is one program run by all ranks (SPMD): `MPI.COMM_WORLD.rank` tells them apart.
         Variables stay on the ranks; `current().pull("name")` brings one to the notebook.
         What ranks display stands side by side; the value of a last expression is shown.
+        `breakpoint()` stops the ranks in pdb, with one prompt for all below the cell.
         --on: the ranks that run the cell, such as 1 or 0,2. A collective needs every rank.
         --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
         --catch: print a failure instead of ending "Run all"; for cells that fail on purpose.
