@@ -510,9 +510,9 @@ for rank, each in enumerate(recorded["calls in another order"]):
 
 # %%
 hanging = '''
-import faulthandler, os, signal, threading, time
+import faulthandler, os, signal, subprocess, time
 faulthandler.register(signal.SIGUSR1)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -USR1 {os.getpid()}"])
 def load_batch():
     time.sleep(1)
 load_batch()

@@ -26,7 +26,6 @@ import cloudpickle
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import ROOT, replacing
 
-from . import debugger
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
@@ -53,8 +52,10 @@ def prepare(folder: str) -> None:
     """
     from mpi4py import MPI
 
+    from .debugger import RankDebugger  # it needs ipyparallel, which only an engine has loaded
+
     rank = MPI.COMM_WORLD.rank
-    sys.breakpointhook = debugger.RankDebugger(Path(folder), rank).pause
+    sys.breakpointhook = RankDebugger(Path(folder), rank).pause
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - for the engine's life
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
