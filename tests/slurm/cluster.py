@@ -26,6 +26,7 @@ STOP_LIMIT_S = 10.0
 COMMAND_LIMIT_S = 60.0
 CONFIGURATION = """\
 ClusterName=workshop
+FirstJobId={first_job}
 SlurmctldHost={host}({address})
 SlurmctldPort={ports[0]}
 SlurmUser={user}
@@ -158,6 +159,7 @@ class Slurm:
             address=self.hosts.here if self.hosts else "127.0.0.1",
             user=getpass.getuser(),
             folder=self.folder,
+            first_job=int(time.time()) % 10_000_000,  # numbers of its own: a job writes to a folder with its number
             ports=free_ports(3),
             nodes=NODES,
             hosts=NODES if self.hosts else [socket.gethostname()] * 2,
