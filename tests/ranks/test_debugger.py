@@ -2,6 +2,7 @@
 
 import builtins
 import signal
+import time
 
 import pytest
 
@@ -54,6 +55,16 @@ def debug(monkeypatch, capfd):
     return run
 
 
+def after(seconds, command):
+    """An answer that takes its time."""
+
+    def answer():
+        time.sleep(seconds)
+        return command
+
+    return answer
+
+
 def test_all_ranks_step_together_and_one_may_be_asked_alone(debug):
     said = debug(CELL, "v", "n", "@1 p result", "c")
     assert "[0] > In[2](6)double()\n[0] -> result = 2 * value\n" in said, "the line after the breakpoint"
@@ -66,11 +77,7 @@ def test_all_ranks_step_together_and_one_may_be_asked_alone(debug):
 
 
 def test_a_rank_may_wait_while_the_others_wait_for_it_for_longer_than_the_time_out(debug):
-    def later():
-        signal.sigtimedwait([], 2.5)
-        return "p rank"
-
-    said = debug(ON_RANK_0, later, "@1 p rank", "c", timeout=2)
+    said = debug(ON_RANK_0, after(2.5, "p rank"), "@1 p rank", "c", timeout=2)
     assert "Rank 1 isn't at a breakpoint: rank 0 is.\n" in said
     assert said.endswith("[0] total 2\n[1] total 2\n")
 
@@ -113,12 +120,8 @@ def test_a_rank_that_is_killed_at_its_breakpoint_is_reported_after_the_answer(de
     ranks.stop()
 
 
-def test_a_rank_that_nobody_answers_goes_on_by_itself(debug, monkeypatch):
-    def later():
-        signal.sigtimedwait([], 1.5)
-        return "c"
-
+def test_a_rank_that_nobody_answers_goes_on_by_itself(debug):
     shorten = "import workshop_lib.ranks.debugger as debugger\ndebugger.ANSWER_LIMIT_S = {}\n"
-    said = debug(shorten.format(0.5) + CELL + shorten.format(600.0), later)
+    said = debug(shorten.format(0.5) + CELL + shorten.format(600.0), after(1.5, "c"))
     assert "[0] No command came for 0.5 s: this rank goes on." in said
     assert ranks.current().healthy

@@ -14,13 +14,14 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from ipyparallel.engine.datapub import publish_data
 from IPython.core.error import StdinNotImplementedError
 
 from workshop_lib.paths import replacing
 
+from .errors import named
 from .messages import PdbCommand, Published
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
@@ -77,10 +78,11 @@ class RankDebugger(pdb.Pdb):
 class Call(Protocol):
     """What is asked here of a call under way (watch.Call)."""
 
+    team: Any
+
     @property
     def running(self) -> list[int]: ...
     def published_by(self, rank: int) -> Published: ...
-    def tell(self, rank: int, command: PdbCommand) -> None: ...
 
 
 class Prompt:
@@ -110,13 +112,14 @@ class Prompt:
         waiting = self.waiting()
         ranks, command = self._command(sorted(waiting))
         for rank in ranks:
-            self.call.tell(rank, PdbCommand(question=waiting[rank], command=command))
+            with replacing(command_file(self.call.team.folder, rank)) as temporary:
+                temporary.write_text(json.dumps(PdbCommand(question=waiting[rank], command=command)))
             self.answered[rank] = waiting[rank]
         self.since = None
 
     def _command(self, waiting: list[int]) -> tuple[list[int], str]:
         """Who is to do what."""
-        names = f"rank{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting))}"
+        names = named(waiting)
         hint = "" if self.answered else f" ({HELP})"
         while True:
             try:
@@ -132,10 +135,4 @@ class Prompt:
 
 
 def command_file(folder: Path, rank: int) -> Path:
-    return Path(folder) / f"pdb.{rank}.json"
-
-
-def tell(folder: Path, rank: int, command: PdbCommand) -> None:
-    """Leave a rank its next command."""
-    with replacing(command_file(folder, rank)) as temporary:
-        temporary.write_text(json.dumps(command))
+    return folder / f"pdb.{rank}.json"

@@ -37,7 +37,8 @@ cloudpickle.register_pickle_by_value(NAMESPACE)
 if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
 
-HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/")  # what runs the learner's code
+# What runs the learner's code.
+HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
 
@@ -111,11 +112,10 @@ def stop_asked() -> bool:
 
 def describe(error: BaseException) -> ErrorReport:
     """An exception as plain data: what happened, its text and the frames below what runs the code."""
-    hidden = (*HIDDEN, bdb.__file__) if isinstance(error, bdb.BdbQuit) else HIDDEN
     frames = [
         Frame(file=frame.filename, line=frame.lineno or 0, name=frame.name, code=frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(part in frame.filename for part in hidden)
+        if not any(part in frame.filename for part in HIDDEN)
     ]
     if isinstance(error, bdb.BdbQuit):
         return {"what": "quit at a breakpoint", "text": "The command was q.", "frames": frames}

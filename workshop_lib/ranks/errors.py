@@ -4,7 +4,7 @@ import linecache
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from workshop_lib.errors import WorkshopError
 
@@ -74,6 +74,11 @@ def _short(file: str) -> str:
 
 def _code(frame: Frame) -> str:
     return (frame.get("code") or linecache.getline(frame["file"], frame["line"])).strip()
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Such as "rank 1", or "ranks 0, 2"."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def where(frames: list[Frame]) -> str:

@@ -6,7 +6,7 @@ from signal import SIGINT
 from typing import Any, NoReturn, Protocol
 
 from . import engine
-from .errors import RankError, is_communicating, is_in_framework, positions_text, traceback_text
+from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
 from .messages import Frame, Outcome, StopNote
 
 GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
@@ -119,7 +119,7 @@ def check_alone(call: Call) -> None:
 
 
 def _raise_alone(call: Call, what: str) -> NoReturn:
-    who = f"rank {call.ranks[0]}" if len(call.ranks) == 1 else f"ranks {', '.join(map(str, call.ranks))}"
+    who = named(call.ranks)
     remedy = call.team.remedy
     call.team._give_up(f"{who} alone took part in a collective or waited for a message")
     raise RankError(f"{who} {what}\nName every rank that takes part, or leave out --on. {USELESS} {remedy}")
@@ -225,6 +225,5 @@ def _errors_text(call: Call) -> str:
             ranks_by_error.setdefault(f"{error['what']}:\n{traceback_text(error)}", []).append(rank)
     rows = []
     for text, ranks in ranks_by_error.items():
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, sorted(ranks)))}"
-        rows.append(f"{who} {text}")
+        rows.append(f"{named(sorted(ranks))} {text}")
     return "\n".join(rows)

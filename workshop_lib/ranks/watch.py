@@ -15,7 +15,7 @@ from ipyparallel.error import KernelError
 from . import debugger, engine, folders, verdict
 from .allocation import is_here
 from .errors import RankError, how_it_ended, parse_stack, positions_text, stopped_text, where
-from .messages import ErrorReport, ExitRecord, Frame, Outcome, PdbCommand, Published, StopNote
+from .messages import ErrorReport, ExitRecord, Frame, Outcome, Published, StopNote
 from .output import Output
 
 POLL_S = 0.002
@@ -58,10 +58,6 @@ class Call:
 
     def published_by(self, rank: int) -> Published:
         return cast(Published, self.results[rank].data or {})
-
-    def tell(self, rank: int, command: PdbCommand) -> None:
-        """Give a rank at a breakpoint its next command."""
-        debugger.tell(self.team.folder, rank, command)
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:

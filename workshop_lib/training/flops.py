@@ -13,14 +13,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from workshop_lib.models import torch_cnn
+from workshop_lib.models import torch_cnn, vit
 from workshop_lib.paths import BUILD, replacing
 from workshop_lib.training.record import Compute, RunRecord, cpu_model
 
 KEPT = BUILD / "compute.json"
 SIDE, NUMBERS = 512, 8_000_000  # of a square matrix, and of arrays that no cache holds
 FLOAT_BYTES = 4
-IMAGE_SHAPE = (28, 28)
 
 
 class Limits(NamedTuple):
@@ -60,7 +59,7 @@ def per_sample(network: str) -> int:
     """What one MNIST image takes, forward and backward; a multiply-add counts as two."""
     model = torch_cnn.build(0, network).eval()
     with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, 1, *IMAGE_SHAPE)).sum().backward()
+        model(torch.zeros(1, 1, *vit.MNIST)).sum().backward()
     return counter.get_total_flops()
 
 
@@ -77,7 +76,7 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
     with_weights = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in with_weights.items()]
     with torch.no_grad():
-        model(torch_cnn.normalise(torch.zeros(batch, *IMAGE_SHAPE, dtype=torch.uint8)))
+        model(torch_cnn.normalise(torch.zeros(batch, *vit.MNIST, dtype=torch.uint8)))
         for hook in hooks:
             hook.remove()
         for name, layer in with_weights.items():
@@ -99,7 +98,7 @@ def compute(record: RunRecord, image_shape: tuple[int, ...]) -> Compute | None:
     what, where, kept = record["what"], record["where"], _kept()
     peak = kept["peaks"].get(_processor(what["threads_per_rank"]))
     flops = kept["flops_per_sample"].get(what.get("network"))
-    if image_shape != IMAGE_SHAPE or not (peak and flops and record["epochs"]):
+    if image_shape != vit.MNIST or not (peak and flops and record["epochs"]):
         return None
     if what["oversubscribed"] or where["device"] != "cpu":
         return None
