@@ -4,4 +4,12 @@ Two worlds meet here and stay apart: `data`, `models`, `comm` and `training` run
 `notebook` and `cli` run in the learner's notebook or terminal. `exercises` runs on both sides.
 """
 
+import atexit
+import gc
+
+# PyTorch and TensorFlow make hundreds of thousands of objects that stay. Left to its defaults, Python looks through
+# them for garbage again and again while they load, and once more when it ends.
+gc.set_threshold(100_000, 50, 100)
+atexit.register(gc.freeze)
+
 __version__ = "0.1.0"

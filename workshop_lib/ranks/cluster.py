@@ -30,7 +30,7 @@ UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 # A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
-ENGINE_MAIN = "import sys; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+ENGINE_MAIN = "import sys, workshop_lib; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
 ENGINE = [sys.executable, "-c", ENGINE_MAIN, "--mpi"]
 # A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
