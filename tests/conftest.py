@@ -8,6 +8,7 @@ import fcntl
 import functools
 import os
 import time
+from pathlib import Path
 
 import pytest
 from our_ranks import our_ranks
@@ -19,6 +20,8 @@ from workshop_lib.ranks import processes
 os.environ.setdefault("MPLBACKEND", "Agg")
 for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib")):
     os.environ.setdefault(variable, str(BUILD / folder))
+quick_start = str(Path(__file__).with_name("quick_start"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [quick_start, os.environ.get("PYTHONPATH")]))
 
 
 class Lanes(LoadScopeScheduling):

@@ -8,7 +8,7 @@ from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
 
 from workshop_lib.exercises import breaking as check
-from workshop_lib.exercises import zoo
+from workshop_lib.exercises import supervise, zoo
 from workshop_lib.paths import SCRIPTS
 
 NOTEBOOK = "13_when_training_breaks"
@@ -96,6 +96,15 @@ WRONG = {
         "raise an error",
     ),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_scenes():
+    """A scene that never ends takes the whole limit, and many a wrong answer has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorter = "from workshop_lib.exercises import supervise; supervise.LIMIT_S = 2.0; "
+        patch.setattr(supervise, "PROGRAM", shorter + supervise.PROGRAM)
+        yield
 
 
 class TestBreaking(Verdicts):

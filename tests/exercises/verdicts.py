@@ -53,8 +53,10 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
             answer = make()
             if answer.__name__ == name:
                 answers[kind, name, title] = answer
-        observations = observed(exercise, list(answers.values()), team)
-        found |= {key: verdict_of(exercise, seen) for key, seen in zip(answers, observations, strict=True)}
+        observations = dict(zip(answers, observed(exercise, list(answers.values()), team), strict=True))
+        known = [tuple(observations["known", name, str(at)]) for at in range(len(exercise.mistakes))]
+        exercise.know_mistakes(team.n if exercise.communicates else 1, known)  # or it would observe them once more
+        found |= {key: verdict_of(exercise, seen) for key, seen in observations.items()}
     return found
 
 

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from workshop_lib import paths
 from workshop_lib.ranks import mpi
 
 TRAIN_RUNS = Path(__file__).with_name("train_runs.py")
@@ -19,12 +19,18 @@ def rank_environment(**extra: str) -> dict[str, str]:
     """The environment of a rank, without what a launcher around the tests may have set."""
     foreign = ("SLURM_", "OMPI_COMM", "PMI_", "PMIX_", "TORCHELASTIC_", "MASTER_")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    timeouts = {"PYTHONPATH": str(paths.ROOT), "WORKSHOP_GLOO_TIMEOUT_S": "30"}
+    timeouts = {"PYTHONPATH": mpi.python_path(), "WORKSHOP_GLOO_TIMEOUT_S": "30"}
     return inherited | mpi.environment() | timeouts | extra
 
 
 def run_bounded(commands: list[list[str]], environments: list[dict], timeout_s: float) -> list:
     """Run commands at the same time; (exit status, output) of each. Kills them at the limit."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # see the supervisor's
+        own = {"PRTE_MCA_prte_local_tmpdir_base": place}
+        return _run_bounded(commands, [environment | own for environment in environments], timeout_s)
+
+
+def _run_bounded(commands, environments, timeout_s):
     processes = [
         subprocess.Popen(
             [str(word) for word in command],

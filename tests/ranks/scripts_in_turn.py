@@ -38,15 +38,27 @@ def broadcast_the_librarys() -> None:
     hvd.broadcast_variables = assign_and_broadcast
 
 
+def one_process_group():
+    """A second one would meet at the keys that the first has left in torchrun's store, and wait. Returns its end."""
+    from torch import distributed
+
+    init, destroy = distributed.init_process_group, distributed.destroy_process_group
+    distributed.init_process_group = lambda: distributed.is_initialized() or init()
+    distributed.destroy_process_group = lambda group=None: None
+    return destroy
+
+
 def main(folder: Path, names: list[str]) -> None:
     if {"horovod_tf", "horovod_keras"} & set(names):
         broadcast_the_librarys()
+    destroy = one_process_group() if "RANK" in os.environ else lambda: None
     rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
     for name in names:
         sys.argv = [name, *short(folder, name)]
         if rank == os.environ.get("WORKSHOP_TEST_FAILING_RANK"):
             sys.argv += ["--data", str(folder / "missing")]
         runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+    destroy()
 
 
 if __name__ == "__main__":

@@ -136,24 +136,18 @@ def test_one_process(tmp_path, trained):
     assert float(output.rpartition("test accuracy ")[2].rstrip("%\n")) > 70 and not list(tmp_path.glob("*.tmp"))
 
 
-def test_under_mpiexec(trained):
-    """Four scripts in one start, since TensorFlow takes longest to import."""
-    names = [name for name in HERE if name not in UNDER_TORCHRUN]
-    status, output = run(*launcher("mpi_by_hand"), scripts_in_turn.__file__, trained.folder, *names)
+@pytest.mark.parametrize("launcher_of", ["mpi_by_hand", "ddp"])
+def test_the_scripts_of_a_launcher_have_the_librarys_results(launcher_of, trained):
+    """In one start, since imports take longest; the notebooks start each by itself."""
+    command = launcher(launcher_of)
+    names = [name for name in HERE if (name in UNDER_TORCHRUN) == (launcher_of in UNDER_TORCHRUN)]
+    status, output = run(*command, scripts_in_turn.__file__, trained.folder, *names)
+    if GLOO_ABORTED in output:
+        status, output = run(*command, scripts_in_turn.__file__, trained.folder, *names)
     assert status == 0, output
     lines = [line for line in output.splitlines() if line.startswith("epoch 1: ")]
     for name, line in zip(names, lines, strict=True):
         check(name, line, trained)
-
-
-@pytest.mark.parametrize("name", [name for name in UNDER_TORCHRUN if name in HERE])
-def test_under_torchrun(name, trained):
-    command = *TORCHRUN, SCRIPTS / f"{name}.py", *short(trained.folder, name)
-    status, output = run(*command)
-    if GLOO_ABORTED in output:
-        status, output = run(*command)
-    assert status == 0, output
-    check(name, output, trained)
 
 
 @pytest.mark.exhaustive
@@ -245,6 +239,7 @@ def test_tensor_parallel(tmp_path):
     assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128 - 1)) > 10 * WITHIN
 
 
+@pytest.mark.exhaustive  # 11b_pipelines runs it
 def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
     write_data(tmp_path / "data")
     few = ["--images", "768"]  # 12 steps, for the reason given above
@@ -275,7 +270,7 @@ def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
     assert cut_off.params in [trial.params for trial in trials[1:]], "its settings are tried again"
 
 
-@pytest.mark.parametrize("name", quick("mpi_by_hand", "horovod_torch"))
+@pytest.mark.parametrize("name", quick("mpi_by_hand"))
 def test_a_rank_that_raises_ends_all(name, tmp_path):
     write_data(tmp_path / "data")
     words = [*launcher(name), scripts_in_turn.__file__, tmp_path, name]

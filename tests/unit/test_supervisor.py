@@ -1,5 +1,6 @@
 """The supervisor of a rank writes down when it is stopped, and where it was when a different rank took it along."""
 
+import functools
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from workshop_lib.ranks import folders
+from workshop_lib.ranks import folders, mpi
 from workshop_lib.ranks.processes import SUPERVISOR
 
 RANK = """\
@@ -68,9 +69,16 @@ def test_a_rank_taken_along_by_a_lost_one_says_where_it_was(rank, tmp_path, lost
     assert ("line 3 in <module>" in (tmp_path / "stack.1.txt").read_text()) == lost
 
 
-def test_what_a_killed_mpiexec_leaves_is_removed(tmp_path):
-    """Open MPI refuses to start when a folder with its process number is there from an earlier one."""
-    command = [*SUPERVISOR, "--", "bash", "-c", "mkdir $TMPDIR/ompi.$$ && touch $TMPDIR/ompi.$$/pmix && kill -9 $$"]
-    ended = subprocess.run(command, env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=20)
-    assert ended.returncode == 128 + signal.SIGKILL
+def test_a_killed_mpiexec_leaves_nothing_and_what_another_one_left_is_in_nobodys_way(tmp_path):
+    """Open MPI's refuses to start where there's a folder of a killed one with its process number."""
+    settings = os.environ | mpi.environment() | {"TMPDIR": str(tmp_path)}
+    run = functools.partial(subprocess.run, env=settings, timeout=20)
+    kill = ["bash", "-c", "mkdir -p $PRTE_MCA_prte_local_tmpdir_base/ompi.$$ && kill -9 $$"]
+    assert run([*SUPERVISOR, "--", *kill]).returncode == 128 + signal.SIGKILL
     assert not list(tmp_path.iterdir())
+
+    planted = 'mkdir -p $TMPDIR/ompi.$$; touch $TMPDIR/ompi.$$/pmix.vm.tool; exec "$0" "$@"'
+    command = ["bash", "-c", planted, *mpi.mpiexec(), "-n", "1", "true"]
+    assert run([*SUPERVISOR, "--", *command]).returncode == 0
+    [other] = tmp_path.iterdir()
+    assert [file.name for file in other.iterdir()] == ["pmix.vm.tool"]

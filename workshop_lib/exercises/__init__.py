@@ -183,7 +183,7 @@ class Exercise:
         try:
             n = ranks.current().n if self.communicates else 1
             if n not in self._known:
-                self._known[n] = self._failures_of_mistakes()
+                self.know_mistakes(n, self._observe_mistakes())
             for mistake, known in zip(self.mistakes, self._known[n], strict=True):
                 if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
                     return mistake.hint
@@ -191,8 +191,8 @@ class Exercise:
             pass
         return self.unknown
 
-    def _failures_of_mistakes(self) -> list[Property | None]:
-        """The property that each known mistake fails; None for one that raises."""
+    def _observe_mistakes(self) -> list[tuple]:
+        """Every rank's observation of each known mistake."""
         answers = [mistake.answer for mistake in self.mistakes]
         if self.communicates:
             limit_s = self.timeout_s * (1 + len(answers))
@@ -200,11 +200,14 @@ class Exercise:
             by_rank = team.run(observe_each_on_rank, self.observe, answers, timeout=limit_s, show=False)
         else:
             by_rank = [[observe_one(None, self.observe, answer) for answer in answers]]
-        failures: list[Property | None] = []
-        for observations in zip(*by_rank, strict=True):
+        return list(zip(*by_rank, strict=True))
+
+    def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
+        """Keep the property that each known mistake fails on n ranks; None for one that raises."""
+        self._known[n] = []
+        for observations in by_mistake:
             raised = any(isinstance(seen, Exception) for seen in observations)
-            failures.append(None if raised else self._first_failure(list(observations), []))
-        return failures
+            self._known[n].append(None if raised else self._first_failure(list(observations), []))
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
         """The verdict on what raised or never ended, and fresh ranks where these were lost."""

@@ -21,9 +21,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "ALPS_APP_PE")
+MPIEXECS_PLACE = "PRTE_MCA_prte_local_tmpdir_base"
 PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
 LOOK_EVERY_S = 0.25  # whether the owner is still there; a signal, such as the child's end, wakes at once
@@ -101,15 +103,26 @@ def end(child, record_folder):
     child.wait()
 
 
-def tidy(child):
-    """Remove what Open MPI's mpiexec leaves when it's killed: the next one with its process number wouldn't start."""
-    place = next((os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), "/tmp")
-    shutil.rmtree(os.path.join(place, f"ompi.{child.pid}"), ignore_errors=True)
+@contextlib.contextmanager
+def place_of_its_own():
+    """Where Open MPI's mpiexec makes its folder, unless a site has chosen a place.
+
+    It names the folder by its process number alone, and leaves it there when it's killed. With anybody's left in
+    /tmp, the next mpiexec of that number would refuse to start.
+    """
+    if {MPIEXECS_PLACE, "PRTE_MCA_prte_tmpdir_base"} & os.environ.keys():
+        yield
+        return
+    place = os.path.join(tempfile.gettempdir(), f"workshop-mpi-{os.urandom(8).hex()}")
+    os.environ[MPIEXECS_PLACE] = place
+    try:
+        yield
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def main():
-    split = sys.argv.index("--")
-    record_folder = sys.argv[2] if sys.argv[1] == "--record" else None
+def run(command, record_folder):
+    """How the command ends; or how it's ended, when it's time."""
     owner = os.getppid()
     asked_to_end = []
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -123,7 +136,7 @@ def main():
     signal.set_wakeup_fd(wake)
     # Launchers signal groups; a rank in a group of its own is still there to say where it is.
     group = 0 if record_folder else None
-    child = subprocess.Popen(sys.argv[split + 1 :], preexec_fn=before_exec, process_group=group)
+    child = subprocess.Popen(command, preexec_fn=before_exec, process_group=group)
     next_look = time.monotonic() + LOOK_AT_FOLDER_EVERY_S
     while child.poll() is None:
         if record_folder and time.monotonic() > next_look:
@@ -138,12 +151,18 @@ def main():
             if record_folder:
                 with contextlib.suppress(OSError):  # the folder may be going
                     note_stops(record_folder, child)
-    if not record_folder:
-        tidy(child)
-    elif not gone(record_folder):
+    if record_folder and not gone(record_folder):
         how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}
         write(record_folder, "exit", how)
-    sys.exit(child.returncode if child.returncode >= 0 else 128 - child.returncode)
+    return child.returncode
+
+
+def main():
+    split = sys.argv.index("--")
+    record_folder = sys.argv[2] if sys.argv[1] == "--record" else None
+    with contextlib.nullcontext() if record_folder else place_of_its_own():
+        status = run(sys.argv[split + 1 :], record_folder)
+    sys.exit(status if status >= 0 else 128 - status)
 
 
 if __name__ == "__main__":
