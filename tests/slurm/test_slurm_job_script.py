@@ -24,7 +24,7 @@ def test_it_trains_on_both_nodes_and_after_a_requeue_goes_on(slurm, tmp_path, re
     job = slurm.command(
         *("sbatch", "--parsable", f"--output={output}", f"--chdir={SCRIPTS.parent}", script),
         *("--images", images, "--epochs", epochs),
-        **mpi.environment() | {"PATH": beside, "PYTHONUNBUFFERED": "1"},
+        **mpi.environment() | {"PATH": beside, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1"},
     ).strip()
     if restart:
         slurm._wait_for("a checkpoint", checkpoint.exists, 120)

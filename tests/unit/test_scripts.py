@@ -25,6 +25,12 @@ def test_a_failure_is_an_error_that_names_the_command(capfd):
     assert "why" in capfd.readouterr().out
 
 
+def test_a_rank_that_gloo_aborts_at_its_end_is_told_from_a_failure():
+    program = f"import sys; print({scripts.GLOO_ABORTED!r}); sys.exit(1)"
+    with pytest.raises(RankError, match="gloo aborted a rank that was done.*run it again"):
+        scripts.run("python", "-c", program, timeout_s=30)
+
+
 def test_a_rank_is_lost_once_there_is_a_file_and_the_lines_asked_for_are_shown(tmp_path, capfd):
     checkpoint = tmp_path / "checkpoint"
     program = (

@@ -17,6 +17,10 @@ from workshop_lib.training.world import loopback
 from . import mpi, processes
 from .errors import RankError
 
+# Once in some hundred runs under PyTorch 2.13, a thread of gloo's lets go of a tensor so late that Python is already
+# closing down. Python then ends the thread, inside a destructor, which C++ doesn't allow.
+GLOO_ABORTED = "terminate called without an active exception"
+
 
 def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") -> None:
     """Run `command` to its end, and print what it prints.
@@ -41,8 +45,9 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     timer.start()
     assert process.stdout is not None
     try:
-        left_out = 0
+        left_out, aborted = 0, False
         for line in process.stdout:  # ends when the last process that could write has ended
+            aborted |= GLOO_ABORTED in line
             if re.search(only, line):
                 print(line, end="", flush=True)
             else:
@@ -58,7 +63,9 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     if too_long.is_set():
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
     if status:
-        raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; the lines above say why.")
+        why = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
+        why = why if aborted else "the lines above say why."
+        raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
 
 
 def start(words: list[str], set_id: str, folder: str | None = None, **settings: str) -> subprocess.Popen[str]:
