@@ -223,6 +223,7 @@ def mlp_by_hand(steps):
     return model.state_dict()
 
 
+@pytest.mark.exhaustive  # 11_model_parallelism runs it
 def test_tensor_parallel(tmp_path):
     write_data(tmp_path / "data")
     status, output = run(*TORCHRUN, SCRIPTS / "tensor_parallel.py", *short(tmp_path, "tensor_parallel"))
