@@ -9,7 +9,7 @@ import gc
 
 # PyTorch and TensorFlow make hundreds of thousands of objects that stay. Left to its defaults, Python looks through
 # them for garbage again and again while they load, and once more when it ends.
-gc.set_threshold(100_000, 50, 100)
+gc.set_threshold(50_000, 10, 10)
 atexit.register(gc.freeze)
 
 __version__ = "0.1.0"

@@ -13,6 +13,6 @@ def wait_for_gloo():
         time.sleep(0.1)
 
 
-gc.set_threshold(100_000, 50, 100)
+gc.set_threshold(50_000, 10, 10)
 atexit.register(gc.freeze)
 atexit.register(wait_for_gloo)
