@@ -63,8 +63,8 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     if too_long.is_set():
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
     if status:
-        why = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
-        why = why if aborted else "the lines above say why."
+        by_gloo = "PyTorch's gloo aborted a rank that was done, as it rarely does: run it again."
+        why = by_gloo if aborted else "the lines above say why."
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
 
 
