@@ -150,6 +150,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--libraries", default=",".join(SETUP))
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts it in the background had it ignored
     chance, rows = random.Random(options.seed), []
     libraries = [name.strip() for name in options.libraries.split(",")]
     try:

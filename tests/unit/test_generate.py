@@ -277,6 +277,17 @@ def test_a_cell_that_never_ends_is_ended_and_a_dead_kernel_reported(execute, cod
     assert outcome.cell == 1 and error in outcome.error.lower()
 
 
+def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, tmp_path, monkeypatch):
+    once = "import os\nif not os.path.exists('died'):\n    open('died', 'w').close()\n    os._exit(1)\n"
+    (tmp_path / "sitecustomize.py").write_text(once)  # of the kernel alone, which starts in this folder
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome, [[output]] = execute("print('fine')")
+    assert not outcome.error and output["text"] == ["fine\n"]
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(1)\n")
+    outcome, _ = execute("print('fine')")
+    assert outcome.cell is None and outcome.error == executing.DIED
+
+
 def test_an_unknown_name_is_refused(capsys):
     assert executing.run_all(["77_nothing"]) == 1
     assert "no notebook '77_nothing'" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from workshop_lib.notebook.generate import NOTEBOOKS, RUN_SECONDS, by_part, sour
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
+DIED = "The kernel died."
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -51,28 +52,40 @@ def run_notebook(
     also when a cell failed.
     """
     import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal, DeadKernelError
 
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
-    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
-    begun: list[int] = []  # by nbclient's own word: a kernel that dies at once sends no message
-    client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
-    started, error = time.perf_counter(), ""
-    try:
-        client.execute(env={**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})})
-    except CellControlSignal as failure:  # an error in a cell, or a cell over its time
-        error = ANSI.sub("", str(failure))
-    except DeadKernelError:
-        error = "The kernel died."
+    begun: list[int] = []
+    started = time.perf_counter()
+    environment = {**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})}
+    error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
+    if error == DIED and not begun:  # as when another process took a port that was free a moment ago
+        error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
     seconds = time.perf_counter() - started
     with paths.replacing(output) as temporary:
         nbformat.write(notebook, temporary)
     if not error or not begun:
         return Outcome(path, seconds, error=error)
     return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
+
+
+def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
+    """Run all cells in a fresh kernel; returns the error, and adds to `begun` the place of each cell as it starts."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal
+
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
+    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
+    # By nbclient's own word: a kernel that dies at once sends no message.
+    client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
+    try:
+        client.execute(env=env)
+    except CellControlSignal as failure:  # an error in a cell, or a cell over its time
+        return ANSI.sub("", str(failure))
+    except RuntimeError:  # nbclient's and jupyter_client's word for a kernel that died
+        client.create_kernel_manager()  # nbclient looks for one when Python ends
+        return DIED
+    return ""
 
 
 def seconds_of(cell) -> float:
