@@ -3,11 +3,11 @@
 import ast
 import json
 import re
-import symtable
 from collections.abc import Iterator
 from pathlib import Path
 
 from workshop_lib.errors import InputError
+from workshop_lib.notebook import needs
 
 MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)
 OPEN = re.compile(r"NotImplementedError\(")  # in a function or a program that is still a stub
@@ -61,7 +61,8 @@ def function(cells: list[str], name: str) -> str | None:
     new = {name}
     while new:
         used |= new
-        new = {other for each in new for other in _uses(defined[each]) if other in defined} - used
+        read = (needs.variables(compile(defined[each], "an answer", "exec"))[1] for each in new)
+        new = set().union(*read) & set(defined) - used
     codes = list(dict.fromkeys(code for each, code in defined.items() if each in used))
     return "\n".join(sorted(codes, key=lambda code: not code.startswith(("import ", "from ")))) + "\n"
 
@@ -93,16 +94,3 @@ def _names(text: str, node: ast.stmt) -> Iterator[tuple[str, str]]:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 yield target.id, ast.unparse(node)
-
-
-def _uses(code: str) -> set[str]:
-    """The names that this code takes from around it."""
-
-    def of(table: symtable.SymbolTable) -> set[str]:
-        inside = table.get_type() != "module"
-        own = {
-            each.get_name() for each in table.get_symbols() if (each.is_global() if inside else each.is_referenced())
-        }
-        return own.union(*map(of, table.get_children()))
-
-    return of(symtable.symtable(code, "<answer>", "exec"))

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -21,32 +22,7 @@ MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = 8, 4, 6, 30
 FENCE = 5.0  # times as far from the middle half as that is wide: what is further away is drawn at the edge
 REFRESH_S = 5
 
-STYLE = """
-:root { color-scheme: light dark; --text: #111; --faint: #595959; --line: #c4c4c4; --page: #fff;
-  --measured: #0072B2; --guess: #9a5b00; --bad: #a63c00; --bar: #0072B2; --rest: #e6e6e6; }
-@media (prefers-color-scheme: dark) { :root { --text: #f2f2f2; --faint: #b5b5b5; --line: #555; --page: #14161a;
-  --measured: #56B4E9; --guess: #E69F00; --bad: #ff9a5c; --bar: #56B4E9; --rest: #33373d; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem 1.2rem 3rem; max-width: 120rem; color: var(--text); background: var(--page);
-  font: clamp(17px, 0.6rem + 0.75vw, 26px)/1.35 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.7em; margin: 0; } h2 { font-size: 1.3em; margin: 1.6em 0 0.5em; }
-h3 { font-size: 1em; margin: 0 0 0.3em; }
-p, ul, ol { margin: 0.3em 0; } a { color: inherit; }
-.counts b { font-size: 1.5em; margin-right: 0.2em; } .counts span { display: inline-block; margin-right: 1.4em; }
-nav a { display: inline-block; padding: 0.25em 0.55em; margin: 0.2em 0.2em 0 0; border: 1px solid var(--line);
-  border-radius: 0.4em; text-decoration: none; } nav a[aria-current] { background: var(--text); color: var(--page); }
-.cards { display: grid; gap: 1.2rem 2.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30em), 1fr)); }
-.row { display: grid; grid-template-columns: 9.5em 1fr 8.5em; gap: 0 0.7em; align-items: center; }
-.row .said { color: var(--faint); font-size: 0.85em; } .row .said b { color: var(--text); }
-@media (max-width: 40em) { .row { grid-template-columns: 1fr auto; }
-  .row svg { grid-row: 2; grid-column: 1 / 3; } .row .ends { grid-column: 1 / 3; } }
-svg { display: block; width: 100%; overflow: visible; }
-.guess { fill: none; stroke: var(--guess); stroke-width: 2.5; } .measured { fill: var(--measured); fill-opacity: 0.65; }
-.beyond { fill: var(--bad); } .median { stroke: var(--text); stroke-width: 3; } .base { stroke: var(--line); }
-.bar { fill: var(--bar); } .rest { fill: var(--rest); }
-.ends { display: flex; justify-content: space-between; color: var(--faint); font-size: 0.85em; }
-.faint { color: var(--faint); } .bad { color: var(--bad); } ol { padding-left: 1.6em; } code { font-size: 0.9em; }
-"""
+STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
 _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; "

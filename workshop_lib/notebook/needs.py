@@ -38,7 +38,7 @@ def names(source: str) -> Names:
         if magic[1] == "ranks":
             where, uses = RANKS, {TEAM}
     tree = ast.parse(TransformerManager().transform_cell(source))
-    defined, used = _variables(compile(tree, "a cell", "exec"))
+    defined, used = variables(compile(tree, "a cell", "exec"))
     called, strings = _in_calls(tree)
     defined |= {name for statement in tree.body for name in _changed(statement)}
     uses |= {(where, name) for name in used}
@@ -47,7 +47,7 @@ def names(source: str) -> Names:
     return Names({(where, name) for name in defined} | called, uses)
 
 
-def _variables(code: CodeType) -> tuple[set[str], set[str]]:
+def variables(code: CodeType) -> tuple[set[str], set[str]]:
     """The variables that some code sets, and those that it reads before it has set them."""
     defined: set[str] = set()
     used: set[str] = set()
@@ -56,7 +56,7 @@ def _variables(code: CodeType) -> tuple[set[str], set[str]]:
             defined.add(instruction.argval)
         elif instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL") and instruction.argval not in defined:
             used.add(instruction.argval)
-    inner = [_variables(each)[1] for each in code.co_consts if isinstance(each, CodeType)]
+    inner = [variables(each)[1] for each in code.co_consts if isinstance(each, CodeType)]
     return defined, used | (set().union(*inner) - defined)
 
 

@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from IPython.display import HTML, display
+from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.notebook import charts
 from workshop_lib.paths import BUILD
@@ -25,8 +25,11 @@ def run(
     """
     BUILD.mkdir(exist_ok=True)  # on a cluster, nodes share it with the notebook, unlike /tmp
     place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
-    view = LiveTable()
-    state = trials.search(team, scheduler, Path(place.name), budget, together, timeout_s, view.show)
+    live = DisplayHandle()
+    live.display(HTML(""))
+    state = trials.search(
+        team, scheduler, Path(place.name), budget, together, timeout_s, lambda state: live.update(drawn(state))
+    )
     weakref.finalize(state, place.cleanup)
     print(in_words(state))
     return state
@@ -46,18 +49,9 @@ def test_accuracies(team, state: trials.Search) -> dict[int, float]:
     return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
 
 
-class LiveTable:
-    """Drawn again in its place as the search goes on; the last drawing stays in the saved notebook."""
-
-    def __init__(self):
-        self.handle = None
-
-    def show(self, state: trials.Search) -> None:
-        drawn = HTML(f"{bar(state)}{table(state)}{curves(state)}")
-        if self.handle is None:
-            self.handle = display(drawn, display_id=True)
-        else:
-            self.handle.update(drawn)
+def drawn(state: trials.Search) -> HTML:
+    """The search so far. It's drawn again in its place as it goes on; the last drawing stays in the saved notebook."""
+    return HTML(f"{bar(state)}{table(state)}{curves(state)}")
 
 
 def bar(state: trials.Search) -> str:
