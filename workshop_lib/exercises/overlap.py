@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from torch import nn
 
-from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.exercises import Exercise, Mistake, Property, close
+from workshop_lib.exercises import Exercise, Property, close
 from workshop_lib.exercises.own_ddp import LATE_S, join
 from workshop_lib.exercises.zero import STEPS, alone, backward, load_optimizers, make_sgd, small_network, weights_of
-from workshop_lib.training import shares
 
 PARAMETERS = len(list(small_network().parameters()))
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
@@ -144,83 +141,7 @@ def overlapped_properties(ranks: list[list[Step]]) -> Iterator[Property]:
     yield Property(f"so are {STEPS} steps with momentum", close(first[-1].weights, right[-1]), AGAIN_HINT)
 
 
-def _overlapped(reduce: Callable, finish: Callable) -> Callable:
-    """A class with the exercise's signature and these two methods."""
-
-    class OverlappedZero2(shares.Stage2):
-        def reduce(self, p: nn.Parameter) -> None:
-            reduce(self, p)
-
-        def finish(self) -> None:
-            finish(self)
-
-    return OverlappedZero2
-
-
-def _start(self, p: nn.Parameter, async_op: bool = True, wait: bool = False, keep: bool = False) -> None:
-    gradient, part = shares.flat_gradient([p], self.comm.size), torch.empty_like(self.shares[p])
-    handle = dist.reduce_scatter_single(part, gradient, async_op=async_op)
-    if wait:
-        handle.wait()
-    self.pending.append((p, part, gradient, handle))
-    if not keep:
-        p.grad = None
-
-
-def _allreduce(self, p: nn.Parameter) -> None:
-    gradient = shares.flat_gradient([p], self.comm.size)
-    part = gradient[ring.part(len(gradient), self.comm.rank, self.comm.size)]
-    self.pending.append((p, part, gradient, dist.all_reduce(gradient, async_op=True)))
-    p.grad = None
-
-
-def _postpone(self, p: nn.Parameter) -> None:
-    self.pending.append((p, None, p.grad, None))
-    p.grad = None
-
-
-def _start_all(self) -> None:
-    waiting, self.pending = self.pending, []
-    for p, _, gradient, _ in waiting:
-        p.grad = gradient
-        _start(self, p)
-    _finish(self)
-
-
-def _finish(self, wait: bool = True, divide: bool = True, clear: bool = True) -> None:
-    for p, part, _, handle in self.pending:
-        if wait and handle is not None:
-            handle.wait()
-        self.shares[p].grad = part / (self.comm.size if divide else 1)
-    if clear:
-        self.pending.clear()
-
-
-def _finish_in_reverse(self) -> None:
-    """Without emptying the list, the first step's gradients come last."""
-    self.pending.reverse()
-    _finish(self, clear=False)
-    self.pending.reverse()
-
-
-OverlappedZero2 = Exercise(
-    "OverlappedZero2",
-    observe_overlapped,
-    overlapped_properties,
-    [
-        Mistake(_overlapped(lambda self, p: setattr(p, "grad", None), _finish), NOTHING_HINT),
-        Mistake(_overlapped(_postpone, _start_all), LATER_HINT),
-        Mistake(_overlapped(_allreduce, _finish), WHOLE_HINT),
-        Mistake(_overlapped(functools.partial(_start, async_op=False), _finish), BLOCKING_HINT),
-        Mistake(_overlapped(functools.partial(_start, wait=True), _finish), WAITING_HINT),
-        Mistake(_overlapped(functools.partial(_start, keep=True), _finish), KEPT_HINT),
-        Mistake(_overlapped(_start, functools.partial(_finish, wait=False)), FORGOT_HINT),
-        Mistake(_overlapped(_start, functools.partial(_finish, divide=False)), SUM_HINT),
-        Mistake(_overlapped(_start, _finish_in_reverse), AGAIN_HINT),
-    ],
-    ready=ready,
-    stuck=STUCK,
-)
+OverlappedZero2 = Exercise("OverlappedZero2", observe_overlapped, overlapped_properties, ready=ready, stuck=STUCK)
 
 Event = tuple[str, int | None]  # "start", "wait" or "compute", and the number of a layer
 LAYERS = (4, 1)
@@ -279,41 +200,4 @@ def lookahead_properties(observations: list[list[list[list[Event]]]]) -> Iterato
     yield Property("exactly once in each pass", max(calls) == 1, AGAIN_STARTED_HINT)
 
 
-def _lookahead(remember=True, forget=True, stop=True, wait=True, ahead=True, impatient=False) -> Callable:
-    """A class with the exercise's signature that leaves out one of these, or waits for the following layer, too."""
-
-    class Lookahead:
-        def __init__(self, start: Callable, wait: Callable):
-            self.start, self.wait = start, wait
-            self.started: set = set()
-
-        def enter(self, layer, following) -> None:
-            if layer not in self.started:
-                self.start(layer)
-            if wait:
-                self.wait(layer)
-            if forget:
-                self.started.discard(layer)
-            if ahead and not (stop and following is None):
-                self.start(following)
-                self.started |= {following} if remember else set()
-                if impatient:
-                    self.wait(following)
-
-    return Lookahead
-
-
-Lookahead = Exercise(
-    "Lookahead",
-    observe_lookahead,
-    lookahead_properties,
-    [
-        Mistake(_lookahead(ahead=False), NOT_AHEAD_HINT),
-        Mistake(_lookahead(remember=False), AGAIN_STARTED_HINT),
-        Mistake(_lookahead(forget=False), UNSTARTED_HINT),
-        Mistake(_lookahead(stop=False), LAST_HINT),
-        Mistake(_lookahead(wait=False), UNWAITED_HINT),
-        Mistake(_lookahead(impatient=True), EARLY_WAIT_HINT),
-    ],
-    communicates=False,
-)
+Lookahead = Exercise("Lookahead", observe_lookahead, lookahead_properties, communicates=False)
