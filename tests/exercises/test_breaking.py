@@ -90,11 +90,39 @@ WRONG = {
     ),
     "every second interval": (answer(INTERVAL, "return math.sqrt(save_s * mtbf_s) * 1.0"), "is the 2 under the root"),
     "an equal share of the weight": (answer(SHARE, "return batch[rank::size], 1 / size"), "counts more"),
-    "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), "os.WUNTRACED"),
+    "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), supervise.STOPPED_HINT),
     "no error at the end": (
         supervisor(('raise SystemExit(f"given up after {restarts} restarts")', "return")),
-        "raise an error",
+        supervise.ERROR_HINT,
     ),
+    "waits for one rank after the other": (
+        answer(
+            SUPERVISE,
+            "for attempt in range(restarts + 1):",
+            "    pids = [start(rank, attempt) for rank in range(ranks)]",
+            "    if not any([os.waitpid(pid, 0)[1] for pid in pids]): return",
+            "raise SystemExit('given up')",
+        ),
+        supervise.IN_TURN_HINT,
+    ),
+    "starts the lost one alone": (
+        answer(
+            SUPERVISE,
+            "rank_of, attempt = {start(rank, 0): rank for rank in range(ranks)}, 0",
+            "while rank_of:",
+            "    pid, status = os.waitpid(-1, os.WUNTRACED)",
+            "    rank = rank_of.pop(pid)",
+            "    if status:",
+            "        attempt += 1",
+            "        rank_of[start(rank, attempt)] = rank",
+        ),
+        supervise.ALONE_HINT,
+    ),
+    "takes every end for a good one": (supervisor(("lost = status != 0", "lost = False")), supervise.STATUS_HINT),
+    "every attempt is the first": (supervisor(("start(rank, attempt)", "start(rank, 0)")), supervise.NUMBER_HINT),
+    "kills nobody": (supervisor(("for pid in running:", "for pid in ():")), supervise.KILL_HINT),
+    "never gives up": (supervisor(("range(restarts + 1)", "__import__('itertools').count()")), supervise.BOUND_HINT),
+    "one restart too few": (supervisor(("range(restarts + 1)", "range(restarts)")), supervise.COUNT_HINT),
 }
 
 

@@ -10,6 +10,9 @@ from workshop_lib.exercises import deepspeed as check
 NOTEBOOK = "06b_deepspeed"
 MICRO = '"train_micro_batch_size_per_gpu": micro_batch,'
 STEPS = '"gradient_accumulation_steps": mine // micro_batch,'
+STAGE = '"zero_optimization": {"stage": stage},'
+ALLOWED, UNCLIPPED = '"zero_allow_untested_optimizer": True,', '"gradient_clipping": 0.0,'
+LARGEST = "micro_batch = max(m for m in range(1, most + 1) if mine % m == 0)"
 
 
 def formula(*replacements):
@@ -48,6 +51,26 @@ class TestDeepspeed(Verdicts):
             check.SAMPLES_HINT,
         ),
         "configuration: a fraction": (configured(("mine // micro_batch", "mine / micro_batch")), check.WHOLE_HINT),
+        "configuration: always stage 2": (configured((STAGE, '"zero_optimization": 2,')), check.STAGE_HINT),
+        "configuration: the stage isn't nested": (configured((STAGE, '"stage": stage,')), check.STAGE_HINT),
+        "configuration: no steps": (configured((STEPS, "")), check.SAMPLES_HINT),
+        "configuration: one step": (configured(("mine // micro_batch", "1")), check.SAMPLES_HINT),
+        "configuration: one step of all that fits": (
+            configured((LARGEST, "micro_batch = min(most, global_batch)"), ("mine // micro_batch", "1")),
+            check.SAMPLES_HINT,
+        ),
+        "configuration: too much at once": (configured((LARGEST, "micro_batch = mine")), check.MEMORY_HINT),
+        "configuration: one sample at once": (configured((LARGEST, "micro_batch = 1")), check.FEWER_HINT),
+        "configuration: all that fits": (
+            configured((LARGEST, "micro_batch = min(most, mine)"), ("mine // micro_batch", "mine / micro_batch")),
+            check.WHOLE_HINT,
+        ),
+        "configuration: another global batch, too": (
+            configured((STEPS, f'{STEPS} "train_batch_size": 64,')),
+            check.SAME_HINT,
+        ),
+        "configuration: not allowed": (configured((ALLOWED, "")), check.UNTESTED_HINT),
+        "configuration: clipped": (configured((UNCLIPPED, "")), check.CLIPPING_HINT),
         "bytes: numbers": (formula(("4 *", "1 *"), ("8 *", "2 *")), "each takes 4 bytes"),
         "bytes: a number": (
             lambda: written("", "bytes_per_rank(parameters, ranks, stage)", "return 16 * parameters"),

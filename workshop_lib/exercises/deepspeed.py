@@ -76,43 +76,7 @@ def configuration_properties(observations: list) -> Iterator[Property]:
     yield Property("gradients aren't clipped", unclipped, CLIPPING_HINT)
 
 
-def _configuration(hint: str, changes: dict | None = None, without: str = "", micro: Callable | None = None) -> Mistake:
-    """A wrong `configuration`: with another micro-batch, with these changes, or without one of its keys."""
-
-    def largest(wanted: Wanted) -> int:
-        mine = wanted.global_batch // wanted.ranks
-        return max(m for m in range(1, wanted.most + 1) if mine % m == 0)
-
-    def configuration(global_batch: int, ranks: int, most: int, stage: int) -> dict:
-        wanted = Wanted(global_batch, ranks, most, stage)
-        samples, mine = (micro or largest)(wanted), global_batch // ranks
-        steps = mine / samples if mine % samples else mine // samples
-        config = {MICRO: samples, STEPS: steps, ZERO: {"stage": stage}}
-        config |= {UNTESTED: True, CLIPPING: 0.0} | (changes or {})
-        return {key: value for key, value in config.items() if key != without}
-
-    return Mistake(configuration, hint)
-
-
-configuration = Exercise(
-    "configuration",
-    observe_configuration,
-    configuration_properties,
-    [
-        _configuration(STAGE_HINT, {ZERO: 2}),
-        _configuration(STAGE_HINT, {"stage": 2}, without=ZERO),
-        _configuration(SAMPLES_HINT, without=STEPS),
-        _configuration(SAMPLES_HINT, {STEPS: 1}),
-        _configuration(SAMPLES_HINT, {STEPS: 1}, micro=lambda wanted: min(wanted.most, wanted.global_batch)),
-        _configuration(MEMORY_HINT, micro=lambda wanted: wanted.global_batch // wanted.ranks),
-        _configuration(FEWER_HINT, micro=lambda wanted: 1),
-        _configuration(WHOLE_HINT, micro=lambda wanted: min(wanted.most, wanted.global_batch // wanted.ranks)),
-        _configuration(SAME_HINT, {BATCH: 64}),
-        _configuration(UNTESTED_HINT, without=UNTESTED),
-        _configuration(CLIPPING_HINT, without=CLIPPING),
-    ],
-    communicates=False,
-)
+configuration = Exercise("configuration", observe_configuration, configuration_properties, communicates=False)
 
 # Parameters and ranks that `bytes_per_rank` is asked for, in every stage.
 MODELS = [(1_000, 2), (64, 8), (7_000, 1)]

@@ -18,7 +18,7 @@ from typing import NamedTuple, TextIO
 import cloudpickle
 import psutil
 
-from workshop_lib.exercises import Exercise, Mistake, Property
+from workshop_lib.exercises import UNKNOWN_HINT, Exercise, Property
 
 LIMIT_S = 4.0  # for a scene
 GONE_S = 0.3  # for a rank that was killed
@@ -156,122 +156,59 @@ def _still_runs(pid: int) -> bool:
     return True
 
 
+IN_TURN_HINT = (
+    "it waits for rank 0, but rank 0 waits for the rank that's gone. Wait for whichever ends first, with "
+    "`os.waitpid(-1, …)`, and then end the others."
+)
+ALONE_HINT = (
+    "the other ranks are stuck in a collective with a rank that's gone, so a new one has nobody to talk to. End "
+    "them too, and start all ranks again."
+)
+STATUS_HINT = "a rank that ends isn't always done: its status is 0 only if all went well."
+NUMBER_HINT = "count the attempts: each has its own place where its ranks meet."
+KILL_HINT = "the ranks of the attempt before still run. Kill them, and wait until they're gone."
+STOPPED_HINT = "a stopped rank hasn't ended, so `os.waitpid` returns only if you also give it `os.WUNTRACED`."
+BOUND_HINT = "a mistake in the script would start it forever: stop after `restarts`."
+COUNT_HINT = "the first attempt isn't a restart: with `restarts=2`, each rank starts three times."
+ERROR_HINT = "raise an error at the end, or a job that failed looks like one that's done."
+LAST_HINT = "kill the ranks of the last attempt, too, before you give up."
+
+
 def supervise_properties(observations: list[dict[str, Played]]) -> Iterator[Property]:
     played = observations[0]
     nothing = Played([], False, "was not tried", 0)
     well, raises, dies, stops, always = (played.get(name, nothing) for name in SCENES)
-    yield _holds("it returns when all ranks have ended well", well, _once(3))
-    yield _holds("if one raises, all are started again, as attempt 1", raises, _twice(3))
-    yield _holds("the same if one dies and the others wait for it", dies, _twice(3))
-    yield Property("by then, none of the old ones is left", not dies.together, evidence=dies.together)
-    yield _holds("a stopped rank counts as lost, too", stops, _twice(3))
+    yield _holds("it returns when all ranks have ended well", well, again=False)
+    yield _holds("if one raises, all are started again, as attempt 1", raises)
+    yield _holds("the same if one dies and the others wait for it", dies, if_endless=IN_TURN_HINT)
+    yield Property("by then, none of the old ones is left", not dies.together, KILL_HINT)
+    yield _holds("a stopped rank counts as lost, too", stops, if_endless=STOPPED_HINT)
     gave_up = always.end.startswith("raised") and always.starts == [[n, rank] for n in range(3) for rank in range(2)]
-    observed = f"with `restarts=2` it {always.end} after {len(always.starts)} starts of a rank:"
-    yield Property("after `restarts` it gives up, with an error", gave_up, evidence=always.end[:6], observed=observed)
-    yield Property("and leaves no rank behind", not always.left, evidence=always.left > 0)
+    hint = {"returned": ERROR_HINT, ENDLESS: BOUND_HINT}.get(always.end, COUNT_HINT)
+    hint = f"with `restarts=2` it {always.end} after {len(always.starts)} starts of a rank: {hint}"
+    yield Property("after `restarts` it gives up, with an error", gave_up, hint)
+    yield Property("and leaves no rank behind", not always.left, LAST_HINT)
 
 
-def _once(n: int) -> list[list[int]]:
-    return [[0, rank] for rank in range(n)]
+def _holds(text: str, seen: Played, again: bool = True, if_endless: str = "") -> Property:
+    """Whether a scene of three ranks returned, after a second attempt or not."""
+    right = [[attempt, rank] for attempt in range(1 + again) for rank in range(3)]
+    first, later = (sum((attempt > 0) == is_later for attempt, _ in seen.starts) for is_later in (False, True))
+    hint = if_endless if seen.end == ENDLESS else ""
+    if 0 < later < 3:
+        hint = ALONE_HINT
+    elif first > 3:
+        hint = NUMBER_HINT
+    elif again and seen.end == "returned" and not later:
+        hint = STATUS_HINT
+    observed = f"it {seen.end}, after {first} starts as attempt 0 and {later} as later ones:"
+    return Property(text, seen.end == "returned" and seen.starts == right, f"{observed} {hint or UNKNOWN_HINT}")
 
 
-def _twice(n: int) -> list[list[int]]:
-    return _once(n) + [[1, rank] for rank in range(n)]
-
-
-def _holds(text: str, seen: Played, starts: list[list[int]]) -> Property:
-    right = seen.end == "returned" and seen.starts == starts
-    first, again = (sum((attempt > 0) == later for attempt, _ in seen.starts) for later in (False, True))
-    observed = f"it {seen.end}, after {first} starts as attempt 0 and {again} as later ones:"
-    return Property(text, right, evidence=(seen.end.split(":")[0], seen.starts), observed=observed)
-
-
-def _variant(
-    options: int = os.WUNTRACED, wait: bool = True, kill: bool = True, number: bool = True, bound: bool = True
-) -> Callable:
-    """A supervisor with something left out."""
-
-    def supervise(start, ranks, restarts):
-        attempt = 0
-        while attempt <= restarts or not bound:
-            running, lost = {start(rank, attempt if number else 0) for rank in range(ranks)}, False
-            while running and not lost:
-                pid, status = os.waitpid(-1, options)
-                lost = status != 0
-                if not os.WIFSTOPPED(status):
-                    running.discard(pid)
-            if not lost:
-                return
-            for pid in running if kill else ():
-                os.kill(pid, signal.SIGKILL)
-                if wait:
-                    os.waitpid(pid, 0)
-            attempt += 1
-        raise SystemExit("given up")
-
-    return supervise
-
-
-def _in_turn(start, ranks, restarts):
-    for attempt in range(restarts + 1):
-        pids = [start(rank, attempt) for rank in range(ranks)]
-        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
-        if not any(statuses):
-            return
-    raise SystemExit("given up")
-
-
-def _the_lost_one_alone(start, ranks, restarts):
-    rank_of = {start(rank, 0): rank for rank in range(ranks)}
-    attempt = 0
-    while rank_of:
-        pid, status = os.waitpid(-1, os.WUNTRACED)
-        rank = rank_of.pop(pid)
-        if status:
-            attempt += 1
-            rank_of[start(rank, attempt)] = rank
-
-
-def _status_ignored(start, ranks, restarts):
-    running = {start(rank, 0) for rank in range(ranks)}
-    while running:
-        running.discard(os.waitpid(-1, 0)[0])
-
-
-def _returns_at_the_end(start, ranks, restarts):
-    with_error = _variant()
-    try:
-        with_error(start, ranks, restarts)
-    except SystemExit:
-        pass
-
-
-MISTAKES = (
-    Mistake(
-        _in_turn,
-        "it waits for rank 0, but rank 0 waits for the rank that's gone. Wait for whichever ends first, with "
-        "`os.waitpid(-1, …)`, and then end the others.",
-    ),
-    Mistake(
-        _the_lost_one_alone,
-        "the other ranks are stuck in a collective with a rank that's gone, so a new one has nobody to talk to. End "
-        "them too, and start all ranks again.",
-    ),
-    Mistake(_status_ignored, "a rank that ends isn't always done: its status is 0 only if all went well."),
-    Mistake(_variant(number=False), "count the attempts: each has its own place where its ranks meet."),
-    Mistake(_variant(kill=False), "the ranks of the attempt before still run. Kill them, and wait until they're gone."),
-    Mistake(
-        _variant(options=0),
-        "a stopped rank hasn't ended, so `os.waitpid` returns only if you also give it `os.WUNTRACED`.",
-    ),
-    Mistake(_variant(bound=False), "a mistake in the script would start it forever: stop after `restarts`."),
-    Mistake(_returns_at_the_end, "raise an error at the end, or a job that failed looks like one that's done."),
-)
 supervise = Exercise(
     "supervise",
     observe_supervise,
     supervise_properties,
-    MISTAKES,
     communicates=False,
     timeout_s=5 * LIMIT_S + 5,
     stuck="the scenes took too long: is the machine very busy? Run the check again.",
