@@ -24,6 +24,10 @@ TAKE_OUT = "x, y = self.kept.pop(i)"
 LOOK = "x, y = self.kept[i]"
 SLOWEST = "slowest = max(sum(seconds[start:end])"
 LENGTHS = "[end - start for start, end in edges]"
+ONE_CHUNK_AFTER_THE_OTHER = [("divmod(n, ranks * chunks)", "(0, n)"), ("divmod(within, ranks)", "divmod(within, m)")]
+GPIPE = 'return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]'
+BACK = '[("B", i) for i in range(m)]'
+BACK_REVERSED = '[("B", m - 1 - i) for i in range(m)]'
 
 
 class TestPipelines(Verdicts):
@@ -81,6 +85,26 @@ class TestPipelines(Verdicts):
                 "no backward": ([('+ [("B", i) for i in range(m)]', "")], "lacks ('B', 0)"),
                 "one micro-batch too many": ([("range(m)", "range(m + 1)")], "too often"),
                 "numbers": ([('("F", i)', "i")], "Return a list"),
+                "one after the other": (
+                    [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
+                    check.MIXED_HINT,
+                ),
+                "1F1B": (
+                    [
+                        (
+                            GPIPE,
+                            "from workshop_lib.comm.pipeline_orders import one_f_one_b\n"
+                            "    return one_f_one_b(rank, ranks, m)",
+                        )
+                    ],
+                    check.MIXED_HINT,
+                ),
+                "backward first": (
+                    [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
+                    check.NO_FORWARD_HINT,
+                ),
+                "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
+                "rank 0 in reverse": ([(BACK, f"({BACK} if rank else {BACK_REVERSED})")], check.ORDER_HINT),
             },
             "one_f_one_b": {
                 "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
@@ -88,16 +112,37 @@ class TestPipelines(Verdicts):
                 "GPipe": ([(AHEAD, "ahead = m")], "ranks *behind* you"),
                 "one fewer ahead": ([(AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")], "`ranks - 1 - rank` times"),
                 "upside down": ([(AHEAD, "ahead = min(m, rank)")], "The first rank has to go ahead"),
+                "all as far ahead": ([(AHEAD, "ahead = min(m, ranks)")], check.TOO_MANY_HINT),
+                "backward first": (
+                    [('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)')],
+                    check.NO_FORWARD_HINT,
+                ),
             },
             "balanced": {
                 "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
                 "the shortest sum": ([("max(sum", "min(sum")], "sets the pace"),
                 "edges": ([(LENGTHS, "[end for start, end in edges]")], "each at least 1"),
+                "an empty stage": (
+                    [("    return best[1]", "    return [0, *[len(seconds) // stages] * (stages - 1)]")],
+                    pipeline_cuts.COUNTS_HINT,
+                ),
+                "the fastest as slow as possible": (
+                    [("slowest = max(", "slowest = -min(")],
+                    pipeline_cuts.LIGHTEST_HINT,
+                ),
             },
             "interleaved": {
                 "everything ahead": ([(FURTHER, "ahead = total")], "Take turns between chunks"),
                 "backward from chunk 0": ([('if kind == "F" else chunks - 1 - chunk', "")], "Backward begins"),
                 "not far enough": ([(FURTHER, "ahead = min(total, 2 * (ranks - 1 - rank))")], "Go ahead"),
+                "one chunk after the other": (
+                    ONE_CHUNK_AFTER_THE_OTHER,
+                    check.ONE_CHUNK_HINT,
+                ),
+                "everything ahead, one chunk after the other": (
+                    [(FURTHER, "ahead = total"), *ONE_CHUNK_AFTER_THE_OTHER],
+                    check.BREADTH_HINT,
+                ),
                 "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
             },
         },

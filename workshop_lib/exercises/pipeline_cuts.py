@@ -78,10 +78,6 @@ def balanced_properties(observations: list[list]) -> Iterator[Property]:
     yield Property("the slowest stage is as fast as possible", not slow, hint, answers, observed)
 
 
-def _evenly(seconds: list[float], stages: int) -> list[int]:
-    return [len(seconds) // stages + (at < len(seconds) % stages) for at in range(stages)]
-
-
 def _greedily(seconds: list[float], stages: int) -> list[int]:
     counts, total, left = [0], 0.0, len(seconds)
     for each in seconds:
@@ -92,22 +88,11 @@ def _greedily(seconds: list[float], stages: int) -> list[int]:
     return counts
 
 
-def _least_fast(seconds: list[float], stages: int) -> list[int]:
-    """Makes the fastest stage as slow as possible instead."""
-    negative = [-each for each in seconds]
-    return min(_cuts(len(seconds), stages), key=lambda counts: slowest(negative, counts))
-
-
 balanced = Exercise(
     "balanced",
     observe_balanced,
     balanced_properties,
-    [
-        Mistake(_evenly, EVEN_HINT),
-        Mistake(_greedily, GREEDY_HINT),
-        Mistake(_least_fast, LIGHTEST_HINT),
-        Mistake(lambda seconds, stages: [0, *[len(seconds) // stages] * (stages - 1)], COUNTS_HINT),
-    ],
+    [Mistake(_greedily, GREEDY_HINT)],
     communicates=False,
     unknown=LIGHTEST_HINT,
 )

@@ -161,7 +161,7 @@ def _wrong(**changes) -> Callable:
 
         def backward(self, i: int) -> None:
             at = i if right("one_kept") else 0
-            x, y = self.kept[at] if changes.get("stays") else self.kept.pop(at)
+            x, y = self.kept.pop(at)
             gradient = None if self.last else self.receive_gradient(i)
             if gradient is not None and changes.get("ones"):
                 gradient = torch.ones_like(y)
@@ -189,7 +189,6 @@ MyStage = Exercise(
         Mistake(_wrong(send_on=True), NO_RECEIVER_HINT),
         Mistake(_wrong(send_back=True), NO_RECEIVER_HINT),
         Mistake(_wrong(one_kept=True), ONE_KEPT_HINT),
-        Mistake(_wrong(stays=True), KEPT_HINT),
     ],
     communicates=False,
     unknown="In forward: get the input, compute, send or take the loss, keep. In backward: take out, go back, send.",

@@ -7,7 +7,6 @@ long they are idle.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 from workshop_lib.comm import pipeline_orders as orders
@@ -112,28 +111,7 @@ def gpipe_properties(observations: list[list[Seen]]) -> Iterator[Property]:
     yield _idle(cases, "no rank is idle longer than (p − 1) / (m + p − 1)")
 
 
-def _backward_reversed_on(ranks_of: Callable[[int], bool]) -> Callable:
-    def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-        back = [("B", i) for i in range(micro_batches)]
-        return [("F", i) for i in range(micro_batches)] + (back[::-1] if ranks_of(rank) else back)
-
-    return gpipe
-
-
-gpipe = Exercise(
-    "gpipe",
-    observe_schedule,
-    gpipe_properties,
-    [
-        Mistake(orders.one_f_one_b, MIXED_HINT),
-        Mistake(lambda rank, p, m: [(kind, i) for i in range(m) for kind in "FB"], MIXED_HINT),
-        Mistake(_backward_reversed_on(lambda rank: rank % 2 == 1), ORDER_HINT),
-        Mistake(_backward_reversed_on(lambda rank: rank == 0), ORDER_HINT),
-        Mistake(lambda rank, p, m: [(kind, i) for kind in "BF" for i in range(m)], NO_FORWARD_HINT),
-    ],
-    communicates=False,
-    unknown=ORDER_HINT,
-)
+gpipe = Exercise("gpipe", observe_schedule, gpipe_properties, communicates=False, unknown=ORDER_HINT)
 
 TOO_MANY_HINT = (
     "Start with as many forwards as there are ranks *behind* you, then one forward and one backward in turn."
@@ -166,25 +144,14 @@ def _ahead(forwards: Callable[[int, int, int], int]) -> Callable:
     return one_f_one_b
 
 
-def _backward_first(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-    order = orders.one_f_one_b(rank, ranks, micro_batches)
-    ahead = min(micro_batches, ranks - 1 - rank)
-    turns = [each for i in range(micro_batches - ahead) for each in (("B", i), ("F", ahead + i))]
-    return [*order[:ahead], *turns, *order[ahead + len(turns) :]]
-
-
 one_f_one_b = Exercise(
     "one_f_one_b",
     observe_schedule,
     one_f_one_b_properties,
     [
-        Mistake(orders.gpipe, TOO_MANY_HINT),
-        Mistake(_ahead(lambda rank, p, m: p), TOO_MANY_HINT),
-        Mistake(_ahead(lambda rank, p, m: p - rank), TOO_MANY_HINT),
         Mistake(_ahead(lambda rank, p, m: p - 2 - rank), TOO_FEW_HINT),
         Mistake(_ahead(lambda rank, p, m: 0), TOO_FEW_HINT),
         Mistake(_ahead(lambda rank, p, m: rank), UPSIDE_DOWN_HINT),
-        Mistake(_backward_first, NO_FORWARD_HINT),
     ],
     communicates=False,
     unknown=TIME_HINT,
@@ -221,46 +188,22 @@ def pieces_kept(cases: list[Seen]) -> int:
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 
-def _chunked(ahead: Callable, chunk_of: Callable, back_chunk_of: Callable) -> Callable:
-    """A schedule of chunks that goes this many forwards ahead, and takes the chunks in these turns."""
-
-    def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-        every = range(micro_batches * chunks)
-        forwards = [("F", *chunk_of(n, ranks, micro_batches, chunks)) for n in every]
-        backwards = [("B", *back_chunk_of(n, ranks, micro_batches, chunks)) for n in every]
-        return orders.in_turn(forwards, backwards, ahead(rank, ranks, micro_batches, chunks))
-
-    return interleaved
+def _from_chunk_0(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
+    operations = orders.interleaved(rank, ranks, micro_batches, chunks)
+    return [(kind, i, chunk if kind == "F" else chunks - 1 - chunk) for kind, i, chunk in operations]
 
 
-def _nth(n: int, ranks: int, m: int, chunks: int, back: bool = False) -> tuple[int, int]:
-    turn, within = divmod(n, ranks * chunks)
-    chunk, i = divmod(within, ranks)
-    return turn * ranks + i, chunks - 1 - chunk if back else chunk
+def _not_far_enough(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
+    operations = orders.interleaved(rank, ranks, micro_batches, chunks)
+    forwards, backwards = ([each for each in operations if each[0] == kind] for kind in "FB")
+    return orders.in_turn(forwards, backwards, 2 * (ranks - 1 - rank))
 
 
-def _chunk_by_chunk(n: int, ranks: int, m: int, chunks: int, back: bool = False) -> tuple[int, int]:
-    return n % m, chunks - 1 - n // m if back else n // m
-
-
-def _right_ahead(rank: int, ranks: int, m: int, chunks: int) -> int:
-    return 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
-
-
-_nth_back = partial(_nth, back=True)
 interleaved = Exercise(
     "interleaved",
     observe_chunked,
     interleaved_properties,
-    [
-        Mistake(_chunked(lambda rank, p, m, v: m * v, _nth, _nth_back), BREADTH_HINT),
-        Mistake(
-            _chunked(lambda rank, p, m, v: m * v, _chunk_by_chunk, partial(_chunk_by_chunk, back=True)), BREADTH_HINT
-        ),
-        Mistake(_chunked(_right_ahead, _nth, _nth), BACKWARD_CHUNK_HINT),
-        Mistake(_chunked(lambda rank, p, m, v: 2 * (p - 1 - rank), _nth, _nth_back), SHORT_HINT),
-        Mistake(_chunked(_right_ahead, _chunk_by_chunk, partial(_chunk_by_chunk, back=True)), ONE_CHUNK_HINT),
-    ],
+    [Mistake(_from_chunk_0, BACKWARD_CHUNK_HINT), Mistake(_not_far_enough, SHORT_HINT)],
     communicates=False,
     unknown=ONE_CHUNK_HINT,
     score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
