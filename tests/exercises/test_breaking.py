@@ -78,6 +78,22 @@ RIGHT = {
     ),
 }
 WRONG = {
+    "straight into the file": (answer(SAVE, "torch.save(state, path)"), check.DIRECT_HINT),
+    "deleted first": (
+        answer(
+            SAVE, "torch.save(state, f'{path}.part')", "path.unlink(missing_ok=True)", "os.rename(f'{path}.part', path)"
+        ),
+        check.GONE_HINT,
+    ),
+    "copied": (
+        answer(SAVE, "torch.save(state, f'{path}.part')", "shutil.copyfile(f'{path}.part', path)"),
+        check.COPIED_HINT,
+    ),
+    "silent": (
+        answer(SAVE, "try:", "    torch.save(state, f'{path}.part')", f"    {REPLACE}", "except OSError:", "    pass"),
+        check.SILENT_HINT,
+    ),
+    "the weights alone": (answer(SAVE, "torch.save(state['weights'], f'{path}.part')", REPLACE), check.WEIGHTS_HINT),
     "truncated to 0 and pickled first": (
         answer(
             SAVE,

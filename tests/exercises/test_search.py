@@ -5,9 +5,12 @@ from functools import partial
 from exercises.answers import from_source, variant, written
 from exercises.verdicts import Verdicts, planted
 
+from workshop_lib.exercises import halving
 from workshop_lib.exercises import search as check
 
 NOTEBOOK = "14_hyperparameter_search"
+LOOP, BEST = "for rung in reversed(range(len(self.rungs) - 1)):", "len(scores) // self.eta"
+SCORES, NOT_SENT = "scores = self.scores[rung]", "if trial not in self.sent_on[rung]:"
 HEAP = '''
 import heapq
 
@@ -74,6 +77,34 @@ class TestSearch(Verdicts):
                 "from zero": ([("self.rungs[rung + 1]", "self.rungs[rung + 1] - self.rungs[rung]")], "first image on"),
                 "a new setting": ([("trial, self.settings[trial], ", "trial, self.draw(), ")], "keep each trial's"),
                 "one rung": ([("range(len(self.rungs) - 1)", "range(1)")], "it stops at the second rung"),
+                "across rungs": (
+                    [
+                        (SCORES, "scores = {trial: score for rung in self.scores for trial, score in rung.items()}"),
+                        (NOT_SENT, f"if trial in self.scores[rung] and {NOT_SENT[3:]}"),
+                    ],
+                    halving.NOT_BEST_HINTS["ahead"],
+                ),
+                "waits for the rung": (
+                    [
+                        (
+                            LOOP,
+                            "if self.eta ** (len(self.rungs) - 1) <= len(self.settings) > len(self.scores[0]):\n"
+                            f"            return None\n        {LOOP}",
+                        )
+                    ],
+                    halving.IDLE_HINT,
+                ),
+                "waits for a full rung": (
+                    [(BEST, f"{BEST} if len(scores) >= self.eta ** (len(self.rungs) - 1 - rung) else 0")],
+                    halving.MISSED_HINTS["some"],
+                ),
+                "rounds up": ([(BEST, "-(-len(scores) // self.eta)")], halving.NOT_BEST_HINTS["early"]),
+                "of those that are left": (
+                    [(SCORES, "scores = {t: s for t, s in self.scores[rung].items() if t not in self.sent_on[rung]}")],
+                    halving.NOT_BEST_HINTS["leftover"],
+                ),
+                "at random": ([("range(len(self.rungs) - 1)", "range(0)")], halving.MISSED_HINTS["never"]),
+                "from the top": ([("[-1], self.rungs[0]", "[-1], self.rungs[-1]")], halving.BOTTOM_HINT),
                 "to the top": ([("self.rungs[rung + 1]", "self.rungs[-1]")], "none of the known mistakes"),
                 "nothing": ([("return trial, self", "return None, self")], "`ask` returned"),
             },

@@ -5,7 +5,6 @@ global batch on fewer ranks, and a supervisor that starts lost ranks again (supe
 import inspect
 import math
 import os
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -111,57 +110,28 @@ def observe_save(comm, function: Callable) -> Saved:
         return Saved(loaded, watch.seen, watch.written, _loaded(path), raised, left)
 
 
+WEIGHTS_HINT = "save all of `state`: without the optimizer and the step, training can't go on exactly."
+DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
+GONE_HINT = "don't remove the old one first: `os.replace` takes its place in a single step."
+COPIED_HINT = "a copy is written byte by byte, too. Rename the file instead, with `os.replace`."
+SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
+
+
 def save_properties(observations: list[Saved]) -> Iterator[Property]:
     seen = observations[0]
-    yield Property("what was saved can be loaded", seen.loaded == "the new one", evidence=seen.loaded)
-    full = f"the disk was full half-way, and a rank that started then would find {seen.full}:"
-    yield Property("a full disk leaves the old one alone", seen.full == "the old one", evidence="full", observed=full)
-    gone = "no checkpoint" in seen.seen
-    text = "for a moment there was no checkpoint at all:"
-    yield Property("there's a checkpoint at any time", not gone, evidence="gone", observed=text)
+    hint = WEIGHTS_HINT if seen.loaded == "something else" else f"afterwards, there is {seen.loaded}."
+    yield Property("what was saved can be loaded", seen.loaded == "the new one", hint)
+    hint = f"the disk was full half-way, and a rank that started then would find {seen.full}: {DIRECT_HINT}"
+    yield Property("a full disk leaves the old one alone", seen.full == "the old one", hint)
+    hint = f"for a moment there was no checkpoint at all: {GONE_HINT}"
+    yield Property("there's a checkpoint at any time", "no checkpoint" not in seen.seen, hint)
     torn = seen.written or "half a checkpoint" in seen.seen
-    text = "bytes went into the file that others may be reading:"
-    yield Property("and never half of one", not torn, evidence="torn", observed=text)
-    yield Property("a full disk is reported", seen.raised, evidence="silent")
+    hint = f"bytes went into the file that others may be reading: {COPIED_HINT}"
+    yield Property("and never half of one", not torn, hint)
+    yield Property("a full disk is reported", seen.raised, SILENT_HINT)
 
 
-def _direct(state, path):
-    torch.save(state, path)
-
-
-def _delete_first(state, path):
-    torch.save(state, f"{path}.part")
-    if path.exists():
-        path.unlink()
-    os.rename(f"{path}.part", path)
-
-
-def _copied(state, path):
-    torch.save(state, f"{path}.part")
-    shutil.copyfile(f"{path}.part", path)
-
-
-def _silent(state, path):
-    try:
-        torch.save(state, f"{path}.part")
-        os.replace(f"{path}.part", path)
-    except OSError:
-        pass
-
-
-def _weights_alone(state, path):
-    torch.save(state["weights"], f"{path}.part")
-    os.replace(f"{path}.part", path)
-
-
-SAVE_MISTAKES = (
-    Mistake(_direct, "write to a file with a different name, and give it the right one once it's whole."),
-    Mistake(_delete_first, "don't remove the old one first: `os.replace` takes its place in a single step."),
-    Mistake(_copied, "a copy is written byte by byte, too. Rename the file instead, with `os.replace`."),
-    Mistake(_silent, "let the error through, or training goes on for days without a checkpoint, and nobody knows."),
-    Mistake(_weights_alone, "save all of `state`: without the optimizer and the step, training can't go on exactly."),
-)
-save = Exercise("save", observe_save, save_properties, SAVE_MISTAKES, communicates=False)
+save = Exercise("save", observe_save, save_properties, communicates=False)
 
 
 def saved(state, path) -> None:

@@ -1,13 +1,12 @@
 """The exercise of 14_hyperparameter_search on halving without waiting: its scheduler is played, without training."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
+from workshop_lib.exercises import UNKNOWN_HINT, Exercise, Property, is_number, shown
 from workshop_lib.scaling import search
 
 
@@ -86,12 +85,12 @@ def _what_is_wrong(job, played: Played, scores: list[dict], running: list, drawn
     rungs = played.plan.rungs
     if trial not in played.settings:
         if setting != drawn[-1] or len(drawn) != len(played.settings) + 1:
-            return "setting", "a new trial has a setting that was not drawn for it"
+            return "setting", "a new trial has a setting that was not drawn for it: call `self.draw()` once for each."
         return None if images == rungs[0] else ("first rung", images)
     if any(trial == other for other, _ in running):
         return "twice", trial
     if setting != played.settings[trial]:
-        return "setting", "a trial goes on with another setting than it began with"
+        return "setting", f"a trial goes on with another setting than it began with: {SETTING_HINT}"
     reached = max(rung for rung, of_rung in enumerate(scores) if trial in of_rung)
     if reached == len(rungs) - 1:
         return ("twice" if images in rungs else "beyond"), trial
@@ -102,30 +101,51 @@ def _what_is_wrong(job, played: Played, scores: list[dict], running: list, drawn
     return ("difference" if images == rungs[reached + 1] - rungs[reached] else "another rung"), images
 
 
+IDLE_HINT = "begin a new trial when nobody can go on, instead of waiting for the rung to fill."
+SETTING_HINT = "keep each trial's setting, and give it out again when the trial goes on."
+BOTTOM_HINT = "a new trial starts at the bottom, with `rungs[0]` images."
+TWICE_HINT = "remember whom you've sent on, or the best trial goes again and again."
+DIFFERENCE_HINT = (
+    "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`."
+)
+NOT_BEST_HINTS = {  # by the kind of who went on
+    "worst": "those are the worst: sort the accuracies from the highest down.",
+    "ahead": "a trial that has seen more images is ahead of one that has seen few. Compare within one rung only.",
+    "early": "round down: the best of a single trial says nothing yet.",
+    "leftover": "those who have gone on still count: take the best 1/eta of all that finished the rung, then leave out "
+    "those you've sent on.",
+}
+MISSED_HINTS = {  # by when trials went on
+    "never": "nobody ever goes on: that's random search. Look for a trial to promote first.",
+    "first rung": "it stops at the second rung: look at every rung but the last.",
+    "some": "it waits until a rung is full. Look at those that are there: of 3, the best one goes on.",
+}
+
+
 def asha_properties(observations: list) -> Iterator[Property]:
     plays: list[Played] = observations[0]
-    wrong = next((played.wrong for played in plays if played.wrong), ("", None))
-    hint = f"`ask` returned {wrong[1]}: `return trial, setting, images`."
-    yield Property("ask returns trial, setting and images", wrong[0] != "shape", hint)
-    text = "a rank that asks gets a job, so none ever waits"
-    yield Property(text, wrong[0] != "waits", evidence=_late(plays), observed="`ask` returned None.")
+    kind, what = next((played.wrong for played in plays if played.wrong), ("", None))
+    hint = f"`ask` returned {what}: `return trial, setting, images`."
+    yield Property("ask returns trial, setting and images", kind != "shape", hint)
+    hint = f"`ask` returned None. {IDLE_HINT}"
+    yield Property("a rank that asks gets a job, so none ever waits", kind != "waits", hint)
     text = "each trial has a number, and a setting drawn for it that it keeps"
-    yield Property(text, wrong[0] != "setting", evidence=wrong[1], observed=f"{wrong[1]}.")
-    observed = f"a new trial was sent to {wrong[1]} images."
-    yield Property("a new trial begins with the first rung", wrong[0] != "first rung", evidence="", observed=observed)
-    text = "no trial does a rung twice"
-    yield Property(text, wrong[0] != "twice", evidence="", observed=f"trial {wrong[1]} was given out again.")
-    observed = f"a trial was sent to {wrong[1]} images; its rung ends at another number."
-    fits = wrong[0] not in ("difference", "another rung", "beyond")
-    yield Property("a trial goes to the end of its next rung", fits, evidence=wrong[0], observed=observed)
+    yield Property(text, kind != "setting", f"{what}")
+    hint = f"a new trial was sent to {what} images. {BOTTOM_HINT}"
+    yield Property("a new trial begins with the first rung", kind != "first rung", hint)
+    yield Property("no trial does a rung twice", kind != "twice", f"trial {what} was given out again. {TWICE_HINT}")
+    hint = f"a trial was sent to {what} images; its rung ends at another number. "
+    hint += DIFFERENCE_HINT if kind == "difference" else UNKNOWN_HINT
+    fits = kind not in ("difference", "another rung", "beyond")
+    yield Property("a trial goes to the end of its next rung", fits, hint)
     for played in plays:
         given = f"with rungs {list(played.plan.rungs)} and eta = {played.plan.eta}"
         kind, sentence = _not_the_best(played)
         text = f"only the best 1/{played.plan.eta} of a rung go on"
-        yield Property(text, not kind, evidence=kind, observed=f"{given}, {sentence}")
+        yield Property(text, not kind, f"{given}, {sentence} {NOT_BEST_HINTS.get(kind, UNKNOWN_HINT)}")
         kind, sentence = _missed(played)
         text = f"a trial goes on as soon as it is among the best 1/{played.plan.eta} of its rung"
-        yield Property(text, not kind, evidence=kind, observed=f"{given}, {sentence}")
+        yield Property(text, not kind, f"{given}, {sentence} {MISSED_HINTS.get(kind, '')}")
 
 
 def _promotions(played: Played) -> Iterator[tuple[int, int, int]]:
@@ -168,105 +188,14 @@ def _missed(played: Played) -> tuple[str, str]:
         for rung, scores in enumerate(played.scores[place][:-1]):
             for trial in search.best(scores, len(scores) // played.plan.eta):
                 if (trial, rung) not in gone:
-                    return _late([played]), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
+                    return _late(played), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
     return "", ""
 
 
-def _late(plays: list[Played]) -> str:
+def _late(played: Played) -> str:
     """How often a trial went on: never, from the first rung alone, or now and then."""
-    rungs = {rung for played in plays for _, _, rung in _promotions(played)}
+    rungs = {rung for _, _, rung in _promotions(played)}
     return "never" if not rungs else "first rung" if rungs == {0} else "some"
 
 
-def _asha(hint: str, **methods: Callable) -> Mistake:
-    """A wrong `Asha`: the right one with other methods."""
-    return Mistake(type("Asha", (search.Asha,), methods), hint)
-
-
-def _promote(best: Callable, keep_promoted: bool = True, images: Callable | None = None) -> Callable:
-    """An `ask` that takes those of `best(self, rung)` which have not gone on, to `images(self, rung)`."""
-
-    def ask(self):
-        for rung in reversed(range(len(self.rungs) - 1)):
-            for trial in best(self, rung):
-                if (trial, rung) not in self.promoted:
-                    if keep_promoted:
-                        self.promoted.add((trial, rung))
-                    return trial, self.settings[trial], images(self, rung) if images else self.rungs[rung + 1]
-        return self.begin()
-
-    return ask
-
-
-def _top(self, rung: int) -> list:
-    return search.best(self.scores[rung], len(self.scores[rung]) // self.eta)
-
-
-def _worst(self, rung: int) -> list:
-    return sorted(self.scores[rung], key=self.scores[rung].__getitem__)[: len(self.scores[rung]) // self.eta]
-
-
-def _across(self, rung: int) -> list:
-    latest = {trial: score for scores in self.scores for trial, score in scores.items()}
-    return [trial for trial in search.best(latest, len(latest) // self.eta) if trial in self.scores[rung]]
-
-
-def _leftover(self, rung: int) -> list:
-    left = {trial: score for trial, score in self.scores[rung].items() if (trial, rung) not in self.promoted}
-    return search.best(left, len(left) // self.eta)
-
-
-def _rounded_up(self, rung: int) -> list:
-    return search.best(self.scores[rung], math.ceil(len(self.scores[rung]) / self.eta))
-
-
-def _full(self, rung: int) -> list:
-    return _top(self, rung) if len(self.scores[rung]) >= self.eta ** (len(self.rungs) - 1 - rung) else []
-
-
-def _waits_for_the_rung(self):
-    """Begins as many as a bracket of halving, then waits for all of them."""
-    if len(self.settings) < self.eta ** (len(self.rungs) - 1):
-        return self.begin()
-    full = len(self.scores[0]) == len(self.settings)
-    return search.Asha.ask(self) if full else None
-
-
-def _own_setting(self):
-    job = search.Asha.ask(self)
-    return (job[0], self.draw(), job[2]) if job[2] != self.rungs[0] else job
-
-
-_WRONG_SCHEDULERS = [
-    _asha("those are the worst: sort the accuracies from the highest down.", ask=_promote(_worst)),
-    _asha(
-        "a trial that has seen more images is ahead of one that has seen few. Compare trials within one rung only.",
-        ask=_promote(_across),
-    ),
-    _asha("begin a new trial when nobody can go on, instead of waiting for the rung to fill.", ask=_waits_for_the_rung),
-    _asha(
-        "it waits until a rung is full. Look at those that are there: of 3, the best one goes on.", ask=_promote(_full)
-    ),
-    _asha(
-        "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`.",
-        ask=_promote(_top, images=lambda self, rung: self.rungs[rung + 1] - self.rungs[rung]),
-    ),
-    _asha("remember whom you've sent on, or the best trial goes again and again.", ask=_promote(_top, False)),
-    _asha("round down: the best of a single trial says nothing yet.", ask=_promote(_rounded_up)),
-    _asha(
-        "those who have gone on still count: take the best 1/eta of all that finished the rung, then leave out those "
-        "you've sent on.",
-        ask=_promote(_leftover),
-    ),
-    _asha("nobody ever goes on: that's random search. Look for a trial to promote first.", ask=search.Asha.begin),
-    _asha("keep each trial's setting, and give it out again when the trial goes on.", ask=_own_setting),
-    _asha(
-        "a new trial starts at the bottom, with `rungs[0]` images.",
-        begin=lambda self: (*search.Asha.begin(self)[:2], self.rungs[-1]),
-    ),
-    _asha(
-        "it stops at the second rung: look at every rung but the last.",
-        ask=lambda self: _promote(lambda self, rung: _top(self, rung) if rung == 0 else [])(self),
-    ),
-]
-Asha = Exercise("Asha", observe_asha, asha_properties, _WRONG_SCHEDULERS, communicates=False)
+Asha = Exercise("Asha", observe_asha, asha_properties, communicates=False)
