@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from workshop_lib import ranks as teams
-from workshop_lib.cli import course, dryrun, engines, faults, room
+from workshop_lib.cli import course, engines, room, scripts
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
@@ -50,8 +50,8 @@ engines_app.command()(engines.stop)
 TEACHING = course.rehearse, course.present, course.export_nbgrader, room.share, room.board
 for command in (course.assess, course.verify, *TEACHING):
     app.command()(command)
-app.command(context_settings=dryrun.SETTINGS)(dryrun.dryrun)
-app.command(context_settings=faults.CONTEXT)(faults.faults)
+app.command(context_settings=scripts.AFTER_DRYRUN)(scripts.dryrun)
+app.command(context_settings=scripts.AFTER_FAULTS)(scripts.faults)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`workshop dryrun`: what a script would hold, send and compute on one of many ranks."""
+"""`workshop faults` and `workshop dryrun`: a script that loses ranks in the dojo, or that runs on one of many ranks."""
 
 from typing import Annotated
 
@@ -11,7 +11,26 @@ from workshop_lib.ranks import dry_run as dry
 from workshop_lib.scaling import mesh_report
 from workshop_lib.training.step_report import ranks_of
 
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+# What isn't an option of ours belongs to the script; after `faults`, all that follows its first word.
+AFTER_FAULTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+AFTER_DRYRUN = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def faults(
+    command: Annotated[list[str], typer.Argument(help="A script, or any command, and its own options.")],
+    every: Annotated[int, typer.Option(help="Steps from one fault to the next, on average.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the steps, ranks and kinds of the faults.")] = 1,
+    kinds: Annotated[str, typer.Option(help="Which faults, separated by commas.")] = "kill,crash,raise,stop",
+    timeout: Annotated[float, typer.Option(help="Seconds after which each of the two trainings is ended.")] = 300.0,
+) -> None:
+    """Train without faults and then with them, and compare the useful steps per second and the final weights.
+
+    The training runs in an empty folder. It prints 'step N' after each step, and each rank prints 'rank R has weights
+    DIGEST' at the end.
+    """
+    from workshop_lib.ranks import dojo  # and with it ipyparallel
+
+    print(dojo.score(command, every, seed, kinds.split(","), timeout))
 
 
 def dryrun(
