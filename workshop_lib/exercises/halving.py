@@ -130,7 +130,7 @@ def asha_properties(observations: list) -> Iterator[Property]:
     hint = f"`ask` returned None. {IDLE_HINT}"
     yield Property("a rank that asks gets a job, so none ever waits", kind != "waits", hint)
     text = "each trial has a number, and a setting drawn for it that it keeps"
-    yield Property(text, kind != "setting", f"{what}")
+    yield Property(text, kind != "setting", what or "")
     hint = f"a new trial was sent to {what} images. {BOTTOM_HINT}"
     yield Property("a new trial begins with the first rung", kind != "first rung", hint)
     yield Property("no trial does a rung twice", kind != "twice", f"trial {what} was given out again. {TWICE_HINT}")
@@ -145,7 +145,7 @@ def asha_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not kind, f"{given}, {sentence} {NOT_BEST_HINTS.get(kind, UNKNOWN_HINT)}")
         kind, sentence = _missed(played)
         text = f"a trial goes on as soon as it is among the best 1/{played.plan.eta} of its rung"
-        yield Property(text, not kind, f"{given}, {sentence} {MISSED_HINTS.get(kind, '')}")
+        yield Property(text, not kind, f"{given}, {sentence} {MISSED_HINTS.get(kind, UNKNOWN_HINT)}")
 
 
 def _promotions(played: Played) -> Iterator[tuple[int, int, int]]:
