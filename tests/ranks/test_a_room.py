@@ -103,7 +103,8 @@ class Sets:
     def look(self) -> None:
         while not self.over.wait(0.5):
             for folder in (BUILD / "ranks").glob("*"):
-                with contextlib.suppress(OSError, ValueError, psutil.Error):
+                # Ranks that another test has kept belong to nobody's seat.
+                with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error):
                     if folder.name not in self.seen:
                         [file] = (folder / "security").glob("*client.json")
                         about = json.loads(file.read_text())
