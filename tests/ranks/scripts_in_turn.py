@@ -43,7 +43,7 @@ def one_process_group():
     from torch import distributed
 
     init, destroy = distributed.init_process_group, distributed.destroy_process_group
-    distributed.init_process_group = lambda: distributed.is_initialized() or init()
+    distributed.init_process_group = lambda *args, **options: distributed.is_initialized() or init(*args, **options)
     distributed.destroy_process_group = lambda group=None: None
     return destroy
 
