@@ -34,10 +34,10 @@ for rank in range(2):
 # %%
 # <solution>
 x = 1
-# </solution>
 # <stub>
 # x = None
 # </stub>
+# </solution>
 x
 
 # %%
@@ -117,24 +117,22 @@ def test_drift_is_found(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "complaint"),
+    ("text", "place"),
     [
-        ("x\n# <solution>\ny\n", 2, "'# <solution>' is not closed"),
-        ("# <solution>\n\n# %%\n# </solution>\n", 1, "not closed by '# </solution>' in its cell"),
-        ("# <solution>\n# <solution>\n# </solution>\n", 1, "not closed"),
-        ("x\n\n# </solution>\n", 3, "'# </solution>' without '# <solution>'"),
-        ("# <stub>\n# x\n# </stub>\n", 1, "'# <stub>' without '# <solution>'"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", 3, "'# <stub>' is not closed"),
-        ("# <solution>\nx\n# </stub>\n# </solution>\n", 3, "'# </stub>' closes nothing"),
-        ("# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n", 3, "starts with '# ', found 'y = 1'"),
-        ("# <solution>\n# </solution>\n# <stub>\ny = 1\n# </stub>\n", 4, "starts with '# ', found 'y = 1'"),
+        ("x\n# <solution>\ny\n", "2: '# <solution>'"),
+        ("# <solution>\n\n# %%\n# </solution>\n", "1: '# <solution>'"),
+        ("# <solution>\n# <solution>\n# </solution>\n", "1: '# <solution>'"),
+        ("#<solution>\nx\n#</solution>\n", "1: '#<solution>'"),
+        ("x\n\n# </solution>\n", "3: '# </solution>'"),
+        ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>'"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", "1: '# <solution>'"),
+        ("# <solution>\nx\n# </stub>\n# </solution>\n", "1: '# <solution>'"),
+        ("# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n", "1: '# <solution>'"),
     ],
 )
-def test_markers_that_do_not_pair_are_named(text, line, complaint):
-    with pytest.raises(generate.SourceError) as error:
+def test_markers_that_do_not_pair_are_named(text, place):
+    with pytest.raises(generate.SourceError, match=f"^01_x.py:{place} is not part of a whole block"):
         generate.split(text, "01_x.py")
-    assert str(error.value).startswith(f"01_x.py:{line}: ")
-    assert complaint in str(error.value)
 
 
 TIMED = """# %% [markdown]
@@ -235,7 +233,7 @@ def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert "solutions/03_average.ipynb differs from its source" in capsys.readouterr().err
     (folder / "source" / "03_average.py").write_text("# <solution>\n")
     assert generate.main([], folder) == 1
-    assert "03_average.py:1: '# <solution>' is not closed" in capsys.readouterr().err
+    assert "03_average.py:1: '# <solution>' is not part" in capsys.readouterr().err
 
 
 @pytest.fixture

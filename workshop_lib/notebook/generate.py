@@ -13,8 +13,8 @@ A source (jupytext py:percent) holds the solutions between markers, each alone o
     # </solution>
 
 The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if
-there is no stub); the solution notebook gets the rest. A stub may also follow its solution directly. The lines of a
-cell that writes a shell script are comments, too.
+there is no stub); the solution notebook gets the rest. The lines of a cell that writes a shell script are comments,
+too.
 
 In text, a line `{solution of NAME}` becomes the solution of the function NAME, or of the method CLASS.NAME, for the
 last of its hints, and the first cell's "**Time** …." says how long the notebook takes: see `Effort`.
@@ -41,8 +41,13 @@ from workshop_lib.errors import InputError, WorkshopError
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
-MARKER = re.compile(r"^(\s*)#\s*<(/?)(solution|stub)>\s*$")
-CELL = re.compile(r"^# %%(\s|$)")
+MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
+# The indentation of a solution, its lines, and those of its stub; none of them is a marker or begins another cell.
+BLOCK = re.compile(
+    r"^( *)# <solution>\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
+    r"(?: *# <stub>\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub>\n)? *# </solution>$",
+    re.MULTILINE,
+)
 SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
@@ -77,51 +82,20 @@ def sources(folder: Path = NOTEBOOKS) -> list[Path]:
 
 def split(text: str, name: str) -> tuple[str, str]:
     """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
-    # The learner's text in pieces: a plain line, or the stub of a solution with its indentation.
-    learner: list[tuple[str, list[str]]] = []
-    solution: list[str] = []
-    open_tags: dict[str, int] = {}  # the line of each
-    a_stub_may_follow = False
-    for number, line in enumerate(text.splitlines(), 1):
-        marker, inner = MARKER.match(line), next(reversed(open_tags), None)
-        if marker is None:
-            if inner and CELL.match(line):
-                break
-            if inner == "stub":
-                learner[-1][1].append(_uncomment(line, name, number))
-            else:
-                solution.append(line)
-            if not inner:
-                learner.append((line, [line]))
-                a_stub_may_follow = False
-            continue
-        indent, closes, tag = marker.groups()
-        if closes and inner == tag:
-            del open_tags[tag]
-            a_stub_may_follow = tag == "solution"
-        elif inner and (tag == "solution" or (inner == "stub" and not closes)):
-            break
-        elif closes and inner:
-            raise SourceError(f"{name}:{number}: '# </{tag}>' closes nothing.")
-        elif closes or (tag == "stub" and not (inner or a_stub_may_follow)):
-            raise SourceError(
-                f"{name}:{number}: '# <{closes}{tag}>' without '# <{tag if closes else 'solution'}>' before it."
-            )
-        else:
-            if tag == "solution":
-                learner.append((indent, []))
-            open_tags[tag] = number
-    for tag, number in reversed(open_tags.items()):
-        raise SourceError(f"{name}:{number}: '# <{tag}>' is not closed by '# </{tag}>' in its cell.")
-    shown = [line for indent, lines in learner for line in lines or [f"{indent}...  # your code here"]]
-    return "\n".join(shown) + "\n", "\n".join(solution) + "\n"
+    outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    if marker := MARKER.search(outside):
+        line = outside.count("\n", 0, marker.start()) + 1
+        raise SourceError(
+            f"{name}:{line}: '{marker[0].strip()}' is not part of a whole block. Write, all in one cell, "
+            "'# <solution>' and lines, perhaps '# <stub>', lines that start with '# ' and '# </stub>', then '# </solution>'."
+        )
+    return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
 
 
-def _uncomment(line: str, name: str, number: int) -> str:
-    comment = re.match(r"^(\s*)#\s?(.*)$", line)
-    if line.strip() and not comment:
-        raise SourceError(f"{name}:{number}: a line of a stub starts with '# ', found {line.strip()!r}.")
-    return comment[1] + comment[2] if comment else ""
+def _stub(block: re.Match) -> str:
+    """What a learner gets in place of a block."""
+    lines = (block[3] or "").removesuffix("\n")
+    return re.sub("^( *)# ?", r"\1", lines, flags=re.MULTILINE) or f"{block[1]}...  # {YOURS}"
 
 
 def with_solutions(text: str, solution: str, name: str) -> str:

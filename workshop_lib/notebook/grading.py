@@ -24,9 +24,6 @@ SCHEMA_VERSION = 3  # of nbgrader's metadata
 POINTS = 1  # for each exercise
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 START = "# Start from this:"
-BLOCK = re.compile(
-    r"^( *)# <solution>\n(.*?)(?:^ *# <stub>\n(.*?)^ *# </stub>\n)?^ *# </solution>$", re.MULTILINE | re.DOTALL
-)
 STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
 ASKED = re.compile(r"(: |  # )your code here")
 NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
@@ -103,7 +100,7 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
             yield cell, ""
             continue
-        if BLOCK.search(cell.source):
+        if generate.BLOCK.search(cell.source):
             code, cell.source = _parts(cell.source)
             names = [next(filter(None, found.groups())) for found in NAME.finditer(code)]
             answer = nbformat.v4.new_code_cell(code)
@@ -135,7 +132,7 @@ def _parts(code: str) -> tuple[str, str]:
     """A cell's answer with nbgrader's marks, and what follows it in the same cell: its check, if any."""
     if not re.match(r"\w+ = \{", code):
         comments = bool(generate.SHELL_FILE.match(code))  # its lines are comments in the source
-        return BLOCK.sub(lambda block: _marked(block, keep=comments), code), ""
+        return generate.BLOCK.sub(lambda block: _marked(block, keep=comments), code), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
     stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
