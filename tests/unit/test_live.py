@@ -297,12 +297,12 @@ def test_drawing_takes_a_small_share_of_a_core(monkeypatch):
 
 def test_a_call_that_does_not_train_shows_only_its_button_and_status_and_a_late_training_its_bar(monkeypatch):
     view = view_of([{}, {}], monkeypatch)
-    assert (view.bar.layout.display, view.curves.value) == ("none", "")
+    assert (view.meter.layout.display, view.curves.value) == ("none", "")
     assert view.status.value == "1 s · 2 of 2 ranks running"
     view.button.click()
     assert view.stop_requested
     view.update(training(), 2.0, [0, 1])
-    assert (view.bar.layout.display, view.bar.max, view.bar.value) == (None, 200, 100)
+    assert (view.meter.layout.display, view.meter.max, view.meter.value) == (None, 200, 100)
 
 
 def test_messages_of_a_widget_are_heard_beside_a_busy_cell(monkeypatch):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from workshop_lib import bootstrap
-from workshop_lib.notebook import magics, outputs
+from workshop_lib.notebook import live, magics
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, cells, session
 from workshop_lib.ranks.messages import displayed_key
@@ -70,7 +70,7 @@ def test_a_display_is_updated_and_cleared_in_its_place():
     rank.data[displayed_key(3)] = shown("new", clears=True)
     first, second = output.news(True)
     assert (htmls(first), htmls(second)) == ({0: "new"}, {})
-    assert outputs.bundle(second) == {"text/plain": ""}
+    assert live.bundle(second) == {"text/plain": ""}
 
 
 def row(bundles):
@@ -79,21 +79,21 @@ def row(bundles):
 
 
 def test_few_ranks_stand_side_by_side_and_many_are_opened_one_by_one():
-    two = outputs.bundle(row([{"image/png": PNG, "text/plain": "<Figure>"}, {"text/plain": "a < b"}]))
+    two = live.bundle(row([{"image/png": PNG, "text/plain": "<Figure>"}, {"text/plain": "a < b"}]))
     assert "display: flex" in two["text/html"]
     assert "data:image/png;base64,iVBORw==" in two["text/html"]
     assert "<b>rank 1</b>" in two["text/html"] and "a &lt; b" in two["text/html"]
     assert two["text/plain"] == "[0] <Figure>\n[1] a < b"
-    four = outputs.bundle(row([{"text/html": str(rank)} for rank in range(4)]))["text/html"]
+    four = live.bundle(row([{"text/html": str(rank)} for rank in range(4)]))["text/html"]
     assert (four.count("<details"), four.count(" open>")) == (4, 1)
 
 
 def test_what_is_the_same_on_all_ranks_is_shown_once():
     bundles = [{"text/html": "<i>x</i>", "text/plain": f"<object at {rank}>"} for rank in range(4)]
-    html = outputs.bundle(row(bundles))["text/html"]
+    html = live.bundle(row(bundles))["text/html"]
     assert html.count("<i>x</i>") == 1 and "the same on all 4 ranks" in html
     part = Row([0, 1], {0: shown("x")})
-    assert "the same" not in outputs.bundle(part)["text/html"], "one rank alone"
+    assert "the same" not in live.bundle(part)["text/html"], "one rank alone"
 
 
 def test_a_widget_is_shown_in_words_and_what_is_too_large_is_named():

@@ -1,5 +1,9 @@
-"""Ranks in a notebook: a live view shows their progress and what they display, and can stop them."""
+"""Ranks in a notebook: a live view shows their progress and what they display, and can stop them.
 
+What they display stands side by side, as HTML that stays in the saved notebook.
+"""
+
+import base64
 import html
 import time
 from collections.abc import Sequence
@@ -8,9 +12,9 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import DisplayHandle, display
 
-from workshop_lib.notebook import charts, outputs
+from workshop_lib.notebook import charts
 from workshop_lib.notebook.widgets import answers_while_busy, leave, size
-from workshop_lib.ranks.messages import Published
+from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
 from workshop_lib.ranks.timeline import timeline
@@ -19,6 +23,10 @@ SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
 WORK_SHARE = 0.01  # of one core, at most, for drawing: the ranks need the cores
 STEPS_SHOWN = 4
+SIDE_BY_SIDE = 3  # ranks; more are stacked, to be opened one by one
+IMAGES = ("image/png", "image/jpeg", "image/gif")
+COLUMNS = "display: flex; gap: 12px"
+COLUMN = "flex: 1 1 0; min-width: 0; overflow-x: auto"
 OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes waiting for a core."
 
 
@@ -39,9 +47,9 @@ class NotebookView(TextView):
     def show(self, row: Row) -> None:
         """Show a row, at the place where it was shown before if it has changed."""
         if row in self.handles:
-            self.handles[row].update(outputs.bundle(row), raw=True)
+            self.handles[row].update(bundle(row), raw=True)
         else:
-            self.handles[row] = display(outputs.bundle(row), raw=True, display_id=True)
+            self.handles[row] = display(bundle(row), raw=True, display_id=True)
 
 
 class LiveView(NotebookView):
@@ -53,13 +61,6 @@ class LiveView(NotebookView):
         self.shown: Any = None  # the DisplayHandle of the box
         self.news, self.next_redraw_s, self.being_written = False, 0.0, ""
         self.elapsed_s, self.running = 0.0, list(range(n))
-
-    def output(self, items: Sequence[str | Row]) -> None:
-        for item in items:
-            if isinstance(item, str):
-                print(item, flush=True)
-            else:
-                self.show(item)
 
     def unfinished(self, lines: list[str]) -> None:
         self.being_written = html.escape("\n".join(lines))
@@ -79,7 +80,7 @@ class LiveView(NotebookView):
         self.next_redraw_s = elapsed_s + max(REDRAW_EVERY_S, spent_s / WORK_SHARE)
 
     def _build(self) -> None:
-        self.bar = widgets.IntProgress(layout=widgets.Layout(width=size(22), display="none"))
+        self.meter = widgets.IntProgress(layout=widgets.Layout(width=size(22), display="none"))
         self.button = widgets.Button(description="Stop", icon="stop", button_style="warning")
         self.button.add_class("workshop-stop")
         self.button.on_click(self._stop)
@@ -88,7 +89,7 @@ class LiveView(NotebookView):
         self.curves, self.strips = widgets.HTML(), widgets.HTML()
         if self.trains:  # the page would jump when the first step is drawn
             self.curves.value = charts.room(self.n)
-        rows = [widgets.HBox([self.bar, self.button]), self.status, self.lines, self.curves, self.strips]
+        rows = [widgets.HBox([self.meter, self.button]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
         self.box.add_class("workshop-dashboard")
         self.shown = display(self.box, display_id=True)
@@ -103,7 +104,7 @@ class LiveView(NotebookView):
         text = self.being_written
         self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
         if progress.info:
-            self.bar.layout.display, self.bar.max, self.bar.value = None, progress.total, progress.done
+            self.meter.layout.display, self.meter.max, self.meter.value = None, progress.total, progress.done
         if not (progress.curve and self.news):
             return
         self.news = False
@@ -138,3 +139,46 @@ class LiveView(NotebookView):
             leave(self.shown, self.box, "".join(f"<div>{each}</div>" for each in drawn))
         for row in self.progress.epochs:
             print(epoch_line(row))
+
+
+def bundle(row: Row) -> dict[str, str]:
+    """A row as a MIME bundle: HTML, and text for where there is none."""
+    if not row.parts:
+        return {"text/plain": ""}
+    texts = {rank: part["data"].get("text/plain", "") for rank, part in sorted(row.parts.items())}
+    plain = "\n".join(f"[{rank}] {text}" for rank, text in texts.items())
+    return {"text/html": f'<div class="workshop-ranks">{_html(row)}</div>', "text/plain": plain}
+
+
+def _html(row: Row) -> str:
+    parts = [(f"rank {rank}", part_html(part)) for rank, part in sorted(row.parts.items())]
+    if len(parts) > 1 and row.is_the_same:
+        parts = [(f"the same on all {len(parts)} ranks", parts[0][1])]
+    if len(parts) > SIDE_BY_SIDE:
+        return "".join(
+            f"<details{' open' * (number == 0)}><summary>{name}</summary>{shown}</details>"
+            for number, (name, shown) in enumerate(parts)
+        )
+    columns = [f'<div style="{COLUMN}"><b>{name}</b><br>{shown}</div>' for name, shown in parts]
+    return f'<div style="{COLUMNS}">{"".join(columns)}</div>'
+
+
+def part_html(part: Displayed) -> str:
+    """The richest representation of what one rank displayed."""
+    data, metadata = part["data"], part["metadata"]
+    for mime in ("text/html", "image/svg+xml"):
+        if mime in data:
+            return data[mime]
+    for mime in IMAGES:
+        if mime in data:
+            return _image(mime, data[mime], metadata.get(mime, {}))
+    if "text/latex" in data:
+        return f"<p>{html.escape(data['text/latex'])}</p>"  # the page sets the formula
+    text = data.get("text/markdown", data.get("text/plain", f"({', '.join(data)} cannot be shown for a rank)"))
+    return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+
+
+def _image(mime: str, image: Any, metadata: dict) -> str:
+    encoded = base64.b64encode(image).decode() if isinstance(image, bytes) else image
+    width = f' width="{metadata["width"]}"' if "width" in metadata else ""
+    return f'<img src="data:{mime};base64,{encoded}"{width} style="max-width: 100%; height: auto">'
