@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from workshop_lib.errors import InputError
 from workshop_lib.notebook import execute as executing
 from workshop_lib.notebook import generate
 
@@ -286,9 +287,9 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, 
     assert outcome.cell is None and outcome.error == executing.DIED
 
 
-def test_an_unknown_name_is_refused(capsys):
-    assert executing.run_all(["77_nothing"]) == 1
-    assert "no notebook '77_nothing'" in capsys.readouterr().err
+def test_an_unknown_name_is_refused():
+    with pytest.raises(InputError, match="no notebook '77_nothing'"):
+        executing.run_all(["77_nothing"])
 
 
 def test_a_letter_puts_a_notebook_after_another_of_the_same_number(folder):

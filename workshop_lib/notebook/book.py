@@ -27,6 +27,7 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from workshop_lib import paths
+from workshop_lib.errors import InputError
 from workshop_lib.notebook import calculators, execute, generate
 from workshop_lib.scaling import catalogue, forecast, zero_memory
 
@@ -238,15 +239,10 @@ def stems() -> list[str]:
     return sorted(path.stem for path in generate.NOTEBOOKS.glob("*.ipynb") if generate.NAMED.fullmatch(path.stem))
 
 
-def main(names: list[str]) -> int:
-    known = stems()
-    if unknown := set(names) - set(known):
-        print(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(known)}.", file=sys.stderr)
-        return 1
-    return build(names or known)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.notebook.book")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    sys.exit(main(parser.parse_args().names))
+    try:
+        sys.exit(build(generate.chosen(parser.parse_args().names)))
+    except InputError as error:
+        sys.exit(str(error))

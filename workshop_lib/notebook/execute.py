@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal
+
 from workshop_lib import paths
-from workshop_lib.notebook.generate import NOTEBOOKS, RUN_SECONDS, by_part, sources
+from workshop_lib.errors import InputError
+from workshop_lib.notebook.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen
 
 EXECUTED = paths.BUILD / "notebooks"
 CELL_TIMEOUT_S = 300.0
@@ -51,8 +56,6 @@ def run_notebook(
     environment, WORKSHOP_WIDGETS=0 (progress as text), and `env`. The executed notebook is written
     also when a cell failed.
     """
-    import nbformat
-
     notebook = nbformat.read(path, as_version=4)
     begun: list[int] = []
     started = time.perf_counter()
@@ -70,9 +73,6 @@ def run_notebook(
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
     """Run all cells in a fresh kernel; returns the error, and adds to `begun` the place of each cell as it starts."""
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal
-
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
     client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
@@ -99,8 +99,6 @@ def seconds_of(cell) -> float:
 
 def run_seconds(executed: Path) -> dict[str, float]:
     """The seconds for which the cells of an executed notebook ran, in its core and in its deeper sections."""
-    import nbformat
-
     cells = nbformat.read(executed, as_version=4).cells
     seconds = {"core": 0.0, "deeper": 0.0}
     for part, index, _ in by_part(cells):
@@ -111,15 +109,10 @@ def run_seconds(executed: Path) -> dict[str, float]:
 def run_all(names: list[str], solutions_alone: bool = False) -> int:
     """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed.
 
-    solutions_alone: only these, and their seconds are written for `generate`.
+    solutions_alone: only these, and their seconds are written for `generate`. Raises InputError for an unknown name.
     """
-    known = [source.stem for source in sources()]
-    if unknown := set(names) - set(known):
-        listed = ", ".join(map(repr, sorted(unknown)))
-        print(f"no notebook {listed} in notebooks/source; there are {', '.join(known)}.", file=sys.stderr)
-        return 1
     outcomes = []
-    for name in [name for name in known if name in (names or known)]:
+    for name in chosen(names):
         for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb"))[solutions_alone:]:
             outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
             print(outcomes[-1], flush=True)
@@ -142,4 +135,7 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--time", action="store_true", help="the solutions alone, and write the seconds they take")
     arguments = parser.parse_args()
-    sys.exit(run_all(arguments.names, arguments.time))
+    try:
+        sys.exit(run_all(arguments.names, arguments.time))
+    except InputError as error:
+        sys.exit(str(error))

@@ -29,7 +29,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,14 +80,23 @@ def sources(folder: Path = NOTEBOOKS) -> list[Path]:
     return sorted(p for p in (folder / "source").glob("*.py") if NAMED.fullmatch(p.stem))
 
 
+def chosen(names: Sequence[str]) -> list[str]:
+    """These notebooks in the order of their numbers, all of them if none. Raises InputError for an unknown one."""
+    known = [source.stem for source in sources()]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
+    return [name for name in known if name in (names or known)]
+
+
 def split(text: str, name: str) -> tuple[str, str]:
     """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
     outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
     if marker := MARKER.search(outside):
         line = outside.count("\n", 0, marker.start()) + 1
         raise SourceError(
-            f"{name}:{line}: '{marker[0].strip()}' is not part of a whole block. Write, all in one cell, "
-            "'# <solution>' and lines, perhaps '# <stub>', lines that start with '# ' and '# </stub>', then '# </solution>'."
+            f"{name}:{line}: '{marker[0].strip()}' is not part of a whole block. Write, all in one "
+            "cell, '# <solution>' and lines, perhaps '# <stub>', lines that start with '# ' and '# </stub>', then "
+            "'# </solution>'."
         )
     return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
 

@@ -53,17 +53,14 @@ def export(stems: Sequence[str], course: Path) -> list[Assignment]:
 
     Raises InputError for an unknown notebook, or one that's there already, before anything is written.
     """
-    known = {source.stem: source for source in generate.sources()}
-    if unknown := [stem for stem in stems if stem not in known]:
-        raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
-    files = {stem: course / "source" / stem / f"{stem}.ipynb" for stem in stems or known}
+    files = {stem: course / "source" / stem / f"{stem}.ipynb" for stem in generate.chosen(stems)}
     if there := [file for file in files.values() if file.exists()]:
         raise InputError(
             f"{there[0]} is there already, perhaps with your changes. Move it away, or give another --out."
         )
     written = []
     for stem, file in files.items():
-        text, exercises = assignment(known[stem])
+        text, exercises = assignment(generate.NOTEBOOKS / "source" / f"{stem}.py")
         with paths.replacing(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
         if "scripts/" in text:
