@@ -1,10 +1,10 @@
 """A search on the notebook's ranks, with a live table of its trials and their training curves."""
 
-import html
 import tempfile
 import weakref
 from pathlib import Path
 
+import pandas as pd
 from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.notebook import charts
@@ -13,7 +13,7 @@ from workshop_lib.ranks import trials
 from workshop_lib.training import trial
 
 ROWS = 8  # trials in the table: those under way, and the best of the others
-COLUMNS = ("trial", "learning rate", "momentum", "batch", "images", "held out", "")
+COLUMNS = ["trial", "learning rate", "momentum", "batch", "images", "held out", ""]
 
 
 def run(
@@ -67,28 +67,21 @@ def table(state: trials.Search) -> str:
     """Trials under way first, then the best by accuracy, of those that have seen the most images."""
     last = {done.result["trial"]: done.result for done in state.done}
     under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
-    rows = []
-    for job, rank in under_way.values():
-        before = last.get(job.trial)
-        done = f"{before['held_out']:.2%}" if before else ""
-        rows.append((job.trial, job.setting, f"to {job.images:,}", done, f"on rank {rank}"))
-    others = [result for number, result in last.items() if number not in under_way]
-    for result in sorted(others, key=lambda r: (r["images"], r["held_out"]), reverse=True)[: ROWS - len(rows)]:
-        state_of = "diverged" if result["diverged"] else ""
-        rows.append(
-            (result["trial"], result["setting"], f"{result['images']:,}", f"{result['held_out']:.2%}", state_of)
-        )
-    cells = [
-        (str(number), f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held, note)
-        for number, setting, images, held, note in rows
+    rows = [
+        _row(number, job.setting, f"to {job.images:,}", last.get(number), f"on rank {rank}")
+        for number, (job, rank) in under_way.items()
     ]
-    lines = [_row("th", COLUMNS), *(_row("td", row) for row in cells)]
+    others = [result for number, result in last.items() if number not in under_way]
+    for each in sorted(others, key=lambda r: (r["images"], r["held_out"]), reverse=True)[: ROWS - len(rows)]:
+        rows.append(_row(each["trial"], each["setting"], f"{each['images']:,}", each, "diverged" * each["diverged"]))
     hidden = len(last | under_way) - len(rows)
-    return f"<table>{''.join(lines)}</table>" + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
+    shown = pd.DataFrame(rows, columns=COLUMNS).to_html(index=False)
+    return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 
-def _row(tag: str, cells: tuple[str, ...]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _row(number: int, setting: dict, images: str, result: dict | None, note: str) -> tuple:
+    held_out = f"{result['held_out']:.2%}" if result else ""
+    return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
 
 
 def curves(state: trials.Search) -> str:
