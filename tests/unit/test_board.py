@@ -131,17 +131,14 @@ def test_a_name_is_found_for_who_gives_none(room):
 
 GUESS = {"notebook": "01_mpi_basics", "question": "?", "unit": "", "guess": 1.0, "measured": None}
 HOSTILE = {
-    "text.json": ("not json", "isn't JSON"),
     "cut.json": (json.dumps(result("cut"))[:-9], "isn't JSON"),
     "latin.json": (b"\xff\xfe\x00", "UTF-8"),
     "deep.json": ("[" * 50_000, "more parts"),
     "nested.json": ("[" * 799, "isn't JSON"),
     "huge.json": ("9" * 1_000_000, "larger than"),
-    "keys.json": (json.dumps({str(n): n for n in range(1_000_000)}), "larger than"),
     "many.json": (json.dumps(result("many") | {str(n): n for n in range(3000)}), "other fields"),
     "digits.json": ("9" * 6000, "far too long"),
     "nan.json": (json.dumps(result("nan", cores=float("nan"))), "NaN"),
-    "infinite.json": (json.dumps(result("infinite", cores=float("inf"))), "infinity"),
     "overflow.json": (json.dumps(result("overflow")).replace('"cores": 2', '"cores": 1e999'), "'cores'"),
     "negative.json": (json.dumps(result("negative", cores=-1)), "'cores'"),
     "truth.json": (json.dumps(result("truth", cores=True)), "'cores'"),
@@ -154,7 +151,6 @@ HOSTILE = {
     "colours.json": (json.dumps(result("colours", predictions=[GUESS | {"question": "\x1b[31m"}])), "'question'"),
     "rtl.json": (json.dumps(result("rtl", predictions=[GUESS | {"unit": "\u202egnp"}])), "'unit'"),
     "path.json": (json.dumps(result("../../../etc/passwd")), "'name'"),
-    "other.json": (json.dumps(result("<script>alert(1)</script>")), "'name'"),
     "otter-again.json": (json.dumps(result("otter")), "somebody else's"),
     "future.json": (json.dumps(result("future", schema=2)), "'schema'"),
     "<script>alert(1)<script>.json": ("{}", "other fields"),
