@@ -6,9 +6,8 @@ import re
 
 import jupytext
 import pytest
-from typer.testing import CliRunner
+from command_line import workshop
 
-from workshop_lib import cli
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import answers, assessment, chain, generate
 
@@ -69,7 +68,7 @@ def record(tmp_path):
 
 
 def verify(path):
-    ended = CliRunner().invoke(cli.app, ["verify", str(path)])
+    ended = workshop("verify", path)
     return ended.exit_code, ended.output
 
 
@@ -156,7 +155,7 @@ def test_source_that_never_ends_or_exits_is_a_verdict(monkeypatch):
 
 
 def test_nothing_is_written_while_nothing_is_solved(tmp_path):
-    ended = CliRunner().invoke(cli.app, ["assess", "--out", str(tmp_path / "x.jsonl")])
+    ended = workshop("assess", "--out", tmp_path / "x.jsonl")
     assert ended.exit_code == 0 and "0 of" in ended.output and not list(tmp_path.iterdir())
     with pytest.raises(InputError):
         answers.code_cells(tmp_path / "00_x.ipynb")

@@ -14,9 +14,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from command_line import workshop
 
-from workshop_lib import cli, learner, paths
+from workshop_lib import learner, paths
 from workshop_lib.comm import pipeline_orders
 from workshop_lib.exercises import pipelines, thousand_ranks
 from workshop_lib.learner import Check, Prediction, Training
@@ -52,10 +52,6 @@ def kept(tmp_path, monkeypatch):
         file.write('[]\n{"what": "check", "notebook": [], "exercise": {}}\n')
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, list(map(str, arguments)))
-
-
 def result(name="otter", **changes):
     made = "2026-01-01T00:00:00+00:00"
     empty = {"predictions": [], "solved": [], "speeds": [], "scores": []}
@@ -77,8 +73,8 @@ def test_what_is_shared_is_the_results_and_nothing_else():
 
 @pytest.mark.usefixtures("kept")
 def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
-    assert "add --yes" in invoke("share", room, "--name", "otter").output and not os.listdir(room)
-    ended = invoke("share", room, "--name", "otter", "--yes")
+    assert "add --yes" in workshop("share", room, "--name", "otter").output and not os.listdir(room)
+    ended = workshop("share", room, "--name", "otter", "--yes")
     assert ended.exit_code == 0 and "solved: 1" in ended.output and "No code" in ended.output, ended.output
     file = room / "otter.json"
     assert file.stat().st_mode & 0o777 == 0o644
@@ -93,10 +89,10 @@ def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
     cells["post_run_cell"](None)
     after.thread.join(60)
     assert file.stat().st_ino == before, "nothing was added"
-    assert invoke("share", room, "--yes").exit_code == 0 and os.listdir(room) == ["otter.json"], "the same name"
-    assert invoke("share", "--name", "heron", "--yes").exit_code == 0 and os.listdir(room) == ["heron.json"]
-    assert "removed" in invoke("share", "--stop").output and not os.listdir(room)
-    assert "nothing" in invoke("share", "--stop").output
+    assert workshop("share", room, "--yes").exit_code == 0 and os.listdir(room) == ["otter.json"], "the same name"
+    assert workshop("share", "--name", "heron", "--yes").exit_code == 0 and os.listdir(room) == ["heron.json"]
+    assert "removed" in workshop("share", "--stop").output and not os.listdir(room)
+    assert "nothing" in workshop("share", "--stop").output
     cells["post_run_cell"](None)
     assert not os.listdir(room), "who stopped stays out"
 
@@ -116,7 +112,7 @@ def test_a_learner_begins_and_ends_to_share_and_cells_keep_it_fresh(room):
 def test_what_cannot_be_shared_is_a_sentence_and_nothing_is_touched(room, arguments, words):
     (room / "taken.json").write_text("mine")
     (room / "link.json").symlink_to(room / "elsewhere")
-    ended = invoke("share", *(each.format(room=room) for each in arguments), "--yes")
+    ended = workshop("share", *(each.format(room=room) for each in arguments), "--yes")
     assert ended.exit_code == 1 and words in ended.output.replace("\n", " ")
     assert (room / "taken.json").read_text() == "mine" and sorted(os.listdir(room)) == ["link.json", "taken.json"]
     assert sharing.chosen() is None
@@ -124,7 +120,7 @@ def test_what_cannot_be_shared_is_a_sentence_and_nothing_is_touched(room, argume
 
 @pytest.mark.usefixtures("kept")
 def test_a_name_is_found_for_who_gives_none(room):
-    assert invoke("share", room, "--yes").exit_code == 0
+    assert workshop("share", room, "--yes").exit_code == 0
     (name,) = (each["name"] for each in board.read(room).results)
     assert re.fullmatch(r"[a-z]+-\d\d", name)
 
@@ -311,7 +307,7 @@ def test_who_says_nothing_and_a_folder_that_hangs_hold_nobody_up(room, monkeypat
         with socket.create_connection(address), socket.create_connection(address) as waits:
             waits.sendall(b"GET / HTTP/1.0\r\n\r\n")
             soon = time.monotonic() + 10
-            while not server.board.lock.locked() and time.monotonic() < soon:
+            while not server.lock.locked() and time.monotonic() < soon:
                 time.sleep(0.01)
             assert "<b>1</b>people" in ask(server)[1], "what was known before"
         gate.set()
@@ -330,7 +326,7 @@ def test_the_command_serves_until_ctrl_c_and_refuses_a_port_that_is_taken(room):
     assert "chmod +t" in running.stdout.readline(), "anybody could remove anybody's file"
     port = re.search(r"127\.0\.0\.1:(\d+)", running.stdout.readline())[1]
     assert "ssh -L" in running.stdout.readline()
-    other = invoke("board", room, "--port", port)
+    other = workshop("board", room, "--port", port)
     assert other.exit_code == 1 and f"port {port} can't be used" in other.output.replace("\n", " ")
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=60)
@@ -338,9 +334,9 @@ def test_the_command_serves_until_ctrl_c_and_refuses_a_port_that_is_taken(room):
 
 
 def test_the_page_can_be_written_to_a_file(room, tmp_path):
-    assert invoke("board", room, "--out", tmp_path / "page.html").exit_code == 0
+    assert workshop("board", room, "--out", tmp_path / "page.html").exit_code == 0
     assert "To take part" in (tmp_path / "page.html").read_text()
-    ended = invoke("board", tmp_path / "page.html")
+    ended = workshop("board", tmp_path / "page.html")
     assert ended.exit_code == 1 and "is a file" in ended.output.replace("\n", " ")
 
 

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from command_line import workshop
 from record_fixtures import run
-from typer.testing import CliRunner
 
-from workshop_lib import cli
 from workshop_lib.cli import checks, commands, doctor, terminal
 from workshop_lib.errors import InputError
 from workshop_lib.paths import ROOT
@@ -26,13 +25,9 @@ from workshop_lib.training.world import World
 ALONE = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, list(map(str, arguments)))
-
-
 @pytest.mark.parametrize("option", [("--threads", "4"), ("--bind", "core"), ("--timeout", "60")])
 def test_options_of_ranks_are_refused_without_ranks(option):
-    ended = invoke("train", "--max-steps", 1, *option)
+    ended = workshop("train", "--max-steps", 1, *option)
     assert ended.exit_code == 1
     assert ended.output.startswith(f"workshop: {option[0]}") and "--ranks N" in ended.output
 
@@ -54,7 +49,7 @@ def doctor_raises(monkeypatch):
 )
 def test_what_a_user_can_put_right_is_a_sentence(doctor_raises, action, arguments, word):
     doctor_raises(action, *arguments)
-    ended = invoke("doctor")
+    ended = workshop("doctor")
     assert ended.exit_code == 1
     assert ended.output.startswith("workshop: ") and word in ended.output
 
@@ -64,7 +59,7 @@ def test_what_a_user_can_put_right_is_a_sentence(doctor_raises, action, argument
 )
 def test_what_torch_or_numpy_raise_keeps_its_traceback(doctor_raises, action, arguments):
     doctor_raises(action, *arguments)
-    ended = invoke("doctor")
+    ended = workshop("doctor")
     assert isinstance(ended.exception, ValueError | RuntimeError)
     assert not isinstance(ended.exception, SystemExit) and "workshop: " not in ended.output
 
@@ -80,10 +75,10 @@ TYPED = """
 def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monkeypatch):
     chosen = []
     monkeypatch.setattr(commands, "_train_as_one_rank", lambda options, out: chosen.append(options))
-    assert invoke("train").exit_code == 0
+    assert workshop("train").exit_code == 0
     typed = TYPED.split()
-    assert invoke("train", *typed, "--resume", "--no-nesterov").exit_code == 0
-    assert invoke("train", "--backend", "deepspeed", "--zero-stage", 1, "--optimizer", "adam").exit_code == 0
+    assert workshop("train", *typed, "--resume", "--no-nesterov").exit_code == 0
+    assert workshop("train", "--backend", "deepspeed", "--zero-stage", 1, "--optimizer", "adam").exit_code == 0
     default, every = chosen[0].as_dict(), chosen[1].as_dict()
     assert chosen[0] == TrainOptions()
     assert chosen[2] == TrainOptions(backend="deepspeed", zero_stage=1, optimizer="adam")
@@ -131,7 +126,7 @@ def test_what_no_rank_could_use_is_refused_before_one_starts(tmp_path, monkeypat
     (tmp_path / "empty").mkdir()
     typed = arguments(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    ended = invoke(*command, *typed)
+    ended = workshop(*command, *typed)
     assert ended.exit_code == 1 and ended.output.startswith("workshop: ") and ended.output.count("\n") == 1
     assert words in ended.output
     assert sorted(tmp_path.rglob("*")) == before
@@ -152,7 +147,7 @@ def test_the_result_is_printed_before_its_record_is_written(capsys):
 def test_ctrl_c_stops_a_process_alone_and_keeps_its_record(small_mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(terminal.OfThisRank, "on_epoch", lambda *_: signal.raise_signal(signal.SIGINT))
     handler, out = signal.getsignal(signal.SIGINT), tmp_path / "runs.jsonl"
-    ended = invoke("train", "--data-dir", small_mnist, "--train-samples", 640, "--out", out)
+    ended = workshop("train", "--data-dir", small_mnist, "--train-samples", 640, "--out", out)
     assert ended.exit_code == 130
     assert f"the training was stopped before its end. Its record in {out} says so." in ended.output
     (record,) = records.read(out)
@@ -243,7 +238,7 @@ def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, learning_rates, draw
         made = run("mpi", n)
         made["what"]["lr"] = lr
         records.write(tmp_path / "runs.jsonl", made)
-    ended = invoke("plot", tmp_path / "runs.jsonl", "--out-dir", tmp_path / "figures")
+    ended = workshop("plot", tmp_path / "runs.jsonl", "--out-dir", tmp_path / "figures")
     assert said in ended.output
     assert ended.exit_code == (0 if drawn else 1)
     assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == drawn

@@ -9,9 +9,8 @@ import assigned
 import jupytext
 import nbformat
 import pytest
-from typer.testing import CliRunner
+from command_line import workshop
 
-from workshop_lib import cli
 from workshop_lib.exercises import Exercise, NotPassed, Verdict
 from workshop_lib.notebook import generate, grading
 
@@ -117,13 +116,13 @@ def test_a_check_that_is_not_passed_is_an_error():
         Verdict("f", False, failed="it is upside down", hint="turn it round").must_pass()
 
 
-def workshop(*words):
-    ended = CliRunner().invoke(cli.app, ["export-nbgrader", *map(str, words)])
+def export(*words):
+    ended = workshop("export-nbgrader", *words)
     return ended.exit_code, ended.output
 
 
 def test_an_export_is_a_course(tmp_path):
-    code, said = workshop("00_start_here", "10_compute_nodes", "--out", tmp_path)
+    code, said = export("00_start_here", "10_compute_nodes", "--out", tmp_path)
     assert code == 0 and "2 points, for whoami, my_part" in said, said
     compile((tmp_path / "nbgrader_config.py").read_text(), "nbgrader_config.py", "exec")
     folders = {path.name for path in (tmp_path / "source").iterdir()}
@@ -132,7 +131,7 @@ def test_an_export_is_a_course(tmp_path):
     text = (tmp_path / "source" / "00_start_here" / "00_start_here.ipynb").read_text()
     assert "(../01_mpi_basics/01_mpi_basics.ipynb)" in text, "links go to the next assignment's folder"
     (tmp_path / "nbgrader_config.py").write_text("mine = 1\n")
-    assert workshop("05_ddp", "--out", tmp_path)[0] == 0
+    assert export("05_ddp", "--out", tmp_path)[0] == 0
     assert (tmp_path / "nbgrader_config.py").read_text() == "mine = 1\n"
 
 
@@ -140,7 +139,7 @@ def test_an_export_is_a_course(tmp_path):
     ("names", "words"), [(["99_x"], "There's no notebook '99_x'"), (["05_ddp", "00_start_here"], "is there already")]
 )
 def test_what_cannot_be_exported_is_a_sentence_and_nothing_is_written(tmp_path, names, words):
-    workshop("00_start_here", "--out", tmp_path)
-    code, said = workshop(*names, "--out", tmp_path)
+    export("00_start_here", "--out", tmp_path)
+    code, said = export(*names, "--out", tmp_path)
     assert code == 1 and words in said.replace("\n", " ") and "Traceback" not in said
     assert [path.name for path in (tmp_path / "source").iterdir()] == ["00_start_here"]

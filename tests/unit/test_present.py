@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from typer.testing import CliRunner
+from command_line import workshop
 
-from workshop_lib import cli
 from workshop_lib.notebook import execute, needs, present, recorded, routes
 
 
@@ -66,12 +65,8 @@ def stage(monkeypatch, tmp_path):
     return tmp_path
 
 
-def invoke(*arguments: str):
-    return CliRunner().invoke(cli.app, ["present", "--no-open", *arguments])
-
-
 def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
-    ended = invoke("45-minutes")
+    ended = workshop("present", "--no-open", "45-minutes")
     assert ended.exit_code == 0, ended.output
     names = ["01_00_start_here", "02_02_synchronous_sgd", "03_07_large_batch"]
     assert sorted(file.stem for file in (stage / "45-minutes").glob("*.ipynb")) == names
@@ -98,7 +93,7 @@ def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
     ],
 )
 def test_what_there_is_not_is_answered_in_one_sentence(stage, arguments, sentence):
-    ended = invoke(*arguments)
+    ended = workshop("present", "--no-open", *arguments)
     assert ended.exit_code == 1 and sentence in " ".join(ended.output.split())
     assert not list(stage.iterdir())
 
@@ -129,7 +124,7 @@ def test_every_output_of_a_recording_says_that_it_is_one(stage, monkeypatch):
 
 def test_a_cell_that_fails_leaves_no_recording(stage, monkeypatch):
     monkeypatch.setattr(execute, "run_notebook", fake_run("ValueError: boom"))
-    ended = invoke("05_ddp", "--section", "Does it overlap?", "--record")
+    ended = workshop("present", "--no-open", "05_ddp", "--section", "Does it overlap?", "--record")
     assert ended.exit_code == 1 and "boom" in ended.output
     assert not list((stage / "05_ddp" / "recorded").iterdir())
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import needs
+from workshop_lib.notebook.generate import YOURS
 
 MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)
 OPEN = re.compile(r"NotImplementedError\(")  # in a function or a program that is still a stub
 DOTS = re.compile(r"(?<!\w)\.\.\.(?!\w)")  # in a file or an answer with a gap, beside the words below
-YOURS = "your code here"
 
 
 def code_cells(notebook: Path) -> list[str]:

@@ -96,25 +96,6 @@ def _content(path: Path) -> bytes:
     raise Unfit(f"it is {KINDS.get(stat.S_IFMT(mode), 'a device')}, and only plain files are read")
 
 
-class Board:
-    """The room, read at most once every few seconds, however many ask for it."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.lock, self.read_s = folder, threading.Lock(), -READ_EVERY_S
-        self.room = Room(str(folder), "", note="The folder hasn't answered yet.")
-
-    def page(self, notebook: str = "", renew: bool = True) -> str:
-        """The page about one notebook, or all of them. While the folder doesn't answer, what was known before."""
-        if self.lock.acquire(timeout=PATIENCE_S):
-            try:
-                if time.monotonic() - self.read_s >= READ_EVERY_S:
-                    self.room = read(self.folder)
-                    self.read_s = time.monotonic()
-            finally:
-                self.lock.release()
-        return board_page.page(self.room, notebook, renew)
-
-
 class Handler(BaseHTTPRequestHandler):
     """Answers GET / and nothing else."""
 
@@ -127,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         asked = parse_qs(address.query)
-        body = self.server.board.page(asked.get("notebook", [""])[0], renew="still" not in asked).encode()
+        body = self.server.page(asked.get("notebook", [""])[0], renew="still" not in asked).encode()
         self.send_response(200)
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body))}
         for name, value in (headers | board_page.HEADERS).items():
@@ -141,16 +122,30 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
+    """Serves the room, which is read at most once every few seconds, however many ask for it."""
+
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int):
-        self.board = Board(folder)
+        self.folder, self.lock, self.read_s = folder, threading.Lock(), -READ_EVERY_S
+        self.room = Room(str(folder), "", note="The folder hasn't answered yet.")
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
             raise InputError(
                 f"port {port} can't be used ({error.strerror}): choose another --port, or leave it out."
             ) from None
+
+    def page(self, notebook: str, renew: bool) -> str:
+        """The page about one notebook, or all of them. While the folder doesn't answer, what was known before."""
+        if self.lock.acquire(timeout=PATIENCE_S):
+            try:
+                if time.monotonic() - self.read_s >= READ_EVERY_S:
+                    self.room = read(self.folder)
+                    self.read_s = time.monotonic()
+            finally:
+                self.lock.release()
+        return board_page.page(self.room, notebook, renew)
 
     def handle_error(self, *_) -> None:
         pass  # a connection that broke off
