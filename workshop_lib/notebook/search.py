@@ -2,6 +2,7 @@
 
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -79,7 +80,7 @@ def table(state: trials.Search) -> str:
     return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 
-def _row(number: int, setting: dict, images: str, result: dict | None, note: str) -> tuple:
+def _row(number: int, setting: Mapping[str, float], images: str, result: trial.Result | None, note: str) -> tuple:
     held_out = f"{result['held_out']:.2%}" if result else ""
     return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
 
