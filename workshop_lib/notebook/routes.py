@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import nbformat
 
@@ -51,14 +50,10 @@ def load() -> dict[str, Route]:
     told = tomllib.loads((FOLDER / "routes.toml").read_text(encoding="utf-8"))
     routes = {}
     for name, about in told["route"].items():
-        chosen = [_step(told["step"][each.pop("step")] | each) for each in about["steps"]]
-        routes[name] = Route(name, about["title"], about["minutes"], tuple(chosen))
+        steps = [told["step"][each.pop("step")] | each for each in about["steps"]]
+        chosen = tuple(Step(**step | {"sections": tuple(step.get("sections", ()))}) for step in steps)
+        routes[name] = Route(name, about["title"], about["minutes"], chosen)
     return routes
-
-
-def _step(about: dict[str, Any]) -> Step:
-    about |= {key: tuple(value) for key, value in about.items() if isinstance(value, list)}
-    return Step(**about)
 
 
 def route(name: str) -> Route:
