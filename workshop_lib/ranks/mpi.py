@@ -65,14 +65,6 @@ def srun() -> list[str]:
     return ["srun", *(f"--mpi={name}" for name in ("pmix", "pmi2") if name in known)][:2]
 
 
-def controller_options(elsewhere: bool) -> list[str]:
-    """Where the engines' controller listens: on this host alone, or for other hosts too.
-
-    Whoever connects needs the key that lies in the ranks' folder, which its owner alone can read.
-    """
-    return ["--ip=*"] if elsewhere else []
-
-
 def python_path() -> str:
     """PYTHONPATH with which a process finds this checkout, wherever it starts."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
