@@ -235,16 +235,6 @@ def test_a_setting_that_is_not_given_stays(checkout):
     assert not ours.is_done(ours.wanted_settings({"MPI": ""}))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"MPI": "system"}, {"TORCH_INDEX": "x"}, {"PYTHON": "python3.12"}, {"HOROVOD": "no"}]
-)
-def test_another_setting_is_another_set_up(checkout, changed):
-    ours = bootstrap_of(checkout)
-    done_with(ours)
-    assert ours.is_done(ours.wanted_settings({}))
-    assert not ours.is_done(ours.wanted_settings(changed))
-
-
 def test_other_pins_are_another_set_up(checkout):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
@@ -257,15 +247,13 @@ PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [SYSTEM, PLAIN | {"TORCH_INDEX": "x"}, PLAIN | {"HOROVOD": "no"}, PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"}],
-)
-def test_another_build_of_the_same_version_gets_a_venv_of_its_own(checkout, other):
+@pytest.mark.parametrize("setting", bootstrap.SETTINGS)
+def test_another_setting_is_another_set_up_and_gets_a_venv_of_its_own(checkout, setting):
     """pip would take the build that is there for the one that is wanted."""
-    ours = bootstrap_of(checkout)
+    ours, other = bootstrap_of(checkout), PLAIN | {setting: "x"}
     for before, after in ((PLAIN, other), (other, PLAIN)):
         done_with(ours, **before)
+        assert ours.is_done(before) and not ours.is_done(after)
         assert ours.continues(before) and not ours.continues(after)
 
 
