@@ -1,6 +1,7 @@
 """The processes of this test run's ranks: not those of a notebook, or of another lane, beside these tests."""
 
 import os
+import time
 import uuid
 
 import psutil
@@ -24,3 +25,11 @@ def our_ranks() -> list[psutil.Process]:
         except psutil.Error:
             continue
     return ours
+
+
+def left_after(limit_s: float) -> list[psutil.Process]:
+    """Those that still live when the limit is over; returns as soon as none does."""
+    deadline = time.monotonic() + limit_s
+    while (left := our_ranks()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left

@@ -12,12 +12,7 @@ from workshop_lib import ranks
 from workshop_lib.ranks import verdict, watch
 from workshop_lib.ranks.progress import TextView
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
-    yield
-    ranks.stop()
-    assert not our_ranks()
+pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
 @pytest.fixture

@@ -86,11 +86,7 @@ dist.barrier()""",
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
-    yield
-    ranks.stop()
-    assert not our_ranks(), "processes were left behind"
+pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
 def row(library, *values):
