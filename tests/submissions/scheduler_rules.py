@@ -3,6 +3,7 @@
 A job that a scheduler would turn away raises Rejected, in its words where they are documented.
 """
 
+import getopt
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -256,21 +257,13 @@ def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
 
 def _options(arguments, with_value: str, flags: str, prefix: str, long=None):
     """([(name, value), ...], remaining words), as getopt reads them; unknown options are Rejected."""
-    found, words, rest = [], [], list(arguments)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if long and name in long:
-            found.append((long[name], value if equals else rest.pop(0)))
-        elif re.fullmatch(r"-[A-Za-z].*", word) and word[1] in with_value:
-            found.append((word[1], word[2:] or rest.pop(0)))
-        elif len(word) == 2 and word[0] == "-" and word[1] in flags:
-            found.append((word[1], ""))
-        elif word.startswith("-"):
-            raise Rejected(f"{prefix}: invalid option {word}")
-        else:
-            words.append(word)
-    return found, words
+    short = "".join(f"{letter}:" for letter in with_value) + flags
+    long = long or {}
+    try:
+        found, words = getopt.gnu_getopt(arguments, short, [f"{name[2:]}=" for name in long])
+    except getopt.GetoptError as error:
+        raise Rejected(f"{prefix}: {error}") from None
+    return [(long.get(name, name[1:]), value) for name, value in found], words
 
 
 def _lines(script: Path, sentinel: str) -> list[str]:

@@ -53,7 +53,7 @@ WRONG = [
     ("polaris", ["#PBS -l walltime=1h"], "'1h' is no time"),
     ("polaris", ["#PBS -k oe"], "-k doe is enforced"),
     ("polaris", ["#PBS -A <project>"], "no name of a project"),
-    ("polaris", ["#PBS --account project"], "invalid option"),
+    ("polaris", ["#PBS --account project"], "--account not recognized"),
     ("polaris", ["#SBATCH --nodes=2", "without:select"], "select is required"),
     ("polaris", ["without:walltime"], "walltime is required"),
     ("polaris", ["without:filesystems"], "filesystems is required"),
@@ -75,7 +75,7 @@ WRONG = [
     ("perlmutter", ["#SBATCH --gpus-per-node=8"], "8 GPUs"),
     ("perlmutter", ["#SBATCH --nodes=9"], "takes 1 to 8"),
     ("perlmutter", ["#SBATCH --time=00:31:00"], "31 minutes"),
-    ("perlmutter", ["#SBATCH --partition=gpu"], "invalid option"),
+    ("perlmutter", ["#SBATCH --partition=gpu"], "--partition not recognized"),
     ("slurm", ["#SBATCH --cpus-per-task=64"], "not available"),
 ]
 
