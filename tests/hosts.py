@@ -11,12 +11,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from shell_programs import program
+
 COMMAND_LIMIT_S = 10.0
 BURST_BYTES = 16_384  # that a slow network lets through at full speed after a rest
 # Sets the name and the names that it knows, then becomes the command.
 ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 SSH = """\
-#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=$1; shift
 case $host in
@@ -67,12 +68,9 @@ class Hosts:
 
     def ssh(self, folder: Path) -> str:
         """A program in the place of ssh, made in this folder: it runs a command on a host in a new environment."""
-        path = folder / "ssh"
         clean = 'env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"'
         cases = [f"{name}) exec {shlex.join(self.command(name))} {clean};;" for name in self.names]
-        path.write_text(SSH.format(cases="\n".join(cases)))
-        path.chmod(0o755)
-        return str(path)
+        return str(program(folder / "ssh", SSH.format(cases="\n".join(cases))))
 
     def slow(self, bits_per_s: int) -> None:
         """Let every host send no faster than this, but for BURST_BYTES, with a queue of at most 50 ms."""

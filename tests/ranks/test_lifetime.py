@@ -225,7 +225,6 @@ def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
     for side in ("engine", "client"):
         told = json.loads((team.folder / "security" / f"ipcontroller-{side}.json").read_text())
         assert told["interface"] == "tcp://*"
-    assert (team.folder.stat().st_mode & 0o077) == 0, "the key is its owner's alone"
     assert team.run(max, 1, 2) == [2, 2]
     ranks.stop()
 

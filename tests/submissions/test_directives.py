@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from shell_programs import program
 from submissions.jobs import SCRIPTS, StandIn, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
@@ -187,10 +188,7 @@ def test_horovod_with_nccl_is_set_up_in_one_command(tmp_path, there, status, wor
     """With programs in the place of make, nvcc and the Python of .venv, which note how they were called."""
     answer = "echo 'Horovod was built, but without NCCL' >&2; exit 1" if "without" in there else "cat >/dev/null"
     for name, text in {"bin/make": 'echo "$@" >setup', "bin/nvcc": "", ".venv/bin/python": answer}.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        program(tmp_path / name, text)
     if "nvcc" not in there:
         (tmp_path / "bin/nvcc").unlink()
     ran = subprocess.run(

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from shell_programs import program
 
 from workshop_lib import bootstrap
 from workshop_lib.paths import ROOT
@@ -141,21 +141,14 @@ def test_missing_compiler(checkout, bare_path):
     assert not (checkout / ".venv").exists()
 
 
-def fake(folder, name, script):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
 def test_wrong_python(checkout, bare_path):
-    old = fake(bare_path, "old", "exit 1")
+    old = program(bare_path / "old", "exit 1")
     says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11 or 3.12 is needed", str(old))
     says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "Python 3.11 or 3.12 is needed")
 
 
 def test_system_mpi_without_its_compiler(checkout, bare_path):
-    fake(bare_path, "g++", "true")
+    program(bare_path / "g++", "true")
     says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system"), "needs mpicc on PATH")
     says(run_bootstrap(checkout, MPI="lam"), "MPI=lam is not known")
     says(run_bootstrap(checkout, HOROVOD="maybe"), "HOROVOD=maybe is not known")
@@ -264,7 +257,7 @@ def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(che
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
     ours.write_stamp({"settings": PLAIN})
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
-    ours.PYTHON_IN_VENV = str(fake(bare_path, "old", "exit 1"))
+    ours.PYTHON_IN_VENV = str(program(bare_path / "old", "exit 1"))
     assert not ours.continues(PLAIN)
 
 
@@ -296,9 +289,8 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
     """From the worst start: a .venv without pip, as an interrupted set-up leaves it, and a stale stamp."""
     ours = bootstrap_of(checkout)
     failing_pip = "'-m pip') echo 'no such package'; exit 1;;"
-    python = fake(bare_path, "stand-in", f"case \"$1 $2\" in '-m venv') cp $0 $4/bin/python;; {failing_pip} esac")
-    (checkout / ".venv" / "bin").mkdir(parents=True)
-    without_pip = fake(checkout / ".venv" / "bin", "python", "exit 1")
+    python = program(bare_path / "stand-in", f"case \"$1 $2\" in '-m venv') cp $0 $4/bin/python;; {failing_pip} esac")
+    without_pip = program(checkout / ".venv" / "bin" / "python", "exit 1")
     before = done_with(ours, PYTHON=str(python))
     original = (checkout / "pyproject.toml").read_text()
     (checkout / "pyproject.toml").write_text(original + "# changed\n")
