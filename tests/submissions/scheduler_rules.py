@@ -40,7 +40,6 @@ class Job:
     minutes: int
     queue: str
     account: str | None
-    interactive: bool
     script: Path | None
     tasks_per_node: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -119,7 +118,7 @@ def accept(machine: str, arguments: list[str]) -> Job:
 
 
 def _pbs(machine: str, arguments: list[str]) -> Job:
-    given, resources, script, interactive = {}, {}, None, False
+    given, resources, script = {}, {}, None
     options, words = _options(arguments, with_value="ANqlkjoevWr", flags="IVX", prefix="qsub")
     if words:
         script = Path(words[0])
@@ -129,18 +128,16 @@ def _pbs(machine: str, arguments: list[str]) -> Job:
             raise Rejected(f"qsub: illegal directive: {' '.join(rest)}")
         options = in_script + options  # the command line comes last, and wins
     for name, value in options:
-        if name == "I":
-            interactive = True
-        elif name == "l":
+        if name == "l":
             for part in value.split(","):
                 key, _, amount = part.partition("=")
                 resources[key] = amount
         else:
             given[name] = value
-    return _check_pbs(machine, given, resources, script, interactive)
+    return _check_pbs(machine, given, resources, script)
 
 
-def _check_pbs(machine, given, resources, script, interactive) -> Job:
+def _check_pbs(machine, given, resources, script) -> Job:
     if "A" not in given:
         raise Rejected("qsub: Account_Name is required to be set.")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", given["A"]):
@@ -164,7 +161,6 @@ def _check_pbs(machine, given, resources, script, interactive) -> Job:
         _minutes(resources["walltime"]),
         queue,
         given["A"],
-        interactive,
         script,
         variables=dict(part.split("=", 1) for part in filter(None, given.get("v", "").split(","))),
     )
@@ -209,7 +205,7 @@ def _cobalt(machine: str, arguments: list[str]) -> Job:
     if not nodes.isdigit():
         raise Rejected(f"-n {nodes} is no number of nodes")
     queue = given.get("q", "default" if machine == "theta" else "full-node")
-    return Job(machine, int(nodes), _minutes(given["t"]), queue, given["A"], "I" in given, script)
+    return Job(machine, int(nodes), _minutes(given["t"]), queue, given["A"], script)
 
 
 LONG = {
@@ -240,7 +236,7 @@ def _slurm(machine: str, arguments: list[str]) -> Job:
     if tasks * int(given.get("c", 1)) > MACHINES[machine].threads:
         raise Rejected("sbatch: error: Requested node configuration is not available")
     minutes = _minutes(given.get("t", "1"))
-    return Job(machine, nodes, minutes, given.get("q", ""), given.get("A"), script is None, script, tasks)
+    return Job(machine, nodes, minutes, given.get("q", ""), given.get("A"), script, tasks)
 
 
 def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
