@@ -59,19 +59,16 @@ def attach(folder: str | os.PathLike | None = None) -> Ranks:
     That process may be on another host, such as a node of a job when this is a login node. The notebook's
     own ranks are stopped first. Raises RankError when there are none that answer.
     """
-    return _attach(folders.find(folder))
-
-
-def _attach(folder: Path) -> Ranks:
+    path = folders.find(folder)
     CURRENT.replace(None)
-    CURRENT.replace(team := AttachedRanks(folder))
+    CURRENT.replace(team := AttachedRanks(path))
     return team
 
 
 def _start_attached(n: int | None) -> Ranks:
     team = CURRENT.team
     if team is None or not team.attached_only:
-        team = _attach(folders.find(held=True))  # not those of another notebook
+        team = attach(folders.find(held=True))  # not those of another notebook
     return team if team.healthy and n in (None, team.n) else team.restart(n)
 
 
