@@ -1,6 +1,8 @@
-"""The processes of this test run's ranks: not those of a notebook, or of another lane, beside these tests."""
+"""This test run's ranks, without those of a notebook or of another lane beside these tests; and its stop button."""
 
 import os
+import signal
+import threading
 import time
 import uuid
 
@@ -33,3 +35,8 @@ def left_after(limit_s: float) -> list[psutil.Process]:
     while (left := our_ranks()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return left
+
+
+def press_stop_after(seconds: float) -> None:
+    """Interrupt this process then, as a notebook's stop button does."""
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()

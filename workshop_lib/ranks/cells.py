@@ -10,14 +10,15 @@ import html
 import os
 import re
 import sys
+import types
 from functools import cache
+from importlib import import_module
 from typing import cast
 
 import comm
 from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell
 from ipyparallel.engine.datapub import publish_data
 from IPython.display import display
-from tqdm import std
 
 from workshop_lib.errors import InputError
 
@@ -99,9 +100,20 @@ def _no_keyboard(*_, **__):
 
 
 def _keep_progress_bars_as_text() -> None:
-    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up."""
-    std.__dict__.update(tqdm_notebook=std.tqdm, tnrange=std.trange)
-    sys.modules.update({"tqdm.autonotebook": std, "tqdm.notebook": std})
+    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up.
+
+    Names are looked up late: tqdm reads its environment as it is imported.
+    """
+    names = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
+
+    def from_text(name: str):
+        if name not in names:
+            raise AttributeError(name)
+        return getattr(import_module("tqdm.std"), names[name])
+
+    for module in ("tqdm.autonotebook", "tqdm.notebook"):
+        sys.modules[module] = types.ModuleType(module)
+        sys.modules[module].__dict__["__getattr__"] = from_text
     os.environ.setdefault("TQDM_POSITION", "0")
 
 
