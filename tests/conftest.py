@@ -7,11 +7,10 @@ import contextlib
 import fcntl
 import functools
 import os
-import time
 from pathlib import Path
 
 import pytest
-from our_ranks import our_ranks
+from our_ranks import left_after, our_ranks
 from xdist.scheduler import LoadScopeScheduling
 
 from workshop_lib.paths import BUILD, ROOT
@@ -69,9 +68,7 @@ def pytest_runtest_protocol(item):
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left_behind():
     yield
-    deadline = time.monotonic() + 10
-    while (left := our_ranks()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    left = left_after(10)
     processes.kill(left)
     assert not left, f"processes left by the tests: {left}"
 

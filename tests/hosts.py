@@ -6,14 +6,26 @@ can be made slow, and its bytes can be counted. Disk, memory and cores are this 
 
 import contextlib
 import os
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
+
+from shell_programs import program
 
 COMMAND_LIMIT_S = 10.0
 BURST_BYTES = 16_384  # that a slow network lets through at full speed after a rest
 # Sets the name and the names that it knows, then becomes the command.
 ENTER = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
+SSH = """\
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=$1; shift
+case $host in
+{cases}
+esac
+echo "there is no host $host" >&2
+exit 255
+"""
 
 
 class CannotCreate(Exception):
@@ -53,6 +65,12 @@ class Hosts:
         # Not with `ip netns exec`, which hides what is mounted under /sys, such as cgroups.
         enter = ["nsenter", f"--net=/run/netns/{self._space[name]}", "unshare", "--uts", "--mount"]
         return [*enter, "sh", "-c", ENTER, "sh", name, str(self._file)]
+
+    def ssh(self, folder: Path) -> str:
+        """A program in the place of ssh, made in this folder: it runs a command on a host in a new environment."""
+        clean = 'env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"'
+        cases = [f"{name}) exec {shlex.join(self.command(name))} {clean};;" for name in self.names]
+        return str(program(folder / "ssh", SSH.format(cases="\n".join(cases))))
 
     def slow(self, bits_per_s: int) -> None:
         """Let every host send no faster than this, but for BURST_BYTES, with a queue of at most 50 ms."""

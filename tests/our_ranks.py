@@ -1,6 +1,9 @@
-"""The processes of this test run's ranks: not those of a notebook, or of another lane, beside these tests."""
+"""This test run's ranks, without those of a notebook or of another lane beside these tests; and its stop button."""
 
 import os
+import signal
+import threading
+import time
 import uuid
 
 import psutil
@@ -24,3 +27,16 @@ def our_ranks() -> list[psutil.Process]:
         except psutil.Error:
             continue
     return ours
+
+
+def left_after(limit_s: float) -> list[psutil.Process]:
+    """Those that still live when the limit is over; returns as soon as none does."""
+    deadline = time.monotonic() + limit_s
+    while (left := our_ranks()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def press_stop_after(seconds: float) -> None:
+    """Interrupt this process then, as a notebook's stop button does."""
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()

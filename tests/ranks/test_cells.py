@@ -1,7 +1,6 @@
 """Cells on ranks behave as a notebook's own: display, plots, progress bars, magics, the last value, one rank alone."""
 
 import pytest
-from our_ranks import our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.ranks import cells
@@ -22,14 +21,12 @@ class Kept(TextView):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
+def as_in_a_kernel(no_ranks_afterwards):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MPLBACKEND", raising=False)  # a kernel has its own, and its ranks, too
         patch.setattr(ranks.Ranks, "view", Kept)
         ranks.stop()  # those of an earlier test
         yield
-    ranks.stop()
-    assert not our_ranks()
 
 
 @pytest.fixture

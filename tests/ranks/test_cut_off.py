@@ -1,23 +1,15 @@
 """Whatever ends a call in the notebook, ranks that may still run it are not called ready."""
 
-import os
-import signal
-import threading
 import time
 
 import pytest
-from our_ranks import our_ranks
+from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
 from workshop_lib.ranks import verdict, watch
 from workshop_lib.ranks.progress import TextView
 
-
-@pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
-    yield
-    ranks.stop()
-    assert not our_ranks()
+pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
 @pytest.fixture
@@ -32,10 +24,6 @@ def is_given_up(team):
     with pytest.raises(ranks.RankError, match="a call on them was cut off.*restart"):
         team.run(max, 1, 2)
     assert team.restart().run(max, 1, 2) == [2, 2]
-
-
-def press_stop_after(seconds):
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def test_a_second_press_of_the_stop_button(team):

@@ -20,10 +20,7 @@ double(rank + 10)
 ON_RANK_0 = "\nif rank == 0: breakpoint()\ntotal = MPI.COMM_WORLD.allreduce(1)\nprint('total', total)"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
-    yield
-    ranks.stop()
+pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
 @pytest.fixture

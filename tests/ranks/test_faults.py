@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from our_ranks import our_ranks
+from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
 
@@ -86,11 +86,7 @@ dist.barrier()""",
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_ranks_afterwards():
-    yield
-    ranks.stop()
-    assert not our_ranks(), "processes were left behind"
+pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
 def row(library, *values):
@@ -206,17 +202,11 @@ def test_mismatched_collectives_are_located(case, repeat):
         works_again(team)
 
 
-def interrupt_after(seconds):
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
-
-
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize("library", ["mpi", repetition("gloo")])
 def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
-    interrupt_after(0.5)
+    press_stop_after(0.5)
     message, took_s = fails(team, "kept = 5\ntime.sleep(60)", timeout=30)
     assert took_s < 0.5 + REPORT_WITHIN_S
     assert "ready for the next cell" in message
@@ -229,7 +219,7 @@ def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
 @pytest.mark.parametrize("library", ["mpi", "gloo", repetition("torch over MPI")])
 def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
-    interrupt_after(0.5)
+    press_stop_after(0.5)
     message, took_s = fails(team, "if rank == 0:\n    allreduce()\ntime.sleep(60)", timeout=30)
     print(f"{team.communication}: {took_s:.2f} s\n{message}")
     assert took_s < 0.5 + REPORT_WITHIN_S + RESTART_WITHIN_S

@@ -1,5 +1,6 @@
 """Ranks live as long as their notebook, and never longer."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,16 +11,18 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from jupyter_client.manager import start_new_kernel
-from our_ranks import our_ranks
+from our_ranks import left_after, our_ranks
 
 from workshop_lib import ranks
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes
+from workshop_lib.ranks import folders, mpi, processes
 
 GONE_WITHIN_S = 8.0
+ENGINES = [sys.executable, "-m", "workshop_lib", "engines"]
 STUCK = """\
 from mpi4py import MPI
 import time
@@ -30,19 +33,36 @@ time.sleep(999)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_other_ranks():
-    """None that another file's tests have kept, and none afterwards; some tests here leave healthy ones to the next."""
+def no_other_ranks(no_ranks_afterwards):
+    """None that another file's tests have kept; some tests here leave healthy ones to the next."""
     ranks.stop()
-    yield
-    ranks.stop()
-    assert not our_ranks()
 
 
-def wait_until_gone(within_s=GONE_WITHIN_S):
-    deadline = time.monotonic() + within_s
-    while (left := our_ranks()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+def all_are_gone():
+    return not left_after(GONE_WITHIN_S)
+
+
+@contextlib.contextmanager
+def holding(*options, **settings):
+    """A process that holds ranks, and the folder of its first ones, once it has said where they are."""
+    command = [*ENGINES, "start", *options]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | settings)
+    try:
+        for rank, line in enumerate(holder.stdout):
+            if line.startswith("In a notebook: ranks.attach("):
+                break
+            assert line.startswith(f"rank {rank}: ")
+        yield holder, line.split("'")[1]
+        holder.send_signal(signal.SIGINT)
+        holder.wait(20)
+    finally:
+        holder.kill()
+        holder.wait(10)
+        holder.stdout.close()
+
+
+def stop_engines(*words):
+    return subprocess.run([*ENGINES, "stop", *words], capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +85,7 @@ def test_a_killed_owner_leaves_no_process(stuck):
     owner.kill()
     owner.wait(10)
     owner.stdout.close()
-    wait_until_gone()
+    assert all_are_gone()
 
 
 def test_a_restarted_kernel_leaves_no_process():
@@ -74,7 +94,7 @@ def test_a_restarted_kernel_leaves_no_process():
         client.execute("from workshop_lib import ranks; team = ranks.start(2)", reply=True, timeout=60)
         assert len(our_ranks()) >= 4
         manager.restart_kernel(now=True)
-        wait_until_gone()
+        assert all_are_gone()
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -123,17 +143,13 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     assert ranks.current() is old
     assert old.healthy and not new.healthy
     ranks.stop()
-    wait_until_gone()
+    assert all_are_gone()
 
 
 def test_attaching_to_ranks_held_by_another_process(monkeypatch):
-    command = [sys.executable, "-m", "workshop_lib", "engines", "start", "--ranks", "2"]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        rows = [holder.stdout.readline() for _ in range(3)]
-        assert rows[2].startswith("In a notebook: ranks.attach(")
+    with holding("--ranks", "2") as (holder, folder):
         own = ranks.start(1)
-        team = ranks.attach(rows[2].split("'")[1])
+        team = ranks.attach(folder)
         assert not own.healthy, "ranks that nobody can reach any more are stopped"
         assert [about["rank"] for about in team.about()] == [0, 1]
         old = {about["pid"] for about in team.about()}
@@ -160,52 +176,34 @@ def test_attaching_to_ranks_held_by_another_process(monkeypatch):
             team.run(max, 1, 2)
         with pytest.raises(ranks.RankError, match="No running ranks were found"):
             ranks.attach(team.folder)
-    finally:
-        holder.send_signal(signal.SIGINT)
-        holder.wait(20)
-        holder.stdout.close()
-    wait_until_gone()
+    assert all_are_gone()
 
 
 def test_engines_fill_the_host_file_and_end_when_they_are_asked_to(tmp_path):
     """By `workshop engines stop`, and by the signal with which schedulers end a job."""
     (tmp_path / "hosts").write_text(f"{socket.gethostname()} slots=2\n")
-    environment = os.environ | {"WORKSHOP_HOSTFILE": str(tmp_path / "hosts")}
-    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
     for asked in ("stop", "signal"):
-        holder = subprocess.Popen([*workshop, "start"], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-        try:
-            rows = [holder.stdout.readline() for _ in range(3)]
-            assert rows[1].startswith("rank 1: ") and rows[2].startswith("In a notebook: ")
-            folder = rows[2].split("'")[1]
+        with holding(WORKSHOP_HOSTFILE=str(tmp_path / "hosts")) as (holder, folder):
+            assert len(folders.rank_notes(Path(folder))) == 2
             assert os.stat(folder).st_mode & 0o077 == 0, "the key is its owner's alone"
             if asked == "stop":
-                ran = subprocess.run([*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+                ran = stop_engines()
                 assert ran.returncode == 0 and folder in ran.stdout, ran.stdout + ran.stderr
             else:
                 holder.send_signal(signal.SIGTERM)
             assert holder.wait(20) == 0
             assert holder.stdout.read() == "The ranks were stopped.\n"
             assert not os.path.exists(folder)
-        finally:
-            holder.kill()
-            holder.wait(10)
-            holder.stdout.close()
-        wait_until_gone()
-    ran = subprocess.run([*workshop, "stop"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+        assert all_are_gone()
+    ran = stop_engines()
     assert ran.returncode == 1 and "Start some with `workshop engines start`" in ran.stderr
 
 
 def test_a_stop_clears_away_what_a_killed_holder_left():
-    workshop = [sys.executable, "-m", "workshop_lib", "engines"]
-    holder = subprocess.Popen([*workshop, "start", "--ranks", "1"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    rows = [holder.stdout.readline() for _ in range(2)]
-    folder = rows[1].split("'")[1]
-    holder.kill()
-    holder.wait(10)
-    holder.stdout.close()
-    wait_until_gone()
-    ran = subprocess.run([*workshop, "stop", folder], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    with holding("--ranks", "1") as (holder, folder):
+        holder.kill()
+    assert all_are_gone()
+    ran = stop_engines(folder)
     assert ran.returncode == 1 and "No running ranks were found" in ran.stderr
     ranks.start(1)
     assert not os.path.exists(folder), "the next start removes it"
@@ -220,12 +218,6 @@ def test_threads_and_binding_are_what_was_asked_for():
     ranks.stop()
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, "2", True])
-def test_a_wrong_number_of_ranks_is_refused(n):
-    with pytest.raises(ValueError, match="whole number, at least 1"):
-        ranks.start(n)
-
-
 def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
     monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(mpi.mpiexec()))
     ranks.stop()
@@ -233,16 +225,16 @@ def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
     for side in ("engine", "client"):
         told = json.loads((team.folder / "security" / f"ipcontroller-{side}.json").read_text())
         assert told["interface"] == "tcp://*"
-    assert (team.folder.stat().st_mode & 0o077) == 0, "the key is its owner's alone"
     assert team.run(max, 1, 2) == [2, 2]
     ranks.stop()
 
 
-@pytest.mark.parametrize("n", [0, -1, "2"])
-def test_a_restart_with_a_wrong_number_leaves_the_ranks_as_they_are(n):
+def test_a_wrong_number_of_ranks_is_refused_and_leaves_the_ranks_as_they_are():
     team = ranks.start(2)
-    with pytest.raises(ValueError, match="whole number, at least 1"):
-        team.restart(n)
+    for n in (0, -1, 1.5, "2", True):
+        for start in (ranks.start, team.restart):
+            with pytest.raises(ValueError, match="whole number, at least 1"):
+                start(n)
     assert team.run(max, 1, 2) == [2, 2]
 
 

@@ -2,18 +2,16 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 import textwrap
 
 import pytest
-from hosts import CannotCreate, Hosts
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import launchers, mpi
 
-NODES = ("wspbs1", "wspbs2")
+NAMES = ("wspbs1", "wspbs2")
 PROGRAM = """
     import json, os, signal, sys, time
     from workshop_lib import ranks
@@ -65,43 +63,15 @@ PROGRAM = """
 """
 
 
-@pytest.fixture
-def hosts():
+def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path, nothing_left):
     if launchers.flavour(tuple(mpi.mpiexec())) != "openmpi":
         pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
-    try:
-        made = Hosts(*NODES)
-    except CannotCreate as error:
-        pytest.skip(str(error))
-    yield made
-    made.close()
-
-
-def ssh_for(hosts, folder):
-    """A program that runs a command on a host as ssh does: in a new environment."""
-    path = folder / "ssh"
-    # The end of hosts.command() is: sh -c SCRIPT sh HOST FILE.
-    cases = [f'{name}) enter="{shlex.join(hosts.command(name)[:-6])}" ;;' for name in NODES]
-    script, _, _, file = hosts.command(NODES[0])[-4:]
-    path.write_text(
-        "\n".join(
-            ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', 'host="$1"; shift', 'case "$host" in']
-            + [*cases, "*) exit 255 ;;", "esac"]
-            + [f'exec $enter sh -c {shlex.quote(script)} sh "$host" {file} \\']
-            + ['  env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$*"', ""]
-        )
-    )
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path, nothing_left):
     (tmp_path / "nodes").write_text("wspbs1\nwspbs2\n")
     environment = os.environ | {
         "PBS_JOBID": "1.server",
         "PBS_NODEFILE": str(tmp_path / "nodes"),
         "PYTHONPATH": str(ROOT),
-        "PRTE_MCA_plm_ssh_agent": ssh_for(hosts, tmp_path),
+        "PRTE_MCA_plm_ssh_agent": hosts.ssh(tmp_path),
     }
     ran = subprocess.run(
         [*hosts.command("wspbs1"), sys.executable, "-c", textwrap.dedent(PROGRAM)],

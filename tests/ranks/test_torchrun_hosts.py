@@ -10,25 +10,12 @@ import time
 
 import psutil
 import pytest
-from hosts import CannotCreate, Hosts
 from ranks.launching import rank_environment
 from ranks.scripts_in_turn import SCRIPTS
 
 NAMES = "wsrun1", "wsrun2"
 EPOCHS, LIMIT_S = 3, 120.0
 WITHIN_S = 30.0  # from the kill until every process of both hosts has ended
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    try:
-        made = Hosts(*NAMES)
-    except CannotCreate as error:
-        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
-            raise
-        pytest.skip(str(error))
-    yield made
-    made.close()
 
 
 class Job:

@@ -4,11 +4,11 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from our_ranks import press_stop_after
 
 from workshop_lib import ranks
 from workshop_lib.errors import InputError
@@ -147,8 +147,7 @@ def test_a_job_that_takes_too_long_is_ended(team, tmp_path):
 
 @pytest.mark.exhaustive
 def test_an_interrupt_ends_a_search_and_leaves_usable_ranks(team, tmp_path):
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    press_stop_after(1)
     with pytest.raises(RankError, match="interrupted"):
         trials.search(team, search.Listed([GOOD], 10**7), tmp_path, timeout_s=60)
     assert ranks.current().healthy

@@ -2,39 +2,18 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hosts import BURST_BYTES, CannotCreate, Hosts
+from hosts import BURST_BYTES
 
 from workshop_lib.paths import ROOT
 
 PROGRAM = Path(__file__).with_name("two_hosts_run.py")
 SLOW_BITS_PER_S = 20_000_000
-AGENT = """\
-#!/bin/sh
-host=$1; shift
-case $host in
-{cases}
-esac
-echo "there is no host $host" >&2
-exit 1
-"""
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    try:
-        made = Hosts("wshost1", "wshost2")
-    except CannotCreate as error:
-        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
-            raise
-        pytest.skip(str(error))
-    yield made
-    made.close()
+NAMES = ("wshost1", "wshost2")
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +21,7 @@ def program(hosts, tmp_path_factory):
     """What runs on the first host, with a host file for both, and a program in the place of ssh."""
     folder = tmp_path_factory.mktemp("two_hosts")
     (folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
-    agent = folder / "agent"
-    cases = [f'{name}) exec {shlex.join(hosts.command(name))} sh -c "$*";;' for name in hosts.names]
-    agent.write_text(AGENT.format(cases="\n".join(cases)))
-    agent.chmod(0o755)
-    settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": str(agent)}
+    settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder)}
     process = subprocess.Popen(
         [*hosts.command("wshost1"), sys.executable, PROGRAM],
         env=os.environ | settings | {"PYTHONPATH": str(ROOT)},

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from our_ranks import our_ranks
+from our_ranks import left_after
 from slurm.cluster import CannotRun, Slurm
 
 from workshop_lib.paths import ROOT
@@ -54,7 +54,4 @@ def held(request, slurm, tmp_path_factory):
         time.sleep(0.2)
     yield job, told[1]
     slurm.cancel_all()
-    deadline = time.monotonic() + 10
-    while (left := our_ranks()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+    assert not left_after(10)

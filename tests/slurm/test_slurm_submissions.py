@@ -7,25 +7,32 @@ import pytest
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.scaling import records
 
-SIZES = ["--nodes=2", "--ntasks-per-node=1"]
+SIZES = "--epochs 1 --train-samples 1000"
+
+
+def completed(slurm, script, output, *options, limit_s, **settings) -> str:
+    """Submit one of the project's scripts, and wait for its end; returns the job's id."""
+    job = slurm.submit(
+        ROOT / "submissions" / script,
+        "--nodes=2",
+        *options,
+        f"--output={output}",
+        f"--chdir={ROOT}",
+        WORKSHOP_NO_MODULES="1",
+        WORKSHOP_PYTHON=sys.executable,
+        WORKSHOP_JOB_OPTIONS=SIZES,
+        **settings,
+    )
+    state = slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", limit_s=limit_s)
+    assert state == "COMPLETED", output.read_text()
+    return job
 
 
 @pytest.mark.parametrize("machine", ["slurm", pytest.param("perlmutter", marks=pytest.mark.exhaustive)])
 def test_train_trains_on_both_nodes(slurm, machine, tmp_path):
     output = tmp_path / "train.out"
-    job = slurm.submit(
-        ROOT / "submissions" / machine / "train.sh",
-        *SIZES,
-        "--account=project",
-        f"--output={output}",
-        f"--chdir={ROOT}",
-        WORKSHOP_NO_MODULES="1",
-        WORKSHOP_PYTHON=sys.executable,
-        WORKSHOP_JOB_BACKENDS="mpi:ddp",
-        WORKSHOP_JOB_OPTIONS="--epochs 1 --train-samples 1000",
-    )
-    state = slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", limit_s=150)
-    assert state == "COMPLETED", output.read_text()
+    options = ["--ntasks-per-node=1", "--account=project"]
+    job = completed(slurm, f"{machine}/train.sh", output, *options, limit_s=150, WORKSHOP_JOB_BACKENDS="mpi:ddp")
     trained = records.read(BUILD / f"{machine}-{job}" / "train.jsonl")
     assert [record["what"]["backend"] for record in trained] == ["mpi", "ddp"]
     for record in trained:
@@ -38,19 +45,7 @@ def test_train_trains_on_both_nodes(slurm, machine, tmp_path):
 @pytest.mark.timeout(400)
 def test_the_scaling_job_leads_to_its_figure(slurm, tmp_path):
     output = tmp_path / "scale.out"
-    job = slurm.submit(
-        ROOT / "submissions" / "slurm" / "scale.sh",
-        "--nodes=2",
-        "--ntasks-per-node=2",
-        f"--output={output}",
-        f"--chdir={ROOT}",
-        WORKSHOP_NO_MODULES="1",
-        WORKSHOP_PYTHON=sys.executable,
-        WORKSHOP_JOB_RANKS="2 4",
-        WORKSHOP_JOB_OPTIONS="--epochs 1 --train-samples 1000",
-    )
-    state = slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", limit_s=300)
-    assert state == "COMPLETED", output.read_text()
+    job = completed(slurm, "slurm/scale.sh", output, "--ntasks-per-node=2", limit_s=300, WORKSHOP_JOB_RANKS="2 4")
     folder = BUILD / f"slurm-{job}"
     trained = records.read(folder / "scale.jsonl")
     assert [(record["what"]["world_size"], record["what"]["launcher"]) for record in trained] == [

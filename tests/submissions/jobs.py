@@ -2,10 +2,11 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
+
+from shell_programs import program
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
@@ -33,15 +34,9 @@ class StandIn:
         self.machine, self.folder, self.log = machine, folder, folder / "log.jsonl"
         for name in PROGRAMS:
             called = "qsub" if name == "qsub-gpu" else name
-            self._program(folder / "bin" / name, f"{STAND_IN} {called}")
+            program(folder / "bin" / name, f'exec {sys.executable} {STAND_IN} {called} "$@"')
         # Beside this Python there is no mpiexec, as after `make setup MPI=system`.
-        self._program(folder / "venv" / "python", "")
-
-    @staticmethod
-    def _program(path: Path, arguments: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        program(folder / "venv" / "python", f'exec {sys.executable} "$@"')
 
     def environment(self, **settings: str) -> dict[str, str]:
         foreign = ("SLURM_", "PBS_", "COBALT_", "WORKSHOP_MPI", "WORKSHOP_JOB", "OMPI_COMM", "PMIX_")

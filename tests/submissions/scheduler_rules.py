@@ -3,6 +3,7 @@
 A job that a scheduler would turn away raises Rejected, in its words where they are documented.
 """
 
+import getopt
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,6 @@ class Job:
     minutes: int
     queue: str
     account: str | None
-    interactive: bool
     script: Path | None
     tasks_per_node: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def accept(machine: str, arguments: list[str]) -> Job:
 
 
 def _pbs(machine: str, arguments: list[str]) -> Job:
-    given, resources, script, interactive = {}, {}, None, False
+    given, resources, script = {}, {}, None
     options, words = _options(arguments, with_value="ANqlkjoevWr", flags="IVX", prefix="qsub")
     if words:
         script = Path(words[0])
@@ -128,18 +128,16 @@ def _pbs(machine: str, arguments: list[str]) -> Job:
             raise Rejected(f"qsub: illegal directive: {' '.join(rest)}")
         options = in_script + options  # the command line comes last, and wins
     for name, value in options:
-        if name == "I":
-            interactive = True
-        elif name == "l":
+        if name == "l":
             for part in value.split(","):
                 key, _, amount = part.partition("=")
                 resources[key] = amount
         else:
             given[name] = value
-    return _check_pbs(machine, given, resources, script, interactive)
+    return _check_pbs(machine, given, resources, script)
 
 
-def _check_pbs(machine, given, resources, script, interactive) -> Job:
+def _check_pbs(machine, given, resources, script) -> Job:
     if "A" not in given:
         raise Rejected("qsub: Account_Name is required to be set.")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", given["A"]):
@@ -163,7 +161,6 @@ def _check_pbs(machine, given, resources, script, interactive) -> Job:
         _minutes(resources["walltime"]),
         queue,
         given["A"],
-        interactive,
         script,
         variables=dict(part.split("=", 1) for part in filter(None, given.get("v", "").split(","))),
     )
@@ -208,7 +205,7 @@ def _cobalt(machine: str, arguments: list[str]) -> Job:
     if not nodes.isdigit():
         raise Rejected(f"-n {nodes} is no number of nodes")
     queue = given.get("q", "default" if machine == "theta" else "full-node")
-    return Job(machine, int(nodes), _minutes(given["t"]), queue, given["A"], "I" in given, script)
+    return Job(machine, int(nodes), _minutes(given["t"]), queue, given["A"], script)
 
 
 LONG = {
@@ -239,7 +236,7 @@ def _slurm(machine: str, arguments: list[str]) -> Job:
     if tasks * int(given.get("c", 1)) > MACHINES[machine].threads:
         raise Rejected("sbatch: error: Requested node configuration is not available")
     minutes = _minutes(given.get("t", "1"))
-    return Job(machine, nodes, minutes, given.get("q", ""), given.get("A"), script is None, script, tasks)
+    return Job(machine, nodes, minutes, given.get("q", ""), given.get("A"), script, tasks)
 
 
 def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
@@ -256,21 +253,13 @@ def _check_perlmutter(given: dict[str, str], interactive: bool) -> None:
 
 def _options(arguments, with_value: str, flags: str, prefix: str, long=None):
     """([(name, value), ...], remaining words), as getopt reads them; unknown options are Rejected."""
-    found, words, rest = [], [], list(arguments)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if long and name in long:
-            found.append((long[name], value if equals else rest.pop(0)))
-        elif re.fullmatch(r"-[A-Za-z].*", word) and word[1] in with_value:
-            found.append((word[1], word[2:] or rest.pop(0)))
-        elif len(word) == 2 and word[0] == "-" and word[1] in flags:
-            found.append((word[1], ""))
-        elif word.startswith("-"):
-            raise Rejected(f"{prefix}: invalid option {word}")
-        else:
-            words.append(word)
-    return found, words
+    short = "".join(f"{letter}:" for letter in with_value) + flags
+    long = long or {}
+    try:
+        found, words = getopt.gnu_getopt(arguments, short, [f"{name[2:]}=" for name in long])
+    except getopt.GetoptError as error:
+        raise Rejected(f"{prefix}: {error}") from None
+    return [(long.get(name, name[1:]), value) for name, value in found], words
 
 
 def _lines(script: Path, sentinel: str) -> list[str]:

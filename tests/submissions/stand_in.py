@@ -67,7 +67,6 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
                 "PBS_JOBID": f"{JOB_ID}.server",
                 "PBS_NODEFILE": str(node_file),
                 "PBS_O_WORKDIR": os.getcwd(),
-                "PBS_ENVIRONMENT": "PBS_INTERACTIVE" if job.interactive else "PBS_BATCH",
             }
         case "cobalt":
             where = {"COBALT_NODEFILE": str(node_file)}

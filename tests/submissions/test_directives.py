@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from shell_programs import program
 from submissions.jobs import SCRIPTS, StandIn, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
@@ -53,7 +54,7 @@ WRONG = [
     ("polaris", ["#PBS -l walltime=1h"], "'1h' is no time"),
     ("polaris", ["#PBS -k oe"], "-k doe is enforced"),
     ("polaris", ["#PBS -A <project>"], "no name of a project"),
-    ("polaris", ["#PBS --account project"], "invalid option"),
+    ("polaris", ["#PBS --account project"], "--account not recognized"),
     ("polaris", ["#SBATCH --nodes=2", "without:select"], "select is required"),
     ("polaris", ["without:walltime"], "walltime is required"),
     ("polaris", ["without:filesystems"], "filesystems is required"),
@@ -75,7 +76,7 @@ WRONG = [
     ("perlmutter", ["#SBATCH --gpus-per-node=8"], "8 GPUs"),
     ("perlmutter", ["#SBATCH --nodes=9"], "takes 1 to 8"),
     ("perlmutter", ["#SBATCH --time=00:31:00"], "31 minutes"),
-    ("perlmutter", ["#SBATCH --partition=gpu"], "invalid option"),
+    ("perlmutter", ["#SBATCH --partition=gpu"], "--partition not recognized"),
     ("slurm", ["#SBATCH --cpus-per-task=64"], "not available"),
 ]
 
@@ -187,10 +188,7 @@ def test_horovod_with_nccl_is_set_up_in_one_command(tmp_path, there, status, wor
     """With programs in the place of make, nvcc and the Python of .venv, which note how they were called."""
     answer = "echo 'Horovod was built, but without NCCL' >&2; exit 1" if "without" in there else "cat >/dev/null"
     for name, text in {"bin/make": 'echo "$@" >setup', "bin/nvcc": "", ".venv/bin/python": answer}.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        program(tmp_path / name, text)
     if "nvcc" not in there:
         (tmp_path / "bin/nvcc").unlink()
     ran = subprocess.run(

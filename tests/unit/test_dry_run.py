@@ -63,21 +63,8 @@ def test_the_operations_are_those_of_the_matrices(thousand):
 
 @pytest.mark.exhaustive
 def test_a_model_larger_than_the_memory_of_this_machine_is_no_problem():
-    options = [
-        "--width",
-        8192,
-        "--heads",
-        64,
-        "--layers",
-        2,
-        "--vocabulary",
-        128_000,
-        "--dtype",
-        "bfloat16",
-        "--batch",
-        512,
-    ]
-    report = dry.dry_run(MESH, *options, world_size=4096, mesh="512x8")
+    options = "--width 8192 --heads 64 --layers 2 --vocabulary 128000 --dtype bfloat16 --batch 512"
+    report = dry.dry_run(MESH, *options.split(), world_size=4096, mesh="512x8")
     whole = sum(math.prod(shard.shape) for shard in report.shards) * 4
     assert whole > 10 * 2**30 > 8 * report.resident_bytes
 

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from shell_programs import program
 
 from workshop_lib import bootstrap
 from workshop_lib.paths import ROOT
@@ -141,21 +141,14 @@ def test_missing_compiler(checkout, bare_path):
     assert not (checkout / ".venv").exists()
 
 
-def fake(folder, name, script):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
 def test_wrong_python(checkout, bare_path):
-    old = fake(bare_path, "old", "exit 1")
+    old = program(bare_path / "old", "exit 1")
     says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11 or 3.12 is needed", str(old))
     says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "Python 3.11 or 3.12 is needed")
 
 
 def test_system_mpi_without_its_compiler(checkout, bare_path):
-    fake(bare_path, "g++", "true")
+    program(bare_path / "g++", "true")
     says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system"), "needs mpicc on PATH")
     says(run_bootstrap(checkout, MPI="lam"), "MPI=lam is not known")
     says(run_bootstrap(checkout, HOROVOD="maybe"), "HOROVOD=maybe is not known")
@@ -235,16 +228,6 @@ def test_a_setting_that_is_not_given_stays(checkout):
     assert not ours.is_done(ours.wanted_settings({"MPI": ""}))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"MPI": "system"}, {"TORCH_INDEX": "x"}, {"PYTHON": "python3.12"}, {"HOROVOD": "no"}]
-)
-def test_another_setting_is_another_set_up(checkout, changed):
-    ours = bootstrap_of(checkout)
-    done_with(ours)
-    assert ours.is_done(ours.wanted_settings({}))
-    assert not ours.is_done(ours.wanted_settings(changed))
-
-
 def test_other_pins_are_another_set_up(checkout):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
@@ -257,15 +240,13 @@ PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [SYSTEM, PLAIN | {"TORCH_INDEX": "x"}, PLAIN | {"HOROVOD": "no"}, PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"}],
-)
-def test_another_build_of_the_same_version_gets_a_venv_of_its_own(checkout, other):
+@pytest.mark.parametrize("setting", bootstrap.SETTINGS)
+def test_another_setting_is_another_set_up_and_gets_a_venv_of_its_own(checkout, setting):
     """pip would take the build that is there for the one that is wanted."""
-    ours = bootstrap_of(checkout)
+    ours, other = bootstrap_of(checkout), PLAIN | {setting: "x"}
     for before, after in ((PLAIN, other), (other, PLAIN)):
         done_with(ours, **before)
+        assert ours.is_done(before) and not ours.is_done(after)
         assert ours.continues(before) and not ours.continues(after)
 
 
@@ -276,7 +257,7 @@ def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(che
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
     ours.write_stamp({"settings": PLAIN})
     assert not ours.is_done(PLAIN) and ours.continues(PLAIN)
-    ours.PYTHON_IN_VENV = str(fake(bare_path, "old", "exit 1"))
+    ours.PYTHON_IN_VENV = str(program(bare_path / "old", "exit 1"))
     assert not ours.continues(PLAIN)
 
 
@@ -308,9 +289,8 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
     """From the worst start: a .venv without pip, as an interrupted set-up leaves it, and a stale stamp."""
     ours = bootstrap_of(checkout)
     failing_pip = "'-m pip') echo 'no such package'; exit 1;;"
-    python = fake(bare_path, "stand-in", f"case \"$1 $2\" in '-m venv') cp $0 $4/bin/python;; {failing_pip} esac")
-    (checkout / ".venv" / "bin").mkdir(parents=True)
-    without_pip = fake(checkout / ".venv" / "bin", "python", "exit 1")
+    python = program(bare_path / "stand-in", f"case \"$1 $2\" in '-m venv') cp $0 $4/bin/python;; {failing_pip} esac")
+    without_pip = program(checkout / ".venv" / "bin" / "python", "exit 1")
     before = done_with(ours, PYTHON=str(python))
     original = (checkout / "pyproject.toml").read_text()
     (checkout / "pyproject.toml").write_text(original + "# changed\n")

@@ -39,14 +39,13 @@ class Allocation:
         """Whether a host other than this one belongs to it."""
         return any(not is_here(host) for host in self.hosts)
 
-    def ranks_per_node(self, environ: Mapping[str, str] | None = None) -> int:
+    def ranks_per_node(self, environ: Mapping[str, str] = os.environ) -> int:
         """WORKSHOP_RANKS_PER_NODE; else one a GPU; else as many as the job asked for; else one."""
-        environ = os.environ if environ is None else environ
         if text := environ.get(RANKS_PER_NODE):
             return _whole(RANKS_PER_NODE, text)
         return self.gpus_per_node or self.tasks_per_node or 1
 
-    def ranks(self, environ: Mapping[str, str] | None = None) -> int:
+    def ranks(self, environ: Mapping[str, str] = os.environ) -> int:
         """How many ranks fill the allocation."""
         per_node = self.ranks_per_node(environ)
         if self.tasks is not None and per_node == self.tasks_per_node:
@@ -54,13 +53,12 @@ class Allocation:
         return per_node * len(self.hosts)
 
 
-def find(environ: Mapping[str, str] | None = None) -> Allocation | None:
+def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """The allocation this process runs in; None on a machine of one's own.
 
     A host file (WORKSHOP_HOSTFILE) comes first, then Slurm, PBS and Cobalt. Raises RankError naming a
     node file that is missing or empty, or a value that cannot be read.
     """
-    environ = os.environ if environ is None else environ
     if environ.get(HOST_FILE):
         return _from_host_file(environ)
     for job, read in (("SLURM_JOB_ID", _from_slurm), ("PBS_JOBID", _from_pbs), ("COBALT_JOBID", _from_cobalt)):

@@ -100,7 +100,10 @@ def _no_keyboard(*_, **__):
 
 
 def _keep_progress_bars_as_text() -> None:
-    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up."""
+    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up.
+
+    Names are looked up late: tqdm reads its environment as it is imported.
+    """
     names = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
 
     def from_text(name: str):

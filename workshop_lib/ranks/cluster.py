@@ -37,6 +37,7 @@ WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
 # A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
+REACHABLE = ["--ip=*"]  # from other hosts; whoever connects needs the key in the ranks' folder, its owner's alone
 
 
 class Current:
@@ -258,7 +259,7 @@ class Ranks:
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
         options = [*plan.engine_options, *([] if plan.elsewhere else WITHOUT_NANNY)]
         ranks = [*record, *ENGINE, *places, *connection, *options, f"--IPEngine.startup_command={prepare}"]
-        controller = [*CONTROLLER, *places, *HEARTBEAT, *mpi.controller_options(plan.elsewhere)]
+        controller = [*CONTROLLER, *places, *HEARTBEAT, *(REACHABLE if plan.elsewhere else [])]
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s
         try:

@@ -14,7 +14,7 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, cast
 
 from ipyparallel.engine.datapub import publish_data
 from IPython.core.error import StdinNotImplementedError
@@ -22,7 +22,7 @@ from IPython.core.error import StdinNotImplementedError
 from workshop_lib.paths import replacing
 
 from .errors import named
-from .messages import PdbCommand, Published
+from .messages import PdbCommand
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -75,21 +75,11 @@ class RankDebugger(pdb.Pdb):
                 self.message(f"{name} = {' '.join(reprlib.repr(value).split())}")
 
 
-class Call(Protocol):
-    """What is asked here of a call under way (watch.Call)."""
-
-    team: Any
-
-    @property
-    def running(self) -> list[int]: ...
-    def published_by(self, rank: int) -> Published: ...
-
-
 class Prompt:
     """Asks for the next command when ranks wait at a breakpoint."""
 
-    def __init__(self, call: Call):
-        self.call = call
+    def __init__(self, call):
+        self.call = call  # a watch.Call
         self.answered: dict[int, int] = {}  # by rank: the last question that has a command
         self.since: float | None = None  # ranks have waited
 

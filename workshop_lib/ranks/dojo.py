@@ -17,6 +17,7 @@ import re
 import selectors
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -165,12 +166,12 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(STARTS):
             run.starts += 1
-            one = _Start(_words(command), folder, run, left, show)
-            try:
+            set_id = uuid.uuid4().hex[:12]
+            # Buffered, a print is one write, so that the lines of two ranks don't mix. Empty is as good as not set.
+            with scripts.started(_words(command), set_id, folder, PYTHONUNBUFFERED="") as process:
+                one = _Start(process, set_id, run, left, show)
                 if one.to_its_end(deadline) == 0:
                     break
-            finally:
-                one.close()
             show(f"{one.failure}, so it's started again")
     if not run.steps or not run.weights:
         missing = "step 1" if not run.steps else "rank 0 has weights 5f0c"
@@ -187,27 +188,24 @@ def _words(command: Sequence) -> list[str]:
 class _Start:
     """One start of the command: reads what it prints, and injects the faults that are left."""
 
-    def __init__(self, command: list[str], folder: str, run: Run, left: list[Fault], show: Callable):
-        self.run, self.left, self.show = run, left, show
-        self.set_id, self.pids = uuid.uuid4().hex[:12], dict[int, int]()
-        self.mark = processes.mark(self.set_id)
+    def __init__(self, process: subprocess.Popen, set_id: str, run: Run, left: list[Fault], show: Callable):
+        self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
+        self.pids: dict[int, int] = {}
         self.due_s: float | None = None  # of the next fault, once its step is there
         self.last_step_s, self.step_s = time.monotonic(), 0.0
         self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
-        # Buffered, a print is one write, so that the lines of two ranks don't mix. An empty value is as good as none.
-        self.process = scripts.start(command, self.set_id, folder, PYTHONUNBUFFERED="")
-        assert self.process.stdout is not None
-        self.output = self.process.stdout.fileno()
 
     def to_its_end(self, deadline: float) -> int:
         """Returns the exit status; of a command that was ended because it stalled, a negative one."""
+        assert self.process.stdout is not None  # it is a pipe
+        output = self.process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
-            selector.register(self.output, selectors.EVENT_READ)
+            selector.register(output, selectors.EVENT_READ)
             while True:
                 until = min(self.due_s or deadline, deadline, self.last_step_s + self.limit_s)
                 # A stopped rank keeps the pipe open when all others have ended.
                 ready = selector.select(min(max(0.0, until - time.monotonic()), 0.2))
-                text = os.read(self.output, 65536) if ready else b""
+                text = os.read(output, 65536) if ready else b""
                 self._read(text.decode(errors="replace"))
                 now_s = time.monotonic()
                 if now_s > deadline:
@@ -254,12 +252,6 @@ class _Start:
     def _process_of(self, rank: int) -> psutil.Process | None:
         """A rank's process, which is one of ours for sure."""
         if self.pids:
-            return processes.with_mark(self.pids[rank], self.mark) if rank in self.pids else None
+            return processes.with_mark(self.pids[rank], processes.mark(self.set_id)) if rank in self.pids else None
         ours = [process for process, _ in processes.marked(self.set_id)]
         return next((process for process in ours if scripts.rank_of(process) == str(rank)), None)
-
-    def close(self) -> None:
-        processes.end(self.set_id)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.wait()

@@ -15,7 +15,7 @@ from pathlib import Path
 from workshop_lib.errors import InputError
 from workshop_lib.training.step_report import Report, ranks_of
 
-from . import processes, scripts
+from . import scripts
 
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
@@ -87,18 +87,13 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
 
 def _run(command: list[str], timeout_s: float, script) -> str:
     """What the command prints; all its processes are ended when it takes too long, or this process ends."""
-    set_id = uuid.uuid4().hex[:12]
-    process = scripts.start(command, set_id)
-    try:
-        return process.communicate(timeout=timeout_s)[0]
-    except subprocess.TimeoutExpired:
-        raise InputError(
-            f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
-        ) from None
-    finally:
-        processes.end(set_id)
-        process.kill()
-        process.communicate()
+    with scripts.started(command, set_id=uuid.uuid4().hex[:12]) as process:
+        try:
+            return process.communicate(timeout=timeout_s)[0]
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
+            ) from None
 
 
 def _read(place: Path, script, output: str) -> dict:

@@ -110,9 +110,7 @@ def restart_asked(folder: Path) -> int | None:
 
 def owner_host(folder: Path) -> str:
     """The host whose process holds these ranks."""
-    with contextlib.suppress(OSError):
-        return (folder / "owner").read_text().rsplit("/", 2)[0].partition("@")[2] or "this host"
-    return "an unknown host"
+    return owner(folder).partition("/")[0] or "an unknown host"
 
 
 def answers(folder: Path) -> bool:
@@ -133,7 +131,7 @@ def answers(folder: Path) -> bool:
 def require_answer(folder: Path) -> None:
     """Raise RankError when ranks held on another host cannot be reached from here."""
     host = owner_host(folder)
-    if not is_here(host) and host != "this host" and not answers(folder) and not answers(folder):
+    if not is_here(host) and not answers(folder) and not answers(folder):
         raise RankError(
             f"The ranks of {folder} are held on {host}, whose controller does not answer here: their job "
             f"may have ended, or {host} cannot be reached from this host. Attach from a node of the job, or "

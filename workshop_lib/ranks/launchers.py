@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import mpi
@@ -45,7 +45,7 @@ class Launch:
     command: list[str]
     settings: dict[str, str]
     elsewhere: bool  # whether anything outside this host must reach the controller
-    engine_options: list[str] = field(default_factory=list)
+    engine_options: list[str]
 
 
 def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Launch:

@@ -65,14 +65,6 @@ def srun() -> list[str]:
     return ["srun", *(f"--mpi={name}" for name in ("pmix", "pmi2") if name in known)][:2]
 
 
-def controller_options(elsewhere: bool) -> list[str]:
-    """Where the engines' controller listens: on this host alone, or for other hosts too.
-
-    Whoever connects needs the key that lies in the ranks' folder, which its owner alone can read.
-    """
-    return ["--ip=*"] if elsewhere else []
-
-
 def python_path() -> str:
     """PYTHONPATH with which a process finds this checkout, wherever it starts."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -99,7 +91,7 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
     # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
     mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
+    if os.geteuid() == 0:
         settings["OMPI_ALLOW_RUN_AS_ROOT"] = settings["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     if any(name.startswith(("PBS_", "COBALT_")) for name in os.environ) and not os.path.isfile(
         os.environ.get("PBS_NODEFILE", "")

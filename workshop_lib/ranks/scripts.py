@@ -1,5 +1,6 @@
 """Run a script in processes of its own, as from a terminal, but bounded and with nothing left behind."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,7 +36,6 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
     words = [str(word) for word in command]
     print("$", shlex.join(words), flush=True)
     set_id = set_id or uuid.uuid4().hex[:12]
-    process = start(words, set_id)
     too_long = threading.Event()
 
     def end() -> None:
@@ -42,24 +43,22 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         processes.end(set_id)
 
     timer = threading.Timer(timeout_s, end)
-    timer.start()
-    assert process.stdout is not None
-    try:
-        left_out, aborted = 0, False
-        for line in process.stdout:  # ends when the last process that could write has ended
-            aborted |= GLOO_ABORTED in line
-            if re.search(only, line):
-                print(line, end="", flush=True)
-            else:
-                left_out += 1
-        if left_out:
-            print(f"({left_out} more lines)")
-        status = process.wait()
-    finally:
-        timer.cancel()
-        processes.end(set_id)
-        process.stdout.close()
-        process.wait()
+    left_out, aborted = 0, False
+    with started(words, set_id) as process:
+        assert process.stdout is not None  # it is a pipe
+        timer.start()
+        try:
+            for line in process.stdout:  # ends when the last process that could write has ended
+                aborted |= GLOO_ABORTED in line
+                if re.search(only, line):
+                    print(line, end="", flush=True)
+                else:
+                    left_out += 1
+            if left_out:
+                print(f"({left_out} more lines)")
+            status = process.wait()
+        finally:
+            timer.cancel()
     if too_long.is_set():
         raise RankError(f"`{shlex.join(words)}` had not finished after {timeout_s:g} s, so it was ended.")
     if status:
@@ -68,13 +67,16 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         raise RankError(f"`{shlex.join(words)}` ended with exit code {status}; {why}")
 
 
-def start(words: list[str], set_id: str, folder: str | None = None, **settings: str) -> subprocess.Popen[str]:
-    """Start a command whose processes have the mark of `set_id`, with what it prints in a pipe.
+@contextlib.contextmanager
+def started(
+    words: list[str], set_id: str, folder: str | None = None, **settings: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A command whose processes have the mark of `set_id`, with what it prints in a pipe.
 
     The first word may name a program beside this Python. settings: in its environment, beside those of ranks.
-    `processes.end` ends it, and so does the end of this process.
+    None of its processes is left afterwards, nor when this process is killed.
     """
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
         cwd=folder,
         env=os.environ | _settings() | settings | {processes.VARIABLE: processes.mark(set_id)},
@@ -85,6 +87,14 @@ def start(words: list[str], set_id: str, folder: str | None = None, **settings: 
         errors="replace",
         start_new_session=True,
     )
+    assert process.stdout is not None  # it is a pipe
+    try:
+        yield process
+    finally:
+        processes.end(set_id)
+        process.kill()  # should its mark not be readable yet; what it started ends with it
+        process.stdout.close()
+        process.wait()
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:

@@ -120,16 +120,21 @@ def check_alone(call: Call) -> None:
 
 def _raise_alone(call: Call, what: str) -> NoReturn:
     who = named(call.ranks)
+    trouble = f"{who} alone took part in a collective or waited for a message"
+    _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
+
+
+def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
+    """Stop ranks that can no longer be used; the message is this text, then what to do."""
     remedy = call.team.remedy
-    call.team._give_up(f"{who} alone took part in a collective or waited for a message")
-    raise RankError(f"{who} {what}\nName every rank that takes part, or leave out --on. {USELESS} {remedy}")
+    call.team._give_up(trouble)
+    raise RankError(f"{text}{USELESS} {remedy}{advice}")
 
 
 def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
     positions = positions_text(stacks, call.stopped(), still="still ")
-    text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n{USELESS} {call.team.remedy}"
-    call.team._give_up("a rank failed while others waited for it")
-    raise RankError(text)
+    text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n"
+    _give_up(call, "a rank failed while others waited for it", text)
 
 
 def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
@@ -138,13 +143,12 @@ def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
     stopped = call.stopped()
-    longer = "If the work only needs longer, give `timeout=` more seconds."
+    longer = " If the work only needs longer, give `timeout=` more seconds."
     if stopped:
         pids = " ".join(str(note["pid"]) for note in stopped.values())
-        longer = f"Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
-    positions, remedy = positions_text(call.stacks(), stopped), call.team.remedy
-    call.team._give_up(f"a call did not end within {timeout_s:g} s")
-    raise RankError(f"not finished after {timeout_s:g} s{ended}:\n{positions}\n{USELESS} {remedy} {longer}")
+        longer = f" Before the time-out, `kill -CONT {pids}` lets a stopped rank go on."
+    text = f"not finished after {timeout_s:g} s{ended}:\n{positions_text(call.stacks(), stopped)}\n"
+    _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
 def raise_failed(call: Call) -> NoReturn:
@@ -157,9 +161,7 @@ def raise_failed(call: Call) -> NoReturn:
     if in_step:
         raise RankError(f"{errors}\n{READY}")
     why = NO_ANSWER if in_step is None else OUT_OF_STEP
-    remedy = call.team.remedy
-    call.team._give_up(f"after an error {why}")
-    raise RankError(f"{errors}\n{why[0].upper()}{why[1:]}. {USELESS} {remedy}")
+    _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
 def still_in_step(call_again: Callable[..., Call], mail_may_wait: bool = False) -> bool | None:
@@ -205,9 +207,7 @@ def raise_interrupted(call: Call) -> NoReturn:
         why = f"interrupted, but not every rank could be:\n{positions_text(call.stacks(), call.stopped())}"
     team = call.team
     if team.attached_only:
-        remedy = team.remedy
-        team._give_up("they could not be interrupted")
-        raise RankError(f"{why}\n{USELESS} {remedy}")
+        _give_up(call, "they could not be interrupted", f"{why}\n")
     empty = team.empty_memory
     team.restart()
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
@@ -223,7 +223,4 @@ def _errors_text(call: Call) -> str:
     for rank, outcome in call.outcomes.items():
         if error := outcome.get("error"):
             ranks_by_error.setdefault(f"{error['what']}:\n{traceback_text(error)}", []).append(rank)
-    rows = []
-    for text, ranks in ranks_by_error.items():
-        rows.append(f"{named(sorted(ranks))} {text}")
-    return "\n".join(rows)
+    return "\n".join(f"{named(sorted(ranks))} {text}" for text, ranks in ranks_by_error.items())
