@@ -22,7 +22,7 @@ from IPython.core.error import StdinNotImplementedError
 from workshop_lib.paths import replacing
 
 from .errors import named
-from .messages import PdbCommand
+from .messages import Call, PdbCommand
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -78,8 +78,8 @@ class RankDebugger(pdb.Pdb):
 class Prompt:
     """Asks for the next command when ranks wait at a breakpoint."""
 
-    def __init__(self, call):
-        self.call = call  # a watch.Call
+    def __init__(self, call: Call):
+        self.call = call
         self.answered: dict[int, int] = {}  # by rank: the last question that has a command
         self.since: float | None = None  # ranks have waited
 

@@ -1,6 +1,7 @@
 """What crosses between the processes of a set of ranks: outcomes, errors, records and progress, as plain data."""
 
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 
 class Frame(TypedDict):
@@ -130,3 +131,21 @@ class Point(NamedTuple):
     def of_ranks(self) -> list[list[float]]:
         """The sums of each rank, and last those of all ranks together."""
         return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
+
+
+class Call(Protocol):
+    """A call under way (watch.Call), as those know it who judge how it ends and who ask at its breakpoints."""
+
+    team: Any
+    ranks: list[int]  # that run the call
+    outcomes: dict[int, Outcome]
+
+    @property
+    def running(self) -> list[int]: ...
+    def published_by(self, rank: int) -> Published: ...
+    def wait(self, limit_s: float) -> bool: ...
+    def signal(self, number: int) -> None: ...
+    def stacks(self) -> dict[int, list[Frame]]: ...
+    def stopped(self) -> dict[int, StopNote]: ...
+    def cpu_s(self) -> dict[int, float]: ...
+    def follow_up(self, function: Callable, *args) -> "Call": ...

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable
 from signal import SIGINT
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 from . import engine
 from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
-from .messages import Frame, Outcome, StopNote
+from .messages import Call, Frame
 
 GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -21,23 +21,6 @@ USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
 NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether they match is unknown"
-
-
-class Call(Protocol):
-    """What is asked here of a call under way (watch.Call)."""
-
-    team: Any
-    ranks: list[int]  # that run the call
-    outcomes: dict[int, Outcome]
-
-    @property
-    def running(self) -> list[int]: ...
-    def wait(self, limit_s: float) -> bool: ...
-    def signal(self, number: int) -> None: ...
-    def stacks(self) -> dict[int, list[Frame]]: ...
-    def stopped(self) -> dict[int, StopNote]: ...
-    def cpu_s(self) -> dict[int, float]: ...
-    def follow_up(self, function: Callable, *args) -> "Call": ...
 
 
 class Others:
