@@ -80,6 +80,11 @@ class Style:
         """The style of curve `index`; the first ten differ in colour and marker."""
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The curve's line, without markers, as matplotlib's arguments."""
+        return {"color": self.colour, "linestyle": self.line, "linewidth": 2}
+
 
 class Look(NamedTuple):
     """How one kind of bar looks: the stripes tell kinds apart in a grey print."""
@@ -134,21 +139,31 @@ def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool
 
 def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
     """A line through points with bars; `values` are (middle, low, high)."""
-    axes.plot(x, values[0], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+    axes.plot(x, values[0], **style.drawn, zorder=2)
     draw_points(axes, x, values[0], spread(*values), style, hollow)
 
 
-def handle_of(name: str, style: Style, line: bool = True) -> Line2D:
-    """The legend entry of a curve."""
-    look = {"color": style.colour, "marker": style.marker, "markersize": 8, "linewidth": 2}
-    return Line2D([], [], **look, linestyle=style.line if line else "", label=name)
+def entry(label: str, **look) -> Line2D:
+    """The legend entry of a line or marker that looks like this."""
+    return Line2D([], [], **look, label=label)
+
+
+def handle_of(name: str, style: Style, line: bool = True, marker: bool = True) -> Line2D:
+    """The legend entry of a curve, or of its line or marker alone."""
+    look = style.drawn if line else style.drawn | {"linestyle": ""}
+    return entry(name, **look, marker=style.marker if marker else "", markersize=8)
+
+
+def handles_of(names: Iterable[str], **parts: bool) -> list[Artist]:
+    """The legend entries of the curves 0, 1, … with these names; `parts` as in `handle_of`."""
+    return [handle_of(name, Style.number(index), **parts) for index, name in enumerate(names)]
 
 
 def hollow_note(oversubscribed: bool) -> list[Line2D]:
     """The legend entry that explains hollow points, if there are any."""
     look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
     label = "hollow, *: oversubscribed (more ranks than cores)"
-    return [Line2D([], [], linestyle="", **look, label=label)] if oversubscribed else []
+    return [entry(label, linestyle="", **look)] if oversubscribed else []
 
 
 def ticks_at(axis, values, labels: list[str] | None = None) -> None:
@@ -165,17 +180,15 @@ def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
     axis.set_major_formatter(form)
 
 
-def in_columns(handles: list[Artist]) -> list[list[Artist]]:
-    """More than three in two columns, so that the legend leaves room for the axes."""
-    half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
-    return [handles[:half], handles[half:]]
+def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> None:
+    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows.
 
-
-def draw_legend(figure: Figure, *columns: list[Artist]) -> None:
-    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows."""
-    columns, rows = tuple(filter(None, columns)), max(map(len, columns))
-    blank = Line2D([], [], linestyle="", label=" ")
-    handles = [handle for column in columns for handle in column + [blank] * (rows - len(column))]
+    The first column becomes two when it has more than three entries, so that the legend leaves room for the axes.
+    """
+    half = (len(first) + 1) // 2 if len(first) > 3 else len(first)
+    columns = tuple(filter(None, (first[:half], first[half:], *more)))
+    rows = max(map(len, columns))
+    handles = [handle for column in columns for handle in column + [entry(" ", linestyle="")] * (rows - len(column))]
     look = {"frameon": False, "fontsize": FONT_SIZE - 1, "handlelength": 3.2, "columnspacing": 1.6}
     figure.legend(handles=handles, loc="lower center", ncols=len(columns), bbox_to_anchor=(0.5, 0.0), **look)
     tall = figure.get_figheight()

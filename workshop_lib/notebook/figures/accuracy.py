@@ -61,12 +61,10 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     level = _accuracy_axes(axes, rows, x)
     backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
     lines = [
-        Line2D([], [], color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line, label=name)
+        figures.entry(name, color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line)
         for index, name in enumerate(settings.values())
     ]
-    figures.draw_legend(
-        figure, *figures.in_columns(backends), lines, [level, *figures.hollow_note(rows["oversubscribed"].any())]
-    )
+    figures.draw_legend(figure, backends, lines, [level, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure
 
 
@@ -87,9 +85,9 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
         axes.tick_params(labelbottom=name in names[-PANELS_IN_A_ROW:])
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
-    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(settings.values())]
-    others = Line2D([], [], color=figures.GRID, linewidth=2, label="the other backends")
-    figures.draw_legend(figure, handles, [level, others], figures.hollow_note(rows["oversubscribed"].any()))
+    others = figures.entry("the other backends", color=figures.GRID, linewidth=2)
+    hollow = figures.hollow_note(rows["oversubscribed"].any())
+    figures.draw_legend(figure, figures.handles_of(settings.values()), [level, others], hollow)
     figure.subplots_adjust(hspace=0.32, wspace=0.1)
     labels, place = {"fontsize": figures.FONT_SIZE, "va": "center", "ha": "center"}, figure.subplotpars
     figure.text(0.54, place.bottom - 0.5 / figure.get_figheight(), X_LABELS[x], **labels)
@@ -139,7 +137,7 @@ def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
     if x == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axhline(99, **figures.LEVEL)
-    return Line2D([], [], **figures.LEVEL, label="99 %")
+    return figures.entry("99 %", **figures.LEVEL)
 
 
 def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
@@ -162,7 +160,7 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
     figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
     workers = sorted({*rows["workers"], *(PUBLISHED if published else [])})
     crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
-    notes = [Line2D([], [], **figures.LEVEL, label="10 %: guessing")]
+    notes = [figures.entry("10 %: guessing", **figures.LEVEL)]
     for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
@@ -172,13 +170,12 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
             figures.draw_curve(axes, mean.index * shift, values, figures.Style.number(index))
         if published and column == "train_accuracy":
             axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
-            notes.append(Line2D([], [], **crosses, label="published, 128 nodes (read off the figure)"))
+            notes.append(figures.entry("published, 128 nodes (read off the figure)", **crosses))
         axes.set_xscale("log", base=2)
         figures.ticks_at(axes.xaxis, workers)
         axes.set(xlabel=f"workers (global batch = {what['batch_size']} × workers)", ylabel=label, ylim=(0, 103))
         axes.axhline(10, **figures.LEVEL)
-    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(names)]
-    figures.draw_legend(figure, *figures.in_columns(handles), notes)
+    figures.draw_legend(figure, figures.handles_of(names), notes)
     return figure
 
 
@@ -219,12 +216,10 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     accuracy.set(ylabel="accuracy after the last epoch (%)", ylim=(0, 103))
     handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
     notes: list[Artist] = [
-        Line2D([], [], **figures.PERFECT, label="perfect"),
-        Line2D([], [], color=figures.GREY, linestyle="--", label="training accuracy"),
+        figures.entry("perfect", **figures.PERFECT),
+        figures.entry("training accuracy", color=figures.GREY, linestyle="--"),
     ]
-    figures.draw_legend(
-        figure, *figures.in_columns(handles), [*notes, *figures.hollow_note(rows["oversubscribed"].any())]
-    )
+    figures.draw_legend(figure, handles, [*notes, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure
 
 

@@ -49,7 +49,7 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
             for name, (devices, line) in places.items()
             if devices
         ]
-    figures.draw_legend(figure, *figures.in_columns(handles + marks))
+    figures.draw_legend(figure, handles + marks)
     figure.subplots_adjust(top=top - 0.03)
     return figure
 
@@ -91,8 +91,7 @@ def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
 
 
 def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -> Line2D:
-    look = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
-    axes.plot(values.index, values, **look, linewidth=2, markersize=7)
+    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.drawn)
     return figures.handle_of(name, style)
 
 
@@ -112,7 +111,7 @@ def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.Re
         handles.append(figures.handle_of(name, style, line=False))
     axes.plot([0, 100], [0, 100], **figures.PERFECT)
     axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
-    figures.draw_legend(figure, handles, [Line2D([], [], **figures.PERFECT, label="forecast = published")])
+    figures.draw_legend(figure, handles, [figures.entry("forecast = published", **figures.PERFECT)])
     return figure
 
 

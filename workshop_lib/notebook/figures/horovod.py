@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, profile
@@ -228,9 +227,9 @@ def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
         parts[title] = figures.Panel(len(tensors) + 1.1 if tensors else 0, draw_tensors)
     look = {"linestyle": "", "color": "black", "markersize": 9}
     handles = figures.patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
-    handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
+    handles.append(figures.entry("start of a cycle", marker="|", **look))
     if any(timeline.ready for timeline in panels.values()):
-        handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
+        handles.append(figures.entry("the rank with this number has it", marker="$0$", **look))
     x_label = "milliseconds since the first tensor was announced"
     return figures.stacked(parts, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
 

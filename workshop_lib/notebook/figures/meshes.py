@@ -109,5 +109,5 @@ def beside_published(rows: pd.DataFrame) -> RecordFigure:
     axes.set(xlim=ends, ylim=ends, xlabel="published MFU", ylabel="forecast MFU")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    figures.draw_legend(figure, *figures.in_columns(handles))
+    figures.draw_legend(figure, handles)
     return figure

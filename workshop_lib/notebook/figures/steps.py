@@ -6,7 +6,6 @@ from typing import TypedDict
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from workshop_lib.comm.pipeline_orders import Span, bubble
@@ -77,7 +76,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     handles = [
         Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
         *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
-        Line2D([], [], **BORDER, linewidth=2, label="all gradients averaged"),
+        figures.entry("all gradients averaged", **BORDER, linewidth=2),
     ]
     return figures.stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
 
@@ -125,7 +124,7 @@ def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
         )
         for title, timeline in panels.items()
     }
-    begins = Line2D([], [], **BORDER, linewidth=1.2, label="a step begins")
+    begins = figures.entry("a step begins", **BORDER, linewidth=1.2)
     return figures.stacked(
         parts, "milliseconds since the first of these steps began", [*figures.patches(TIMELINE_LOOKS), begins]
     )
