@@ -137,6 +137,11 @@ def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool
     axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
 
 
+def over_repeats(repeats, middle: str = "median") -> tuple:
+    """Middle, lowest and highest of each group of a pandas `groupby`, for `draw_curve`; one repeat has no spread."""
+    return repeats.agg(middle), repeats.min().where(repeats.count() > 1), repeats.max()
+
+
 def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
     """A line through points with bars; `values` are (middle, low, high)."""
     axes.plot(x, values[0], **style.drawn, zorder=2)
@@ -211,6 +216,12 @@ def patches(looks: Mapping[str, Look]) -> list[Patch]:
 def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72) -> None:
     """One part of a horizontal bar."""
     axes.barh(row, width, height, left=left, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+
+
+def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look) -> None:
+    """A number in the middle of a part of a horizontal bar."""
+    where = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
+    axes.text(left + width / 2, row, number, **where | {"bbox": ON_WHITE} | look)
 
 
 def bare(axes: Axes) -> None:

@@ -5,6 +5,7 @@ the number of ranks.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -52,11 +53,8 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     figure, order, settings = figures.new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
     axes = figure.subplots()
     for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
-        look, line = (
-            figures.Style.number(order[backend]),
-            figures.Style.number(list(settings).index(tuple(setting))).line,
-        )
-        _draw_accuracy(axes, curve, x, figures.Style(look.colour, look.marker, line))
+        line = figures.Style.number(list(settings).index(tuple(setting))).line
+        _draw_accuracy(axes, curve, x, replace(figures.Style.number(order[backend]), line=line))
     axes.set(xlabel=X_LABELS[x], ylabel=Y_LABEL)
     level = _accuracy_axes(axes, rows, x)
     backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
@@ -122,10 +120,8 @@ def _accuracy_medians(curve: pd.DataFrame, x: str) -> tuple:
 
 
 def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: figures.Style) -> None:
-    at, middle = _accuracy_medians(curve, x)
-    repeats = curve.groupby("epochs")["accuracy"]
-    values = (middle, repeats.min().where(repeats.count() > 1), repeats.max())
-    figures.draw_curve(axes, at, values, style, bool(curve["oversubscribed"].any()))
+    values = figures.over_repeats(curve.groupby("epochs")["accuracy"])
+    figures.draw_curve(axes, _accuracy_medians(curve, x)[0], values, style, bool(curve["oversubscribed"].any()))
 
 
 def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
@@ -165,9 +161,8 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
             by_workers = rows[rows["recipe"] == name].groupby("workers")[column]
-            mean = by_workers.mean()
-            values = (mean, by_workers.min().where(by_workers.count() > 1), by_workers.max())
-            figures.draw_curve(axes, mean.index * shift, values, figures.Style.number(index))
+            values = figures.over_repeats(by_workers, "mean")
+            figures.draw_curve(axes, values[0].index * shift, values, figures.Style.number(index))
         if published and column == "train_accuracy":
             axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
             notes.append(figures.entry("published, 128 nodes (read off the figure)", **crosses))
@@ -234,6 +229,5 @@ def _solution(record: dict) -> dict:
 
 
 def _draw_medians(axes: Axes, curve: pd.DataFrame, column: str, style: figures.Style) -> None:
-    groups = curve.groupby("world_size")[column]
-    values = (groups.median(), groups.min().where(groups.count() > 1), groups.max())
-    figures.draw_curve(axes, groups.median().index, values, style, bool(curve["oversubscribed"].any()))
+    values = figures.over_repeats(curve.groupby("world_size")[column])
+    figures.draw_curve(axes, values[0].index, values, style, bool(curve["oversubscribed"].any()))

@@ -161,16 +161,16 @@ def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
 
 def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
     left, total = 0.0, at.total_gpu_bytes / GIB
-    number = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4}
     for kind, look in MEMORY_LOOKS.items():
         shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
         figures.draw_bar(axes, at.stage, left, shown, look, 0.66)
         if shown > figures.ROOM * end:
-            axes.text(left + shown / 2, at.stage, _number(at.gpu_bytes[kind]), ha="center", **number)
+            figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
         left += shown
     text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
-    number |= {"textcoords": "offset points", "weight": "bold" if at.fits else "normal"}
-    axes.annotate(text, (min(total, cut), at.stage), (7, 0), **number)
+    look = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4}
+    look |= {"textcoords": "offset points", "weight": "bold" if at.fits else "normal"}
+    axes.annotate(text, (min(total, cut), at.stage), (7, 0), **look)
 
 
 def size(number_of_bytes: float) -> str:

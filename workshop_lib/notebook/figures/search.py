@@ -34,8 +34,7 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
                 for rank in done.ranks:
                     figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
                     if width > longest / 40:
-                        place = done.start_s + width / 2, rank
-                        axes.text(*place, str(done.result["trial"]), **_NUMBER)
+                        figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
             figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
             axes.set_xlim(0, longest)
 
@@ -43,9 +42,6 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
 
     panels = {f"{name}: idle {idle_share(state):.0%} of the time": panel(state) for name, state in searches.items()}
     return figures.stacked(panels, "time (seconds)", figures.patches(looks), legend_columns=3)
-
-
-_NUMBER = {"ha": "center", "va": "center", "fontsize": 11, "bbox": {"fc": "white", "ec": "none", "pad": 1.2}}
 
 
 def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:

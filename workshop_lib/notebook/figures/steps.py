@@ -20,6 +20,7 @@ CHUNK_LOOKS = {
     "B": [figures.Look("#9CC9E8", ""), figures.Look("#93D4BC", ""), figures.Look("#E8C5D8", "")],
 }
 IDLE = TIMELINE_LOOKS["waiting"]
+AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # of a row
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 
@@ -53,10 +54,7 @@ def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> 
             width = parts[kind]
             figures.draw_bar(axes, rank, left, width, look)
             if width > figures.ROOM * longest:
-                place = (left + width / 2, rank)
-                axes.text(
-                    *place, f"{width:.1f}", ha="center", va="center", fontsize=figures.FONT_SIZE, bbox=figures.ON_WHITE
-                )
+                figures.number_bar(axes, rank, left, width, f"{width:.1f}")
             left += width
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.02 * longest)
@@ -102,7 +100,7 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: flo
         for number, (sent, arrived) in enumerate(messages):
             figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
         axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
-        axes.text(end, top - 0.1, f"  {end:.0f} ms", va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(end, top - 0.1, f"  {end:.0f} ms", **AT_END)
         buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
         labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
@@ -135,8 +133,7 @@ def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
     for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
         for kind, start_s, end_s in pieces:
             figures.draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
-        text, end_ms = f"  waits {shares['waiting']:.0%}", 1e3 * (pieces[-1].end_s - zero_s)
-        axes.text(end_ms, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(1e3 * (pieces[-1].end_s - zero_s), rank, f"  waits {shares['waiting']:.0%}", **AT_END)
     for _, start_s in timeline.steps:
         axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
@@ -176,13 +173,10 @@ def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right
             figures.draw_bar(axes, rank, scale * span.start, width, CHUNK_LOOKS[span.kind][span.chunk % 3])
             axes.vlines(scale * span.start, rank - 0.36, rank + 0.36, color="white", linewidth=1)
             if width > 0.012 * right:
-                colour = "white" if span.kind == "F" else "black"
-                place = scale * span.start + width / 2, rank
-                look = {"ha": "center", "va": "center", "fontsize": figures.FONT_SIZE - 1, "color": colour}
-                axes.text(*place, str(span.micro_batch), **look)
+                look = {"fontsize": figures.FONT_SIZE - 1, "color": "white" if span.kind == "F" else "black"}
+                figures.number_bar(axes, rank, scale * span.start, width, str(span.micro_batch), **look, bbox=None)
         idle = 1 - sum(span.end - span.start for span in spans) / (end - start)
-        text = f"  idle {idle:.0%}"
-        axes.text(scale * end, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(scale * end, rank, f"  idle {idle:.0%}", **AT_END)
     axes.set_title(f"{axes.get_title(loc='left')}: {bubble(ranks):.0%} idle", loc="left", fontsize=figures.FONT_SIZE)
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.1 * right)
