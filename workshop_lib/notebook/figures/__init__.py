@@ -12,7 +12,7 @@ colour vision can tell apart. Every curve also has its own marker or line style,
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,31 +233,25 @@ def bare(axes: Axes) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-class Panel(NamedTuple):
-    """One of several axes under one another: how many rows of bars it has, and what draws them."""
-
-    rows: float
-    draw: Callable[[Axes], None]
-
-
 def stacked(
-    panels: Mapping[str, Panel], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
+    rows: Mapping[str, float], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
 ) -> RecordFigure:
-    """Panels by title under one another, row r at the height r, on a common axis, so that lengths can be
-    compared. Raises InputError when there is nothing to draw."""
-    if not panels or not all(panel.rows for panel in panels.values()):
+    """A figure with axes for bars under one another: by title, how many `rows` of bars each has.
+
+    Raises InputError when there is nothing to draw.
+    """
+    if not rows or not all(rows.values()):
         raise InputError(
             "nothing to draw: give at least one panel, and in each at least one step of at least one rank."
         )
     legend_rows = -(-len(handles) // legend_columns)
-    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * panel.rows for panel in panels.values())
+    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * count for count in rows.values())
     figure, top = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white"), tall + 0.3
-    for title, panel in panels.items():
-        top -= 0.75 + row_inches * panel.rows
-        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * panel.rows / tall))
+    for title, count in rows.items():
+        top -= 0.75 + row_inches * count
+        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * count / tall))
         axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
         bare(axes)
-        panel.draw(axes)
     axes.set_xlabel(x_label, fontsize=FONT_SIZE)
     look = {"frameon": False, "fontsize": FONT_SIZE - 1, "ncols": min(legend_columns, len(handles))}
     figure.legend(handles=handles, loc="lower center", **look)

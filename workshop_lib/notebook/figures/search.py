@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from workshop_lib.notebook import figures
 from workshop_lib.ranks.trials import Done, Search
@@ -26,22 +25,18 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     looks = {f"until {images:,} images": RUNG_LOOKS[min(at, len(RUNG_LOOKS) - 1)] for at, images in enumerate(rungs)}
     longest = max(done.end_s for state in searches.values() for done in state.done)
 
-    def panel(state: Search) -> figures.Panel:
-        def draw(axes: Axes) -> None:
-            for done in state.done:
-                width = done.end_s - done.start_s
-                look = looks[f"until {done.result['images']:,} images"]
-                for rank in done.ranks:
-                    figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
-                    if width > longest / 40:
-                        figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
-            figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
-            axes.set_xlim(0, longest)
-
-        return figures.Panel(state.n, draw)
-
-    panels = {f"{name}: idle {idle_share(state):.0%} of the time": panel(state) for name, state in searches.items()}
-    return figures.stacked(panels, "time (seconds)", figures.patches(looks), legend_columns=3)
+    rows = {f"{name}: idle {idle_share(state):.0%} of the time": state.n for name, state in searches.items()}
+    figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
+    for axes, state in zip(figure.axes, searches.values(), strict=True):
+        for done in state.done:
+            width, look = done.end_s - done.start_s, looks[f"until {done.result['images']:,} images"]
+            for rank in done.ranks:
+                figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
+                if width > longest / 40:
+                    figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
+        figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
+        axes.set_xlim(0, longest)
+    return figure
 
 
 def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:

@@ -1,7 +1,6 @@
 """What ranks do in a step, as bars over time: its parts, backward and its allreduces, who waits for whom."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TypedDict
 
 import numpy as np
@@ -40,11 +39,11 @@ def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.R
     nothing to draw.
     """
     longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
-    parts = {
-        title: figures.Panel(len(ranks), partial(_parts, ranks=ranks, longest=longest))
-        for title, ranks in panels.items()
-    }
-    return figures.stacked(parts, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
+    rows = {title: len(ranks) for title, ranks in panels.items()}
+    figure = figures.stacked(rows, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
+    for axes, ranks in zip(figure.axes, panels.values(), strict=True):
+        _parts(axes, ranks, longest)
+    return figure
 
 
 def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> None:
@@ -66,17 +65,18 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     A panel has one entry per rank. Raises InputError when there is nothing to draw.
     """
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
-    parts = {}
-    for title, ranks in panels.items():
-        rows = 1 + max((len(times["messages"]) for times in ranks), default=0)
-        draw = partial(_backwards, ranks=ranks, rows=rows, right=right)
-        parts[title] = figures.Panel(len(ranks) * (rows + 1.1), draw)
+    rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
+    heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
     handles = [
         Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
         *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
         figures.entry("all gradients averaged", **BORDER, linewidth=2),
     ]
-    return figures.stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
+    x_label = "milliseconds since the start of backward"
+    figure = figures.stacked(heights, x_label, handles, left=0.16, row_inches=0.3)
+    for axes, (title, ranks) in zip(figure.axes, panels.items(), strict=True):
+        _backwards(axes, ranks, rows[title], right)
+    return figure
 
 
 def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> dict[str, np.ndarray]:
@@ -116,16 +116,12 @@ def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     when there is nothing to draw.
     """
     right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
-    parts = {
-        title: figures.Panel(
-            len(timeline.pieces) if timeline.steps else 0, partial(_bands, timeline=timeline, right_ms=right_ms)
-        )
-        for title, timeline in panels.items()
-    }
-    begins = figures.entry("a step begins", **BORDER, linewidth=1.2)
-    return figures.stacked(
-        parts, "milliseconds since the first of these steps began", [*figures.patches(TIMELINE_LOOKS), begins]
-    )
+    rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}
+    handles = [*figures.patches(TIMELINE_LOOKS), figures.entry("a step begins", **BORDER, linewidth=1.2)]
+    figure = figures.stacked(rows, "milliseconds since the first of these steps began", handles)
+    for axes, timeline in zip(figure.axes, panels.values(), strict=True):
+        _bands(axes, timeline, right_ms)
+    return figure
 
 
 def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
@@ -149,10 +145,6 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
     every = [span for ranks in panels.values() for spans in ranks for span in spans]
     scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time ({unit})")
     right = scale * max((span.end for span in every), default=0.0)
-    parts = {
-        title: figures.Panel(len(ranks), partial(_operations, ranks=ranks, scale=scale, right=right))
-        for title, ranks in panels.items()
-    }
     chunks = 1 + max((span.chunk for span in every), default=0)
     looks: dict[str, figures.Look] = {}
     for chunk in range(chunks):
@@ -160,7 +152,12 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
         looks |= {
             f"{name}{of_chunk}": CHUNK_LOOKS[kind][chunk % 3] for kind, name in (("F", "forward"), ("B", "backward"))
         }
-    return figures.stacked(parts, label, figures.patches({**looks, "idle: the bubble": IDLE}), legend_columns=5)
+    rows = {title: len(ranks) for title, ranks in panels.items()}
+    handles = figures.patches({**looks, "idle: the bubble": IDLE})
+    figure = figures.stacked(rows, label, handles, legend_columns=5)
+    for axes, ranks in zip(figure.axes, panels.values(), strict=True):
+        _operations(axes, ranks, scale, right)
+    return figure
 
 
 def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float) -> None:
