@@ -59,14 +59,14 @@ def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, floa
 EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogue.PRESETS / "published.toml").items()]
 
 
-def beside_forecast(entries: Iterable[Published] = EVERYTHING, lateness: Lateness = LATENESS) -> pd.DataFrame:
+def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     """One row per entry and number of devices: published, forecast, and the ends of its range.
 
     Efficiencies are shares; difference_points is forecast - published in percentage points, inside whether the range
     has the published one.
     """
     rows = []
-    for entry in entries:
+    for entry in EVERYTHING:
         base, *points = _forecast(entry, [entry.baseline, *entry.efficiency], lateness)
         for point, published in zip(points, entry.efficiency.values(), strict=True):
             row = {"table": entry.table, "what": entry.what, "devices": point.devices}
@@ -129,7 +129,7 @@ class _Step:
         return lost_s / (self.compute_s * slowest_of(self.devices))
 
 
-def fit_lateness(tables: Iterable[str] = FITTED, slower_messages: float = LATENESS.slower_messages) -> Lateness:
+def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
     """The `typical` lateness with the least mean error over these tables, each of which counts the same, and the one
     `at_worst` with which the range reaches down to COVERED of their points; both to a thousandth."""
     steps = [step for entry in EVERYTHING if entry.table in tables for step in _steps(entry)]
@@ -141,9 +141,9 @@ def fit_lateness(tables: Iterable[str] = FITTED, slower_messages: float = LATENE
             of_tables.setdefault(step.table, []).append(step.error(typical))
         return sum(sum(of) / len(of) for of in of_tables.values())
 
-    needed = sorted(step.at_worst_needed(slower_messages) for step in steps)
+    needed = sorted(step.at_worst_needed(LATENESS.slower_messages) for step in steps)
     at_worst = needed[math.ceil(COVERED * len(needed)) - 1]
-    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, slower_messages)
+    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)
 
 
 def _steps(entry: Published) -> list[_Step]:
