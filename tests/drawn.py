@@ -16,6 +16,11 @@ def legend(figure) -> list[str]:
     return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
 
 
+def texts(figure) -> list[str]:
+    """What is written on the first axes."""
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
 def words(figure) -> str:
     """Title and captions, without their line breaks."""
     return " ".join(text.get_text() for text in figure.texts).replace("\n", " ")

@@ -1,6 +1,7 @@
 """The pictures of models cut among ranks: which rank has which part, and what each expert was sent."""
 
 import pytest
+from drawn import texts
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
@@ -9,7 +10,7 @@ from workshop_lib.notebook.figures import parallel
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_both_layers_and_what_is_between_them_are_cut_among_all_ranks(ranks):
-    shown = [text.get_text() for text in parallel.mlp_in_parts(ranks).axes[0].texts]
+    shown = texts(parallel.mlp_in_parts(ranks))
     assert [shown.count(f"rank {rank}") for rank in range(ranks)] == [4] * ranks, "three cuts and a part of each sum"
 
 

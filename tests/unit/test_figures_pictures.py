@@ -3,13 +3,10 @@
 import matplotlib.colors
 import numpy as np
 import pytest
+from drawn import texts
 from matplotlib.patches import Rectangle
 
 from workshop_lib.notebook.figures import machines, pictures
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def fills(figure):

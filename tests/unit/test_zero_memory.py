@@ -77,12 +77,8 @@ def test_live_tensors_have_the_size_of_the_formula(recipe, optimizer):
     ("call", "message"),
     [
         (lambda: state_bytes(1000, 2, 4), "stage is 4: ZeRO has the stages 0"),
-        (lambda: state_bytes(1000, 2, -1), "stage is -1"),
         (lambda: state_bytes(1000, 0, 1), "ranks is 0: give a whole number"),
-        (lambda: state_bytes(1000, 2.5, 1), "ranks is 2.5"),
-        (lambda: state_bytes(0, 2, 1), "parameters is 0"),
         (lambda: state_bytes(math.nan, 2, 1), "parameters is nan"),
-        (lambda: state_bytes(math.inf, 2, 1), "parameters is inf"),
         (lambda: activation_bytes(GPT_2, 0, 1), "sequence is 0"),
         (lambda: activation_bytes(GPT_2, 1024, -1), "batch is -1"),
         (lambda: plan(PSI, 4, 80 * GIB, BF16, reserve=-0.1), "reserve is"),
