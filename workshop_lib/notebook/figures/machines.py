@@ -97,9 +97,12 @@ def dragonfly() -> figures.RecordFigure:
         axes.plot(*at, "o", color="black", ms=11, zorder=3)
     for number, middle in enumerate(centre):
         axes.text(*(1.58 * middle), f"group {number}", **CENTRED)
-    names = {"node": ("s", figures.COLOURS[0]), "switch": ("o", "black")}
-    handles = [figures.entry(name, marker=mark, color=colour, ls="", ms=10) for name, (mark, colour) in names.items()]
-    handles += [figures.entry(name, **look) for name, look in (("link", grey), ("between groups", grey | {"ls": "--"}))]
+    handles = [
+        figures.entry("node", marker="s", color=figures.COLOURS[0], ls="", ms=10),
+        figures.entry("switch", marker="o", color="black", ls="", ms=10),
+        figures.entry("link", **grey),
+        figures.entry("between groups", **grey | {"ls": "--"}),
+    ]
     axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=figures.FONT_SIZE)
     axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))
     return figure
@@ -120,7 +123,7 @@ def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
     ends = np.array([min(*intensity, ridge) / 3, ridge, max(*intensity, ridge) * 4])
     roof = np.minimum(ends * limits.bytes_per_s, limits.flops_per_s) / 1e9
     axes.loglog(ends, roof, color="black", linewidth=2.5, zorder=2)
-    axes.axvline(ridge, color=figures.GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+    axes.axvline(ridge, **figures.LEVEL)
     look = {"fontsize": figures.FONT_SIZE - 1, "color": figures.GREY, "bbox": figures.ON_WHITE}
     low = min(*rate, roof[0]) / 2
     axes.text(ridge / 1.08, low * 1.15, "waits for memory", ha="right", **look)

@@ -131,18 +131,16 @@ def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordF
     tuned = np.array([best[batch].lr for batch in batches])
     style = figures.Style.number(0)
     right.plot(batches, tuned, style.marker, color=style.colour, ms=10)
-    right.plot(batches, tuned[0] * batches / batches[0], **_RULE | {"linestyle": "-"})
-    right.plot(batches, tuned[0] * np.sqrt(batches / batches[0]), **_RULE | {"linestyle": "--"})
+    growth, rules = batches / batches[0], []
+    for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
+        look = {"color": figures.GREY, "linewidth": 2, "linestyle": line, "zorder": 1}
+        right.plot(batches, tuned[0] * factors, **look)
+        rules.append(figures.entry(name, **look))
     right.set_ylim(tuned.min() / 2, tuned.max() * 4)
     for axes, label in ((left, "learning rate / (1 - momentum)"), (right, "best learning rate")):
         axes.set(xscale="log", yscale="log", xlabel="batch (samples)", ylabel=label)
         figures.log_ticks(axes.yaxis, "{x:g}")
     figures.ticks_at(left.xaxis, sorted(set(x)), [f"{batch:g}" for batch in sorted(set(x))])
     figures.ticks_at(right.xaxis, batches)
-    rules = [figures.entry(name, **_RULE | {"linestyle": line}) for name, line in _RULES.items()]
     figures.draw_legend(figure, [figures.handle_of("best of the rates tried", style, line=False)], rules)
     return figure
-
-
-_RULE = {"color": figures.GREY, "linewidth": 2, "zorder": 1}
-_RULES = {"linear rule": "-", "square-root rule": "--"}
