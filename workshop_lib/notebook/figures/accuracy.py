@@ -136,11 +136,11 @@ def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
     return figures.entry("99 %", **figures.LEVEL)
 
 
-def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
+def worker_curve(records: Iterable[dict]) -> Figure:
     """Training and test accuracy in % after the last epoch against workers, which are emulated.
 
-    One curve per recipe: the mean over the seeds, bars from the worst to the best. With `published`, crosses
-    for the numbers read off the published figure, which are of training.
+    One curve per recipe: the mean over the seeds, bars from the worst to the best. Crosses are the numbers read off
+    the published figure, which are of training.
 
     Raises RecordError when runs are mixed that differ in more than the recipe.
     """
@@ -154,23 +154,22 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
         f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
     )
     figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
-    workers = sorted({*rows["workers"], *(PUBLISHED if published else [])})
-    crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
-    notes = [figures.entry("10 %: guessing", **figures.LEVEL)]
-    for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), WORKER_PANELS.items(), strict=True):
+    workers, both = sorted({*rows["workers"], *PUBLISHED}), figure.subplots(1, 2, sharex=True)
+    for axes, (column, label) in zip(both, WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
             by_workers = rows[rows["recipe"] == name].groupby("workers")[column]
             values = figures.over_repeats(by_workers, "mean")
             figures.draw_curve(axes, values[0].index * shift, values, figures.Style.number(index))
-        if published and column == "train_accuracy":
-            axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
-            notes.append(figures.entry("published, 128 nodes (read off the figure)", **crosses))
         axes.set_xscale("log", base=2)
         figures.ticks_at(axes.xaxis, workers)
         axes.set(xlabel=f"workers (global batch = {what['batch_size']} × workers)", ylabel=label, ylim=(0, 103))
         axes.axhline(10, **figures.LEVEL)
-    figures.draw_legend(figure, figures.handles_of(names), notes)
+    crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
+    both[0].plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
+    guessing = figures.entry("10 %: guessing", **figures.LEVEL)
+    read_off = figures.entry("published, 128 nodes (read off the figure)", **crosses)
+    figures.draw_legend(figure, figures.handles_of(names), [guessing, read_off])
     return figure
 
 

@@ -9,16 +9,15 @@ from workshop_lib.scaling import recipes
 from workshop_lib.scaling.curves import recipe
 from workshop_lib.training import GUESS_LOSS, schedules
 
-BOWL_STEPS = 8
+BOWL_RATES, BOWL_STEPS = (0.5, 1.8, 2.1), 8
 LEAST_CURVATURE = 0.1  # below it, the longest stable step says nothing
 
 
-def decays(epochs: int = 10, warmup_epochs: int = 2) -> figures.RecordFigure:
+def decays() -> figures.RecordFigure:
     """Every decay after a gradual warm-up, and a constant warm-up, as shares of the peak: both scales."""
-    figure = figures.new_figure(
-        f"The learning rate over {epochs} epochs, as a share of its peak", f"the first {warmup_epochs} epochs: warm-up"
-    )
-    steps, warmup = 20 * epochs, 20 * warmup_epochs
+    title = "The learning rate over 10 epochs, as a share of its peak"
+    figure = figures.new_figure(title, "the first 2 epochs: warm-up")
+    steps, warmup = 200, 40
     at = np.arange(steps) / 20
     both, handles = figure.subplots(1, 2), []
     for index, decay in enumerate(schedules.DECAYS):
@@ -75,15 +74,15 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
     return figure
 
 
-def bowl(times_curvature: Sequence[float] = (0.5, 1.8, 2.1)) -> figures.RecordFigure:
-    """Gradient descent in a bowl of curvature 1, from the same start, at these rates."""
+def bowl() -> figures.RecordFigure:
+    """Gradient descent in a bowl of curvature 1, from the same start, at each of BOWL_RATES."""
     figure = figures.new_figure(
         "The same bowl, three learning rates", f"gradient descent on w²/2, whose curvature λ is 1; {BOWL_STEPS} steps"
     )
     outside = 2.4
     at = np.linspace(-outside, outside, 200)
-    panels = np.atleast_1d(figure.subplots(1, len(times_curvature), sharey=True))
-    for number, (axes, rate) in enumerate(zip(panels, times_curvature, strict=True)):
+    panels = figure.subplots(1, len(BOWL_RATES), sharey=True)
+    for number, (axes, rate) in enumerate(zip(panels, BOWL_RATES, strict=True)):
         w = (1 - rate) ** np.arange(BOWL_STEPS + 1)
         axes.plot(at, at**2 / 2, color=figures.GREY, linewidth=1.5)
         style = figures.Style.number(number)
