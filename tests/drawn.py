@@ -1,4 +1,6 @@
-"""What the tests of figures look at: their words, and whether these are large enough and in their places."""
+"""What the tests of figures and tables look at: their words, and whether these are large enough and in their places."""
+
+from rich.console import Console
 
 
 class Shown(list):
@@ -10,6 +12,14 @@ class Shown(list):
 
     def update(self, static):
         self.append(static.data)
+
+
+def printed(table, width: int = 80) -> str:
+    """A rich table as a terminal of this width shows it."""
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def legend(figure) -> list[str]:
