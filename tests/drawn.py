@@ -1,4 +1,6 @@
-"""What the tests of figures look at: their words, and whether these are large enough and in their places."""
+"""What the tests of figures and tables look at: their words, and whether these are large enough and in their places."""
+
+from rich.console import Console
 
 
 class Shown(list):
@@ -12,8 +14,21 @@ class Shown(list):
         self.append(static.data)
 
 
+def printed(table, width: int = 80) -> str:
+    """A rich table as a terminal of this width shows it."""
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
 def legend(figure) -> list[str]:
     return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
+
+
+def texts(figure) -> list[str]:
+    """What is written on the first axes."""
+    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def words(figure) -> str:

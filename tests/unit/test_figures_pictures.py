@@ -1,15 +1,13 @@
-"""The pictures show what the ranks hold and whose it was, every step of a ring, and the cores of each rank."""
+"""The pictures show what the ranks hold and whose it was, every step of a ring, the parts of a model, and the cores
+of each rank."""
 
 import matplotlib.colors
 import numpy as np
 import pytest
+from drawn import texts
 from matplotlib.patches import Rectangle
 
-from workshop_lib.notebook.figures import machines, pictures
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.axes[0].texts]
+from workshop_lib.notebook.figures import machines, parallel, pictures
 
 
 def fills(figure):
@@ -108,6 +106,7 @@ def test_squares_are_the_allowed_cores_of_each_rank_on_its_host():
         (pictures.collective, ("x", [1, 2], [1]), "2 ranks before, but 1 after"),
         (pictures.ring, (1,), "use 2 to 5"),
         (pictures.ring, (6,), "use 2 to 5"),
+        (parallel.mlp_in_parts, (5,), "an MLP on 5 ranks cannot be drawn readably"),
         (machines.binding, ([],), "there are 0 ranks"),
         (machines.binding, ([about(rank, "a", [0]) for rank in range(65)],), "there are 65 ranks"),
     ],
@@ -126,3 +125,17 @@ def test_in_the_dragonfly_the_longest_way_takes_three_links_between_switches():
     assert len(ends) == 3 and all(one[1] == other[0] for one, other in zip(ends, ends[1:], strict=False))
     switches = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xydata()) == 1]
     assert len(switches) == machines.GROUPS * machines.SWITCHES
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_both_layers_and_what_is_between_them_are_cut_among_all_ranks(ranks):
+    shown = texts(parallel.mlp_in_parts(ranks))
+    assert [shown.count(f"rank {rank}") for rank in range(ranks)] == [4] * ranks, "three cuts and a part of each sum"
+
+
+def test_a_bar_for_each_expert_and_how_busy_the_busiest_rank_is():
+    figure = parallel.expert_load({"uneven": [30, 10, 10, 10], "even": [15, 15, 15, 15]}, ranks=2)
+    heights = [[bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)] for axes in figure.axes]
+    assert heights == [[30, 10, 10, 10], [15, 15, 15, 15]]
+    assert [axes.get_title().split()[-4] for axes in figure.axes] == ["1.33", "1.00"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rank 0", "rank 1"]

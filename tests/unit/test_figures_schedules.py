@@ -1,5 +1,6 @@
 """The picture of a schedule has each rank's calls in order, the messages, and who waits for whom."""
 
+from drawn import texts
 from matplotlib.patches import FancyArrowPatch
 
 from workshop_lib.comm.schedule_report import Box, Picture
@@ -16,10 +17,6 @@ def passes_on(comm):
         comm.recv(source=comm.rank - 1)
     if comm.rank < comm.size - 1:
         comm.send(1, dest=comm.rank + 1)
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_a_deadlock_shows_who_waits_and_is_told_in_words_too():

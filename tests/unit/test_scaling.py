@@ -1,10 +1,9 @@
-import io
 import math
 from types import SimpleNamespace
 
 import pytest
+from drawn import printed
 from record_fixtures import run, sweep
-from rich.console import Console
 
 from workshop_lib.scaling import sweep as sweeping
 from workshop_lib.scaling.curves import strong_scaling, summary, throughput, to_frame, weak_scaling
@@ -16,12 +15,6 @@ def weak(ranks, speed, a_rank=1000, **changes):
     record = run("mpi", ranks, (speed / 2, speed), samples=a_rank * ranks, **changes)
     record["what"]["train_samples"] = a_rank * ranks
     return record
-
-
-def text(table, width=80) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(table)
-    return console.file.getvalue()
 
 
 def test_a_row_holds_steady_throughput_without_the_first_epoch():
@@ -128,7 +121,7 @@ def test_the_summary_says_what_was_measured_in_80_columns():
             record["memory"] = dict.fromkeys(
                 ("parameters_bytes", "gradients_bytes", "optimizer_bytes"), [100_000, 200_000]
             )
-    lines = text(summary(runs)).splitlines()
+    lines = printed(summary(runs)).splitlines()
     mpi_2 = next(line.split() for line in lines if line.startswith("mpi") and " 2 " in line)
     assert mpi_2 == ["mpi", "2", "15,276", "(6", "%)", "95", "%", "99.09", "%", "12.5", "yes", "600", "–"]
     ddp_4 = next(line for line in lines if line.startswith("ddp") and " 4* " in line)
@@ -138,7 +131,7 @@ def test_the_summary_says_what_was_measured_in_80_columns():
 
 
 def test_the_summary_does_without_a_baseline_and_names_batches_if_there_are_several():
-    lines = text(summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])).splitlines()
+    lines = printed(summary([run("mpi", 2, batch=64), run("mpi", 2, batch=256, speeds=(9000,))])).splitlines()
     rows = [line.split() for line in lines if line.startswith("mpi")]
     assert [row[2] for row in rows] == ["64", "256"]
     assert rows[0][4] == "–"

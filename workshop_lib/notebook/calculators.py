@@ -20,15 +20,15 @@ TYPED = {**WIDE, "continuous_update": False}
 OVERLAP = {"as the backend": None, "no": False, "yes": True}
 OTHER = "other"
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
-GPT_2 = Transformer(layers=48, hidden=1600, heads=25, vocabulary=50257, positions=1024)
+GPT_2 = Transformer(layers=48, hidden=1600, vocabulary=50257, positions=1024)
 # Parameters and shape. Llama's parameters as published (arXiv:2302.13971, table 2; arXiv:2307.09288): its
 # layers differ from a GPT's, and keep 10 to 20 % more activations than the formula has.
 MODELS = {
     "the workshop's CNN": (20_434, None),
     "GPT-2 1.5B": (GPT_2.parameters, GPT_2),
-    "Llama 7B": (6_738_415_616, Transformer(layers=32, hidden=4096, heads=32, vocabulary=32000)),
-    "Llama 13B": (13_015_864_320, Transformer(layers=40, hidden=5120, heads=40, vocabulary=32000)),
-    "Llama 70B": (68_976_648_192, Transformer(layers=80, hidden=8192, heads=64, vocabulary=32000)),
+    "Llama 7B": (6_738_415_616, Transformer(layers=32, hidden=4096, vocabulary=32000)),
+    "Llama 13B": (13_015_864_320, Transformer(layers=40, hidden=5120, vocabulary=32000)),
+    "Llama 70B": (68_976_648_192, Transformer(layers=80, hidden=8192, vocabulary=32000)),
     OTHER: (None, None),
 }
 

@@ -147,16 +147,6 @@ def samples_to_target(global_batch: float, critical_batch: float, least_samples:
     return least_samples * (1 + global_batch / critical_batch)
 
 
-def time_to_target_s(step_s: float, global_batch: float, critical_batch: float, least_samples: float) -> float:
-    """Seconds to an accuracy: the steps that `samples_to_target` takes, of `step_s` each."""
-    return step_s * samples_to_target(global_batch, critical_batch, least_samples) / global_batch
-
-
-def device_hours(seconds: float, devices: int) -> float:
-    """What a machine's owner counts: hours times devices, busy or waiting."""
-    return seconds / 3600 * devices
-
-
 MOST = 10**15  # of anything that is counted
 
 

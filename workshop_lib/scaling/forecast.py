@@ -133,9 +133,9 @@ class Point:
 
     @property
     def device_hours(self) -> float | None:
-        """To the target."""
+        """To the target: what a machine's owner counts, hours times devices, busy or waiting."""
         to = self.time_to_target_s
-        return None if to is None else cost_model.device_hours(to, self.devices)
+        return None if to is None else to / 3600 * self.devices
 
 
 def forecast(
@@ -173,9 +173,9 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
     samples_per_s = batch * devices / step_s
     learning = to_target_s = None
     if model.target:
-        needed = model.target.critical_batch, model.target.least_samples
-        learning = model.target.least_samples / cost_model.samples_to_target(global_batch, *needed)
-        to_target_s = cost_model.time_to_target_s(step_s, global_batch, *needed)
+        least_samples = model.target.least_samples
+        samples = cost_model.samples_to_target(global_batch, model.target.critical_batch, least_samples)
+        learning, to_target_s = least_samples / samples, step_s * samples / global_batch
     return Point(
         devices,
         global_batch,

@@ -4,7 +4,7 @@ These come from a dry run (training/step_report.py) or, for models whose code is
 `work`. Links and collectives are those of cost_model.py; like there, nothing here was measured.
 """
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -221,19 +221,16 @@ def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: flo
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 
 
-def plans(model: Gpt, ranks: int, global_batch: int, tensors: Sequence[int] = (1, 2, 4, 8)) -> list[tuple[Mesh, Plan]]:
+def plans(model: Gpt, ranks: int, global_batch: int) -> list[tuple[Mesh, Plan]]:
     """The meshes and plans worth a look: those that share out ranks, layers and batch evenly."""
     found = []
-    for tensor in tensors:
-        for pipeline in (1, 2, 4, 8, 16, 32):
-            data, left = divmod(ranks, tensor * pipeline)
-            if left or data < 1 or model.layers % pipeline or global_batch % data:
-                continue
-            for micro_batch in (1, 2, 4, 8):
-                m, left = divmod(global_batch // data, micro_batch)
-                if left or m < 1:
-                    continue
-                for sharding in ("full",) if pipeline == 1 else ("states",):
-                    for recompute in (False, True):
-                        found.append((Mesh(data, tensor, pipeline), Plan(micro_batch, m, sharding, recompute)))
+    for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+        data, left = divmod(ranks, tensor * pipeline)
+        if left or data < 1 or model.layers % pipeline or global_batch % data:
+            continue
+        sharding = "full" if pipeline == 1 else "states"
+        for micro_batch, recompute in itertools.product((1, 2, 4, 8), (False, True)):
+            m, left = divmod(global_batch // data, micro_batch)
+            if not left and m:
+                found.append((Mesh(data, tensor, pipeline), Plan(micro_batch, m, sharding, recompute)))
     return found

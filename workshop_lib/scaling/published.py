@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -59,14 +60,14 @@ def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, floa
 EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogue.PRESETS / "published.toml").items()]
 
 
-def beside_forecast(entries: Iterable[Published] = EVERYTHING, lateness: Lateness = LATENESS) -> pd.DataFrame:
+def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     """One row per entry and number of devices: published, forecast, and the ends of its range.
 
     Efficiencies are shares; difference_points is forecast - published in percentage points, inside whether the range
     has the published one.
     """
     rows = []
-    for entry in entries:
+    for entry in EVERYTHING:
         base, *points = _forecast(entry, [entry.baseline, *entry.efficiency], lateness)
         for point, published in zip(points, entry.efficiency.values(), strict=True):
             row = {"table": entry.table, "what": entry.what, "devices": point.devices}
@@ -107,29 +108,27 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
     return found.round(1)
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """A published point: measured seconds of a step, and what the forecast has without anybody late."""
 
     table: str
-    devices: int
     measured_s: float
-    compute_s: float
-    communication_s: float
-    punctual_s: float
+    punctual: Point
 
     def error(self, typical: float) -> float:
         """Of the efficiency, if the slowest device is so late: a share."""
-        late_s = self.compute_s * (1 + typical * slowest_of(self.devices))
-        return abs(self.compute_s / max(self.punctual_s, late_s) - self.compute_s / self.measured_s)
+        compute_s = self.punctual.compute_s
+        late_s = compute_s * (1 + typical * slowest_of(self.punctual.devices))
+        return abs(compute_s / max(self.punctual.step_s, late_s) - compute_s / self.measured_s)
 
-    def at_worst_needed(self, slower_messages: float) -> float:
+    def at_worst_needed(self) -> float:
         """The least `at_worst` with which the range reaches down to what was measured."""
-        lost_s = self.measured_s - self.compute_s - slower_messages * self.communication_s
-        return lost_s / (self.compute_s * slowest_of(self.devices))
+        point = self.punctual
+        lost_s = self.measured_s - point.compute_s - LATENESS.slower_messages * point.communication_s
+        return lost_s / (point.compute_s * slowest_of(point.devices))
 
 
-def fit_lateness(tables: Iterable[str] = FITTED, slower_messages: float = LATENESS.slower_messages) -> Lateness:
+def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
     """The `typical` lateness with the least mean error over these tables, each of which counts the same, and the one
     `at_worst` with which the range reaches down to COVERED of their points; both to a thousandth."""
     steps = [step for entry in EVERYTHING if entry.table in tables for step in _steps(entry)]
@@ -141,15 +140,13 @@ def fit_lateness(tables: Iterable[str] = FITTED, slower_messages: float = LATENE
             of_tables.setdefault(step.table, []).append(step.error(typical))
         return sum(sum(of) / len(of) for of in of_tables.values())
 
-    needed = sorted(step.at_worst_needed(slower_messages) for step in steps)
+    needed = sorted(step.at_worst_needed() for step in steps)
     at_worst = needed[math.ceil(COVERED * len(needed)) - 1]
-    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, slower_messages)
+    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)
 
 
 def _steps(entry: Published) -> list[_Step]:
     """Of an entry whose baseline is one device."""
     points = _forecast(entry, entry.efficiency, Lateness(0.0, 0.0, 1.0))
-    return [
-        _Step(entry.table, p.devices, p.compute_s / share, p.compute_s, p.communication_s, p.step_s)
-        for p, share in zip(points, entry.efficiency.values(), strict=True)
-    ]
+    shares = entry.efficiency.values()
+    return [_Step(entry.table, point.compute_s / share, point) for point, share in zip(points, shares, strict=True)]

@@ -74,7 +74,6 @@ class Transformer:
 
     layers: int
     hidden: int
-    heads: int
     vocabulary: int
     positions: int = 0
 
@@ -85,32 +84,17 @@ class Transformer:
         return self.layers * layer + (self.vocabulary + self.positions) * self.hidden
 
 
-def layer_activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, flash_attention=True):
-    """Bytes that one layer keeps for backward, of a batch of `batch` sequences of `sequence` tokens.
+def activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, checkpointing=False) -> int:
+    """Bytes of activations on a GPU, of a batch of `batch` sequences of `sequence` tokens, with FlashAttention.
 
-    sbh (34 + 5 a s / h) in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1): 16 values and 2 bytes
-    of dropout masks for each of s·b·h, and for each entry of the attention matrices 2 values and 1 byte of
-    mask. FlashAttention never stores these, which leaves 34 sbh (as eq. 6). value_bytes: 2, or 4 for fp32.
-    Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
+    A layer keeps 34 sbh in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1 without the attention matrices,
+    which FlashAttention never stores): 16 values and 2 bytes of dropout masks for each of s·b·h. value_bytes: 2, or 4
+    for fp32. Checkpointing keeps the input of each layer, 2 sbh in 16 bit (section 5), and the whole of the one layer
+    that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV for the logits in fp32 (section 4.3),
+    which matter beside checkpoints. Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
     """
-    sequence, batch = whole("sequence", sequence), whole("batch", batch)
-    linear = sequence * batch * model.hidden * (16 * value_bytes + 2)
-    matrices = model.heads * sequence**2 * batch * (2 * value_bytes + 1)
-    return linear + (0 if flash_attention else matrices)
-
-
-def activation_bytes(
-    model: Transformer, sequence, batch, *, value_bytes=2, flash_attention=True, checkpointing=False
-) -> int:
-    """Bytes of activations on a GPU; for the arguments and errors see `layer_activation_bytes`.
-
-    Checkpointing keeps the input of each layer, 2 sbh in 16 bit (arXiv:2205.05198, section 5), and
-    the whole of the one layer that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV
-    for the logits in fp32 (section 4.3), which matter beside checkpoints.
-    """
-    attention = {"value_bytes": value_bytes, "flash_attention": flash_attention}
-    one = layer_activation_bytes(model, sequence, batch, **attention)
-    tokens = int(sequence) * int(batch)
+    tokens = whole("sequence", sequence) * whole("batch", batch)
+    one = tokens * model.hidden * (16 * value_bytes + 2)
     outside = tokens * (model.hidden * (2 * value_bytes + 1) + 4 * model.vocabulary)
     if checkpointing:
         return model.layers * tokens * model.hidden * value_bytes + one + outside

@@ -12,7 +12,7 @@ colour vision can tell apart. Every curve also has its own marker or line style,
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +80,11 @@ class Style:
         """The style of curve `index`; the first ten differ in colour and marker."""
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
+    @property
+    def look(self) -> dict[str, Any]:
+        """The curve's line, without markers, as matplotlib's arguments."""
+        return {"color": self.colour, "linestyle": self.line, "linewidth": 2}
+
 
 class Look(NamedTuple):
     """How one kind of bar looks: the stripes tell kinds apart in a grey print."""
@@ -132,23 +137,38 @@ def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool
     axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
 
 
+def over_repeats(repeats, middle: str = "median") -> tuple:
+    """Middle, lowest and highest of each group of a pandas `groupby`, for `draw_curve`; one repeat has no spread."""
+    return repeats.agg(middle), repeats.min().where(repeats.count() > 1), repeats.max()
+
+
 def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
     """A line through points with bars; `values` are (middle, low, high)."""
-    axes.plot(x, values[0], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+    axes.plot(x, values[0], **style.look, zorder=2)
     draw_points(axes, x, values[0], spread(*values), style, hollow)
 
 
-def handle_of(name: str, style: Style, line: bool = True) -> Line2D:
-    """The legend entry of a curve."""
-    look = {"color": style.colour, "marker": style.marker, "markersize": 8, "linewidth": 2}
-    return Line2D([], [], **look, linestyle=style.line if line else "", label=name)
+def entry(label: str, **look) -> Line2D:
+    """The legend entry of a line or marker that looks like this."""
+    return Line2D([], [], **look, label=label)
+
+
+def handle_of(name: str, style: Style, line: bool = True, marker: bool = True) -> Line2D:
+    """The legend entry of a curve, or of its line or marker alone."""
+    look = style.look if line else style.look | {"linestyle": ""}
+    return entry(name, **look, marker=style.marker if marker else "", markersize=8)
+
+
+def handles_of(names: Iterable[str], **parts: bool) -> list[Artist]:
+    """The legend entries of the curves 0, 1, … with these names; `parts` as in `handle_of`."""
+    return [handle_of(name, Style.number(index), **parts) for index, name in enumerate(names)]
 
 
 def hollow_note(oversubscribed: bool) -> list[Line2D]:
     """The legend entry that explains hollow points, if there are any."""
     look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
     label = "hollow, *: oversubscribed (more ranks than cores)"
-    return [Line2D([], [], linestyle="", **look, label=label)] if oversubscribed else []
+    return [entry(label, linestyle="", **look)] if oversubscribed else []
 
 
 def ticks_at(axis, values, labels: list[str] | None = None) -> None:
@@ -165,17 +185,15 @@ def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
     axis.set_major_formatter(form)
 
 
-def in_columns(handles: list[Artist]) -> list[list[Artist]]:
-    """More than three in two columns, so that the legend leaves room for the axes."""
-    half = (len(handles) + 1) // 2 if len(handles) > 3 else len(handles)
-    return [handles[:half], handles[half:]]
+def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> None:
+    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows.
 
-
-def draw_legend(figure: Figure, *columns: list[Artist]) -> None:
-    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows."""
-    columns, rows = tuple(filter(None, columns)), max(map(len, columns))
-    blank = Line2D([], [], linestyle="", label=" ")
-    handles = [handle for column in columns for handle in column + [blank] * (rows - len(column))]
+    The first column becomes two when it has more than three entries, so that the legend leaves room for the axes.
+    """
+    half = (len(first) + 1) // 2 if len(first) > 3 else len(first)
+    columns = tuple(filter(None, (first[:half], first[half:], *more)))
+    rows = max(map(len, columns))
+    handles = [handle for column in columns for handle in column + [entry(" ", linestyle="")] * (rows - len(column))]
     look = {"frameon": False, "fontsize": FONT_SIZE - 1, "handlelength": 3.2, "columnspacing": 1.6}
     figure.legend(handles=handles, loc="lower center", ncols=len(columns), bbox_to_anchor=(0.5, 0.0), **look)
     tall = figure.get_figheight()
@@ -200,6 +218,12 @@ def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, heig
     axes.barh(row, width, height, left=left, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
 
 
+def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look) -> None:
+    """A number in the middle of a part of a horizontal bar."""
+    where = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
+    axes.text(left + width / 2, row, number, **where | {"bbox": ON_WHITE} | look)
+
+
 def bare(axes: Axes) -> None:
     """Axes of horizontal bars: a grid across them, and no frame."""
     axes.tick_params(labelsize=FONT_SIZE - 1)
@@ -209,31 +233,25 @@ def bare(axes: Axes) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-class Panel(NamedTuple):
-    """One of several axes under one another: how many rows of bars it has, and what draws them."""
-
-    rows: float
-    draw: Callable[[Axes], None]
-
-
 def stacked(
-    panels: Mapping[str, Panel], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
+    rows: Mapping[str, float], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
 ) -> RecordFigure:
-    """Panels by title under one another, row r at the height r, on a common axis, so that lengths can be
-    compared. Raises InputError when there is nothing to draw."""
-    if not panels or not all(panel.rows for panel in panels.values()):
+    """A figure with axes for bars under one another: by title, how many `rows` of bars each has.
+
+    Raises InputError when there is nothing to draw.
+    """
+    if not rows or not all(rows.values()):
         raise InputError(
             "nothing to draw: give at least one panel, and in each at least one step of at least one rank."
         )
     legend_rows = -(-len(handles) // legend_columns)
-    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * panel.rows for panel in panels.values())
+    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * count for count in rows.values())
     figure, top = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white"), tall + 0.3
-    for title, panel in panels.items():
-        top -= 0.75 + row_inches * panel.rows
-        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * panel.rows / tall))
+    for title, count in rows.items():
+        top -= 0.75 + row_inches * count
+        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * count / tall))
         axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
         bare(axes)
-        panel.draw(axes)
     axes.set_xlabel(x_label, fontsize=FONT_SIZE)
     look = {"frameon": False, "fontsize": FONT_SIZE - 1, "ncols": min(legend_columns, len(handles))}
     figure.legend(handles=handles, loc="lower center", **look)

@@ -5,6 +5,7 @@ the number of ranks.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -52,21 +53,16 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     figure, order, settings = figures.new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
     axes = figure.subplots()
     for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
-        look, line = (
-            figures.Style.number(order[backend]),
-            figures.Style.number(list(settings).index(tuple(setting))).line,
-        )
-        _draw_accuracy(axes, curve, x, figures.Style(look.colour, look.marker, line))
+        line = figures.Style.number(list(settings).index(tuple(setting))).line
+        _draw_accuracy(axes, curve, x, replace(figures.Style.number(order[backend]), line=line))
     axes.set(xlabel=X_LABELS[x], ylabel=Y_LABEL)
     level = _accuracy_axes(axes, rows, x)
     backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
     lines = [
-        Line2D([], [], color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line, label=name)
+        figures.entry(name, color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line)
         for index, name in enumerate(settings.values())
     ]
-    figures.draw_legend(
-        figure, *figures.in_columns(backends), lines, [level, *figures.hollow_note(rows["oversubscribed"].any())]
-    )
+    figures.draw_legend(figure, backends, lines, [level, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure
 
 
@@ -87,9 +83,9 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
         axes.tick_params(labelbottom=name in names[-PANELS_IN_A_ROW:])
     for axes in grid.flat[len(names) :]:
         axes.set_visible(False)
-    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(settings.values())]
-    others = Line2D([], [], color=figures.GRID, linewidth=2, label="the other backends")
-    figures.draw_legend(figure, handles, [level, others], figures.hollow_note(rows["oversubscribed"].any()))
+    others = figures.entry("the other backends", color=figures.GRID, linewidth=2)
+    hollow = figures.hollow_note(rows["oversubscribed"].any())
+    figures.draw_legend(figure, figures.handles_of(settings.values()), [level, others], hollow)
     figure.subplots_adjust(hspace=0.32, wspace=0.1)
     labels, place = {"fontsize": figures.FONT_SIZE, "va": "center", "ha": "center"}, figure.subplotpars
     figure.text(0.54, place.bottom - 0.5 / figure.get_figheight(), X_LABELS[x], **labels)
@@ -124,10 +120,8 @@ def _accuracy_medians(curve: pd.DataFrame, x: str) -> tuple:
 
 
 def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: figures.Style) -> None:
-    at, middle = _accuracy_medians(curve, x)
-    repeats = curve.groupby("epochs")["accuracy"]
-    values = (middle, repeats.min().where(repeats.count() > 1), repeats.max())
-    figures.draw_curve(axes, at, values, style, bool(curve["oversubscribed"].any()))
+    values = figures.over_repeats(curve.groupby("epochs")["accuracy"])
+    figures.draw_curve(axes, _accuracy_medians(curve, x)[0], values, style, bool(curve["oversubscribed"].any()))
 
 
 def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
@@ -139,14 +133,14 @@ def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
     if x == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axhline(99, **figures.LEVEL)
-    return Line2D([], [], **figures.LEVEL, label="99 %")
+    return figures.entry("99 %", **figures.LEVEL)
 
 
-def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
+def worker_curve(records: Iterable[dict]) -> Figure:
     """Training and test accuracy in % after the last epoch against workers, which are emulated.
 
-    One curve per recipe: the mean over the seeds, bars from the worst to the best. With `published`, crosses
-    for the numbers read off the published figure, which are of training.
+    One curve per recipe: the mean over the seeds, bars from the worst to the best. Crosses are the numbers read off
+    the published figure, which are of training.
 
     Raises RecordError when runs are mixed that differ in more than the recipe.
     """
@@ -160,25 +154,22 @@ def worker_curve(records: Iterable[dict], published: bool = True) -> Figure:
         f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
     )
     figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
-    workers = sorted({*rows["workers"], *(PUBLISHED if published else [])})
-    crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
-    notes = [Line2D([], [], **figures.LEVEL, label="10 %: guessing")]
-    for axes, (column, label) in zip(figure.subplots(1, 2, sharex=True), WORKER_PANELS.items(), strict=True):
+    workers, both = sorted({*rows["workers"], *PUBLISHED}), figure.subplots(1, 2, sharex=True)
+    for axes, (column, label) in zip(both, WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
             by_workers = rows[rows["recipe"] == name].groupby("workers")[column]
-            mean = by_workers.mean()
-            values = (mean, by_workers.min().where(by_workers.count() > 1), by_workers.max())
-            figures.draw_curve(axes, mean.index * shift, values, figures.Style.number(index))
-        if published and column == "train_accuracy":
-            axes.plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
-            notes.append(Line2D([], [], **crosses, label="published, 128 nodes (read off the figure)"))
+            values = figures.over_repeats(by_workers, "mean")
+            figures.draw_curve(axes, values[0].index * shift, values, figures.Style.number(index))
         axes.set_xscale("log", base=2)
         figures.ticks_at(axes.xaxis, workers)
         axes.set(xlabel=f"workers (global batch = {what['batch_size']} × workers)", ylabel=label, ylim=(0, 103))
         axes.axhline(10, **figures.LEVEL)
-    handles = [figures.handle_of(name, figures.Style.number(index)) for index, name in enumerate(names)]
-    figures.draw_legend(figure, *figures.in_columns(handles), notes)
+    crosses = CROSS | {"markersize": 9, "markeredgewidth": 2.5}
+    both[0].plot(list(PUBLISHED), list(PUBLISHED.values()), **crosses, zorder=4)
+    guessing = figures.entry("10 %: guessing", **figures.LEVEL)
+    read_off = figures.entry("published, 128 nodes (read off the figure)", **crosses)
+    figures.draw_legend(figure, figures.handles_of(names), [guessing, read_off])
     return figure
 
 
@@ -219,12 +210,10 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     accuracy.set(ylabel="accuracy after the last epoch (%)", ylim=(0, 103))
     handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
     notes: list[Artist] = [
-        Line2D([], [], **figures.PERFECT, label="perfect"),
-        Line2D([], [], color=figures.GREY, linestyle="--", label="training accuracy"),
+        figures.entry("perfect", **figures.PERFECT),
+        figures.entry("training accuracy", color=figures.GREY, linestyle="--"),
     ]
-    figures.draw_legend(
-        figure, *figures.in_columns(handles), [*notes, *figures.hollow_note(rows["oversubscribed"].any())]
-    )
+    figures.draw_legend(figure, handles, [*notes, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure
 
 
@@ -239,6 +228,5 @@ def _solution(record: dict) -> dict:
 
 
 def _draw_medians(axes: Axes, curve: pd.DataFrame, column: str, style: figures.Style) -> None:
-    groups = curve.groupby("world_size")[column]
-    values = (groups.median(), groups.min().where(groups.count() > 1), groups.max())
-    figures.draw_curve(axes, groups.median().index, values, style, bool(curve["oversubscribed"].any()))
+    values = figures.over_repeats(curve.groupby("world_size")[column])
+    figures.draw_curve(axes, values[0].index, values, style, bool(curve["oversubscribed"].any()))

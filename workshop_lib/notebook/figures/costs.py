@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from workshop_lib.errors import InputError
@@ -41,10 +40,9 @@ def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, be
     axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
     median_us, *ends_us = 1e6 * np.asarray(seconds)
     figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
-    look = {"color": line.colour, "linestyle": line.line, "linewidth": 2}
-    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **look)
+    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.look)
     axes.set(xlabel="message (bytes)", ylabel="time (µs)")
-    model = Line2D([], [], **look, label="α + β · bytes")
+    model = figures.entry("α + β · bytes", **line.look)
     figures.draw_legend(figure, [figures.handle_of("measured", points, line=False)], [model])
     return figure
 
@@ -82,7 +80,7 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
         axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
         axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more would touch each other
         axes.xaxis.set_major_formatter(_size)
-    figures.draw_legend(figure, *figures.in_columns(handles), figures.hollow_note(hollow))
+    figures.draw_legend(figure, handles, figures.hollow_note(hollow))
     return figure
 
 
@@ -120,7 +118,7 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
     for axis in (axes.xaxis, axes.yaxis):
         figures.log_ticks(axis, "{x:g}")
-    same = Line2D([], [], **figures.PERFECT, label=f"the same; shaded: within {WITHIN:.0%}")
+    same = figures.entry(f"the same; shaded: within {WITHIN:.0%}", **figures.PERFECT)
     figures.draw_legend(figure, handles, [same, *figures.hollow_note(hollow)])
     return figure
 
@@ -170,8 +168,8 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
     every_s = [seconds for row in rows for seconds in row["seconds"]]
     figures.log_ticks(time.xaxis, "{x:g}", (1, 2, 5) if max(every_s) < 100 * min(every_s) else (1,))
     size.set(xlabel="data (MB)")
-    handles = [figures.handle_of(name, figures.Style.number(i), line=False) for i, name in enumerate(("cold", "warm"))]
-    figures.draw_legend(figure, [*handles, Line2D([], [], **ONCE, label="the file, once")], figures.patches(BYTES))
+    handles = figures.handles_of(("cold", "warm"), line=False)
+    figures.draw_legend(figure, [*handles, figures.entry("the file, once", **ONCE)], figures.patches(BYTES))
     figure.subplots_adjust(left=0.15, wspace=0.08)
     return figure
 

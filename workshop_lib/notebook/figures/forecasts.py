@@ -49,7 +49,7 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
             for name, (devices, line) in places.items()
             if devices
         ]
-    figures.draw_legend(figure, *figures.in_columns(handles + marks))
+    figures.draw_legend(figure, handles + marks)
     figure.subplots_adjust(top=top - 0.03)
     return figure
 
@@ -91,8 +91,7 @@ def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
 
 
 def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -> Line2D:
-    look = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
-    axes.plot(values.index, values, **look, linewidth=2, markersize=7)
+    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.look)
     return figures.handle_of(name, style)
 
 
@@ -112,7 +111,7 @@ def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.Re
         handles.append(figures.handle_of(name, style, line=False))
     axes.plot([0, 100], [0, 100], **figures.PERFECT)
     axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
-    figures.draw_legend(figure, handles, [Line2D([], [], **figures.PERFECT, label="forecast = published")])
+    figures.draw_legend(figure, handles, [figures.entry("forecast = published", **figures.PERFECT)])
     return figure
 
 
@@ -162,16 +161,16 @@ def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
 
 def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
     left, total = 0.0, at.total_gpu_bytes / GIB
-    number = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4}
     for kind, look in MEMORY_LOOKS.items():
         shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
         figures.draw_bar(axes, at.stage, left, shown, look, 0.66)
         if shown > figures.ROOM * end:
-            axes.text(left + shown / 2, at.stage, _number(at.gpu_bytes[kind]), ha="center", **number)
+            figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
         left += shown
     text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
-    number |= {"textcoords": "offset points", "weight": "bold" if at.fits else "normal"}
-    axes.annotate(text, (min(total, cut), at.stage), (7, 0), **number)
+    weight = "bold" if at.fits else "normal"
+    beside = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4, "weight": weight}
+    axes.annotate(text, (min(total, cut), at.stage), (7, 0), textcoords="offset points", **beside)
 
 
 def size(number_of_bytes: float) -> str:

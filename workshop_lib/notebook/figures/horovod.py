@@ -11,14 +11,12 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures, profile
@@ -220,19 +218,21 @@ def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     a cycle. Raises InputError when there is nothing to draw.
     """
     right_ms = max((span.end_ms for timeline in panels.values() for span in timeline.spans), default=0.0)
-    parts = {}
+    tensors: dict[str, list[str]] = {}
     for title, timeline in panels.items():
         by_start = sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms))
-        tensors = list(dict.fromkeys(span.tensor for span in by_start))
-        draw_tensors = partial(_tensors, timeline=timeline, tensors=tensors, right_ms=right_ms)
-        parts[title] = figures.Panel(len(tensors) + 1.1 if tensors else 0, draw_tensors)
+        tensors[title] = list(dict.fromkeys(span.tensor for span in by_start))
     look = {"linestyle": "", "color": "black", "markersize": 9}
     handles = figures.patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
-    handles.append(Line2D([], [], marker="|", **look, label="start of a cycle"))
+    handles.append(figures.entry("start of a cycle", marker="|", **look))
     if any(timeline.ready for timeline in panels.values()):
-        handles.append(Line2D([], [], marker="$0$", **look, label="the rank with this number has it"))
+        handles.append(figures.entry("the rank with this number has it", marker="$0$", **look))
     x_label = "milliseconds since the first tensor was announced"
-    return figures.stacked(parts, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
+    rows = {title: len(names) + 1.1 if names else 0 for title, names in tensors.items()}
+    figure = figures.stacked(rows, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
+    for axes, (title, timeline) in zip(figure.axes, panels.items(), strict=True):
+        _tensors(axes, timeline, tensors[title], right_ms)
+    return figure
 
 
 def _tensors(axes: Axes, timeline: Timeline, tensors: list[str], right_ms: float) -> None:

@@ -4,21 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 
-from workshop_lib.notebook.figures import (
-    GREY,
-    LEVEL,
-    RecordFigure,
-    Style,
-    draw_legend,
-    draw_points,
-    handle_of,
-    in_columns,
-    new_figure,
-    spread,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.scaling import critical_batch
 from workshop_lib.scaling import less_communication as less
 from workshop_lib.scaling import steps_to_target as measured
@@ -29,16 +17,16 @@ from workshop_lib.scaling.records import RecordError
 PUBLISHED = {"at the start": 50, "mean over training": 900}
 
 
-def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], caption: str) -> RecordFigure:
+def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], caption: str) -> figures.RecordFigure:
     """Gradients of batches as arrows at their angle to the true gradient, of length `true`, a panel per batch size.
 
     Of each: its part along the true gradient, and its length. They are drawn above and below it in turn.
     """
-    figure = new_figure("Gradients of single batches, and the true one", caption)
+    figure = figures.new_figure("Gradients of single batches, and the true one", caption)
     panels = np.atleast_1d(figure.subplots(1, len(by_batch), sharex=True, sharey=True))
     longest = max(length for arrows in by_batch.values() for _, length in arrows)
     for number, (axes, (batch, arrows)) in enumerate(zip(panels, by_batch.items(), strict=True)):
-        look = {"arrowstyle": "->", "color": Style.number(number).colour}
+        look = {"arrowstyle": "->", "color": figures.Style.number(number).colour}
         for turn, (along, length) in enumerate(arrows):
             across = (-1) ** turn * np.sqrt(max(length**2 - along**2, 0))
             axes.annotate("", (along, across), (0, 0), arrowprops=look)
@@ -46,50 +34,49 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
         axes.set_title(f"batches of {batch}", fontsize=12)
         axes.set(xlim=(-longest / 2, longest / 2), ylim=(-longest, longest), xlabel="along the true gradient")
     panels[0].set_ylabel("across")
-    draw_legend(figure, [Line2D([], [], lw=3, color="black", label="the true gradient, of all samples")])
+    figures.draw_legend(figure, [figures.entry("the true gradient, of all samples", lw=3, color="black")])
     figure.subplots_adjust(top=0.8)
     return figure
 
 
-def noise(steps, scales, errors, caption: str) -> RecordFigure:
+def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
     """The noise scale [n] after these steps [n], two of its standard errors [n] to both sides; NaN: a gap."""
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
-    figure, style = new_figure("The simple noise scale over training", caption), Style.number(0)
+    figure, style = figures.new_figure("The simple noise scale over training", caption), figures.Style.number(0)
     axes = figure.subplots()
     [line] = axes.plot(steps, scales, color=style.colour, linewidth=2, label="measured here")
     low, high = np.maximum(scales - 2 * errors, scales / 10), scales + 2 * errors
     band = axes.fill_between(steps, low, high, color=style.colour, alpha=0.2, label="two standard errors")
     for name, level in PUBLISHED.items():
-        axes.axhline(level, **LEVEL)
-        above = {"textcoords": "offset points", "ha": "right", "color": GREY, "fontsize": 11}
+        axes.axhline(level, **figures.LEVEL)
+        above = {"textcoords": "offset points", "ha": "right", "color": figures.GREY, "fontsize": 11}
         axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), **above)
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
-    draw_legend(figure, [line], [band])
+    figures.draw_legend(figure, [line], [band])
     return figure
 
 
 def steps_to_target(
     pairs: Mapping[str, tuple[Sequence, Sequence]], fits: Mapping[str, critical_batch.Fit | None], title: str
-) -> RecordFigure:
+) -> figures.RecordFigure:
     """Measured (batches, steps) by name and their fits: steps against batch (left); the frontier of steps,
     the time, against samples, the compute (right). Both axes of both are logarithmic."""
-    figure = new_figure("Steps to target", title)
+    figure = figures.new_figure("Steps to target", title)
     left, right = figure.subplots(1, 2)
     handles = []
     for number, (name, pair) in enumerate(pairs.items()):
-        style, fit = Style.number(number), fits.get(name)
+        style, fit = figures.Style.number(number), fits.get(name)
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
         left.plot(batches, steps, style.marker, color=style.colour, ms=8)
         right.plot(steps, steps * batches, style.marker, color=style.colour, ms=8)
-        handles.append(handle_of(name, style, line=fit is not None))
+        handles.append(figures.handle_of(name, style, line=fit is not None))
         if fit is not None:
             line = np.geomspace(batches.min() / 1.5, batches.max() * 1.5, 200)
-            look = {"color": style.colour, "linestyle": style.line, "linewidth": 2}
-            left.plot(line, fit.steps(line), **look)
-            right.plot(fit.steps(line), fit.samples(line), **look)
-            left.axvline(fit.b_crit, **LEVEL | {"color": style.colour})
+            left.plot(line, fit.steps(line), **style.look)
+            right.plot(fit.steps(line), fit.samples(line), **style.look)
+            left.axvline(fit.b_crit, **figures.LEVEL | {"color": style.colour})
         ends = np.array([batches.min(), batches.max()])
-        left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **LEVEL)
+        left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **figures.LEVEL)
     left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
     left.set(xlabel="batch (samples)", ylabel="steps to target (time)", xscale="log", yscale="log")
     right.set(xlabel="steps to target (time)", ylabel="samples to target (compute)", xscale="log", yscale="log")
@@ -98,14 +85,14 @@ def steps_to_target(
         axis.set_major_formatter("{x:,g}")
         axis.set_minor_formatter(NullFormatter())
     notes = [
-        Line2D([], [], **LEVEL, label="perfect scaling: twice the batch, half the steps"),
-        Line2D([], [], **LEVEL | {"color": Style.number(0).colour}, label="upright: critical batch of the fit"),
+        figures.entry("perfect scaling: twice the batch, half the steps", **figures.LEVEL),
+        figures.entry("upright: critical batch of the fit", **figures.LEVEL | {"color": figures.BLUE}),
     ]
-    draw_legend(figure, handles, notes)
+    figures.draw_legend(figure, handles, notes)
     return figure
 
 
-def target_curve(records: Iterable[dict]) -> RecordFigure:
+def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
     """The figure of steps to target from records, with the fit if the law holds for them.
 
     Raises RecordError when their targets or data differ, or no batch reached the target.
@@ -128,25 +115,25 @@ def target_curve(records: Iterable[dict]) -> RecordFigure:
     return steps_to_target(pairs, fits, title)
 
 
-def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> RecordFigure:
+def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figures.RecordFigure:
     """Share of the updates at each staleness, a panel per mode: {mode: {staleness: number of updates}}."""
-    figure = new_figure("How stale each update was", caption)
+    figure = figures.new_figure("How stale each update was", caption)
     panels = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
     most = max(max(counts) for counts in histograms.values())
     for number, (axes, (mode, counts)) in enumerate(zip(panels, histograms.items(), strict=True)):
         total = sum(counts.values())
-        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=Style.number(number).colour)
+        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=figures.Style.number(number).colour)
         axes.set_title(mode, fontsize=12)
         axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness (updates)", ylim=(0, 1.02))
         axes.xaxis.set_minor_locator(NullLocator())
     panels[0].set_ylabel("share of updates")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1))
-    draw_legend(figure, [Line2D([], [], linestyle="", label="0: computed with the newest weights")])
+    figures.draw_legend(figure, [figures.entry("0: computed with the newest weights", linestyle="")])
     figure.subplots_adjust(top=0.8)
     return figure
 
 
-def less_communication(records: Iterable[dict]) -> RecordFigure:
+def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
     """Test accuracy against bytes per sample, from records: the median of each way, and its lowest and highest seed.
 
     A way with momentum, or another learning rate than the first record's, counts as another one. Raises RecordError
@@ -159,17 +146,17 @@ def less_communication(records: Iterable[dict]) -> RecordFigure:
     first = runs.iloc[0]
     caption = f"MNIST, {first.world_size} ranks with batches of {first.batch_size}, {first.steps} steps of SGD, rate "
     caption += f"{first.lr:g} unless noted; median and range of {runs.seed.nunique()} seeds"
-    figure = new_figure("What does a byte buy?", caption)
+    figure = figures.new_figure("What does a byte buy?", caption)
     axes, handles = figure.subplots(), []
     for number, ((way, lr, momentum), of_way) in enumerate(runs.groupby(["way", "lr", "momentum"], sort=False)):
-        reached, style = 100 * of_way["test_accuracy"], Style.number(number)
-        bars = spread(*(np.array([value]) for value in (reached.median(), reached.min(), reached.max())))
-        draw_points(axes, of_way["bytes_per_sample"].iloc[:1], [reached.median()], bars, style, hollow=False)
+        reached, style = 100 * of_way["test_accuracy"], figures.Style.number(number)
+        bars = figures.spread(*(np.array([value]) for value in (reached.median(), reached.min(), reached.max())))
+        figures.draw_points(axes, of_way["bytes_per_sample"].iloc[:1], [reached.median()], bars, style, hollow=False)
         name = f"{way}, momentum {momentum:g}" if momentum else way
-        handles.append(handle_of(name if lr == first.lr else f"{name}, rate {lr:g}", style, line=False))
+        handles.append(figures.handle_of(name if lr == first.lr else f"{name}, rate {lr:g}", style, line=False))
     axes.set(xlabel="bytes per sample that a rank sends", ylabel="test accuracy (%)", xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    draw_legend(figure, *in_columns(handles))
+    figures.draw_legend(figure, handles)
     return figure

@@ -5,23 +5,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import (
-    COLOURS,
-    FONT_SIZE,
-    GREY,
-    GRID,
-    ON_WHITE,
-    RecordFigure,
-    Style,
-    draw_legend,
-    handle_of,
-    log_ticks,
-    new_figure,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.pictures import CENTRED
 from workshop_lib.training.flops import Layer, Limits
 
@@ -30,7 +17,7 @@ MOST_ROWS = 64
 GROUPS, SWITCHES, NODES = 5, 4, 2  # of the dragonfly that is drawn: switches of a group, nodes of a switch
 
 
-def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigure:
+def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.RecordFigure:
     """Where running ranks are: a panel for each host, a row for each rank, a square for each core.
 
     Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads. Columns are the
@@ -42,12 +29,12 @@ def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigur
     for about in abouts:
         hosts.setdefault(about["host"], []).append(about)
     heights = [len(ranks) + 1.2 for ranks in hosts.values()]
-    figure = RecordFigure(figsize=(12, 0.9 + 0.5 * sum(heights)), facecolor="white")
+    figure = figures.RecordFigure(figsize=(12, 0.9 + 0.5 * sum(heights)), facecolor="white")
     panels = figure.subplots(len(hosts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (host, ranks) in zip(panels, hosts.items(), strict=True):
         _host_panel(axes, host, ranks)
     if title:
-        figure.suptitle(title, x=0.02, ha="left", fontsize=FONT_SIZE + 2, weight="bold")
+        figure.suptitle(title, x=0.02, ha="left", fontsize=figures.FONT_SIZE + 2, weight="bold")
     figure.tight_layout()
     return figure
 
@@ -55,20 +42,20 @@ def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> RecordFigur
 def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
     columns = {core: column for column, core in enumerate(sorted({c for r in ranks for c in r["cores"]}))}
     for row, about in enumerate(ranks):
-        colour = COLOURS[about["rank"] % len(COLOURS)]
+        colour = figures.COLOURS[about["rank"] % len(figures.COLOURS)]
         for core, column in columns.items():
             allowed = core in about["cores"]
-            look = {"fc": colour, "ec": "white"} if allowed else {"fc": "none", "ec": GRID}
+            look = {"fc": colour, "ec": "white"} if allowed else {"fc": "none", "ec": figures.GRID}
             axes.add_patch(Rectangle((column, row + 0.1), 0.95, 0.8, **look))
             if allowed and len(columns) <= ROOM_FOR_NUMBERS:
                 place = (column + 0.475, row + 0.5)
-                axes.text(*place, str(core), bbox=ON_WHITE, **CENTRED | {"fontsize": FONT_SIZE - 2})
+                axes.text(*place, str(core), bbox=figures.ON_WHITE, **CENTRED | {"fontsize": figures.FONT_SIZE - 2})
     axes.set(xlim=(0, max(8, len(columns))), ylim=(len(ranks), 0))
     axes.set_yticks([row + 0.5 for row in range(len(ranks))], [_label(about) for about in ranks])
     axes.set_xticks([])
-    axes.tick_params(length=0, labelsize=FONT_SIZE - 1)
+    axes.tick_params(length=0, labelsize=figures.FONT_SIZE - 1)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=FONT_SIZE, color=GREY)
+    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=figures.FONT_SIZE, color=figures.GREY)
 
 
 def _label(about: Mapping[str, Any]) -> str:
@@ -77,18 +64,18 @@ def _label(about: Mapping[str, Any]) -> str:
     return f"rank {about['rank']}{suffix}"
 
 
-def dragonfly() -> RecordFigure:
+def dragonfly() -> figures.RecordFigure:
     """A small dragonfly: nodes hang on switches, a group's switches are all joined, and so are all groups.
 
     In orange the longest of the shortest ways, between nodes of two groups: three links between switches.
     """
-    figure = RecordFigure(figsize=(9, 6.5), facecolor="white")
+    figure = figures.RecordFigure(figsize=(9, 6.5), facecolor="white")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
     axes.axis("off")
     axes.set_aspect("equal")
     centre = 4 * _around(GROUPS)
     switch = centre[:, None] + _around(SWITCHES, np.pi / 4)
-    grey, orange = {"color": GREY, "lw": 1, "zorder": 1}, {"color": COLOURS[1], "lw": 3.5, "zorder": 2}
+    grey, orange = {"color": figures.GREY, "lw": 1, "zorder": 1}, {"color": figures.COLOURS[1], "lw": 3.5, "zorder": 2}
     gateway = {}
     for one in range(GROUPS):
         for number, other in enumerate(other for other in range(GROUPS) if other != one):
@@ -106,28 +93,29 @@ def dragonfly() -> RecordFigure:
         for side in np.linspace(-0.25, 0.25, NODES):
             out = (at - middle) @ np.array([[np.cos(side), np.sin(side)], [-np.sin(side), np.cos(side)]])
             _line(axes, at, middle + 1.45 * out, **grey)
-            axes.plot(*(middle + 1.45 * out), "s", color=COLOURS[0], ms=9, zorder=3)
+            axes.plot(*(middle + 1.45 * out), "s", color=figures.COLOURS[0], ms=9, zorder=3)
         axes.plot(*at, "o", color="black", ms=11, zorder=3)
     for number, middle in enumerate(centre):
         axes.text(*(1.58 * middle), f"group {number}", **CENTRED)
-    names = {"node": ("s", COLOURS[0]), "switch": ("o", "black")}
     handles = [
-        Line2D([], [], marker=mark, color=colour, ls="", ms=10, label=name) for name, (mark, colour) in names.items()
+        figures.entry("node", marker="s", color=figures.COLOURS[0], ls="", ms=10),
+        figures.entry("switch", marker="o", color="black", ls="", ms=10),
+        figures.entry("link", **grey),
+        figures.entry("between groups", **grey | {"ls": "--"}),
     ]
-    handles += [
-        Line2D([], [], label=name, **look) for name, look in (("link", grey), ("between groups", grey | {"ls": "--"}))
-    ]
-    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=FONT_SIZE)
+    axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=figures.FONT_SIZE)
     axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))
     return figure
 
 
-def roofline(limits: Limits, layers: Sequence[Layer]) -> RecordFigure:
+def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
     """Each layer's arithmetic intensity and its rate, under what memory and arithmetic allow at most."""
     if not layers:
         raise InputError("there are no layers to draw; give those of at least one network.")
     caption = f"one process, fp32, forward; memory {limits.bytes_per_s / 1e9:.1f} GB/s, matrix products "
-    figure = new_figure("What bounds each layer", f"{caption}{limits.flops_per_s / 1e9:.0f} Gflop/s, both measured")
+    figure = figures.new_figure(
+        "What bounds each layer", f"{caption}{limits.flops_per_s / 1e9:.0f} Gflop/s, both measured"
+    )
     axes = figure.subplots()
     intensity = np.array([layer.flops / layer.moved_bytes for layer in layers])
     rate = np.array([layer.flops / layer.seconds for layer in layers]) / 1e9
@@ -135,26 +123,26 @@ def roofline(limits: Limits, layers: Sequence[Layer]) -> RecordFigure:
     ends = np.array([min(*intensity, ridge) / 3, ridge, max(*intensity, ridge) * 4])
     roof = np.minimum(ends * limits.bytes_per_s, limits.flops_per_s) / 1e9
     axes.loglog(ends, roof, color="black", linewidth=2.5, zorder=2)
-    axes.axvline(ridge, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-    look = {"fontsize": FONT_SIZE - 1, "color": GREY, "bbox": ON_WHITE}
+    axes.axvline(ridge, **figures.LEVEL)
+    look = {"fontsize": figures.FONT_SIZE - 1, "color": figures.GREY, "bbox": figures.ON_WHITE}
     low = min(*rate, roof[0]) / 2
     axes.text(ridge / 1.08, low * 1.15, "waits for memory", ha="right", **look)
     axes.text(ridge * 1.08, low * 1.15, "waits for arithmetic", **look)
     handles = []
     for number, network in enumerate(dict.fromkeys(layer.network for layer in layers)):
-        style, mine = Style.number(number), [layer.network == network for layer in layers]
+        style, mine = figures.Style.number(number), [layer.network == network for layer in layers]
         axes.plot(intensity[mine], rate[mine], style.marker, color=style.colour, markersize=10, zorder=3)
-        handles.append(handle_of(network, style, line=False))
+        handles.append(figures.handle_of(network, style, line=False))
     for number, (layer, x, y) in enumerate(zip(layers, intensity, rate, strict=True)):
         offset = (4, -20 if number % 2 else 10)  # neighbours have one above and one below
-        axes.annotate(layer.layer, (x, y), offset, textcoords="offset points", fontsize=FONT_SIZE - 2)
+        axes.annotate(layer.layer, (x, y), offset, textcoords="offset points", fontsize=figures.FONT_SIZE - 2)
     axes.set(xlim=(ends[0], ends[-1]), ylim=(low, 1.7 * max(*rate, roof[-1])))
     axes.set_xlabel("arithmetic intensity: floating-point operations per byte moved")
     axes.set_ylabel("Gflop/s")
-    log_ticks(axes.xaxis)
-    log_ticks(axes.yaxis)
-    handles.append(Line2D([], [], color="black", linewidth=2.5, label="roof: what memory and arithmetic allow"))
-    draw_legend(figure, handles)
+    figures.log_ticks(axes.xaxis)
+    figures.log_ticks(axes.yaxis)
+    handles.append(figures.entry("roof: what memory and arithmetic allow", color="black", linewidth=2.5))
+    figures.draw_legend(figure, handles)
     return figure
 
 

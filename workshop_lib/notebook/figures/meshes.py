@@ -56,12 +56,8 @@ def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, t
     hatch = {"tensor": "//", "data": ".."}.get(over, "")
     axes.add_patch(Rectangle((x, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=0))
     axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=2.6 if over == "both" else 1))
-    number = f"{row * tensor + column}"
-    axes.text(x + 0.5, y + 0.5, number, **CENTRED, weight="bold" if over == "both" else "normal", bbox=_plate(colour))
-
-
-def _plate(colour: str) -> dict:
-    return {"fc": colour, "ec": "none", "pad": 1.2}
+    look = CENTRED | {"weight": "bold" if over == "both" else "normal"}
+    axes.text(x + 0.5, y + 0.5, f"{row * tensor + column}", **look, bbox={"fc": colour, "ec": "none", "pad": 1.2})
 
 
 def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
@@ -109,5 +105,5 @@ def beside_published(rows: pd.DataFrame) -> RecordFigure:
     axes.set(xlim=ends, ylim=ends, xlabel="published MFU", ylabel="forecast MFU")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    figures.draw_legend(figure, *figures.in_columns(handles))
+    figures.draw_legend(figure, handles)
     return figure

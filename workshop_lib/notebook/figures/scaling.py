@@ -88,7 +88,7 @@ def serial_part(fraction: float, most: int = 1024) -> Figure:
     for number, (name, speedups) in enumerate(laws.items()):
         style = figures.Style.number(number)
         handles.append(figures.handle_of(name, style))
-        axes.loglog(n, speedups, base=2, color=style.colour, linestyle=style.line, marker=style.marker, linewidth=2)
+        axes.loglog(n, speedups, base=2, marker=style.marker, **style.look)
     axes.set(xlabel="ranks", ylabel="speed-up")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
@@ -153,7 +153,7 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
     for index, (_, style, curve) in enumerate(curves):
         at = _beside(curve["world_size"], index - (len(curves) - 1) / 2, points)
         for axes, column in ((left, measure.column), (efficiency, "efficiency")):
-            axes.plot(at, curve[column], color=style.colour, linestyle=style.line, linewidth=2, zorder=2)
+            axes.plot(at, curve[column], **style.look, zorder=2)
             for hollow, chosen in curve.groupby("oversubscribed"):
                 figures.draw_points(axes, at[chosen.index], *_with_bars(chosen, column), style, bool(hollow))
         if not curve["first_epoch_only"].any():
@@ -167,8 +167,7 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
         left.yaxis.set_major_formatter("{x:,g}")
     left.set_ylabel(measure.label)
     efficiency.set(ylabel="parallel efficiency (%)", ylim=(0, max(110, 1.08 * points["efficiency_max"].max())))
-    columns = figures.in_columns([figures.handle_of(curve.name, curve.style) for curve in curves])
-    figures.draw_legend(figure, *columns, notes)
+    figures.draw_legend(figure, [figures.handle_of(curve.name, curve.style) for curve in curves], notes)
     return figure
 
 
@@ -207,12 +206,12 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     figures.name_rows(left, (curve.name for curve in curves))
     efficiency.set(xlabel="parallel efficiency (%)", xlim=(0, max(110, 1.08 * points["efficiency_max"].max())))
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
-    tick = Line2D([], [], **PERFECT_TICK, label=f"perfect scaling of the row: {own}")
+    tick = figures.entry(f"perfect scaling of the row: {own}", **PERFECT_TICK)
     handles = [
         figures.handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False)
         for count, name in rank_counts(points)
     ]
-    figures.draw_legend(figure, *figures.in_columns(handles), [tick, *_notes(points)])
+    figures.draw_legend(figure, handles, [tick, *_notes(points)])
     figure.subplots_adjust(left=0.155, wspace=0.06)
     for axes in (left, efficiency):
         axes.grid(visible=False, axis="y")
@@ -250,13 +249,13 @@ def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: M
     left.plot(ends, [best[measure.column] * (end if grows else 1) for end in ends], **figures.PERFECT)
     efficiency.axhline(100, **figures.PERFECT)
     run = f"the fastest 1-rank run ({best['backend']})"
-    return Line2D([], [], **figures.PERFECT, label=f"perfect scaling: {'ranks ×' if grows else 'as long as'} {run}")
+    return figures.entry(f"perfect scaling: {'ranks ×' if grows else 'as long as'} {run}", **figures.PERFECT)
 
 
 def _notes(points: pd.DataFrame) -> list[Line2D]:
     notes = []
     if not points["first_epoch_only"].all():
-        notes.append(Line2D([], [], **CROSS, label="first epoch (start-up included)"))
+        notes.append(figures.entry("first epoch (start-up included)", **CROSS))
     if points["first_epoch_only"].any():
-        notes.append(Line2D([], [], linestyle="", label="one epoch only: includes start-up"))
+        notes.append(figures.entry("one epoch only: includes start-up", linestyle=""))
     return notes + figures.hollow_note(points["oversubscribed"].any())

@@ -3,34 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from workshop_lib.notebook.figures import (
-    BLUE,
-    GREEN,
-    LEVEL,
-    YELLOW,
-    Look,
-    Panel,
-    RecordFigure,
-    Style,
-    draw_bar,
-    draw_legend,
-    handle_of,
-    log_ticks,
-    name_rows,
-    new_figure,
-    patches,
-    stacked,
-    ticks_at,
-)
+from workshop_lib.notebook import figures
 from workshop_lib.ranks.trials import Done, Search
 from workshop_lib.scaling import search as settings
 from workshop_lib.scaling.records import RecordError
 from workshop_lib.scaling.steps_to_target import BestRate
 
-RUNG_LOOKS = (Look(YELLOW, ""), Look(BLUE, "//"), Look(GREEN, "||"))
+RUNG_LOOKS = (figures.Look(figures.YELLOW, ""), figures.Look(figures.BLUE, "//"), figures.Look(figures.GREEN, "||"))
 
 
 def idle_share(state: Search) -> float:
@@ -39,35 +19,27 @@ def idle_share(state: Search) -> float:
     return 1 - busy / (state.n * max(done.end_s for done in state.done))
 
 
-def ranks_over_time(searches: Mapping[str, Search]) -> RecordFigure:
+def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     """Who trained which trial when: a row per rank, a bar per job with its trial's number, coloured by rung."""
     rungs = sorted({done.result["images"] for state in searches.values() for done in state.done})
     looks = {f"until {images:,} images": RUNG_LOOKS[min(at, len(RUNG_LOOKS) - 1)] for at, images in enumerate(rungs)}
     longest = max(done.end_s for state in searches.values() for done in state.done)
 
-    def panel(state: Search) -> Panel:
-        def draw(axes: Axes) -> None:
-            for done in state.done:
-                width = done.end_s - done.start_s
-                look = looks[f"until {done.result['images']:,} images"]
-                for rank in done.ranks:
-                    draw_bar(axes, rank, done.start_s, 0.97 * width, look)
-                    if width > longest / 40:
-                        place = done.start_s + width / 2, rank
-                        axes.text(*place, str(done.result["trial"]), **_NUMBER)
-            name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
-            axes.set_xlim(0, longest)
-
-        return Panel(state.n, draw)
-
-    panels = {f"{name}: idle {idle_share(state):.0%} of the time": panel(state) for name, state in searches.items()}
-    return stacked(panels, "time (seconds)", patches(looks), legend_columns=3)
+    rows = {f"{name}: idle {idle_share(state):.0%} of the time": state.n for name, state in searches.items()}
+    figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
+    for axes, state in zip(figure.axes, searches.values(), strict=True):
+        for done in state.done:
+            width, look = done.end_s - done.start_s, looks[f"until {done.result['images']:,} images"]
+            for rank in done.ranks:
+                figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
+                if width > longest / 40:
+                    figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
+        figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
+        axes.set_xlim(0, longest)
+    return figure
 
 
-_NUMBER = {"ha": "center", "va": "center", "fontsize": 11, "bbox": {"fc": "white", "ec": "none", "pad": 1.2}}
-
-
-def best_so_far(records: Iterable[dict]) -> RecordFigure:
+def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
     """The held-out error of the best trial so far, by time (left) and by images per rank (right), of each way.
 
     A line per seed; a filled point where the search ended. Raises RecordError when there are no such records.
@@ -80,22 +52,21 @@ def best_so_far(records: Iterable[dict]) -> RecordFigure:
     caption = (
         f"MNIST, {what['ranks']} ranks, a budget of {what['budget']:,} images each; seeds: {len(seeds)}, a line each"
     )
-    figure = new_figure("The best model so far", caption)
+    figure = figures.new_figure("The best model so far", caption)
     left, right = figure.subplots(1, 2, sharey=True)
     ways = list(dict.fromkeys(run["what"]["way"] for run in runs))
     for run in runs:
-        style = Style.number(ways.index(run["what"]["way"]))
+        style = figures.Style.number(ways.index(run["what"]["way"]))
         for axes, x in ((left, "end_s"), (right, "images_per_rank")):
             places, errors = _improvements(run, x)
-            look = {"color": style.colour, "linestyle": style.line, "linewidth": 2, "alpha": 0.8}
-            axes.step(places, errors, where="post", **look)
+            axes.step(places, errors, where="post", alpha=0.8, **style.look)
             axes.plot(places[-1], errors[-1], style.marker, color=style.colour, ms=8)
     left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
     right.set(xlabel="images that each rank has worked through", yscale="log")
     right.xaxis.set_major_formatter("{x:,.0f}")
     right.locator_params(axis="x", nbins=5)
-    log_ticks(left.yaxis, "{x:g}", (1, 2, 3, 5))
-    draw_legend(figure, [handle_of(way, Style.number(at)) for at, way in enumerate(ways)])
+    figures.log_ticks(left.yaxis, "{x:g}", (1, 2, 3, 5))
+    figures.draw_legend(figure, figures.handles_of(ways))
     return figure
 
 
@@ -114,38 +85,38 @@ def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
     return places, errors
 
 
-def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> RecordFigure:
+def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> figures.RecordFigure:
     """How often the worse of two settings wins, by the number of seeds that are averaged: a curve per pair.
 
     accuracies: of each setting, one for each seed that was measured.
     """
     names = sorted(accuracies, key=lambda name: -np.mean(accuracies[name]))
     measured = len(accuracies[names[0]])
-    figure = new_figure(
+    figure = figures.new_figure(
         "How often the worse setting wins", f"drawn again and again from {measured} measured seeds each"
     )
     axes, handles = figure.subplots(), []
     for number, worse in enumerate(names[1:]):
-        style = Style.number(number)
+        style = figures.Style.number(number)
         shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
-        axes.plot(seeds, shares, color=style.colour, linestyle=style.line, marker=style.marker, ms=8, lw=2)
+        axes.plot(seeds, shares, marker=style.marker, ms=8, **style.look)
         points = 100 * (np.mean(accuracies[names[0]]) - np.mean(accuracies[worse]))
-        handles.append(handle_of(f"{worse}: {points:.2f} points behind {names[0]}", style))
-    axes.axhline(5, **LEVEL)
+        handles.append(figures.handle_of(f"{worse}: {points:.2f} points behind {names[0]}", style))
+    axes.axhline(5, **figures.LEVEL)
     axes.set(xlabel="seeds per setting", ylabel="wrong winner (%)", ylim=(0, None), xscale="log")
-    ticks_at(axes.xaxis, seeds)
-    draw_legend(figure, handles, [Line2D([], [], **LEVEL, label="5 %")])
+    figures.ticks_at(axes.xaxis, seeds)
+    figures.draw_legend(figure, handles, [figures.entry("5 %", **figures.LEVEL)])
     return figure
 
 
-def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> RecordFigure:
+def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordFigure:
     """Left: trials of a search by batch and learning rate, the larger and darker the better. Right: the best rate of
     each batch, from steps to a target, with the linear and the square-root rule through the smallest batch."""
     # The last job of each trial, whichever search it belongs to.
     last = {(each.result["trial"], str(each.result["setting"])): each.result for each in done}
     seeds = len(next(iter(best.values())).steps)
     where = f"left: your trials, large dark points do well; right: recorded runs, plain SGD, {seeds} seeds"
-    figure = new_figure("Learning rate against batch", where)
+    figure = figures.new_figure("Learning rate against batch", where)
     left, right = figure.subplots(1, 2)
     errors = np.array([max(1e-3, 1 - result["held_out"]) for result in last.values()])
     settings_ = [result["setting"] for result in last.values()]
@@ -155,23 +126,21 @@ def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> RecordFigure:
     look = {"cmap": "viridis", "norm": "log", "edgecolors": "black", "linewidths": 0.5}
     drawn = left.scatter(x, y, c=100 * errors, s=30 + 60 * np.clip(np.log10(1 / errors), 0, 2), **look)
     bar = figure.colorbar(drawn, ax=left, label="error on held-out images (%)")
-    log_ticks(bar.ax.yaxis, "{x:g}", (1, 2, 5))
+    figures.log_ticks(bar.ax.yaxis, "{x:g}", (1, 2, 5))
     batches = np.array(sorted(best))
     tuned = np.array([best[batch].lr for batch in batches])
-    style = Style.number(0)
+    style = figures.Style.number(0)
     right.plot(batches, tuned, style.marker, color=style.colour, ms=10)
-    right.plot(batches, tuned[0] * batches / batches[0], **_RULE | {"linestyle": "-"})
-    right.plot(batches, tuned[0] * np.sqrt(batches / batches[0]), **_RULE | {"linestyle": "--"})
+    growth, rules = batches / batches[0], []
+    for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
+        look = {"color": figures.GREY, "linewidth": 2, "linestyle": line, "zorder": 1}
+        right.plot(batches, tuned[0] * factors, **look)
+        rules.append(figures.entry(name, **look))
     right.set_ylim(tuned.min() / 2, tuned.max() * 4)
     for axes, label in ((left, "learning rate / (1 - momentum)"), (right, "best learning rate")):
         axes.set(xscale="log", yscale="log", xlabel="batch (samples)", ylabel=label)
-        log_ticks(axes.yaxis, "{x:g}")
-    ticks_at(left.xaxis, sorted(set(x)), [f"{batch:g}" for batch in sorted(set(x))])
-    ticks_at(right.xaxis, batches)
-    rules = [Line2D([], [], **_RULE | {"linestyle": line}, label=name) for name, line in _RULES.items()]
-    draw_legend(figure, [handle_of("best of the rates tried", style, line=False)], rules)
+        figures.log_ticks(axes.yaxis, "{x:g}")
+    figures.ticks_at(left.xaxis, sorted(set(x)), [f"{batch:g}" for batch in sorted(set(x))])
+    figures.ticks_at(right.xaxis, batches)
+    figures.draw_legend(figure, [figures.handle_of("best of the rates tried", style, line=False)], rules)
     return figure
-
-
-_RULE = {"color": "#595959", "linewidth": 2, "zorder": 1}
-_RULES = {"linear rule": "-", "square-root rule": "--"}

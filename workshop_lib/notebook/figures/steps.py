@@ -1,12 +1,10 @@
 """What ranks do in a step, as bars over time: its parts, backward and its allreduces, who waits for whom."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TypedDict
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from workshop_lib.comm.pipeline_orders import Span, bubble
@@ -21,6 +19,7 @@ CHUNK_LOOKS = {
     "B": [figures.Look("#9CC9E8", ""), figures.Look("#93D4BC", ""), figures.Look("#E8C5D8", "")],
 }
 IDLE = TIMELINE_LOOKS["waiting"]
+AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # of a row
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 
@@ -40,11 +39,11 @@ def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.R
     nothing to draw.
     """
     longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
-    parts = {
-        title: figures.Panel(len(ranks), partial(_parts, ranks=ranks, longest=longest))
-        for title, ranks in panels.items()
-    }
-    return figures.stacked(parts, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
+    rows = {title: len(ranks) for title, ranks in panels.items()}
+    figure = figures.stacked(rows, "milliseconds per step", figures.patches(figures.STEP_LOOKS))
+    for axes, ranks in zip(figure.axes, panels.values(), strict=True):
+        _parts(axes, ranks, longest)
+    return figure
 
 
 def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> None:
@@ -54,10 +53,7 @@ def _parts(axes: Axes, ranks: Sequence[Mapping[str, float]], longest: float) -> 
             width = parts[kind]
             figures.draw_bar(axes, rank, left, width, look)
             if width > figures.ROOM * longest:
-                place = (left + width / 2, rank)
-                axes.text(
-                    *place, f"{width:.1f}", ha="center", va="center", fontsize=figures.FONT_SIZE, bbox=figures.ON_WHITE
-                )
+                figures.number_bar(axes, rank, left, width, f"{width:.1f}")
             left += width
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.02 * longest)
@@ -69,17 +65,18 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     A panel has one entry per rank. Raises InputError when there is nothing to draw.
     """
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
-    parts = {}
-    for title, ranks in panels.items():
-        rows = 1 + max((len(times["messages"]) for times in ranks), default=0)
-        draw = partial(_backwards, ranks=ranks, rows=rows, right=right)
-        parts[title] = figures.Panel(len(ranks) * (rows + 1.1), draw)
+    rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
+    heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
     handles = [
         Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
         *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
-        Line2D([], [], **BORDER, linewidth=2, label="all gradients averaged"),
+        figures.entry("all gradients averaged", **BORDER, linewidth=2),
     ]
-    return figures.stacked(parts, "milliseconds since the start of backward", handles, left=0.16, row_inches=0.3)
+    x_label = "milliseconds since the start of backward"
+    figure = figures.stacked(heights, x_label, handles, left=0.16, row_inches=0.3)
+    for axes, (title, ranks) in zip(figure.axes, panels.items(), strict=True):
+        _backwards(axes, ranks, rows[title], right)
+    return figure
 
 
 def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> dict[str, np.ndarray]:
@@ -103,7 +100,7 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: flo
         for number, (sent, arrived) in enumerate(messages):
             figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
         axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
-        axes.text(end, top - 0.1, f"  {end:.0f} ms", va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(end, top - 0.1, f"  {end:.0f} ms", **AT_END)
         buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
         labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
         places += [top + row for row in range(1 + len(messages))]
@@ -119,16 +116,12 @@ def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     when there is nothing to draw.
     """
     right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
-    parts = {
-        title: figures.Panel(
-            len(timeline.pieces) if timeline.steps else 0, partial(_bands, timeline=timeline, right_ms=right_ms)
-        )
-        for title, timeline in panels.items()
-    }
-    begins = Line2D([], [], **BORDER, linewidth=1.2, label="a step begins")
-    return figures.stacked(
-        parts, "milliseconds since the first of these steps began", [*figures.patches(TIMELINE_LOOKS), begins]
-    )
+    rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}
+    handles = [*figures.patches(TIMELINE_LOOKS), figures.entry("a step begins", **BORDER, linewidth=1.2)]
+    figure = figures.stacked(rows, "milliseconds since the first of these steps began", handles)
+    for axes, timeline in zip(figure.axes, panels.values(), strict=True):
+        _bands(axes, timeline, right_ms)
+    return figure
 
 
 def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
@@ -136,8 +129,7 @@ def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
     for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
         for kind, start_s, end_s in pieces:
             figures.draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
-        text, end_ms = f"  waits {shares['waiting']:.0%}", 1e3 * (pieces[-1].end_s - zero_s)
-        axes.text(end_ms, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(1e3 * (pieces[-1].end_s - zero_s), rank, f"  waits {shares['waiting']:.0%}", **AT_END)
     for _, start_s in timeline.steps:
         axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
@@ -153,10 +145,6 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
     every = [span for ranks in panels.values() for spans in ranks for span in spans]
     scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time ({unit})")
     right = scale * max((span.end for span in every), default=0.0)
-    parts = {
-        title: figures.Panel(len(ranks), partial(_operations, ranks=ranks, scale=scale, right=right))
-        for title, ranks in panels.items()
-    }
     chunks = 1 + max((span.chunk for span in every), default=0)
     looks: dict[str, figures.Look] = {}
     for chunk in range(chunks):
@@ -164,7 +152,12 @@ def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") ->
         looks |= {
             f"{name}{of_chunk}": CHUNK_LOOKS[kind][chunk % 3] for kind, name in (("F", "forward"), ("B", "backward"))
         }
-    return figures.stacked(parts, label, figures.patches({**looks, "idle: the bubble": IDLE}), legend_columns=5)
+    rows = {title: len(ranks) for title, ranks in panels.items()}
+    handles = figures.patches({**looks, "idle: the bubble": IDLE})
+    figure = figures.stacked(rows, label, handles, legend_columns=5)
+    for axes, ranks in zip(figure.axes, panels.values(), strict=True):
+        _operations(axes, ranks, scale, right)
+    return figure
 
 
 def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right: float) -> None:
@@ -177,13 +170,10 @@ def _operations(axes: Axes, ranks: Sequence[Sequence[Span]], scale: float, right
             figures.draw_bar(axes, rank, scale * span.start, width, CHUNK_LOOKS[span.kind][span.chunk % 3])
             axes.vlines(scale * span.start, rank - 0.36, rank + 0.36, color="white", linewidth=1)
             if width > 0.012 * right:
-                colour = "white" if span.kind == "F" else "black"
-                place = scale * span.start + width / 2, rank
-                look = {"ha": "center", "va": "center", "fontsize": figures.FONT_SIZE - 1, "color": colour}
-                axes.text(*place, str(span.micro_batch), **look)
+                look = {"fontsize": figures.FONT_SIZE - 1, "color": "white" if span.kind == "F" else "black"}
+                figures.number_bar(axes, rank, scale * span.start, width, str(span.micro_batch), **look, bbox=None)
         idle = 1 - sum(span.end - span.start for span in spans) / (end - start)
-        text = f"  idle {idle:.0%}"
-        axes.text(scale * end, rank, text, va="center", fontsize=figures.FONT_SIZE, weight="bold")
+        axes.text(scale * end, rank, f"  idle {idle:.0%}", **AT_END)
     axes.set_title(f"{axes.get_title(loc='left')}: {bubble(ranks):.0%} idle", loc="left", fontsize=figures.FONT_SIZE)
     figures.name_rows(axes, (f"rank {rank}" for rank in range(len(ranks))))
     axes.set_xlim(0, 1.1 * right)
