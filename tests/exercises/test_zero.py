@@ -14,6 +14,7 @@ from mpi4py import MPI
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm, rounds
 from workshop_lib.exercises import zero as check
+from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.training import memory, shares
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
@@ -204,7 +205,7 @@ def test_parts_that_do_not_divide_are_refused():
 
 def frozen(make) -> dict:
     """On a rank: three steps of a network whose first layer is frozen, with a class of the notebook and without."""
-    models = [check.small_network() for _ in range(2)]
+    models = [network() for _ in range(2)]
     for model in models:
         model[0].requires_grad_(False)
     zero, optimizer = (
@@ -212,11 +213,11 @@ def frozen(make) -> dict:
         check.make_sgd(models[1].parameters()),
     )
     for step in range(3):
-        check.backward(models[0], [MPI.COMM_WORLD.rank], step)
+        backward(models[0], [batch(MPI.COMM_WORLD.rank, step)])
         zero.step()
-        check.backward(models[1], range(MPI.COMM_WORLD.size), step)
+        backward(models[1], [batch(rank, step) for rank in range(MPI.COMM_WORLD.size)])
         optimizer.step()
-    return {"apart": float(np.abs(check.weights_of(models[0]) - check.weights_of(models[1])).max())}
+    return {"apart": float(np.abs(weights_of(models[0]) - weights_of(models[1])).max())}
 
 
 @pytest.mark.parametrize("name", ["Zero1", "Zero2"])

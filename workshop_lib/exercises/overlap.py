@@ -12,10 +12,11 @@ from torch import nn
 
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.exercises import Exercise, Property, close
+from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.exercises.own_ddp import LATE_S, join
-from workshop_lib.exercises.zero import STEPS, alone, backward, load_optimizers, make_sgd, small_network, weights_of
+from workshop_lib.exercises.zero import STEPS, alone, load_optimizers, make_sgd
 
-PARAMETERS = len(list(small_network().parameters()))
+PARAMETERS = len(list(network().parameters()))
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
 
 
@@ -74,7 +75,7 @@ def ready() -> None:
 
 def observe_overlapped(comm, make: Callable) -> list[Step]:
     """Train a few steps; rank 1 comes late to each backward, so whoever waits for it there waits that long."""
-    model, sending = small_network(), _Sending()
+    model, sending = network(), _Sending()
     zero = make(model, CountingComm(comm), make_sgd)
     steps = []
     patches = sending.patches()
@@ -96,7 +97,7 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ste
         time.sleep(LATE_S)
     sending.sent, sending.handles, sending.in_backward = [], [], True
     start_s = time.perf_counter()
-    backward(model, [comm.rank], step)
+    backward(model, [batch(comm.rank, step)])
     backward_s, sending.in_backward = time.perf_counter() - start_s, False
     kept = sum(p.grad is not None for p in model.parameters())
     zero.step()
