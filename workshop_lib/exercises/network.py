@@ -41,4 +41,5 @@ def gradient_of(model: nn.Module) -> np.ndarray:
 
 
 def weights_of(model: nn.Module) -> np.ndarray:
-    return parameters_to_vector(model.parameters()).detach().numpy()
+    """All weights in one vector, whatever their layout in memory."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
