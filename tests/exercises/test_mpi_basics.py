@@ -36,9 +36,6 @@ class TestMpiBasics(Verdicts):
             "    comm.Recv(theirs, partner); comm.Send(mine, partner)",
             "return theirs",
         ),
-        "exchange, without waiting": lambda: exchange(
-            "request = comm.Isend(mine, partner)", "comm.Recv(theirs, partner)", "request.Wait()", "return theirs"
-        ),
         "exchange, waiting for both": lambda: exchange(
             "requests = [comm.Isend(mine, partner), comm.Irecv(theirs, partner)]",
             "MPI.Request.Waitall(requests)",
@@ -47,21 +44,11 @@ class TestMpiBasics(Verdicts):
         "exchange, of objects without waiting": lambda: exchange(
             "request = comm.irecv(source=partner)", "comm.ssend(mine, partner)", "return request.wait()"
         ),
-        "exchange, of objects": lambda: exchange("return comm.sendrecv(mine, partner, source=partner)"),
         "collect, the rank is in the message": lambda: collect(
             "if comm.rank:",
             "    return comm.send((comm.rank, result), dest=0)",
             "pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]",
             "return [value for rank, value in sorted(pairs)]",
-        ),
-        "collect, the rank is the tag": lambda: collect(
-            "if comm.rank:",
-            "    return comm.send(result, 0, tag=comm.rank)",
-            "results, status = {0: result}, MPI.Status()",
-            "while len(results) < comm.size:",
-            "    value = comm.recv(status=status)",
-            "    results[status.Get_tag()] = value",
-            "return [results[rank] for rank in range(comm.size)]",
         ),
         "collect, probed first": lambda: collect(
             *SENDS,
@@ -103,14 +90,6 @@ class TestMpiBasics(Verdicts):
         "ring, without waiting": lambda: ring(
             (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
         ),
-        "ring, Isend and Irecv": lambda: ring(
-            (
-                SENDRECV,
-                "requests = comm.Isend(outgoing, right), comm.Irecv(incoming, left)\n"
-                "        for request in requests:\n"
-                "            request.Wait()",
-            )
-        ),
         "ring, Irecv first": lambda: ring(
             (SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")
         ),
@@ -120,10 +99,6 @@ class TestMpiBasics(Verdicts):
         "exchange, never received": (
             lambda: exchange("return np.zeros_like(mine)"),
             "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
-        ),
-        "exchange, never waited for": (
-            lambda: exchange("theirs[:] = 5e-324", "comm.Irecv(theirs, partner)", "return theirs"),
-            "had the receive ended",
         ),
         "exchange, wrong length": (
             lambda: exchange(SWAP, "return theirs[1:]"),
@@ -168,14 +143,6 @@ class TestMpiBasics(Verdicts):
             ),
             "waits in line",
         ),
-        "collect, a tag that nobody sends": (
-            lambda: collect(*SENDS, "return [result] + [comm.recv(tag=r) for r in range(1, comm.size)]"),
-            "with tag 1 (there is a message from rank 1 with tag 0)",
-        ),
-        "collect, named ones out of order": (
-            lambda: collect(*SENDS, "return [result] + [comm.recv(source=r) for r in range(1, comm.size)]"),
-            "messages can arrive in 2 orders, and it takes 1 of them.",
-        ),
         "collect, the rank of the list": (
             lambda: collect(*SENDS, "return [comm.recv() for _ in range(1, comm.size)] + [result]"),
             "where [4, 1, 3] is right",
@@ -204,7 +171,6 @@ class TestMpiBasics(Verdicts):
             ),
             "IndexError",
         ),
-        "collect, nothing returned": (lambda: collect(*SENDS, "comm.recv(), comm.recv()"), "returned None"),
         "mean, on rank 0 only": (
             lambda: mean(
                 "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
@@ -239,10 +205,6 @@ class TestMpiBasics(Verdicts):
         "ring, the other way round, a step too few": (
             lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")),
             "There is a step missing",
-        ),
-        "ring, the other way round, no second phase": (
-            lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(p - 1)")),
-            "Pass the finished chunks round",
         ),
         "ring, values changed before": (
             lambda: ring(("total = values.copy()", "total = np.roll(values, 1) + 1")),
@@ -287,8 +249,6 @@ class TestMpiBasics(Verdicts):
             ),
             "np.array_split",
         ),
-        "ring, returns values": (lambda: ring(("return total", "return values")), "returned its own values"),
-        "ring, returns nothing": (lambda: ring(("return total", "pass")), "`return` it"),
         "ring, pickled chunks": (
             lambda: ring((SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")),
             "Use upper-case calls",
@@ -324,10 +284,6 @@ class TestMpiBasics(Verdicts):
         ),
         "both send first": (
             lambda: exchange("comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"),
-            "both partners do the same thing first",
-        ),
-        "both receive first": (
-            lambda: exchange("comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"),
             "both partners do the same thing first",
         ),
         "a collective on rank 0 alone": (
