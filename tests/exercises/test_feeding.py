@@ -123,11 +123,9 @@ NEVER_ENDS = {
     "the thread dies and nobody is told": (
         answer(
             PREFETCH_HEAD,
-            *(
-                line
-                for line in QUEUE
-                if "filled.put((None, error))" not in line and "try" not in line and "except" not in line
-            ),
+            "filled = queue.Queue()",
+            "threading.Thread(target=lambda: [filled.put(read(i)) for i in range(n)], daemon=True).start()",
+            "for _ in range(n): yield filled.get()",
         ),
         "end silently",
     )
