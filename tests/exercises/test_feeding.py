@@ -80,7 +80,6 @@ RIGHT = {
 }
 
 WRONG = {
-    "header in the size": (bytes_((BYTES, f"header_bytes + {BYTES}")), "header is counted in"),
     "the end": (bytes_((BYTES, "header_bytes + end * row_bytes")), "header is counted in"),
     "fractions": (bytes_((ROWS, "rows * rank / size, rows * (rank + 1) / size")), "`//` divides whole numbers"),
     "no return": (answer(BYTES_HEAD, "print(header_bytes + rank)"), "`return` the offset"),
@@ -95,29 +94,8 @@ WRONG = {
         ),
         "submit the next read before `yield`",
     ),
-    "submitted after": (
-        ahead(
-            (
-                f"if i + 1 < n:\n                {NEXT}\n            {HAND_OUT}",
-                f"{HAND_OUT}\n            if i + 1 < n:\n                {NEXT}",
-            )
-        ),
-        "stands still at `yield`",
-    ),
     "everything first": (
         answer(PREFETCH_HEAD, "batches = [read(i) for i in range(n)]", "for batch in batches: yield batch"),
-        "one read ahead is enough",
-    ),
-    "everything submitted": (
-        answer(
-            PREFETCH_HEAD,
-            "with ThreadPoolExecutor(1) as helper:",
-            "    for coming in [helper.submit(read, i) for i in range(n)]: yield coming.result()",
-        ),
-        "one read ahead is enough",
-    ),
-    "a queue without end": (
-        answer(PREFETCH_HEAD, *(line.replace("maxsize=1", "") for line in QUEUE)),
         "one read ahead is enough",
     ),
     "past the end": (ahead(("if i + 1 < n:", "if True:")), "it asked for batch 6"),
@@ -145,11 +123,9 @@ NEVER_ENDS = {
     "the thread dies and nobody is told": (
         answer(
             PREFETCH_HEAD,
-            *(
-                line
-                for line in QUEUE
-                if "filled.put((None, error))" not in line and "try" not in line and "except" not in line
-            ),
+            "filled = queue.Queue()",
+            "threading.Thread(target=lambda: [filled.put(read(i)) for i in range(n)], daemon=True).start()",
+            "for _ in range(n): yield filled.get()",
         ),
         "end silently",
     )
@@ -180,15 +156,5 @@ class TestAugmentation(Verdicts):
         "no return": (answer(GENERATOR_HEAD, "numpy.random.default_rng([seed, rank, step])"), "`return` the generator"),
         "numbers": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(seed).random(4)"), "it returned ["),
         "without the seed": (answer(GENERATOR_HEAD, "return numpy.random.default_rng([rank, step])"), "use the seed"),
-        "one seed for all": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(1)"), "all ranks draw the same"),
         "a sum": (answer(GENERATOR_HEAD, "return numpy.random.default_rng(step + rank + 100 * seed)"), "a sum isn't"),
-        "the rank alone": (
-            answer(GENERATOR_HEAD, "return numpy.random.default_rng(1000 * seed + rank)"),
-            "Use the step",
-        ),
-        "the step alone": (
-            answer(GENERATOR_HEAD, "return numpy.random.default_rng(1000 * seed + step)"),
-            "Use the rank",
-        ),
-        "no seed": (answer(GENERATOR_HEAD, "return numpy.random.default_rng()"), "nobody can repeat the run"),
     }

@@ -8,14 +8,9 @@ from exercises.verdicts import Verdicts
 from workshop_lib.exercises import gradient_noise as check
 
 NOTEBOOK = "07b_gradient_noise"
-SQUARE = "(big_batch * big_sq - small_batch * small_sq) / (big_batch - small_batch)"
 TRACE = "(small_sq - big_sq) / (1 / small_batch - 1 / big_batch)"
 FIT = "fit_law(batches, steps)"
 NOISE = "noise_estimates(small_sq, big_sq, small_batch, big_batch)"
-
-
-def noise(*replacements):
-    return partial(variant, NOTEBOOK, "noise_estimates", *replacements)
 
 
 class TestGradientNoise(Verdicts):
@@ -49,13 +44,10 @@ class TestGradientNoise(Verdicts):
         ),
     }
     wrong = {
-        "ratio alone": (lambda: written("", NOISE, f"return ({TRACE}) / ({SQUARE})"), "it returned"),
         "nothing": (lambda: written("", NOISE, f"x = {TRACE}"), "`return` both"),
         "the critical batch alone": (lambda: written("", FIT, "return 75.0"), "it returned"),
-        "samples fitted the wrong way round": (
-            lambda: written("import numpy as np", FIT, "return np.polyfit(batches, batches * steps, 1)[::-1]"),
-            "the other way round",
+        "something unknown": (
+            partial(variant, NOTEBOOK, "noise_estimates", (TRACE, f"2.5 * {TRACE}")),
+            "none of the known mistakes",
         ),
-        "something unknown": (noise((TRACE, f"2.5 * {TRACE}")), "none of the known mistakes"),
     }
-    never_ends = {"noise": (noise(("return", "while True: pass\n    return")), "doesn't end")}

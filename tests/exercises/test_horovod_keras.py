@@ -184,20 +184,6 @@ class TestHorovodKeras(Verdicts):
             ),
             "Does Keras call your method at all",
         ),
-        "averaged after the step": (
-            lambda: averaging(
-                APPLY, "    super().apply(gradients, variables)", "    hvd.grouped_allreduce(list(gradients))"
-            ),
-            "Average first, then call `super().apply`",
-        ),
-        "shards by local rank and size": (
-            train((SHARD, SHARD.replace("rank::size", "hvd.local_rank()::hvd.local_size()"))),
-            "Use `rank()` and `size()`",
-        ),
-        "scaled and summed": (
-            train((WRAPPED, WRAPPED.replace("momentum=0.9)", "momentum=0.9), op=hvd.Sum"))),
-            "did you scale twice, or sum",
-        ),
         "Horovod's own optimizer": (
             train((WRAPPED, WRAPPED.replace("keras3", STOCK)), (CALLBACKS, BEFORE_FIT), (SAVE, "pass")),
             "nothing averages the gradients",

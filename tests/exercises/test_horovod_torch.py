@@ -72,14 +72,6 @@ KNOWN = {
             horovod_torch.OWN_PART_HINT,
         ),
         "mean of parts": ([(OWN, f"{SHARE}name='share')"), (RESULT, WHOLE)], horovod_torch.MEAN_HINT),
-        "mean of blocks": (
-            [
-                (PART, "np.array_split(range(len(labels)), hvd.size())[hvd.rank()]"),
-                (OWN, f"{SHARE}name='share')"),
-                (RESULT, WHOLE),
-            ],
-            horovod_torch.MEAN_HINT,
-        ),
         "sum of parts": ([(OWN, f"{SHARE}op=hvd.Sum, name='share')"), (RESULT, WHOLE)], horovod_torch.SHARES_HINT),
         "averaged": ([(OWN, "correct = hvd.allreduce(correct.double(), name='mean')")], horovod_torch.AVERAGE_HINT),
         "averaged, whole numbers": ([("op=hvd.Sum, ", "")], horovod_torch.AVERAGE_HINT),
@@ -139,24 +131,9 @@ class TestHorovodTorch(Verdicts):
             lambda: variant(NOTEBOOK, "make_distributed", ("*= hvd.size()", "*= hvd.local_size()")),
             "counts only the ranks of one host",
         ),
-        "state broadcast before wrapping, and lost": (
-            lambda: distributed(SCALE, WEIGHTS, EARLY_STATE, WRAP, RETURN),
-            "begins without state",
-        ),
-        "not wrapped": (lambda: distributed(SCALE, WEIGHTS, EARLY_STATE, "return optimizer"), "averages nothing"),
-        "everything by local rank": (
-            lambda: variant(
-                NOTEBOOK, "finish_epoch", ("hvd.rank()", "hvd.local_rank()"), ("hvd.size()", "hvd.local_size()")
-            ),
-            horovod_torch.UNSHARDED_HINT,
-        ),
         "a result on rank 0 alone": (
             lambda: epoch(MINE, TOTAL, "if rank == 0:", "    save()", "    return total / n"),
             "every rank needs the number",
-        ),
-        "one a host saves": (
-            lambda: epoch(MINE, TOTAL, "if hvd.local_rank() == 0: save()", "return total / n"),
-            horovod_torch.ALL_SAVE_HINT,
         ),
     }
     never_ends = {

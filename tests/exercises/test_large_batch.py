@@ -38,15 +38,7 @@ class TestLargeBatch(Verdicts):
         ),
     }
     wrong = {
-        "constant until the peak": (
-            lambda: answer(RATE, "return base_lr if step < warmup_steps else base_lr * workers"),
-            "but should climb",
-        ),
         "text": (lambda: answer(RATE, "return 'fast'"), "returned 'fast'"),
-        "squares": (
-            lambda: layer(("weights.norm(), gradient.norm()", "(weights**2).sum(), (gradient**2).sum()")),
-            "squares of the norms",
-        ),
         "each weight": (
             lambda: layer(("trust * weights_norm / (", "trust * weights.abs() / (")),
             "one value per weight",
@@ -60,12 +52,6 @@ class TestLargeBatch(Verdicts):
             lambda: layer(("weights.norm(), gradient.norm()", "weights.norm(), gradient.add_(1).norm()")),
             "work on copies",
         ),
-    }
-    never_ends = {
-        "counts past the end": (
-            lambda: answer(RATE, "while step != warmup_steps:", "    step += 1", "return base_lr * workers"),
-            "doesn't end",
-        )
     }
 
 

@@ -68,17 +68,6 @@ class TestLessCommunication(Verdicts):
             outer(("    weights = ", "    velocity = comm.allreduce(velocity) / comm.size\n    weights = ")),
             "send them once",
         ),
-        "half of the step": (
-            outer(("(gradient + momentum * velocity)", "momentum * velocity")),
-            "none of the known mistakes",
-        ),
         "a rate of its own": (outer(("start - lr *", "start - 0.3 *")), "none of the known mistakes"),
         "in place": (compress(("total = gradient + residual", "gradient += residual; total = gradient")), "a new one"),
     }
-
-
-def test_an_error_in_the_function_is_told_with_its_line():
-    verdict = check.compress(variant(NOTEBOOK, "compress", ("total[indices]", "total[indices, 0]")))
-    assert verdict.passed is False
-    assert "IndexError" in verdict.failed
-    assert "total[indices, 0]" in verdict.failed

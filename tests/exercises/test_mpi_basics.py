@@ -3,75 +3,154 @@
 from functools import partial
 
 from exercises.answers import variant, written
-from exercises.verdicts import Verdicts
+from exercises.verdicts import Verdicts, planted
 
 from workshop_lib.exercises import mpi_basics as check
 
 NOTEBOOK = "01_mpi_basics"
 RANKS = 4
+# Each makes an answer: the solution with texts replaced, or a function with these lines.
+exchange, collect, ring = (
+    partial(partial, variant, NOTEBOOK, name) for name in ("exchange", "collect", "ring_allreduce")
+)
 IMPORTS = "import numpy as np\nfrom mpi4py import MPI"
-exchange = partial(written, IMPORTS, "exchange(comm, mine)", "partner, theirs = comm.rank ^ 1, np.empty_like(mine)")
-collect = partial(written, IMPORTS, "collect(comm, result)")
-SENDS = ("if comm.rank:", "    comm.send(result, dest=0)", "    return None", "status = MPI.Status()")
-mean = partial(written, IMPORTS, "global_mean(comm, values)")
-ring = partial(variant, NOTEBOOK, "ring_allreduce")  # the solution with texts replaced
-own_ring = partial(written, IMPORTS, "ring_allreduce(comm, values)")
+own_collect = partial(partial, written, IMPORTS, "collect(comm, result)")
+own_mean = partial(partial, written, IMPORTS, "global_mean(comm, values)")
+own_ring = partial(partial, written, IMPORTS, "ring_allreduce(comm, values)")
 
-SWAP = "comm.Sendrecv(mine, partner, recvbuf=theirs, source=partner)"
+MADE = "theirs = np.empty_like(mine)"
+SWAP = "comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)"
+TURNS = """if comm.rank < partner: comm.Send(mine, partner)
+    comm.Recv(theirs, partner)
+    if comm.rank > partner: comm.Send(mine, partner)"""
+SEND = "if comm.rank > 0:\n        comm.send(result, dest=0)\n        return None"
+RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
+MEAN = "return total / count"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
 OTHER_WAY_ROUND = [
     (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
     ("(comm.rank - step) % p", "(comm.rank + step) % p"),
     ("(comm.rank - step - 1) % p", "(comm.rank + step + 1) % p"),
 ]
+HALVES = """h = len(outgoing) // 2; g = len(incoming) // 2
+        comm.Sendrecv(outgoing[:h], right, recvbuf=incoming[:g], source=left)
+        comm.Sendrecv(outgoing[h:], right, recvbuf=incoming[g:], source=left)"""
+RING_TURNS = """if comm.rank % 2: comm.Recv(incoming, left)
+        comm.Send(outgoing, right)
+        if comm.rank % 2 == 0: comm.Recv(incoming, left)"""
+EQUAL_CHUNKS = "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for i in range(p)]"
+
+WRONG = {
+    "exchange": {
+        "returns its own": ([("return theirs", "return mine")], "its own values"),
+        "never received": (
+            [(SWAP, "theirs[:] = 0")],
+            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
+        ),
+        "wrong length": (
+            [("return theirs", "return theirs[1:]")],
+            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
+        ),
+        "nothing returned": ([("return theirs", "pass")], "`return` it"),
+        "knows one size only": (
+            [(MADE, "theirs = np.empty(1000)"), ("return theirs", "return theirs[:6]")],
+            "np.empty_like(mine)",
+        ),
+        "received into mine": ([(MADE, "theirs, mine = mine, mine.copy()")], "has overwritten it"),
+        "value by value": (
+            [(SWAP, "for at in range(len(mine)): theirs[at] = comm.sendrecv(mine[at], partner, source=partner)")],
+            "can go in one",
+        ),
+    },
+    "collect": {
+        "the status of another message": (
+            [(RECEIVE, "comm.Probe(MPI.ANY_SOURCE, status=status); value = comm.recv(source=MPI.ANY_SOURCE)")],
+            "in one order, and",
+        ),
+        "one receive too few": ([("range(comm.size - 1)", "range(comm.size - 2)")], "waits in line"),
+        "the own result last": ([("return results", "return results[1:] + results[:1]")], "where [4, 1, 3] is right"),
+        "never waits": ([("comm.send(", "comm.isend(")], "is never waited for"),
+        "knows three ranks only": (
+            [("[None] * (comm.size - 1)", "[None] * 2"), ("range(comm.size - 1)", "range(2)")],
+            "IndexError",
+        ),
+    },
+    "global_mean": {
+        "on rank 0 only": (
+            [("comm.allreduce", "comm.reduce"), (MEAN, f"if comm.rank == 0: {MEAN}")],
+            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
+        ),
+        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "mean of no values"),
+        "an array": ([(MEAN, "return np.array([total]) / count")], "take the number out of it"),
+        "nothing from a rank without values": ([(MEAN, f"if len(values): {MEAN}")], "rank 1 returned None"),
+        "printed": ([(MEAN, "print(total / count)")], "`return` it"),
+    },
+    "ring_allreduce": {
+        "the other way round, a step too few": (
+            [*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")],
+            "There is a step missing",
+        ),
+        "values changed before": ([("total = values.copy()", "total = np.roll(values, 1) + 1")], "follow one chunk"),
+        "in the array it was given": (
+            [("total = values.copy()", "total = values")],
+            "begin with `total = values.copy()`",
+        ),
+        "equal chunks only": ([("np.array_split(total, p)", EQUAL_CHUNKS)], "np.array_split"),
+        "pickled chunks": (
+            [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],
+            "Use upper-case calls",
+        ),
+        "half chunks": ([(SENDRECV, HALVES)], "in one piece"),
+        "in turns": ([(SENDRECV, RING_TURNS)], "Sendrecv lets a rank send and receive in the same round"),
+    },
+}
+NEVER_ENDS = {
+    "exchange": {
+        "both send first": (
+            [(SWAP, "comm.Send(mine, partner); comm.Recv(theirs, partner)")],
+            "both partners do the same thing first",
+        )
+    },
+    "global_mean": {
+        "on rank 0 alone": ([("total =", "if comm.rank: return 0.0\n    total =")], "is it inside an `if`")
+    },
+}
+RAISES = {
+    "ring_allreduce": {
+        "made ready for the wrong chunk": (
+            [("np.empty_like(place)", "np.empty_like(outgoing)")],
+            "the size of what arrives",
+        ),
+        "the library's own": (
+            [("total = values.copy()", "total = comm.allreduce(values)")],
+            "has no allreduce: build it from Send",
+        ),
+    }
+}
 
 
 class TestMpiBasics(Verdicts):
     check, notebook, names = check, NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
     right = {
-        "exchange, in turns": lambda: exchange(
-            "if comm.rank < partner:",
-            "    comm.Send(mine, partner); comm.Recv(theirs, partner)",
-            "else:",
-            "    comm.Recv(theirs, partner); comm.Send(mine, partner)",
-            "return theirs",
+        "exchange, in turns": exchange((SWAP, TURNS)),
+        "exchange, waiting for both": exchange(
+            (MADE, f"from mpi4py import MPI; {MADE}"),
+            (SWAP, "MPI.Request.Waitall([comm.Isend(mine, partner), comm.Irecv(theirs, partner)])"),
         ),
-        "exchange, without waiting": lambda: exchange(
-            "request = comm.Isend(mine, partner)", "comm.Recv(theirs, partner)", "request.Wait()", "return theirs"
+        "exchange, of objects without waiting": exchange(
+            (SWAP, "request = comm.irecv(source=partner); comm.ssend(mine, partner)"),
+            ("return theirs", "return request.wait()"),
         ),
-        "exchange, waiting for both": lambda: exchange(
-            "requests = [comm.Isend(mine, partner), comm.Irecv(theirs, partner)]",
-            "MPI.Request.Waitall(requests)",
-            "return theirs",
-        ),
-        "exchange, of objects without waiting": lambda: exchange(
-            "request = comm.irecv(source=partner)", "comm.ssend(mine, partner)", "return request.wait()"
-        ),
-        "exchange, of objects": lambda: exchange("return comm.sendrecv(mine, partner, source=partner)"),
-        "collect, the rank is in the message": lambda: collect(
+        "collect, the rank is in the message": own_collect(
             "if comm.rank:",
             "    return comm.send((comm.rank, result), dest=0)",
             "pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]",
             "return [value for rank, value in sorted(pairs)]",
         ),
-        "collect, the rank is the tag": lambda: collect(
-            "if comm.rank:",
-            "    return comm.send(result, 0, tag=comm.rank)",
-            "results, status = {0: result}, MPI.Status()",
-            "while len(results) < comm.size:",
-            "    value = comm.recv(status=status)",
-            "    results[status.Get_tag()] = value",
-            "return [results[rank] for rank in range(comm.size)]",
+        "collect, probed first": collect(
+            (RECEIVE, "comm.Probe(MPI.ANY_SOURCE, status=status); value = comm.recv(source=status.source)")
         ),
-        "collect, probed first": lambda: collect(
-            *SENDS,
-            "results = [result] * comm.size",
-            "for _ in range(1, comm.size):",
-            "    comm.Probe(MPI.ANY_SOURCE, status=status)",
-            "    results[status.source] = comm.recv(source=status.source)",
-            "return results",
-        ),
-        "collect, in an array": lambda: collect(
+        "collect, in an array": own_collect(
             "mine, results = np.array([result]), np.full(comm.size, result)",
             "if comm.rank:",
             "    return comm.Send(mine, dest=0)",
@@ -81,175 +160,29 @@ class TestMpiBasics(Verdicts):
             "    results[status.source] = mine[0]",
             "return results",
         ),
-        "collect, the own result by a message, too": lambda: collect(
-            "request = comm.isend(result, dest=0)",
-            "results, status = [None] * comm.size, MPI.Status()",
-            "for _ in range(comm.size if comm.rank == 0 else 0):",
-            "    value = comm.recv(source=MPI.ANY_SOURCE, status=status)",
-            "    results[status.source] = value",
-            "request.wait()",
-            "return results",
+        "collect, the own result by a message, too": collect(
+            (SEND, "request = comm.isend(result, dest=0)"),
+            ("range(comm.size - 1)", "range(comm.size if comm.rank == 0 else 0)"),
+            ("return results", "request.wait()\n    return results"),
         ),
-        "mean, one allreduce of two numbers": lambda: mean(
+        "mean, one allreduce of two numbers": own_mean(
             "both = np.array([values.sum(), values.size])",
             "comm.Allreduce(MPI.IN_PLACE, both)",
             "return both[0] / both[1]",
         ),
-        "mean, reduced and broadcast": lambda: mean(
+        "mean, reduced and broadcast": own_mean(
             "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
             "return comm.bcast(total / count if comm.rank == 0 else None)",
         ),
-        "ring, the other way round": lambda: ring(*OTHER_WAY_ROUND),
-        "ring, without waiting": lambda: ring(
+        "ring, the other way round": ring(*OTHER_WAY_ROUND),
+        "ring, without waiting": ring(
             (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
         ),
-        "ring, Isend and Irecv": lambda: ring(
-            (
-                SENDRECV,
-                "requests = comm.Isend(outgoing, right), comm.Irecv(incoming, left)\n"
-                "        for request in requests:\n"
-                "            request.Wait()",
-            )
-        ),
-        "ring, Irecv first": lambda: ring(
-            (SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")
-        ),
+        "ring, Irecv first": ring((SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")),
     }
-    wrong = {
-        "exchange, returns its own": (lambda: exchange(SWAP, "return mine"), "its own values"),
-        "exchange, never received": (
-            lambda: exchange("return np.zeros_like(mine)"),
-            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
-        ),
-        "exchange, never waited for": (
-            lambda: exchange("theirs[:] = 5e-324", "comm.Irecv(theirs, partner)", "return theirs"),
-            "had the receive ended",
-        ),
-        "exchange, wrong length": (
-            lambda: exchange(SWAP, "return theirs[1:]"),
-            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
-        ),
-        "exchange, nothing returned": (lambda: exchange(SWAP), "`return` it"),
-        "exchange, knows one size only": (
-            lambda: exchange("theirs = np.empty(1000)", SWAP, "return theirs[:6]"),
-            "np.empty_like(mine)",
-        ),
-        "exchange, received into mine": (
-            lambda: exchange("theirs, mine = mine, mine.copy()", SWAP, "return theirs"),
-            "has overwritten it",
-        ),
-        "exchange, value by value": (
-            lambda: exchange(
-                "for i in range(len(mine)):",
-                "    comm.Sendrecv(mine[i:i+1], partner, recvbuf=theirs[i:i+1], source=partner)",
-                "return theirs",
-            ),
-            "can go in one",
-        ),
-        "collect, the status of another message": (
-            lambda: collect(
-                *SENDS,
-                "results = [result] * comm.size",
-                "for _ in range(1, comm.size):",
-                "    comm.Probe(MPI.ANY_SOURCE, status=status)",
-                "    results[status.source] = comm.recv(source=MPI.ANY_SOURCE)",
-                "return results",
-            ),
-            "in one order, and",
-        ),
-        "collect, one receive too few": (
-            lambda: collect(
-                *SENDS,
-                "results = [result] * comm.size",
-                "for _ in range(comm.size - 2):",
-                "    value = comm.recv(status=status)",
-                "    results[status.source] = value",
-                "return results",
-            ),
-            "waits in line",
-        ),
-        "collect, a tag that nobody sends": (
-            lambda: collect(*SENDS, "return [result] + [comm.recv(tag=r) for r in range(1, comm.size)]"),
-            "with tag 1 (there is a message from rank 1 with tag 0)",
-        ),
-        "collect, named ones out of order": (
-            lambda: collect(*SENDS, "return [result] + [comm.recv(source=r) for r in range(1, comm.size)]"),
-            "messages can arrive in 2 orders, and it takes 1 of them.",
-        ),
-        "collect, the rank of the list": (
-            lambda: collect(*SENDS, "return [comm.recv() for _ in range(1, comm.size)] + [result]"),
-            "where [4, 1, 3] is right",
-        ),
-        "collect, never waits": (
-            lambda: collect(
-                "if comm.rank:",
-                "    comm.isend(result, dest=0)",
-                "    return None",
-                "results, status = [result] * comm.size, MPI.Status()",
-                "for _ in range(1, comm.size):",
-                "    value = comm.recv(status=status)",
-                "    results[status.source] = value",
-                "return results",
-            ),
-            "is never waited for",
-        ),
-        "collect, knows three ranks only": (
-            lambda: collect(
-                *SENDS,
-                "results = [result, None, None]",
-                "for _ in range(2):",
-                "    value = comm.recv(status=status)",
-                "    results[status.source] = value",
-                "return results",
-            ),
-            "IndexError",
-        ),
-        "collect, nothing returned": (lambda: collect(*SENDS, "comm.recv(), comm.recv()"), "returned None"),
-        "mean, on rank 0 only": (
-            lambda: mean(
-                "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
-                "if comm.rank == 0:",
-                "    return total / count",
-            ),
-            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
-        ),
-        "mean, nan for no values": (
-            lambda: mean(
-                "weighted = comm.allreduce(values.mean() * len(values))",
-                "return weighted / comm.allreduce(len(values))",
-            ),
-            "mean of no values",
-        ),
-        "mean, an array": (
-            lambda: mean(
-                "both = np.array([values.sum(), values.size])",
-                "comm.Allreduce(MPI.IN_PLACE, both)",
-                "return both[:1] / both[1:]",
-            ),
-            "take the number out of it",
-        ),
-        "mean, nothing from a rank without values": (
-            lambda: mean(
-                "mean = comm.allreduce(values.sum()) / comm.allreduce(len(values))",
-                "return mean if len(values) else None",
-            ),
-            "rank 1 returned None",
-        ),
-        "mean, printed": (lambda: mean("print(values.mean())"), "`return` it"),
-        "ring, the other way round, a step too few": (
-            lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")),
-            "There is a step missing",
-        ),
-        "ring, the other way round, no second phase": (
-            lambda: ring(*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(p - 1)")),
-            "Pass the finished chunks round",
-        ),
-        "ring, values changed before": (
-            lambda: ring(("total = values.copy()", "total = np.roll(values, 1) + 1")),
-            "follow one chunk",
-        ),
+    wrong = planted(NOTEBOOK, WRONG) | {
         "ring, whole arrays go round": (
-            lambda: own_ring(
+            own_ring(
                 "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size",
                 "total, moving, incoming = values.copy(), values.copy(), np.empty_like(values)",
                 "for step in range(comm.size - 1):",
@@ -261,7 +194,7 @@ class TestMpiBasics(Verdicts):
             "whole array in each step",
         ),
         "ring, through rank 0": (
-            lambda: own_ring(
+            own_ring(
                 "total, incoming = values.copy(), np.empty_like(values)",
                 "if comm.rank:",
                 "    comm.Send(values, 0); comm.Recv(total, 0)",
@@ -274,78 +207,12 @@ class TestMpiBasics(Verdicts):
             ),
             "Rank 0 does most of the work",
         ),
-        "ring, in the array it was given": (
-            lambda: ring(("total = values.copy()", "total = values")),
-            "begin with `total = values.copy()`",
-        ),
-        "ring, equal chunks only": (
-            lambda: ring(
-                (
-                    "np.array_split(total, p)",
-                    "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for i in range(p)]",
-                )
-            ),
-            "np.array_split",
-        ),
-        "ring, returns values": (lambda: ring(("return total", "return values")), "returned its own values"),
-        "ring, returns nothing": (lambda: ring(("return total", "pass")), "`return` it"),
-        "ring, pickled chunks": (
-            lambda: ring((SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")),
-            "Use upper-case calls",
-        ),
-        "ring, half chunks": (
-            lambda: ring(
-                (
-                    SENDRECV,
-                    "h = len(outgoing) // 2; g = len(incoming) // 2\n"
-                    "        comm.Sendrecv(outgoing[:h], right, recvbuf=incoming[:g], source=left)\n"
-                    "        comm.Sendrecv(outgoing[h:], right, recvbuf=incoming[g:], source=left)",
-                )
-            ),
-            "in one piece",
-        ),
-        "ring, in turns": (
-            lambda: ring(
-                (
-                    SENDRECV,
-                    "if comm.rank % 2: comm.Recv(incoming, left)\n"
-                    "        comm.Send(outgoing, right)\n"
-                    "        if comm.rank % 2 == 0: comm.Recv(incoming, left)",
-                )
-            ),
-            "Sendrecv lets a rank send and receive in the same round",
-        ),
     }
     never_ends = {
         "ring, every rank sends first": (
-            lambda: ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
+            ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
             "when every rank sends first, nobody receives",
             "comm.Send(outgoing, right)",
-        ),
-        "both send first": (
-            lambda: exchange("comm.Send(mine, partner)", "comm.Recv(theirs, partner)", "return theirs"),
-            "both partners do the same thing first",
-        ),
-        "both receive first": (
-            lambda: exchange("comm.Recv(theirs, partner)", "comm.Send(mine, partner)", "return theirs"),
-            "both partners do the same thing first",
-        ),
-        "a collective on rank 0 alone": (
-            lambda: mean(
-                "if comm.rank == 0:",
-                "    return comm.allreduce(values.sum()) / comm.allreduce(len(values))",
-                "return 0.0",
-            ),
-            "is it inside an `if`",
-        ),
-    }
-    raises = {
-        "ring, made ready for the wrong chunk": (
-            lambda: ring(("np.empty_like(place)", "np.empty_like(outgoing)")),
-            "the size of what arrives",
-        ),
-        "ring, the library's own": (
-            lambda: own_ring("total = np.empty_like(values)", "comm.Allreduce(values, total)", "return total"),
-            "has no Allreduce: build it from Send",
-        ),
-    }
+        )
+    } | planted(NOTEBOOK, NEVER_ENDS)
+    raises = planted(NOTEBOOK, RAISES)

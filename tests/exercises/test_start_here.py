@@ -36,4 +36,3 @@ class TestStartHere(Verdicts):
         ),
     }
     never_ends = {"a loop": (lambda: my_part("while True:", "    pass"), "doesn't end")}
-    raises = {"a misspelt attribute": (lambda: whoami("return comm.number, comm.size"), "return comm.number")}

@@ -2,8 +2,7 @@
 
 from functools import partial
 
-import pytest
-from exercises.answers import solution, variant, written
+from exercises.answers import written
 from exercises.verdicts import Verdicts, planted
 
 from workshop_lib.exercises import sync_sgd as check
@@ -20,7 +19,6 @@ SEND = "comm.Bcast(array, root=0)"
 STORE = "p.copy_(torch.from_numpy(array))"
 SUM = "total = comm.allreduce(gradient * n_samples)"
 DIVIDE = "return total / comm.allreduce(n_samples)"
-EACH = "for images, labels in batches:"
 AVERAGE, STEP, SCHEDULE = "average(model, comm)", "optimizer.step()", "schedule.step()"
 FLAT = "comm.Allreduce(flat.numpy(), total.numpy())"
 PUT_BACK = "p.grad.copy_(piece.view(p.shape))"
@@ -29,21 +27,10 @@ WRONG = {
     "average_gradients": {
         "not divided": ([(" / comm.size", "")], "divide by comm.size"),
         "divided by the batch": ([("/ comm.size", "/ comm.size / 64")], "is 0.01562 times the mean"),
-        "not sent": ([(REDUCE, "total[:] = mine"), (" / comm.size", "")], "still has its own gradient"),
-        "not written back": ([(WRITE, "mine = total / comm.size")], "still has its own gradient"),
         "a local name": ([(WRITE, "grad = torch.from_numpy(total / comm.size)")], "still has its own"),
-        "nothing": ([(REDUCE, "return")], "still has its own gradient"),
-        "zeroed": ([(WRITE, "p.grad.zero_()")], "zero on every rank"),
         "no gradient left": ([(WRITE, "p.grad = None")], "write into `p.grad`"),
-        "rank 0's, broadcast": ([(REDUCE, "comm.Bcast(mine); total = mine * comm.size")], "the gradient of rank 0"),
         "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all need the mean"),
-        "reduced to rank 0": ([(REDUCE, "total[:] = 0; comm.Reduce(mine, total)")], "all need the mean"),
         "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
-        "not the last ones": ([(LOOP, "for p in list(model.parameters())[:-2]:")], "all of model.parameters()"),
-        "the parameters": (
-            [("p.grad.numpy()", "p.detach().numpy()"), ("p.grad.copy_", "p.data.copy_")],
-            "average `p.grad`, not `p`",
-        ),
         "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
         "of two neighbours": (
             [
@@ -55,11 +42,7 @@ WRONG = {
         "only roughly the same": ([(WRITE, f"{WRITE}; p.grad *= 1 + 1e-6 * comm.rank")], "they agree only roughly"),
     },
     "broadcast_weights": {
-        "not sent": ([(SEND, "pass")], "still has its own weights"),
-        "not stored": ([(STORE, "pass")], "still has its own weights"),
         "a local name": ([(STORE, "p = torch.from_numpy(array)")], "copy what arrives into the parameter"),
-        "into the gradient": ([(STORE, "p.grad = torch.from_numpy(array)")], "still has its own weights"),
-        "rounded": ([(STORE, "p.copy_(torch.from_numpy(array).half())")], "rounded to 16 bits"),
         "every other one": ([(LOOP, "for p in list(model.parameters())[::2]:")], "all of model.parameters()"),
         "scaled afterwards": ([(STORE, f"{STORE}; p.mul_(1.5)")], "and change nothing else"),
     },
@@ -78,10 +61,7 @@ WRONG = {
             [(f"{AVERAGE}\n        {STEP}", f"{STEP}\n        {AVERAGE}")],
             "by then, the optimizer has used `p.grad`",
         ),
-        "gradients never cleared": ([("        optimizer.zero_grad()\n", "")], "clear them first"),
-        "no schedule": ([(f"        {SCHEDULE}", "        pass")], "The learning rate never changed"),
         "the schedule once": ([(f"        {SCHEDULE}", f"    {SCHEDULE}")], "The learning rate never changed"),
-        "no step": ([(STEP, "pass")], "let the optimizer step"),
         "the first batch only": ([(SCHEDULE, f"{SCHEDULE}; return")], "took 1 of 2 batches"),
         "two steps a batch": ([(STEP, f"{STEP}; {STEP}")], "For each batch: clear the gradients"),
     },
@@ -90,25 +70,15 @@ WRONG = {
             [(FLAT, "for p in parameters: p.grad = comm.allreduce(p.grad) / comm.size"), (PUT_BACK, "pass")],
             "they went in 6 messages",
         ),
-        "sum and size": ([("comm.size)", "comm.allreduce(1))")], "they went in 2 messages"),
-        "not put back": ([(PUT_BACK, "pass")], "write the mean into `p.grad`"),
-        "not divided": ([("(total / comm.size)", "total")], "divide by comm.size"),
         "put back the wrong way round": (
             [(PUT_BACK, "p.grad.copy_(piece.flip(0).view(p.shape))")],
             "in the order in which you put them in",
         ),
-        "without the biases": ([(PUT_BACK, f"if p.ndim > 1: {PUT_BACK}")], "all of model.parameters()"),
     },
 }
 NEVER_ENDS = {
-    "average_gradients": {
-        "on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`"),
-        "rank 0 does not take part": ([(LOOP, f"if comm.rank == 0: return\n    {LOOP}")], "inside an `if`"),
-    },
-    "broadcast_weights": {
-        "rank 0 skips it": ([(SEND, f"if comm.rank != 0: {SEND}")], "inside an `if`"),
-        "on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "inside an `if`"),
-    },
+    "average_gradients": {"on rank 0 only": ([(REDUCE, f"if comm.rank == 0: {REDUCE}")], "inside an `if`")},
+    "broadcast_weights": {"on rank 0 only": ([(SEND, f"if comm.rank == 0: {SEND}")], "inside an `if`")},
     "weighted_mean": {
         "no samples, no call": ([(SUM, f"if n_samples == 0: return gradient\n    {SUM}")], "inside an `if`")
     },
@@ -155,21 +125,3 @@ class TestSyncSgd(Verdicts):
         ),
     }
     wrong, never_ends = planted(NOTEBOOK, WRONG), planted(NOTEBOOK, NEVER_ENDS)
-
-
-SPY = "import __ranks__\nfor p in model.parameters(): __ranks__.seen.add((comm.rank, tuple(p.shape)))"
-
-
-@pytest.mark.parametrize("name", NAMES[:2])
-def test_it_is_the_learners_function_that_runs_on_every_rank_with_the_whole_model(name, team):
-    team.push(seen=set())
-    assert getattr(check, name)(written("", f"{name}(model, comm)", *SPY.splitlines())).passed is False
-    for rank, seen in enumerate(team.pull("seen")):
-        of_ranks, shapes = zip(*seen, strict=True)
-        assert set(of_ranks) == {rank}
-        assert len(shapes) == 6, "each parameter of the model"
-
-
-def test_two_functions_have_two_verdicts():
-    right, wrong = solution(NOTEBOOK, NAMES[2]), variant(NOTEBOOK, NAMES[2], (DIVIDE, "return total"))
-    assert [check.weighted_mean(function).passed for function in (right, wrong, right)] == [True, False, True]

@@ -2,6 +2,7 @@
 and the flat arrays that they are about."""
 
 import sys
+from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -14,40 +15,34 @@ from mpi4py import MPI
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm, rounds
 from workshop_lib.exercises import zero as check
+from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.training import memory, shares
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "06_zero_and_fsdp"
-REDUCE_1 = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
+REDUCE = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
 GRADIENT_1 = "self.share.grad = torch.from_numpy(total / self.comm.size)"
-GATHER_1 = "ring.allgather(self.comm, self.weights.numpy())"
-STEP_1 = "self.optimizer.step()"
-REDUCE_2 = "total = ring.reduce_scatter(self.comm, gradient.numpy())"
+GATHER = "ring.allgather(self.comm, self.weights.numpy())"
+STEP = "self.optimizer.step()"
 GRADIENT_2 = "self.shares[p].grad = torch.from_numpy(total / self.comm.size)"
-DROP_2 = "p.grad = None"
+DROP = "p.grad = None"
 ALL_1 = "flat = gradient.numpy()"
 SUM_1 = "flat[mine] = ring.reduce_scatter(self.comm, flat); ring.allgather(self.comm, flat)"
 MINE_1 = "mine = ring.part(len(flat), self.comm.rank, self.comm.size)"
 SUM_2 = "whole = gradient.numpy(); mine = ring.part(len(whole), self.comm.rank, self.comm.size)"
 
 
-def changed(name: str, replacements):
+def changed(name: str, *replacements):
     """Makes the solved class with lines in it replaced, each by one line or several."""
     indented = [(old, new.replace("\n", "\n        ")) for old, new in replacements]
-    return lambda: variant(NOTEBOOK, name, *indented)
+    return partial(variant, NOTEBOOK, name, *indented)
 
 
-def zero1(*replacements):
-    return changed("Zero1", replacements)
-
-
-def zero2(*replacements):
-    return changed("Zero2", replacements)
-
+zero1, zero2 = partial(changed, "Zero1"), partial(changed, "Zero2")
 
 RIGHT = {
     "Zero1, divided before": zero1(
-        (REDUCE_1, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
+        (REDUCE, "total = ring.reduce_scatter(self.comm, gradient.numpy() / self.comm.size)"),
         (GRADIENT_1, "self.share.grad = torch.from_numpy(total)"),
     ),
     "Zero2, adds up until the step": zero2(
@@ -56,33 +51,31 @@ RIGHT = {
             "mean, old = torch.from_numpy(total / self.comm.size), self.shares[p].grad\n"
             "self.shares[p].grad = mean if old is None else old + mean",
         ),
-        (STEP_1, "self.optimizer.step(); self.optimizer.zero_grad()"),
+        (STEP, "self.optimizer.step(); self.optimizer.zero_grad()"),
     ),
 }
 WRONG = {
-    "1: no allgather": (zero1((GATHER_1, "pass")), "with an allgather of the weights"),
+    "1: no allgather": (zero1((GATHER, "pass")), "with an allgather of the weights"),
     "1: allgather before the step": (
-        zero1((STEP_1, "pass"), (GATHER_1, f"{GATHER_1}; {STEP_1}")),
+        zero1((STEP, "pass"), (GATHER, f"{GATHER}; {STEP}")),
         "with an allgather of the weights",
     ),
-    "1: no step": (zero1((STEP_1, "pass")), "the step moves nothing"),
-    "1: the share has no gradient": (zero1((GRADIENT_1, "pass")), "the step moves nothing"),
+    "1: no step": (zero1((STEP, "pass")), "the step moves nothing"),
     "1: every rank alone": (
-        zero1((REDUCE_1, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"), (GATHER_1, "pass")),
+        zero1((REDUCE, f"{ALL_1}\ntotal = flat[ring.part(len(flat), self.comm.rank, 2)]"), (GATHER, "pass")),
         "no rank sent anything",
     ),
     "1: allreduce first": (
-        zero1((REDUCE_1, f"{ALL_1}; {MINE_1}\n{SUM_1}\ntotal = flat[mine]")),
+        zero1((REDUCE, f"{ALL_1}; {MINE_1}\n{SUM_1}\ntotal = flat[mine]")),
         "an allreduce of the gradients",
     ),
-    "1: allgather twice": (zero1((GATHER_1, f"{GATHER_1}; {GATHER_1}")), "1.5 times as many"),
     "1: state for everything": (
         zero1(
             ("self.share = torch.nn.Parameter(self.weights[mine])", "self.share = self.weights[mine]"),
             ("make_optimizer([self.share])", "make_optimizer(self.parameters)"),
             (GRADIENT_1, f"{ALL_1}; {MINE_1}; flat[mine] = total / 2; ring.allgather(self.comm, flat); at = 0"),
             (
-                STEP_1,
+                STEP,
                 "for p in self.parameters:\n"
                 "    p.grad = torch.from_numpy(flat[at : at + p.numel()]).view_as(p); at += p.numel()\n"
                 "self.optimizer.step()",
@@ -91,16 +84,16 @@ WRONG = {
         "Make the optimizer for the shares",
     ),
     "1: state lost": (
-        zero1((STEP_1, "self.optimizer.step(); self.optimizer.state.clear()")),
+        zero1((STEP, "self.optimizer.step(); self.optimizer.state.clear()")),
         "the optimizer's state lost",
     ),
-    "2: p.grad kept": (zero2((DROP_2, "pass")), "The whole gradient is still there"),
+    "2: p.grad kept": (zero2((DROP, "pass")), "The whole gradient is still there"),
     "2: no gradient for the share": (zero2((GRADIENT_2, "pass")), "the step moves nothing"),
     "2: reduced in step": (
         zero2(
-            (f"{REDUCE_2}\n        {GRADIENT_2}\n        {DROP_2}", "pass"),
+            (f"{REDUCE}\n        {GRADIENT_2}\n        {DROP}", "pass"),
             (
-                STEP_1,
+                STEP,
                 "for p, share in self.shares.items():\n"
                 "    flat = shares.flat_gradient([p], self.comm.size)\n"
                 "    share.grad = torch.from_numpy(ring.reduce_scatter(self.comm, flat.numpy()) / 2)\n"
@@ -112,7 +105,7 @@ WRONG = {
     "2: all dropped with the last one": (
         zero2(
             (
-                DROP_2,
+                DROP,
                 "self.seen = [*getattr(self, 'seen', []), p]\n"
                 "if len(self.seen) % 4 == 0:\n"
                 "    for seen in self.seen: seen.grad = None",
@@ -120,11 +113,11 @@ WRONG = {
         ),
         "Drop each gradient as soon as it is reduced",
     ),
-    "2: a third is kept": (zero2((DROP_2, "p.grad = None if p.numel() > 3 else p.grad")), "Keep only the share"),
+    "2: a third is kept": (zero2((DROP, "p.grad = None if p.numel() > 3 else p.grad")), "Keep only the share"),
     "2: allreduce": (
         zero2(
             (
-                REDUCE_2,
+                REDUCE,
                 f"{SUM_2}\nwhole[mine] = ring.reduce_scatter(self.comm, whole)\n"
                 "ring.allgather(self.comm, whole); total = whole[mine]",
             )
@@ -145,11 +138,11 @@ WRONG = {
 }
 NEVER_ENDS = {
     "1: allgather on rank 0 alone": (
-        zero1((GATHER_1, f"if self.comm.rank == 0: {GATHER_1}")),
+        zero1((GATHER, f"if self.comm.rank == 0: {GATHER}")),
         "same calls in the same order",
     ),
     "2: rank 0 waits for a message that nobody sends": (
-        zero2((REDUCE_2, f"if self.comm.rank == 0: self.comm.recv(source=1, tag=99)\n{REDUCE_2}")),
+        zero2((REDUCE, f"if self.comm.rank == 0: self.comm.recv(source=1, tag=99)\n{REDUCE}")),
         "once for every parameter",
     ),
 }
@@ -204,7 +197,7 @@ def test_parts_that_do_not_divide_are_refused():
 
 def frozen(make) -> dict:
     """On a rank: three steps of a network whose first layer is frozen, with a class of the notebook and without."""
-    models = [check.small_network() for _ in range(2)]
+    models = [network() for _ in range(2)]
     for model in models:
         model[0].requires_grad_(False)
     zero, optimizer = (
@@ -212,11 +205,11 @@ def frozen(make) -> dict:
         check.make_sgd(models[1].parameters()),
     )
     for step in range(3):
-        check.backward(models[0], [MPI.COMM_WORLD.rank], step)
+        backward(models[0], [batch(MPI.COMM_WORLD.rank, step)])
         zero.step()
-        check.backward(models[1], range(MPI.COMM_WORLD.size), step)
+        backward(models[1], [batch(rank, step) for rank in range(MPI.COMM_WORLD.size)])
         optimizer.step()
-    return {"apart": float(np.abs(check.weights_of(models[0]) - check.weights_of(models[1])).max())}
+    return {"apart": float(np.abs(weights_of(models[0]) - weights_of(models[1])).max())}
 
 
 @pytest.mark.parametrize("name", ["Zero1", "Zero2"])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from workshop_lib.models import torch_cnn
 
 SAMPLES = 16  # per rank
 STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
+QUIET = ("Get_", "get_", "Dup", "Free")  # calls of a communicator that send nothing
 ALL_PARAMETERS = "go through all of model.parameters()."
 Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
 same_but_rounding = partial(close, rounding=1e-4)  # float32, added up in another order
@@ -35,7 +37,7 @@ def observe_average(comm, function: Callable) -> Parameters:
     """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which shows whether
     weights are averaged.
     """
-    images, labels = _batch(SAMPLES * comm.size)
+    images, labels = batch(SAMPLES * comm.size, seed=7)
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     model = torch_cnn.build(seed=1)
     cross_entropy(model(images), labels).backward()
@@ -45,10 +47,10 @@ def observe_average(comm, function: Callable) -> Parameters:
     function(model, comm)
 
     other = torch_cnn.build(seed=comm.rank)
-    before = weights_of(other)
+    before = weights_by_name(other)
     cross_entropy(other(images[mine]), labels[mine]).backward()
     function(other, comm)
-    after = weights_of(other)
+    after = weights_by_name(other)
     kept = all(np.array_equal(before[name], after[name]) for name in before)
     return Parameters(_gradients_of(model), whole, kept)
 
@@ -125,26 +127,6 @@ average_gradients = Exercise(
 )
 
 
-class CallCounter:
-    """A communicator that counts the calls that send something."""
-
-    QUIET = ("Get_", "get_", "Dup", "Free")
-
-    def __init__(self, comm):
-        self._comm, self.rank, self.size, self.calls = comm, comm.rank, comm.size, 0
-
-    def __getattr__(self, name: str):
-        attribute = getattr(self._comm, name)
-        if not callable(attribute) or name.startswith(self.QUIET):
-            return attribute
-
-        def counted(*args, **kwargs):
-            self.calls += 1
-            return attribute(*args, **kwargs)
-
-        return counted
-
-
 @dataclass
 class Counted:
     """The averaged gradients of two steps, and the messages that each of them took."""
@@ -154,9 +136,10 @@ class Counted:
 
 
 def observe_one_message(comm, function: Callable) -> Counted:
-    counting = CallCounter(comm)
+    counting = mock.Mock(wraps=comm, rank=comm.rank, size=comm.size)
     gradients = observe_average(counting, function)
-    return Counted(gradients, counting.calls / 2)
+    sending = [name for name, *_ in counting.method_calls if not name.startswith(QUIET)]
+    return Counted(gradients, len(sending) / 2)
 
 
 def one_message_properties(observations: list[Counted]) -> Iterator[Property]:
@@ -177,14 +160,14 @@ average_in_one_message = Exercise(
 )
 
 
-def _batch(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random images and labels on every rank."""
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     images = torch.randn(samples, 1, 28, 28, generator=generator)
     return images, torch.randint(10, (samples,), generator=generator)
 
 
-def weights_of(model) -> Arrays:
+def weights_by_name(model) -> Arrays:
     return {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
 
 

@@ -12,48 +12,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.exercises import ENDLESS_HINT, Exercise, Property, close, shown
 from workshop_lib.exercises.clinic import admit, diagnoses
+from workshop_lib.exercises.network import Batch, backward, batch, gradient_of, network
 from workshop_lib.exercises.own_ddp import join, my_buckets, my_ddp
 from workshop_lib.exercises.script import mine_or_finished, script
 
 __all__ = ["accumulate", "admit", "diagnoses", "join", "mine_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
 
-K, SAMPLES = 4, 5  # micro-batches, and samples in each
+K = 4  # micro-batches
 SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # samples, ranks
 EPOCHS = (1, 2, 3)
-Batch = tuple[torch.Tensor, torch.Tensor]  # float64 [SAMPLES, 6], and labels int64 [SAMPLES]
-
-
-def _network() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-
-
-def _batches(rank: int, k: int) -> list[Batch]:
-    """The k micro-batches of a rank."""
-    random = torch.Generator().manual_seed(100 + rank)
-    inputs = torch.randn(k, SAMPLES, 6, generator=random, dtype=torch.float64) * (1 + rank)
-    return list(zip(inputs, torch.randint(3, (k, SAMPLES), generator=random), strict=True))
-
-
-def _gradient(model: nn.Module) -> np.ndarray:
-    """All gradients in one vector, with zeros for those that are missing."""
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return torch.cat([gradient.flatten() for gradient in gradients]).numpy()
-
-
-def _mean_gradient(batches: Iterable[Batch]) -> np.ndarray:
-    """The gradient of the mean loss over all samples of these batches, on one process."""
-    model = _network()
-    inputs, labels = (torch.cat(column) for column in zip(*batches, strict=True))
-    cross_entropy(model(inputs), labels).backward()
-    return _gradient(model)
 
 
 def _hint_for(gradient: np.ndarray, known: Iterable[tuple[np.ndarray, str]]) -> str:
@@ -70,11 +43,11 @@ class Accumulated(NamedTuple):
 
 def observe_accumulate(comm, function: Callable) -> list[Accumulated]:
     """With K micro-batches, and with a single one."""
-    return [_accumulated(function, _batches(comm.rank, k)) for k in (K, 1)]
+    return [_accumulated(function, [batch(comm.rank, at) for at in range(k)]) for k in (K, 1)]
 
 
 def _accumulated(function: Callable, micro_batches: list[Batch]) -> Accumulated:
-    model = DistributedDataParallel(_network())
+    model = DistributedDataParallel(network())
     buckets: list[int] = []
     events: list[tuple[str, bool]] = []
 
@@ -92,7 +65,7 @@ def _accumulated(function: Callable, micro_batches: list[Batch]) -> Accumulated:
     model.register_comm_hook(dist.group.WORLD, allreduce)
     model.module.register_forward_hook(note_both)
     function(model, micro_batches, cross_entropy)
-    return Accumulated(_gradient(model.module), len(buckets), events)
+    return Accumulated(gradient_of(model.module), len(buckets), events)
 
 
 _PREPARES = "but the forward prepares DDP to communicate: put both inside `no_sync`, or both outside."
@@ -120,8 +93,8 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
     hint = ADDED_HINT if first.allreduces else UNAVERAGED_HINTS.get((forwards[-1], backwards[-1]), "")
     same = all(np.array_equal(seen.gradient, first.gradient) for seen in several)
     yield Property("the ranks hold the same gradients", same, hint)
-    mean = _mean_gradient(batch for rank in range(size) for batch in _batches(rank, K))
-    last = _mean_gradient(_batches(rank, K)[-1] for rank in range(size))
+    mean = backward(network(), [batch(rank, at) for rank in range(size) for at in range(K)])
+    last = backward(network(), [batch(rank, K - 1) for rank in range(size)])
     known = [
         (K * mean, "they are the sum over micro-batches: divide each loss by their number."),
         (mean / size, "you divided by the number of ranks, but DDP itself takes the mean over ranks."),
@@ -138,7 +111,7 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
     alternate = [kind for kind, _ in first.events] == ["forward", "backward"] * K
     hint = "several batches' activations were in memory at once. Call `backward()` before the next forward."
     yield Property("each backward comes before the next forward", alternate, hint)
-    mean = _mean_gradient(_batches(rank, 1)[0] for rank in range(size))
+    mean = backward(network(), [batch(rank, 0) for rank in range(size)])
     right = all(close(seen.gradient, mean) and seen.allreduces == 1 for seen in single)
     hint = "the first is also the last, so it must communicate. Use `len(micro_batches)` for this and for the mean."
     yield Property("also when there is only one micro-batch", right, hint)
@@ -147,7 +120,7 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
 def _wrap_once() -> None:
     """The first DDP of a process loads much of PyTorch."""
     join()
-    DistributedDataParallel(_network())
+    DistributedDataParallel(network())
 
 
 accumulate = Exercise("accumulate", observe_accumulate, accumulate_properties, ready=_wrap_once, stuck=UNEQUAL_HINT)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.exercises import Exercise, Mistake, Property, shown
+from workshop_lib.exercises import Exercise, Mistake, Property, shown, start_here
 
 
 class File(NamedTuple):
@@ -107,21 +107,9 @@ def _balance(file: File, parts: list) -> str:
     return f"the ranks read {counts} rows" if max(counts) - min(counts) > 1 else ""
 
 
-def _even(rows: int, rank: int, size: int) -> tuple[int, int]:
-    return rows * rank // size, rows * (rank + 1) // size
-
-
-def _up(rows: int, rank: int, size: int) -> tuple[int, int]:
-    return rank * -(-rows // size), (rank + 1) * -(-rows // size)
-
-
-def _down(rows: int, rank: int, size: int) -> tuple[int, int]:
-    return rank * (rows // size), (rank + 1) * (rows // size)
-
-
 def _part(
     hint: str,
-    share: Callable = _even,
+    share: Callable = start_here.fair_parts,
     offset: Callable = lambda header, first, row: header + first * row,
     nbytes: Callable = lambda header, first, end, row: (end - first) * row,
 ) -> Mistake:
@@ -135,7 +123,7 @@ def _part(
 
 
 def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: int) -> tuple[int, int]:
-    first, end = _even(rows * row_bytes, rank, size)
+    first, end = start_here.fair_parts(rows * row_bytes, rank, size)
     return header + first, end - first
 
 
@@ -149,18 +137,15 @@ _WRONG_PARTS = [
     _part("a row is torn in two: the offset counts rows, not bytes.", offset=lambda header, first, row: header + first),
     Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
     _part("return a count of bytes, rather than where they end.", nbytes=lambda header, first, end, row: end * row),
-    _part("`rows // size` leaves some rows over. Who reads them?", _down),
-    _part("the number of rows per rank is rounded up. Does the last rank take fewer?", _up),
+    _part("`rows // size` leaves some rows over. Who reads them?", start_here.floor_parts),
+    _part("the number of rows per rank is rounded up. Does the last rank take fewer?", start_here.ceiling_parts),
     _part("every rank reads all rows: begin where the previous rank ends.", lambda rows, rank, size: (0, rows)),
     _part(
         "each rank also reads the first row of the next one: leave out the row at which that one begins.",
         lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
     ),
-    _part(
-        _BALANCE,
-        lambda rows, rank, size: (_down(rows, rank, size)[0], rows if rank == size - 1 else _down(rows, rank, size)[1]),
-    ),
-    _part(_BALANCE, lambda rows, rank, size: tuple(min(rows, row) for row in _up(rows, rank, size))),
+    _part(_BALANCE, start_here.last_gets_the_rest),
+    _part(_BALANCE, start_here.last_get_less),
 ]
 my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,20 @@ class Plan:
 PLANS = [Plan((10, 30, 90), 3, 4, 80, 1), Plan((8, 16, 32, 64), 2, 3, 90, 2)]
 
 
+class Job(NamedTuple):
+    """A job that was asked for. scores: those of every rung at that moment, {trial: accuracy}."""
+
+    trial: int
+    rung: int
+    scores: list[dict]
+
+
 @dataclass
 class Played:
-    """Jobs asked for, in order: each with the scores of every rung at that moment, {trial: accuracy}, and what was
-    under way. wrong: the first that nobody could run, with why."""
+    """Jobs asked for, in order, and every trial's setting. wrong: the first job that nobody could run, with why."""
 
     plan: Plan
-    asked: list[tuple] = field(default_factory=list)
-    scores: list[list[dict]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
     settings: dict[int, dict] = field(default_factory=dict)
     wrong: tuple[str, Any] | None = None
 
@@ -60,15 +66,13 @@ def play(scheduler_class: Callable, plan: Plan) -> Played:
     running: list[tuple[int, int]] = []
     for _ in range(plan.jobs):
         while len(running) < plan.ranks:
-            job = scheduler.ask()
-            played.scores.append([dict(rung) for rung in scores])
-            played.asked.append(tuple(job) if isinstance(job, list | tuple) else (job,))
-            played.wrong = _what_is_wrong(job, played, scores, running, drawn)
+            asked = scheduler.ask()
+            played.wrong = _what_is_wrong(asked, played, scores, running, drawn)
             if played.wrong:
                 return played
-            trial, setting, images = job
-            played.settings[trial] = setting
+            trial, played.settings[trial], images = asked
             running.append((trial, plan.rungs.index(images)))
+            played.jobs.append(Job(*running[-1], [dict(rung) for rung in scores]))
         trial, rung = running.pop(int(random.integers(len(running))))
         scores[rung][trial] = accuracy(trial, rung, plan.seed)
         scheduler.tell(trial, plan.rungs[rung], scores[rung][trial])
@@ -148,19 +152,14 @@ def asha_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not kind, f"{given}, {sentence} {MISSED_HINTS.get(kind, UNKNOWN_HINT)}")
 
 
-def _promotions(played: Played) -> Iterator[tuple[int, int, int]]:
-    """(place among those asked, trial, rung that it leaves) of every trial that goes on."""
-    rungs = played.plan.rungs
-    for place, job in enumerate(played.asked):
-        if len(job) == 3 and job[2] in rungs[1:] and job[0] in played.settings:
-            yield place, job[0], rungs.index(job[2]) - 1
-
-
 def _not_the_best(played: Played) -> tuple[str, str]:
-    """The kind of the first trial that goes on without being among the best of its rung, and a sentence."""
+    """The kind of the first trial that goes on without being among the best of the rung it leaves, and a sentence."""
     gone: set[tuple[int, int]] = set()
-    for place, trial, rung in _promotions(played):
-        scores, eta = played.scores[place][rung], played.plan.eta
+    for trial, to, of_rungs in played.jobs:
+        if not to:
+            continue
+        rung, eta = to - 1, played.plan.eta
+        scores = of_rungs[rung]
         if trial not in search.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
             if len(scores) < eta:
@@ -180,12 +179,11 @@ def _place(scores: dict, trial: int) -> int:
 def _missed(played: Played) -> tuple[str, str]:
     """Whether a new trial began although an old one could have gone on, and a sentence."""
     gone: set[tuple[int, int]] = set()
-    promoted = {place: (trial, rung) for place, trial, rung in _promotions(played)}
-    for place in range(len(played.asked)):
-        if place in promoted:
-            gone.add(promoted[place])
+    for job in played.jobs:
+        if job.rung:
+            gone.add((job.trial, job.rung - 1))
             continue
-        for rung, scores in enumerate(played.scores[place][:-1]):
+        for rung, scores in enumerate(job.scores[:-1]):
             for trial in search.best(scores, len(scores) // played.plan.eta):
                 if (trial, rung) not in gone:
                     return _late(played), f"trial {trial} led a rung of {len(scores)}, but a new trial began."
@@ -194,8 +192,8 @@ def _missed(played: Played) -> tuple[str, str]:
 
 def _late(played: Played) -> str:
     """How often a trial went on: never, from the first rung alone, or now and then."""
-    rungs = {rung for _, _, rung in _promotions(played)}
-    return "never" if not rungs else "first rung" if rungs == {0} else "some"
+    highest = max(job.rung for job in played.jobs)
+    return {0: "never", 1: "first rung"}.get(highest, "some")
 
 
 Asha = Exercise("Asha", observe_asha, asha_properties, communicates=False)

@@ -6,24 +6,20 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from workshop_lib.exercises import Exercise, Property, close, is_number, shown
+from workshop_lib.exercises.network import backward, batch, gradient_of, network, weights_of
 
 LR, MOMENTUM = 0.05, 0.9
 IMAGES = 101  # does not divide by 2, 3 or 4 ranks
 CLASSES = 3
 LIMIT_S = 10.0  # starting and stopping Horovod included
-
-
-def load():
-    """Horovod itself. Importing it takes a while on fresh ranks, and the notebook's own process never needs it."""
-    import horovod.torch
-
-    return horovod.torch
 
 
 def ready() -> None:
@@ -33,80 +29,39 @@ def ready() -> None:
         pass
 
 
-class OneRankAHost:
-    """Horovod, as if every rank were alone on its host. Then local ranks can't tell the ranks apart."""
-
-    def __getattr__(self, name: str):
-        return getattr(load(), name)
-
-    def local_rank(self) -> int:
-        return 0
-
-    def local_size(self) -> int:
-        return 1
-
-
 @contextlib.contextmanager
 def _running():
-    """Horovod initialised; shut down afterwards, as its idle thread takes processor time."""
-    horovod = load()
-    was_running = horovod.is_initialized()
+    """Horovod initialised; shut down afterwards, as its idle thread takes processor time. Every rank is as if alone on
+    its host: then local ranks can't tell the ranks apart."""
+    import horovod.torch as hvd  # takes a while on fresh ranks, and the notebook's own process never needs it
+
+    was_running = hvd.is_initialized()
     if not was_running:
-        horovod.init()
+        hvd.init()
     try:
-        yield OneRankAHost()
+        with mock.patch.multiple(hvd, local_rank=lambda: 0, local_size=lambda: 1):
+            yield hvd
     finally:
         if not was_running:
-            horovod.shutdown()
-
-
-def _network(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
-
-
-def _flat(tensors) -> np.ndarray:
-    return torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy().copy()
-
-
-def _gradient(model: nn.Module) -> np.ndarray:
-    return _flat(p.grad for p in model.parameters())
+            hvd.shutdown()
 
 
 def _momentum(optimizer, model: nn.Module) -> np.ndarray | None:
     """The momentum of all parameters in one vector; None when there is none."""
     buffers = [optimizer.state.get(p, {}).get("momentum_buffer") for p in model.parameters()]
-    return None if any(buffer is None for buffer in buffers) else _flat(buffers)
-
-
-def _backward(model: nn.Module, rank: int) -> None:
-    """A backward on this rank's samples, which no other rank has."""
-    random = torch.Generator().manual_seed(100 + rank)
-    inputs = torch.randn(5, 6, generator=random, dtype=torch.float64)
-    model.zero_grad()
-    model(inputs).square().mean().backward()
+    return None if any(buffer is None for buffer in buffers) else parameters_to_vector(buffers).numpy()
 
 
 def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Model and optimizer of this rank before the call. Rank 0's have trained, those of the other ranks are new."""
-    model = _network(seed=1 + rank)
+    model = network(seed=1 + rank)
     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM)
     if rank == 0:
-        for _ in range(2):
-            _backward(model, 50)
+        for step in range(2):
+            backward(model, [batch(50, step)])
             optimizer.step()
     model.zero_grad()
     return model, optimizer
-
-
-def _mean_gradient(ranks: int) -> np.ndarray:
-    """The mean of the ranks' gradients with the weights of rank 0's checkpoint, computed without Horovod."""
-    model, _ = _checkpointed(0)
-    gradients = []
-    for rank in range(ranks):
-        _backward(model, rank)
-        gradients.append(_gradient(model))
-    return np.mean(gradients, axis=0)
 
 
 @dataclass
@@ -129,15 +84,15 @@ def observe_distributed(comm, function: Callable) -> Distributed:
     """What the returned optimizer holds, and the gradients that it averages in one step."""
     with _running() as hvd:
         model, optimizer = _checkpointed(comm.rank)
-        before = _flat(model.parameters())
+        before = weights_of(model)
         saved, saved_optimizer = _checkpointed(0)
         returned: Any = function(model, optimizer, hvd)
-        weights = _flat(model.parameters())
+        weights = weights_of(model)
         seen = Distributed(
             type(returned).__name__,
             isinstance(returned, torch.optim.Optimizer),
             hasattr(returned, "synchronize") and hasattr(returned, "skip_synchronize"),
-            np.array_equal(weights, _flat(saved.parameters())),
+            np.array_equal(weights, weights_of(saved)),
             np.array_equal(weights, before),
         )
         # From here on all ranks must make the same calls, or one would wait for the others.
@@ -146,9 +101,10 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         seen.rates = [float(group["lr"]) for group in returned.param_groups]
         seen.momentum, seen.expected_momentum = _momentum(returned, model), _momentum(saved_optimizer, saved)
         model.load_state_dict(saved.state_dict())
-        _backward(model, comm.rank)
+        backward(model, [batch(comm.rank, 0)])
         returned.synchronize()
-        seen.gradient, seen.expected_gradient = _gradient(model), _mean_gradient(comm.size)
+        seen.gradient = gradient_of(model)
+        seen.expected_gradient = backward(saved, [batch(rank, 0) for rank in range(comm.size)])
         return seen
 
 

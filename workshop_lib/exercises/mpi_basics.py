@@ -3,13 +3,12 @@ and the ring allreduce."""
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.comm.explorer import explore
+from workshop_lib.comm.explorer import Exploration, explore
 from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
 from workshop_lib.exercises.ring import (
     RETURN_IT,
@@ -37,7 +36,7 @@ def observe_exchange(comm, function: Callable) -> Cases:
         mine = own.copy()
         returned = function(counting, mine)
         right = comm.allgather(own)[comm.rank ^ 1]
-        return Call(returned, own, right, np.array_equal(mine, own), counting.messages_sent)
+        return Call(returned, right, np.array_equal(mine, own), counting.messages_sent)
 
     return while_right(comm, {"floats": (6, np.float64), "integers": (1000, np.int32)}, swap)
 
@@ -99,48 +98,33 @@ exchange = Exercise(
 )
 
 
-@dataclass
-class Tried:
-    """What a program did in all its orders. returned: by rank 0, in the first order that didn't fail."""
-
-    kind: str
-    text: str
-    orders: int
-    returned: Any
-    note: str
-    gathers: bool
+def observe_collect(comm, function: Callable) -> list[Exploration]:
+    """All orders on three ranks and on four, played in this process. Of what the ranks returned, rank 0's is kept."""
+    explored = [explore(lambda comm: function(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4)]
+    return [replace(each, results=each.results[:1]) for each in explored]
 
 
-def observe_collect(comm, function: Callable) -> dict[int, Tried]:
-    """All orders on three ranks and on four, played in this process."""
-    tried = {}
-    for ranks in (3, 4):
-        verdict = explore(lambda comm: function(comm, RESULTS[comm.rank]), ranks)
-        calls = [box.name for lane in verdict.picture.lanes for box in lane] if verdict.picture else []
-        returned = verdict.results[0] if verdict.results else None
-        note, gathers = " ".join(verdict.notes), any("gather" in name.lower() for name in calls)
-        tried[ranks] = Tried(verdict.kind, str(verdict), verdict.orders, returned, note, gathers)
-    return tried
-
-
-def collect_properties(observations: list[dict[int, Tried]]) -> Iterator[Property]:
-    three, four = observations[0][3], observations[0][4]
+def collect_properties(observations: list[list[Exploration]]) -> Iterator[Property]:
+    three, four = observations[0]
+    returned, of_four = (each.results[0] if each.results else None for each in (three, four))
     stuck = three.kind not in ("", "race")
-    yield Property("no order gets stuck or fails", not stuck, evidence=three.kind, observed=three.text)
-    observed = f"rank 0 returned {shown(three.returned)} where {RESULTS[:3]} is right."
+    yield Property("no order gets stuck or fails", not stuck, evidence=three.kind, observed=str(three))
+    observed = f"rank 0 returned {shown(returned)} where {RESULTS[:3]} is right."
     text = "rank 0 returns all results in the order of the ranks"
-    yield Property(text, _is_right(three, 3), evidence=three.returned, observed=observed)
-    yield Property("whoever comes first", not three.kind, evidence=three.kind, observed=three.text)
+    yield Property(text, _is_right(returned, 3), evidence=returned, observed=observed)
+    yield Property("whoever comes first", not three.kind, evidence=three.kind, observed=str(three))
     observed = f"messages can arrive in 2 orders, and it takes {three.orders} of them."
-    yield Property("it takes them as they come", three.orders > 1, evidence=three.gathers, observed=observed)
-    yield Property("nothing is left over", not three.note, three.note)
-    right = _is_right(four, 4) and not four.kind and four.orders >= math.factorial(3)
-    hint = f"{four.text} Rank 0 returned {shown(four.returned)}."
+    calls = [box.name.lower() for lane in three.picture.lanes for box in lane] if three.picture else []
+    gathers = any("gather" in name for name in calls)
+    yield Property("it takes them as they come", three.orders > 1, evidence=gathers, observed=observed)
+    yield Property("nothing is left over", not three.notes, " ".join(three.notes))
+    right = _is_right(of_four, 4) and not four.kind and four.orders >= math.factorial(3)
+    hint = f"{four} Rank 0 returned {shown(of_four)}."
     yield Property("the same holds on four ranks", right, hint)
 
 
-def _is_right(tried: Tried, ranks: int) -> bool:
-    return isinstance(tried.returned, list | tuple | np.ndarray) and list(tried.returned) == RESULTS[:ranks]
+def _is_right(returned, ranks: int) -> bool:
+    return isinstance(returned, list | tuple | np.ndarray) and list(returned) == RESULTS[:ranks]
 
 
 def _collects(receive: Callable) -> Callable:
@@ -204,7 +188,7 @@ def observe_mean(comm, function: Callable) -> Cases:
     def mean(length: int) -> Call:
         values = 10.0 * comm.rank**2 + np.arange(length)
         right = np.concatenate(comm.allgather(values)).mean()
-        return Call(function(comm.Dup(), values.copy()), values, right)
+        return Call(function(comm.Dup(), values.copy()), right)
 
     return while_right(comm, {"uneven": comm.rank + 2, "none": 0 if comm.rank == 1 else 3}, mean)
 

@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import nn
 
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.exercises import Exercise, Property, close
+from workshop_lib.exercises.network import backward, batch, network, weights_of
 from workshop_lib.exercises.own_ddp import LATE_S, join
-from workshop_lib.exercises.zero import STEPS, alone, backward, load_optimizers, make_sgd, small_network, weights_of
+from workshop_lib.exercises.zero import STEPS, alone, load_optimizers, make_sgd
 
-PARAMETERS = len(list(small_network().parameters()))
+PARAMETERS = len(list(network().parameters()))
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
 
 
@@ -30,40 +32,27 @@ class Step:
     backward_s: float = field(compare=False)
 
 
-class _Handle:
-    """A collective's handle that knows whether somebody has waited for it."""
-
-    def __init__(self, work: dist.Work):
-        self.work, self.waited = work, False
-
-    def wait(self, *timeout) -> bool:
-        self.waited = True
-        return self.work.wait(*timeout)
-
-    def __getattr__(self, name: str):
-        return getattr(self.work, name)
-
-
 class _Sending:
     """Records what is sent by the collectives that a learner may call."""
 
     def __init__(self):
         self.in_backward = False
         self.sent: list[tuple[str, bool, bool]] = []
-        self.handles: list[_Handle] = []
+        self.handles: list[mock.Mock] = []  # each knows whether somebody has waited for it
 
     def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
         self.sent.append((name, self.in_backward, not async_op))
-        handle = _Handle(send(*arguments, async_op=True, **options))
+        handle = mock.Mock(wraps=send(*arguments, async_op=True, **options))
         self.handles.append(handle)
         if async_op:
             return handle
         handle.wait()
         return None
 
-    def patches(self) -> list:
+    def patched(self):
         send = {name: getattr(dist, "reduce_scatter_single" if "scatter" in name else name) for name in SCATTERS}
-        return [mock.patch.object(dist, name, functools.partial(self.recorded, name, send[name])) for name in SCATTERS]
+        recorded: dict[str, Any] = {name: functools.partial(self.recorded, name, send[name]) for name in SCATTERS}
+        return mock.patch.multiple(dist, **recorded)
 
 
 def ready() -> None:
@@ -74,19 +63,13 @@ def ready() -> None:
 
 def observe_overlapped(comm, make: Callable) -> list[Step]:
     """Train a few steps; rank 1 comes late to each backward, so whoever waits for it there waits that long."""
-    model, sending = small_network(), _Sending()
+    model, sending = network(), _Sending()
     zero = make(model, CountingComm(comm), make_sgd)
     steps = []
-    patches = sending.patches()
-    for patch in patches:
-        patch.start()
-    try:
+    with sending.patched():
         for step in range(STEPS):
             zero.optimizer.zero_grad()
             steps.append(_one_step(comm, model, zero, sending, step))
-    finally:
-        for patch in patches:
-            patch.stop()
     return steps
 
 
@@ -96,13 +79,13 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ste
         time.sleep(LATE_S)
     sending.sent, sending.handles, sending.in_backward = [], [], True
     start_s = time.perf_counter()
-    backward(model, [comm.rank], step)
+    backward(model, [batch(comm.rank, step)])
     backward_s, sending.in_backward = time.perf_counter() - start_s, False
     kept = sum(p.grad is not None for p in model.parameters())
     zero.step()
-    waited = all(handle.waited for handle in sending.handles)
+    waited = all(handle.wait.called for handle in sending.handles)
     for handle in sending.handles:
-        handle.work.wait()  # so that nothing of a class that doesn't wait reaches the next step
+        handle.wait()  # so that nothing of a class that doesn't wait reaches the next step
     return Step(weights_of(model), sending.sent, kept, waited, backward_s)
 
 

@@ -17,9 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib.comm.backward import Message, Recorder
 from workshop_lib.exercises import Exercise, Property, close
+from workshop_lib.exercises.network import Batch, backward, batch, gradient_of, weights_of
 from workshop_lib.training import rendezvous, world
 
-SAMPLES, STEPS, LR = 5, 3, 0.1  # samples per rank in each step
+STEPS, LR = 3, 0.1
 LATE_S = 0.04  # by which rank 1 comes later to each backward: whoever waits for its messages waits that long
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # float64, as the equivalence tests have it
@@ -56,20 +57,8 @@ TENSORS = len(list(_Network(0).used.parameters()))
 MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all but the last hold at least BUCKET_BYTES
 
 
-def _batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(100 * step + rank)
-    inputs = torch.randn(SAMPLES, 3, generator=random, dtype=torch.float64) * (1 + rank)
-    return inputs, torch.randint(3, (SAMPLES,), generator=random)
-
-
-def _gradient(model: _Network) -> np.ndarray:
-    """All gradients as one vector, with zeros for those that are missing."""
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.used.parameters()]
-    return torch.cat([gradient.detach().flatten() for gradient in gradients]).numpy().copy()
-
-
-def _weights(model: nn.Module) -> np.ndarray:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy().copy()
+def _batch(rank: int, step: int) -> Batch:
+    return batch(rank, step, width=3)
 
 
 @dataclass
@@ -102,7 +91,7 @@ def observe_my_ddp(comm, function: Callable) -> Observed:
     alike = _Network(seed=0)
     with Recorder(model) as recorder:
         finish = function(model)
-        seen = Observed(returned, plan, np.array_equal(_weights(model), _weights(alike)))
+        seen = Observed(returned, plan, np.array_equal(weights_of(model), weights_of(alike)))
         for step in range(STEPS):
             seen.steps.append(_step(comm, model, alike, finish, recorder, step))
     return seen
@@ -127,8 +116,8 @@ def _rehearsed(comm, function: Callable) -> tuple[str, list[Message]]:
 def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Recorder, step: int) -> Step:
     """A step of `model` on all ranks, and of `alike` in this process with all ranks' samples."""
     batches = [_batch(rank, step) for rank in range(comm.size)]
-    own = _gradient_of(alike, *batches[comm.rank])
-    mean = _gradient_of(alike, *(torch.cat(column) for column in zip(*batches, strict=True)))
+    own = backward(alike.used, [batches[comm.rank]])
+    mean = backward(alike.used, batches)
     model.zero_grad()
     inputs, labels = batches[comm.rank]
     loss = cross_entropy(model(inputs), labels)
@@ -139,7 +128,7 @@ def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Re
     loss.backward()
     backward_s, recorder.in_backward = time.perf_counter() - recorder.start_s, False
     finish()
-    gradient = _gradient(model)
+    gradient = gradient_of(model.used)
     recorder.settle()
     comm.Barrier()
     descend(model, LR)
@@ -153,12 +142,6 @@ def descend(model: nn.Module, lr: float) -> None:
     for p in model.parameters():
         if p.grad is not None:
             p.sub_(lr * p.grad)
-
-
-def _gradient_of(model: _Network, inputs: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
-    model.zero_grad()
-    cross_entropy(model(inputs), labels).backward()
-    return _gradient(model)
 
 
 FINISH_HINT = "return the function `finish` itself, without calling it: `return finish`."

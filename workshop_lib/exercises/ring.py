@@ -1,11 +1,11 @@
-"""The third exercise of 01_mpi_basics, the ring allreduce, and what its calls have in common with the first two.
+"""The last exercise of 01_mpi_basics, the ring allreduce, and what its calls have in common with other exercises'.
 
 Each call has a communicator of its own, so that a message which one call leaves unreceived is never taken for one of
 the next. Cases come one at a time, the easy ones first, and end with the first whose value is wrong on some rank: a
 later one might then fail in a way that says less.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,10 @@ Cases = dict[str, "Call"]  # one rank's calls, by case
 
 @dataclass
 class Call:
-    """What one call returned on one rank, what it should have returned, and what it sent.
-
-    own: what this rank put in; unchanged: whether the function left that as it was.
-    """
+    """What one call returned on one rank, what it should have returned, whether the function left its argument
+    unchanged, and what it sent."""
 
     returned: Any
-    own: np.ndarray
     right: Any
     unchanged: bool = True
     messages: int = 0
@@ -50,14 +47,14 @@ def of_case(observations: list[Cases], case: str) -> list[Call]:
     return [cases[case] for cases in observations]
 
 
-def all_right(text: str, calls: list[Call], hint: str = "") -> Property:
+def all_right(text: str, calls: Sequence[Call], hint: str = "", same: Callable = close) -> Property:
     """Every rank returned what is right. `hint` is what to do if not; without one, the known mistakes are asked."""
     returned = [call.returned for call in calls]
     observed = next(
         (
             f"rank {rank} returned {shown(call.returned)} where {shown(call.right)} is right."
             for rank, call in enumerate(calls)
-            if not close(call.returned, call.right)
+            if not same(call.returned, call.right)
         ),
         "",
     )
@@ -82,7 +79,7 @@ def observe_ring(comm, function: Callable) -> Cases:
         comm.Allreduce(own, right)
         in_rounds = rounds(comm.allgather(counting.log))
         unchanged = np.array_equal(values, own)
-        return Call(returned, own, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
+        return Call(returned, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
 
     random = np.random.default_rng(comm.rank)
     arrays = {
@@ -131,12 +128,12 @@ def _adds_each_once(calls: list[Call]) -> Property:
 
 def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
     """Bytes, messages and rounds, for equal chunks exactly, for unequal ones within a chunk's rounding."""
-    p, array = len(equal), equal[0].own.nbytes
+    p, array = len(equal), equal[0].right.nbytes
     needed, due = 2 * (p - 1), 2 * (p - 1) * array // p
     hint = _bytes_hint([call.bytes for call in equal], due, array, p)
     yield Property(f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint)
-    n, sent = uneven[0].own.size, [call.bytes for call in uneven]
-    low, high = (needed * uneven[0].own.itemsize * chunk for chunk in (n // p, -(-n // p)))
+    n, sent = uneven[0].right.size, [call.bytes for call in uneven]
+    low, high = (needed * uneven[0].right.itemsize * chunk for chunk in (n // p, -(-n // p)))
     hint = f"for {n} values the ranks sent {sent} bytes; with chunks it takes {low} to {high}."
     yield Property("the same with unequal chunks", all(low <= b <= high for b in sent), hint)
     messages = [call.messages for call in equal]

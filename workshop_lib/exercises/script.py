@@ -14,6 +14,7 @@ import re
 import runpy
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from torch import nn
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
 from workshop_lib.exercises import Exercise, Property, Verdict
+from workshop_lib.exercises.network import weights_of
 from workshop_lib.exercises.own_ddp import join
 from workshop_lib.paths import SCRIPTS, replacing
 
@@ -39,7 +41,7 @@ REPLACED = [
     ("speed = ", 1),
     ("with torch.no_grad", 6),
 ]
-GIVEN = [("from torch import nn\n", "from torch import distributed, nn\n")]
+GIVEN = ("from torch import nn\n", "from torch import distributed, nn\n")
 LAST = "distributed.destroy_process_group()\n"
 PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
@@ -56,15 +58,8 @@ def filled(changes: str) -> str:
             raise InputError(f"part {number} is missing: it begins with a line `# {number}. …`, as all of them do.")
         at = next(at for at, line in enumerate(lines) if line.strip().startswith(first))
         indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
-        lines[at : at + count] = [indent + line if line.strip() else line for line in _lines(parts[number])]
-    text = "".join(lines) + LAST
-    for old, new in GIVEN:
-        text = text.replace(old, new, 1)
-    return text
-
-
-def _lines(part: str) -> list[str]:
-    return part.strip("\n").splitlines(keepends=True)[:-1] + [part.strip("\n").splitlines()[-1] + "\n"]
+        lines[at : at + count] = [textwrap.indent(parts[number].strip("\n") + "\n", indent)]
+    return "".join(lines).replace(*GIVEN, 1) + LAST
 
 
 @dataclass
@@ -103,8 +98,8 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
     images = torch.cat(trained).numpy() if trained else np.zeros((0, 1))
     digests = [hashlib.sha256(image.tobytes()).digest()[:8] for image in images]
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    digest, sizes = hashlib.sha256(weights.tobytes()).hexdigest(), {len(batch) for batch in trained}
+    digest = hashlib.sha256(weights_of(model).tobytes()).hexdigest()
+    sizes = {len(batch) for batch in trained}
     tests = sum(tested) // EPOCHS
     return Ran(digests, sizes, tests, digest, output.getvalue(), saved, _accuracy(getattr(model, "module", model)))
 

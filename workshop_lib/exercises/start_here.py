@@ -1,49 +1,35 @@
 """The exercises of 00_start_here: which rank am I, and which items are mine."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
+from workshop_lib.exercises.ring import Call, all_right
 
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
 GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
 
 
-class Called(NamedTuple):
-    """What `whoami` returned for a communicator, and what it should have."""
-
-    returned: Any
-    right: tuple[int, int]
-
-    def __str__(self) -> str:
-        return f"returned {self.returned!r} where {self.right} is right."
-
-
-def observe_whoami(comm, function: Callable) -> list[Called]:
+def observe_whoami(comm, function: Callable) -> list[Call]:
     """Three calls: with all ranks, with the same ranks numbered the other way round, and with each rank alone. The last
     two are there for answers that look past their argument.
     """
     backwards, alone = comm.Split(0, -comm.rank), comm.Split(comm.rank)
-    calls = [Called(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
+    calls = [Call(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
     backwards.Free()
     alone.Free()
     return calls
 
 
-def whoami_properties(observations: list[list[Called]]) -> Iterator[Property]:
+def whoami_properties(observations: list[list[Call]]) -> Iterator[Property]:
     of_all, backwards, alone = zip(*observations, strict=True)
     returned = [call.returned for call in of_all]
     hint = f"rank 0 returned {returned[0]!r}: return two numbers, `a, b`."
     pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in returned)
     yield Property("it returns two numbers", pairs, NO_RETURN if None in returned else hint)
-    for text, calls, hint in (
-        ("rank and size are right on every rank", of_all, ""),
-        ("also when the same ranks are numbered the other way round", backwards, GIVEN_COMM),
-        ("also when a rank is alone", alone, GIVEN_COMM),
-    ):
-        wrong = next((f"rank {rank} {call}" for rank, call in enumerate(calls) if call.returned != call.right), "")
-        yield Property(text, not wrong, hint and f"{wrong} {hint}", returned, wrong)
+    yield all_right("rank and size are right on every rank", of_all)
+    yield all_right("also when the same ranks are numbered the other way round", backwards, GIVEN_COMM)
+    yield all_right("also when a rank is alone", alone, GIVEN_COMM)
 
 
 whoami = Exercise(
@@ -108,16 +94,26 @@ def _items(items: list[int]) -> str:
     return f"item {listed}" if len(items) == 1 else f"items {listed}"
 
 
-def _floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+def floor_parts(n: int, rank: int, size: int) -> tuple[int, int]:
     each = n // size
     return rank * each, (rank + 1) * each
 
 
-def _ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    return _floor_parts(n + size - 1, rank, size)
+def ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+    return floor_parts(n + size - 1, rank, size)
 
 
-def _fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
+def last_get_less(n: int, rank: int, size: int) -> tuple[int, int]:
+    start, stop = ceiling_parts(n, rank, size)
+    return min(n, start), min(n, stop)
+
+
+def last_gets_the_rest(n: int, rank: int, size: int) -> tuple[int, int]:
+    start, stop = floor_parts(n, rank, size)
+    return start, n if rank == size - 1 else stop
+
+
+def fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
     """Right, and wrong when its ends are moved."""
     return n * rank // size, n * (rank + 1) // size
 
@@ -141,20 +137,19 @@ my_part = Exercise(
     my_part_properties,
     [
         Mistake(
-            _floor_parts, "`n // size` items per rank leave `n % size` over: give each of the first ranks one of these."
+            floor_parts, "`n // size` items per rank leave `n % size` over: give each of the first ranks one of these."
         ),
-        Mistake(_moved(_fair_parts, after=-1), _STOP),
-        Mistake(_moved(_floor_parts, after=-1), _STOP),
-        Mistake(_moved(_fair_parts, before=-1), _OVERLAP),
-        Mistake(_moved(_fair_parts, after=1), _OVERLAP),
+        Mistake(_moved(fair_parts, after=-1), _STOP),
+        Mistake(_moved(floor_parts, after=-1), _STOP),
+        Mistake(_moved(fair_parts, before=-1), _OVERLAP),
+        Mistake(_moved(fair_parts, after=1), _OVERLAP),
         Mistake(lambda n, rank, size: (0, n), "Every rank takes all of the items: it should take only its own part."),
-        Mistake(_ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
+        Mistake(ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
         Mistake(
-            lambda n, rank, size: tuple(min(n, bound) for bound in _ceiling_parts(n, rank, size)),
-            "Rounding up leaves too little for the last ranks: part sizes may differ by at most one.",
+            last_get_less, "Rounding up leaves too little for the last ranks: part sizes may differ by at most one."
         ),
         Mistake(
-            lambda n, rank, size: (_floor_parts(n, rank, size)[0], n if rank == size - 1 else (rank + 1) * (n // size)),
+            last_gets_the_rest,
             "The last rank takes everything left over: give each of the first ranks one of these items.",
         ),
     ],

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +19,13 @@ from workshop_lib.exercises.averaging import (
     Parameters,
     average_gradients,
     average_in_one_message,
+    batch,
     compared,
     same_but_rounding,
-    weights_of,
+    weights_by_name,
 )
+from workshop_lib.exercises.network import weights_of
+from workshop_lib.exercises.ring import Call, all_right
 from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
@@ -44,7 +46,7 @@ class Trained:
 
 def observe_loop(comm, function: Callable) -> Trained:
     """A short epoch on this rank's parts of random batches, and the same on one process with the whole batches."""
-    whole = list(_batches(SAMPLES * comm.size))
+    whole = [batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     count: Counter[str] = Counter()
 
@@ -61,7 +63,7 @@ def observe_loop(comm, function: Callable) -> Trained:
     sgd, reference = _Sgd(model), _Sgd(right)
     function(model, sgd, sgd.schedule, own_batches(), average, comm)
     _loop(right, reference, reference.schedule, whole, lambda model, comm: None, comm)
-    return Trained(_flat(model), _flat(right), count["batches"], count["averages"])
+    return Trained(weights_of(model), weights_of(right), count["batches"], count["averages"])
 
 
 def loop_properties(observations: list[Trained]) -> Iterator[Property]:
@@ -131,9 +133,9 @@ train_epoch = Exercise(
 def observe_broadcast(comm, function: Callable) -> Parameters:
     """One call on ranks whose weights differ."""
     model = torch_cnn.build(seed=10 + comm.rank)
-    right = comm.bcast(weights_of(model))
+    right = comm.bcast(weights_by_name(model))
     function(model, comm)
-    return Parameters(weights_of(model), right)
+    return Parameters(weights_by_name(model), right)
 
 
 def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
@@ -188,17 +190,9 @@ broadcast_weights = Exercise(
 )
 
 
-@dataclass
-class Weighted:
-    """One call on one rank: what it returned, the mean of one vector per sample, and whether its input was kept."""
-
-    returned: Any
-    right: np.ndarray
-    unchanged: bool
-
-
-def observe_weighted(comm, function: Callable) -> tuple[Weighted, Weighted]:
-    """Two calls: every rank with a different number of samples, then rank 1 with none."""
+def observe_weighted(comm, function: Callable) -> list[Call]:
+    """Two calls, for the mean of one vector per sample: every rank with a different number of samples, then rank 1 with
+    none."""
     uneven = [comm.size + 1 + 2 * rank for rank in range(comm.size)]
     calls = []
     for counts in (uneven, [0 if rank == 1 else n for rank, n in enumerate(uneven)]):
@@ -208,11 +202,11 @@ def observe_weighted(comm, function: Callable) -> tuple[Weighted, Weighted]:
         gradient = own.mean(axis=0) if len(own) else np.zeros(6)
         given = gradient.copy()
         returned = function(given, len(own), comm)
-        calls.append(Weighted(returned, of_samples.mean(axis=0), np.array_equal(given, gradient)))
-    return calls[0], calls[1]
+        calls.append(Call(returned, of_samples.mean(axis=0), np.array_equal(given, gradient)))
+    return calls
 
 
-def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterator[Property]:
+def weighted_properties(observations: list[list[Call]]) -> Iterator[Property]:
     uneven, with_none = zip(*observations, strict=True)
     other = [(rank, call.returned) for rank, call in enumerate(uneven) if np.shape(call.returned) != call.right.shape]
     hint = ""
@@ -221,17 +215,8 @@ def weighted_properties(observations: list[tuple[Weighted, Weighted]]) -> Iterat
         advice = "`return` the mean" if returned is None else "return an array like `gradient`"
         hint = f"rank {rank} returned {shown(returned)}: {advice}."
     yield Property("every rank returns an array like its gradient", not other, hint)
-    for text, calls in (
-        ("it is the gradient of the mean loss of all samples", uneven),
-        ("also when a rank has no samples", with_none),
-    ):
-        returned = [call.returned for call in calls]
-        wrong = [rank for rank, call in enumerate(calls) if not same_but_rounding(call.returned, call.right)]
-        observed = ""
-        if wrong:
-            rank = wrong[0]
-            observed = f"rank {rank} returned {shown(returned[rank])}, but the mean is {shown(calls[rank].right)}."
-        yield Property(text, not wrong, evidence=returned, observed=observed)
+    yield all_right("it is the gradient of the mean loss of all samples", uneven, same=same_but_rounding)
+    yield all_right("also when a rank has no samples", with_none, same=same_but_rounding)
     kept = all(call.unchanged for call in uneven)
     yield Property("`gradient` is as it was", kept, "make a new array: `gradient * …`, not `gradient *= …`.")
 
@@ -285,21 +270,9 @@ class _Sgd:
         self.lr /= 2
 
 
-def _batches(samples: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The same random images and labels on every rank."""
-    generator = torch.Generator().manual_seed(11)
-    for _ in range(STEPS):
-        images = torch.randn(samples, 1, 28, 28, generator=generator)
-        yield images, torch.randint(10, (samples,), generator=generator)
-
-
 def _average(model, comm) -> None:
     for p in model.parameters():
         mine = p.grad.numpy().copy()
         total = np.empty_like(mine)
         comm.Allreduce(mine, total)
         p.grad.copy_(torch.from_numpy(total / comm.size))
-
-
-def _flat(model) -> np.ndarray:
-    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()

@@ -8,57 +8,34 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from workshop_lib.comm import ring
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.exercises import Exercise, Mistake, Property, close
+from workshop_lib.exercises.network import backward, batch, network, weights_of
 
-SAMPLES = 5  # per rank, in each step
 STEPS = 3
 LR = 0.1
-
-
-def small_network() -> nn.Module:
-    """A small network in float64. Its number of weights is odd, so it has to be padded."""
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
 def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
     return torch.optim.SGD(list(parameters), lr=LR, momentum=0.9)
 
 
-def _samples(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(100 * step + rank)
-    inputs = torch.randn(SAMPLES, 5, generator=random, dtype=torch.float64) * (1 + rank)
-    return inputs, torch.randint(3, (SAMPLES,), generator=random)
-
-
-def backward(model: nn.Module, ranks: Iterable[int], step: int) -> None:
-    """The gradient of the mean loss over these ranks' samples."""
-    inputs, labels = (torch.cat(column) for column in zip(*(_samples(rank, step) for rank in ranks), strict=True))
-    model.zero_grad()
-    cross_entropy(model(inputs), labels).backward()
-
-
-def weights_of(model: nn.Module) -> np.ndarray:
-    return parameters_to_vector(model.parameters()).detach().numpy().copy()
-
-
 def load_optimizers() -> None:
     """The first optimizer of a process loads much of PyTorch, which no check has to wait for."""
-    make_sgd(small_network().parameters())
+    make_sgd(network().parameters())
 
 
 @functools.cache
 def alone(size: int) -> list[np.ndarray]:
     """The weights before and after each step of one process with the global batch."""
-    model = small_network()
+    model = network()
     optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
     for step in range(STEPS):
-        backward(model, range(size), step)
+        backward(model, [batch(rank, step) for rank in range(size)])
         optimizer.step()
         weights.append(weights_of(model))
     return weights
@@ -78,7 +55,7 @@ class Steps:
 
 def observe_steps(comm, make: Callable) -> Steps:
     """Train a few steps with the learner's class, on the rank's own samples."""
-    model, counting = small_network(), CountingComm(comm)
+    model, counting = network(), CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []
     held_bytes: list[int] = []  # while the gradients of a step come, and after them
@@ -96,7 +73,7 @@ def observe_steps(comm, make: Callable) -> Steps:
     for step in range(STEPS):
         zero.optimizer.zero_grad()  # what the step before has left is not held against this one
         sent = counting.bytes_sent
-        backward(model, [comm.rank], step)
+        backward(model, [batch(comm.rank, step)])
         count_held()
         in_backward_bytes += counting.bytes_sent - sent
         zero.step()
@@ -115,7 +92,7 @@ def observe_steps(comm, make: Callable) -> Steps:
 def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
     """What must hold of Zero1, which has one buffer for all parameters together, or of Zero2, which has one for each.
     Buffers in float64 are padded so that they divide by the ranks."""
-    counts = [p.numel() for p in small_network().parameters()]
+    counts = [p.numel() for p in network().parameters()]
     whole = sum(8 * (n + -n % len(ranks)) for n in ([sum(counts)] if together else counts))
     yield from _weights_are_right(ranks)
     if not together:

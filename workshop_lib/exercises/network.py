@@ -1,0 +1,45 @@
+"""A small network in float64 and random batches for it: what training with PyTorch on several ranks is compared with,
+on one process."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector
+
+SAMPLES = 5  # of a batch
+Batch = tuple[torch.Tensor, torch.Tensor]  # float64 [SAMPLES, width], and labels int64 [SAMPLES]
+
+
+def network(seed: int = 1) -> nn.Sequential:
+    """Its number of weights is odd, so it has to be padded to divide by 2 or 4 ranks."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def batch(rank: int, step: int, width: int = 5) -> Batch:
+    """Samples that only this rank has, and only in this step."""
+    random = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn(SAMPLES, width, generator=random, dtype=torch.float64) * (1 + rank)
+    return inputs, torch.randint(3, (SAMPLES,), generator=random)
+
+
+def backward(model: nn.Module, batches: Iterable[Batch]) -> np.ndarray:
+    """The gradient of the mean loss over all samples of these batches, in one vector; the parameters have it, too."""
+    inputs, labels = (torch.cat(column) for column in zip(*batches, strict=True))
+    model.zero_grad()
+    cross_entropy(model(inputs), labels).backward()
+    return gradient_of(model)
+
+
+def gradient_of(model: nn.Module) -> np.ndarray:
+    """All gradients in one vector, with zeros for those that are missing."""
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return parameters_to_vector(gradients).numpy()
+
+
+def weights_of(model: nn.Module) -> np.ndarray:
+    """All weights in one vector, whatever their layout in memory."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
