@@ -13,7 +13,7 @@ learner's function, and compared. A check never raises for what the learner wrot
 
 import html
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -51,6 +51,12 @@ class Property:
     hint: str = ""
     evidence: Any = None
     observed: str = ""
+
+    @classmethod
+    def unless(cls, text: str, problems: Iterable[str]) -> "Property":
+        """One that holds if there are no problems. If there are, the first is its hint."""
+        hint = next(iter(problems), "")
+        return cls(text, not hint, hint)
 
 
 class NotPassed(WorkshopError):
@@ -264,7 +270,7 @@ def _unless_stub(observe: Callable, comm, function: Callable):
         return UNSOLVED
 
 
-def yours_or(function: Callable, finished: Callable) -> Callable:
+def yours_or(function: Callable, finished: Callable | None) -> Callable | None:
     """The learner's function or class; `finished`, with a line that says so, while it is still a stub."""
     parts = vars(function).values() if isinstance(function, type) else [function]
     codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has none
