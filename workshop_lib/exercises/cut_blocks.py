@@ -13,7 +13,7 @@ from torch import nn
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.comm.tensors import allreduce, both_ways, reduce_scatter
 from workshop_lib.exercises import Exercise, Mistake, Property, close
-from workshop_lib.exercises.model_parallelism import STEPS, Cut, all_close, inputs, steps_or_clash, take_steps
+from workshop_lib.exercises.model_parallelism import STEPS, Cut, all_close, inputs, own, steps_or_clash, take_steps
 from workshop_lib.models.vit import Block
 from workshop_lib.training import cut
 
@@ -115,10 +115,6 @@ class Crossed:
 def values(seed: int) -> torch.Tensor:
     """All tokens."""
     return torch.randn(IMAGES, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
-    return tensor.chunk(size, dim=1)[rank].contiguous()
 
 
 def _cross(operation: Callable, x: torch.Tensor, gradient: Callable, counting: CountingComm) -> Crossed:
