@@ -181,7 +181,7 @@ def _same(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Pro
 class _KeepsItsOwn(cut.TokenParallel):
     def __init__(self, comm):
         super().__init__(comm)
-        self.own = partial(own, rank=comm.rank, size=comm.size)
+        self.comm, self.own = comm, partial(own, rank=comm.rank, size=comm.size)
 
 
 class _NoSumInEnter(_KeepsItsOwn):
@@ -195,10 +195,6 @@ class _NoSumInLeave(_KeepsItsOwn):
 
 
 class _WholeAllreduce(_KeepsItsOwn):
-    def __init__(self, comm):
-        super().__init__(comm)
-        self.comm = comm
-
     def leave(self, parts):
         return both_ways(parts, forward=lambda t: self.own(allreduce(self.comm, t)), backward=self.gather)
 

@@ -36,17 +36,12 @@ LARGEST_FILE_BYTES = 2**16
 class Training:
     """What a fault can get at, on one rank."""
 
-    rank: int
     folder: Path
     weights: torch.Tensor
     gradient: torch.Tensor
     step: int = 0
     step_s: float = STEP_S
     losses: list[float] = field(default_factory=list)
-
-    def average(self) -> None:
-        dist.all_reduce(self.gradient)
-        self.gradient /= RANKS
 
 
 def _raises(of: Training) -> None:
@@ -144,7 +139,7 @@ def train(rank: int, fault: str, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     inputs = torch.randn(64, 16, generator=generator)
     targets = inputs @ torch.linspace(-1, 1, 16) + 0.1 * torch.randn(64, generator=generator)
-    of = Training(rank, folder, torch.zeros(16), torch.zeros(16))
+    of = Training(folder, torch.zeros(16), torch.zeros(16))
     steps_s: list[float] = []
     while of.step < STEPS:
         began_s = time.monotonic()
@@ -155,7 +150,8 @@ def train(rank: int, fault: str, folder: Path) -> None:
         if of.step == AT and rank == SICK:
             (folder / "fault").write_text(str(time.monotonic()))
             FAULTS[fault](of)
-        of.average()
+        dist.all_reduce(of.gradient)
+        of.gradient /= RANKS
         if fault == "calls in another order" and of.step == AT and rank != SICK:
             dist.broadcast(torch.zeros(8), src=0)
         of.weights -= 0.2 * of.gradient[: len(of.weights)]
