@@ -117,14 +117,13 @@ def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
         [_part(right.outputs[at], r, size) if by_columns else right.outputs[at] for r in range(size)] for at in (0, -1)
     ]
     text = "rank r has the r-th part of one process's outputs" if by_columns else "every rank has one process's outputs"
-    yield Property(text, all_close(first, expected[0]), evidence=first)
+    yield agree(text, first, expected[0])
     gradients = [rank.input_gradient for rank in ranks]
     whole = right.input_gradient
     text = "every rank has the gradient of the whole x" if by_columns else "rank r has the gradient of its part of x"
     expected_gradients = [whole if by_columns else _part(whole, r, size) for r in range(size)]
-    yield Property(text, all_close(gradients, expected_gradients), evidence=gradients)
-    text = f"after {STEPS - 1} steps of training the outputs are still right"
-    yield Property(text, all_close(last, expected[1]), evidence=last)
+    yield agree(text, gradients, expected_gradients)
+    yield agree(f"after {STEPS - 1} steps of training the outputs are still right", last, expected[1])
     whole_bytes = 8 * ROWS * (IN if by_columns else OUT)
     yield from _sent(ranks, (0, 1) if by_columns else (1, 0), whole_bytes)
 
@@ -139,8 +138,9 @@ def _sent(ranks: list[Cut], allreduces: tuple[int, int], whole_bytes: int) -> It
         yield Property(text, close(sent, times * one), hint)
 
 
-def all_close(given: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    return all(close(a, b) for a, b in zip(given, expected, strict=True))
+def agree(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
+    """That what each rank has is as expected. If it isn't, it tells the mistakes apart."""
+    return Property(text, all(close(a, b) for a, b in zip(given, expected, strict=True)), evidence=given)
 
 
 def own(tensor: torch.Tensor, rank: int, size: int, dim: int = 1) -> torch.Tensor:
