@@ -7,7 +7,7 @@ from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
 
 from workshop_lib.exercises import breaking as check
-from workshop_lib.exercises import supervise, zoo
+from workshop_lib.exercises import clinic, supervise, zoo
 from workshop_lib.exercises.zoo_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
 
@@ -167,6 +167,23 @@ def test_an_open_exercise_leaves_the_scripts_own_function(tmp_path, capsys):
     stub = written("", SAVE, "raise NotImplementedError('your code here')")
     assert check.script("elastic.py", tmp_path / "mine.py", stub).read_text() == (SCRIPTS / "elastic.py").read_text()
     assert "save isn't solved yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("of", [clinic, zoo])
+def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
+    assert of.diagnoses(of.RUNS).passed is True
+    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
+    for said, sign in of.SIGNS.items():
+        run = next(run for run, illness in of.RUNS.items() if illness != said)
+        verdict = of.diagnoses(of.RUNS | {run: said})
+        assert verdict.passed is False
+        assert verdict.failed == f"run {run}: {said}"
+        assert sign in verdict.hint
+        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
+
+
+def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
+    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
 
 
 @pytest.fixture(scope="module")

@@ -81,32 +81,15 @@ class TestPipelines(Verdicts):
                     [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
                     check.MIXED_HINT,
                 ),
-                "1F1B": (
-                    [
-                        (
-                            GPIPE,
-                            "from workshop_lib.comm.pipeline_orders import one_f_one_b\n"
-                            "    return one_f_one_b(rank, ranks, m)",
-                        )
-                    ],
-                    check.MIXED_HINT,
-                ),
                 "backward first": (
                     [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
                     check.NO_FORWARD_HINT,
                 ),
                 "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
-                "rank 0 in reverse": ([(BACK, f"({BACK} if rank else {BACK_REVERSED})")], check.ORDER_HINT),
             },
             "one_f_one_b": {
                 "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
                 "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], "ranks *behind* you"),
-                "GPipe": ([(AHEAD, "ahead = m")], "ranks *behind* you"),
-                "all as far ahead": ([(AHEAD, "ahead = min(m, ranks)")], check.TOO_MANY_HINT),
-                "backward first": (
-                    [('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)')],
-                    check.NO_FORWARD_HINT,
-                ),
             },
             "balanced": {
                 "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
@@ -122,10 +105,6 @@ class TestPipelines(Verdicts):
                 "one chunk after the other": (
                     ONE_CHUNK_AFTER_THE_OTHER,
                     check.ONE_CHUNK_HINT,
-                ),
-                "everything ahead, one chunk after the other": (
-                    [(FURTHER, "ahead = total"), *ONE_CHUNK_AFTER_THE_OTHER],
-                    check.BREADTH_HINT,
                 ),
                 "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
             },
