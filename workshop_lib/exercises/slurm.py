@@ -126,7 +126,7 @@ def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{stand_ins}/{name}" "$@"; }}' for name in PROGRAMS}
     told = {"ntasks-per-node": "NTASKS_PER_NODE", "cpus-per-task": "CPUS_PER_TASK", "gpus-per-node": "GPUS_PER_NODE"}
-    values = {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
+    values: dict[str, object] = {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
     values |= dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), 0)
     values |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), len(NODES))
     values |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "nid[001-002]")
