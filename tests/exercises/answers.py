@@ -13,22 +13,19 @@ _number = itertools.count(1)
 
 
 @functools.cache
-def _cells(notebook: str) -> tuple[list[str], list[str]]:
-    """The code cells of a notebook's learner's and solution version, without cell magics' cells."""
+def code_cells(notebook: str) -> tuple[list[str], list[str]]:
+    """The code cells of a notebook's learner's and solution version."""
     import jupytext
 
     path = generate.NOTEBOOKS / "source" / f"{notebook}.py"
     texts = generate.split(path.read_text(encoding="utf-8"), path.name)
     versions = [jupytext.reads(text, fmt="py:percent").cells for text in texts]
-    return tuple(
-        [cell.source for cell in cells if cell.cell_type == "code" and not cell.source.startswith("%")]
-        for cells in versions
-    )
+    return tuple([cell.source for cell in cells if cell.cell_type == "code"] for cells in versions)
 
 
 def _source(notebook: str, name: str, solved: bool) -> str:
-    """The imports of a notebook, and its cell that defines the function or class `name`."""
-    cells = _cells(notebook)[solved]
+    """The imports of a notebook, and its cell that defines the function or class `name`; not those of cell magics."""
+    cells = [cell for cell in code_cells(notebook)[solved] if not cell.startswith("%")]
     wanted = (ast.Import, ast.ImportFrom)
     imports = [ast.unparse(node) for cell in cells for node in ast.parse(cell).body if isinstance(node, wanted)]
     defining = [

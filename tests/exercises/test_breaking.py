@@ -3,12 +3,12 @@
 import runpy
 
 import pytest
-import torch
 from exercises.answers import variant, written
 from exercises.verdicts import Verdicts
 
 from workshop_lib.exercises import breaking as check
-from workshop_lib.exercises import supervise, zoo
+from workshop_lib.exercises import clinic, supervise, zoo
+from workshop_lib.exercises.zoo_ranks import FAULTS
 from workshop_lib.paths import SCRIPTS
 
 NOTEBOOK = "13_when_training_breaks"
@@ -104,8 +104,6 @@ WRONG = {
         ),
         "Rename the file instead",
     ),
-    "every second interval": (answer(INTERVAL, "return math.sqrt(save_s * mtbf_s) * 1.0"), "is the 2 under the root"),
-    "an equal share of the weight": (answer(SHARE, "return batch[rank::size], 1 / size"), "counts more"),
     "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), supervise.STOPPED_HINT),
     "no error at the end": (
         supervisor(('raise SystemExit(f"given up after {restarts} restarts")', "return")),
@@ -171,12 +169,21 @@ def test_an_open_exercise_leaves_the_scripts_own_function(tmp_path, capsys):
     assert "save isn't solved yet" in capsys.readouterr().out
 
 
-def test_a_wrong_diagnosis_is_told_what_it_would_show():
-    assert zoo.diagnoses(zoo.RUNS).passed is True
-    assert zoo.diagnoses(zoo.RUNS | {"A": ...}).passed is None
-    for run, said in (("A", "hangs"), ("C", "computes a NaN"), ("F", "is slow")):
-        verdict = zoo.diagnoses(zoo.RUNS | {run: said})
-        assert verdict.passed is False and zoo.SIGNS[said] in verdict.hint
+@pytest.mark.parametrize("of", [clinic, zoo])
+def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
+    assert of.diagnoses(of.RUNS).passed is True
+    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
+    for said, sign in of.SIGNS.items():
+        run = next(run for run, illness in of.RUNS.items() if illness != said)
+        verdict = of.diagnoses(of.RUNS | {run: said})
+        assert verdict.passed is False
+        assert verdict.failed == f"run {run}: {said}"
+        assert sign in verdict.hint
+        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
+
+
+def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
+    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +218,6 @@ def test_the_others_name_the_connection_and_not_the_cause(met):
 @pytest.mark.exhaustive
 def test_every_fault_of_the_zoo_shows_what_the_notebook_says():
     quiet = ("is slow", "computes a NaN", "flips a bit of its gradient", "flips a bit of its weights")
-    from workshop_lib.exercises.zoo_ranks import FAULTS
-
     met = zoo.meet(*FAULTS)
     for fault, ranks in met.items():
         loud = any(rank.end != "exit code 0" for rank in ranks)
@@ -221,12 +226,7 @@ def test_every_fault_of_the_zoo_shows_what_the_notebook_says():
     assert met["hangs"][1].end == "still running" and met["is stopped"][1].end == "stopped"
 
 
-def test_the_script_to_take_home_has_the_solutions():
-    for name, script in (("save", "elastic.py"), ("supervise", "survive.py")):
-        text = (SCRIPTS / script).read_text()
-        own = check._definition(text, name)
-        assert [line.strip() for line in own.splitlines() if "def " in line][0].startswith(f"def {name}(")
+def test_the_script_to_take_home_has_the_solution():
     supervise = runpy.run_path(str(SCRIPTS / "survive.py"), run_name="script")["supervise"]
     verdict = check.supervise.verdict([check.supervise.observe(None, supervise)])
     assert verdict.passed is True, verdict
-    assert torch is not None

@@ -10,11 +10,8 @@ import re
 import sys
 
 import cloudpickle
-import jupytext
 import pytest
-from exercises.answers import generate
-
-from workshop_lib.notebook.generate import split
+from exercises.answers import code_cells
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "11_model_parallelism"
@@ -33,9 +30,7 @@ TOKENS_BYTES = 64 * 25 * 64 * 4  # images, tokens, width, bytes
 @functools.cache
 def program() -> str:
     """The imports of the notebook, and its cells that define these names."""
-    path = generate.NOTEBOOKS / "source" / f"{NOTEBOOK}.py"
-    _, solution = split(path.read_text(encoding="utf-8"), path.name)
-    cells = [cell.source for cell in jupytext.reads(solution, fmt="py:percent").cells if cell.cell_type == "code"]
+    _, cells = code_cells(NOTEBOOK)
     trees = [ast.parse(re.sub("^%%ranks.*", "", cell)) for cell in cells]
     imports = [node for tree in trees for node in tree.body if isinstance(node, ast.ImportFrom)]
     imports = [node for node in imports if str(node.module).startswith(IMPORTS)]

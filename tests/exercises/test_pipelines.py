@@ -59,9 +59,6 @@ class TestPipelines(Verdicts):
         NOTEBOOK,
         {
             "MyStage": {
-                "the gradient by the input isn't asked for": ([(".requires_grad_()", "")], "x.requires_grad_()"),
-                "the sum": ([("/ self.m", "")], "Divide its loss by `self.m`"),
-                "divided on each stage": ([(SEND_BACK, "self.send_gradient(i, x.grad / self.m)")], "nothing else is"),
                 "the gradient that came isn't used": (
                     [("y.backward(self.receive_gradient(i))", "y.sum().backward()")],
                     "takes the gradient",
@@ -75,11 +72,6 @@ class TestPipelines(Verdicts):
                     [("self.kept[i] = x, y", "self.__dict__[i] = x, y"), (TAKE_OUT, "x, y = self.__dict__.pop(i)")],
                     "in `self.kept[i]`",
                 ),
-                "the last one overwrites": (
-                    [("self.kept[i] =", "self.kept[0] ="), (TAKE_OUT, "x, y = self.kept.pop(0)")],
-                    "under its number",
-                ),
-                "the first stage sends, too": ([("if not self.first:", "if True:")], "nobody to send"),
             },
             "gpipe": {
                 "no backward": ([('+ [("B", i) for i in range(m)]', "")], "lacks ('B', 0)"),
@@ -89,34 +81,15 @@ class TestPipelines(Verdicts):
                     [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
                     check.MIXED_HINT,
                 ),
-                "1F1B": (
-                    [
-                        (
-                            GPIPE,
-                            "from workshop_lib.comm.pipeline_orders import one_f_one_b\n"
-                            "    return one_f_one_b(rank, ranks, m)",
-                        )
-                    ],
-                    check.MIXED_HINT,
-                ),
                 "backward first": (
                     [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
                     check.NO_FORWARD_HINT,
                 ),
                 "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
-                "rank 0 in reverse": ([(BACK, f"({BACK} if rank else {BACK_REVERSED})")], check.ORDER_HINT),
             },
             "one_f_one_b": {
                 "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
                 "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], "ranks *behind* you"),
-                "GPipe": ([(AHEAD, "ahead = m")], "ranks *behind* you"),
-                "one fewer ahead": ([(AHEAD, "ahead = max(0, min(m, ranks - 2 - rank))")], "`ranks - 1 - rank` times"),
-                "upside down": ([(AHEAD, "ahead = min(m, rank)")], "The first rank has to go ahead"),
-                "all as far ahead": ([(AHEAD, "ahead = min(m, ranks)")], check.TOO_MANY_HINT),
-                "backward first": (
-                    [('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)')],
-                    check.NO_FORWARD_HINT,
-                ),
             },
             "balanced": {
                 "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
@@ -126,22 +99,12 @@ class TestPipelines(Verdicts):
                     [("    return best[1]", "    return [0, *[len(seconds) // stages] * (stages - 1)]")],
                     pipeline_cuts.COUNTS_HINT,
                 ),
-                "the fastest as slow as possible": (
-                    [("slowest = max(", "slowest = -min(")],
-                    pipeline_cuts.LIGHTEST_HINT,
-                ),
             },
             "interleaved": {
                 "everything ahead": ([(FURTHER, "ahead = total")], "Take turns between chunks"),
-                "backward from chunk 0": ([('if kind == "F" else chunks - 1 - chunk', "")], "Backward begins"),
-                "not far enough": ([(FURTHER, "ahead = min(total, 2 * (ranks - 1 - rank))")], "Go ahead"),
                 "one chunk after the other": (
                     ONE_CHUNK_AFTER_THE_OTHER,
                     check.ONE_CHUNK_HINT,
-                ),
-                "everything ahead, one chunk after the other": (
-                    [(FURTHER, "ahead = total"), *ONE_CHUNK_AFTER_THE_OTHER],
-                    check.BREADTH_HINT,
                 ),
                 "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
             },

@@ -110,8 +110,6 @@ class TestSearch(Verdicts):
             },
             "winner": {
                 "the number alone": ([('best["trial"], best["test"]', 'best["trial"]')], "it returned"),
-                "by test": ([('row["held_out"]', 'row["test"]')], "choosing by the test images"),
-                "the one that chose": ([('best["test"]', 'best["held_out"]')], "too good to be reported"),
             },
         },
     )  # fmt: skip

@@ -13,7 +13,7 @@ learner's function, and compared. A check never raises for what the learner wrot
 
 import html
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -51,6 +51,12 @@ class Property:
     hint: str = ""
     evidence: Any = None
     observed: str = ""
+
+    @classmethod
+    def unless(cls, text: str, problems: Iterable[str]) -> "Property":
+        """One that holds if there are no problems. If there are, the first is its hint."""
+        hint = next(iter(problems), "")
+        return cls(text, not hint, hint)
 
 
 class NotPassed(WorkshopError):
@@ -264,7 +270,7 @@ def _unless_stub(observe: Callable, comm, function: Callable):
         return UNSOLVED
 
 
-def yours_or(function: Callable, finished: Callable) -> Callable:
+def yours_or(function: Callable, finished: Callable | None) -> Callable | None:
     """The learner's function or class; `finished`, with a line that says so, while it is still a stub."""
     parts = vars(function).values() if isinstance(function, type) else [function]
     codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has none
@@ -274,23 +280,17 @@ def yours_or(function: Callable, finished: Callable) -> Callable:
     return finished
 
 
-def alike(a, b, rounding: float = 1e-5) -> bool:
+def alike(a, b) -> bool:
     """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses that are marked
     with compare=False, such as times, do not count."""
     if is_dataclass(a) and not isinstance(a, type):
-        return type(a) is type(b) and all(
-            alike(getattr(a, f.name), getattr(b, f.name), rounding) for f in fields(a) if f.compare
-        )
+        return type(a) is type(b) and all(alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key], rounding) for key in a)
+        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
-        return (
-            isinstance(b, list | tuple)
-            and len(a) == len(b)
-            and all(alike(x, y, rounding) for x, y in zip(a, b, strict=True))
-        )
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, np.ndarray | numbers.Number) and not isinstance(a, bool):
-        return close(b, a, rounding)
+        return close(b, a, 1e-5)
     return type(a) is type(b) and a == b
 
 

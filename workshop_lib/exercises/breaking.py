@@ -2,6 +2,7 @@
 global batch on fewer ranks, and a supervisor that starts lost ranks again (supervise.py).
 """
 
+import ast
 import inspect
 import math
 import os
@@ -48,37 +49,6 @@ class _FullDisk:
         raise OSError(28, "No space left on device")
 
 
-class _Watch:
-    """Looks at a checkpoint whenever Python is about to open, rename, remove or copy a file."""
-
-    current: "_Watch | None" = None
-    hooked = False
-
-    def __init__(self, path: Path):
-        self.path, self.seen, self.written = path, list[str](), False
-
-    def __enter__(self) -> "_Watch":
-        if not _Watch.hooked:  # a hook can't be taken away again
-            sys.addaudithook(_look)
-            _Watch.hooked = True
-        _Watch.current = self
-        return self
-
-    def __exit__(self, *_) -> None:
-        _Watch.current = None
-
-
-def _look(event: str, arguments: tuple) -> None:
-    watch = _Watch.current
-    if watch is None or event not in WATCHED:
-        return
-    _Watch.current = None  # looking opens a file, too
-    to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(watch.path)
-    watch.written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
-    watch.seen.append(_loaded(watch.path))
-    _Watch.current = watch
-
-
 def _loaded(path: Path) -> str:
     """What a rank would get that starts now."""
     if not path.exists():
@@ -94,12 +64,35 @@ def _loaded(path: Path) -> str:
     return "something else"
 
 
+def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
+    """Save NEW. Returns what a rank that loads would get whenever Python is about to open, rename, remove or copy a
+    file, and whether the one at the path was opened for writing."""
+    seen: list[str] = []
+    written, watching = False, True
+
+    def look(event: str, arguments: tuple) -> None:
+        nonlocal written, watching
+        if not watching or event not in WATCHED:
+            return
+        watching = False  # looking opens a file, too
+        to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(path)
+        written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
+        seen.append(_loaded(path))
+        watching = True
+
+    sys.addaudithook(look)  # can't be taken away again, so it's told when there's nothing more to watch
+    try:
+        save(NEW, path)
+    finally:
+        watching = False
+    return seen, written
+
+
 def observe_save(comm, function: Callable) -> Saved:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "checkpoint.pt"
         function(OLD, path)
-        with _Watch(path) as watch:
-            function(NEW, path)
+        seen, written = _watched(function, path)
         loaded, raised = _loaded(path), False
         torch.save(OLD, path)
         try:
@@ -107,7 +100,7 @@ def observe_save(comm, function: Callable) -> Saved:
         except OSError:
             raised = True
         left = sorted(each.name for each in Path(name).iterdir())
-        return Saved(loaded, watch.seen, watch.written, _loaded(path), raised, left)
+        return Saved(loaded, seen, written, _loaded(path), raised, left)
 
 
 WEIGHTS_HINT = "save all of `state`: without the optimizer and the step, training can't go on exactly."
@@ -155,9 +148,9 @@ def _pair(returned):
 
 def share_properties(observations: list) -> Iterator[Property]:
     cases = [(n, size, shares) for (n, size), shares in zip(BATCHES, observations[0], strict=True)]
-    other = next((share for *_, shares in cases for share in shares if isinstance(share, str)), "")
-    hint = f"it returned {other}: return this rank's samples and their weight, `samples, weight`."
-    yield Property("it returns samples and a weight", not other, hint)
+    others = (share for *_, shares in cases for share in shares if isinstance(share, str))
+    hint = "return this rank's samples and their weight, `samples, weight`."
+    yield Property.unless("it returns samples and a weight", (f"it returned {other}: {hint}" for other in others))
     for text, problem_of in (("each sample is taken once", _cover), ("the weighted sum is the mean", _weighted)):
         problems = [(n, size, problem_of(n, shares)) for n, size, shares in cases]
         first = next((f"{n} samples on {size} rank(s): {problem}:" for n, size, problem in problems if problem), "")
@@ -215,8 +208,8 @@ def observe_interval(comm, function: Callable) -> list:
 
 def interval_properties(observations: list) -> Iterator[Property]:
     intervals = observations[0]
-    other = [each for each in intervals if not is_number(each) or not each > 0]
-    yield Property("it returns seconds", not other, f"it returned {shown(other[0])}." if other else "")
+    others = (f"it returned {shown(each)}." for each in intervals if not is_number(each) or not each > 0)
+    yield Property.unless("it returns seconds", others)
     for (save_s, mtbf_s), each in zip(COSTS, intervals, strict=True):
         best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
         share = checkpoints.useful_share(float(each), save_s, mtbf_s) if each < 100 * mtbf_s else 0.0
@@ -247,9 +240,11 @@ def script(name: str, out: Path, *functions: Callable) -> Path:
     """
     text = (SCRIPTS / name).read_text(encoding="utf-8")
     for function in functions:
-        own = _definition(text, function.__name__)
-        if yours_or(function, _Finished) is function:
-            text = text.replace(own, _imports(function) + textwrap.dedent(inspect.getsource(function)).rstrip() + "\n")
+        if yours_or(function, None) is function:
+            text = text.replace(
+                _definition(text, function.__name__),
+                _imports(function) + textwrap.dedent(inspect.getsource(function)).rstrip() + "\n",
+            )
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return out
@@ -262,13 +257,7 @@ def _imports(function: Callable) -> str:
     return "".join(f"import {module} as {name}\n" for name, module in modules.items())
 
 
-class _Finished:
-    """Stands for what a script has already."""
-
-
 def _definition(text: str, name: str) -> str:
     """The lines of a function at the top level of a script."""
-    lines = text.splitlines(keepends=True)
-    first = next(at for at, line in enumerate(lines) if line.startswith(f"def {name}("))
-    length = next(at for at, line in enumerate(lines[first + 1 :], 1) if line.strip() and not line.startswith(" "))
-    return "".join(lines[first : first + length]).rstrip() + "\n"
+    [node] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])

@@ -13,7 +13,7 @@ from torch import nn
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.comm.tensors import allreduce, both_ways, reduce_scatter
 from workshop_lib.exercises import Exercise, Mistake, Property, close
-from workshop_lib.exercises.model_parallelism import STEPS, Cut, all_close, inputs, steps_or_clash, take_steps
+from workshop_lib.exercises.model_parallelism import STEPS, Cut, agree, inputs, own, steps_or_clash, take_steps
 from workshop_lib.models.vit import Block
 from workshop_lib.training import cut
 
@@ -60,11 +60,9 @@ def block_properties(ranks: list[Cut]) -> Iterator[Property]:
         [pick(rank) for rank in ranks]
         for pick in (lambda r: r.outputs[0], lambda r: r.input_gradient, lambda r: r.outputs[-1])
     )
-    yield Property("every rank has one process's outputs", all_close(first, [right.outputs[0]] * size), evidence=first)
-    text = "and its gradient of the inputs"
-    yield Property(text, all_close(gradients, [right.input_gradient] * size), evidence=gradients)
-    text = f"after {STEPS - 1} steps of training the outputs are still right"
-    yield Property(text, all_close(last, [right.outputs[-1]] * size), evidence=last)
+    yield agree("every rank has one process's outputs", first, [right.outputs[0]] * size)
+    yield agree("and its gradient of the inputs", gradients, [right.input_gradient] * size)
+    yield agree(f"after {STEPS - 1} steps of training the outputs are still right", last, [right.outputs[-1]] * size)
     one = 2 * (size - 1) / size * 8 * math.prod(BLOCK)
     sent = max(rank.forward_bytes for rank in ranks)
     hint = f"forward sends {sent} bytes, {sent / one:.2g} allreduces. Attention needs one and the MLP one."
@@ -117,10 +115,6 @@ def values(seed: int) -> torch.Tensor:
     return torch.randn(IMAGES, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def own(tensor: torch.Tensor, rank: int, size: int) -> torch.Tensor:
-    return tensor.chunk(size, dim=1)[rank].contiguous()
-
-
 def _cross(operation: Callable, x: torch.Tensor, gradient: Callable, counting: CountingComm) -> Crossed:
     """Call the operation, then go back through it with gradient(shape of its output)."""
     x = x.clone().requires_grad_()
@@ -161,16 +155,16 @@ def token_properties(ranks: list[tuple[Crossed, Crossed]]) -> Iterator[Property]
     parts = [[own(torch.as_tensor(total), r, size).numpy() for r in range(size)] for total in sums]
     clash = ranks[0][0].clash or ranks[0][1].clash
     text = "every rank gets all tokens from `enter`"
-    yield _same(text, [enter.output for enter, _ in ranks], [wholes[0]] * size)
+    yield agree(text, [enter.output for enter, _ in ranks], [wholes[0]] * size)
     text = "`leave` adds up the ranks' parts and gives each rank its own tokens"
-    yield _same(text, [leave.output for _, leave in ranks], parts[1])
+    yield agree(text, [leave.output for _, leave in ranks], parts[1])
     hint = f"PyTorch says: {clash}. A gradient has the shape of what it belongs to. So what `enter` makes larger, its "
     hint += "backward makes smaller again, and `leave` the other way round."
     yield Property("gradients have the shapes of their tensors", not clash, hint)
     text = "in backward, `enter` adds up the ranks' gradients of this rank's tokens"
-    yield _same(text, [enter.gradient for enter, _ in ranks], parts[0])
+    yield agree(text, [enter.gradient for enter, _ in ranks], parts[0])
     text = "in backward, `leave` gives every rank the gradient of all tokens"
-    yield _same(text, [leave.gradient for _, leave in ranks], [wholes[1]] * size)
+    yield agree(text, [leave.gradient for _, leave in ranks], [wholes[1]] * size)
     half = (size - 1) / size * wholes[0].nbytes
     most = max(sent for both in ranks for crossed in both for sent in crossed.sent_bytes)
     text = "each sends half an allreduce, in forward and in backward"
@@ -178,14 +172,10 @@ def token_properties(ranks: list[tuple[Crossed, Crossed]]) -> Iterator[Property]
     yield Property(text, close(most, half), evidence=most / half, observed=observed)
 
 
-def _same(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
-    return Property(text, all_close(given, expected), evidence=given)
-
-
 class _KeepsItsOwn(cut.TokenParallel):
     def __init__(self, comm):
         super().__init__(comm)
-        self.own = partial(own, rank=comm.rank, size=comm.size)
+        self.comm, self.own = comm, partial(own, rank=comm.rank, size=comm.size)
 
 
 class _NoSumInEnter(_KeepsItsOwn):
@@ -199,10 +189,6 @@ class _NoSumInLeave(_KeepsItsOwn):
 
 
 class _WholeAllreduce(_KeepsItsOwn):
-    def __init__(self, comm):
-        super().__init__(comm)
-        self.comm = comm
-
     def leave(self, parts):
         return both_ways(parts, forward=lambda t: self.own(allreduce(self.comm, t)), backward=self.gather)
 

@@ -207,18 +207,7 @@ def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:
         port = free.getsockname()[1]
     for each in dry_run(path, *map(str, options)).torchruns:
         given = each.options
-        words = [
-            "env",
-            "CUDA_VISIBLE_DEVICES=",
-            "torchrun",
-            f"--nnodes={given.nnodes}",
-            f"--nproc-per-node={GPUS}",
-            "--local-addr=127.0.0.1",
-        ]
-        words += [
-            f"--rdzv-backend={given.rdzv_backend}",
-            f"--rdzv-id={given.rdzv_id}",
-            f"--node-rank={given.node_rank}",
-        ]
-        words += [f"--rdzv-endpoint=127.0.0.1:{port}", given.training_script, *given.training_script_args]
-        yield shlex.join(words)
+        words = ["env", "CUDA_VISIBLE_DEVICES=", "torchrun", f"--nnodes={given.nnodes}", f"--nproc-per-node={GPUS}"]
+        words += ["--local-addr=127.0.0.1", f"--rdzv-backend={given.rdzv_backend}", f"--rdzv-id={given.rdzv_id}"]
+        words += [f"--node-rank={given.node_rank}", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        yield shlex.join([*words, given.training_script, *given.training_script_args])

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from workshop_lib.comm.counting import CountingComm
-from workshop_lib.comm.tensors import allgather, allreduce, both_ways, same
+from workshop_lib.comm.tensors import allgather, allreduce, both_ways
 from workshop_lib.exercises import Exercise, Mistake, Property, close
 from workshop_lib.training import cut
 
@@ -117,14 +117,13 @@ def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
         [_part(right.outputs[at], r, size) if by_columns else right.outputs[at] for r in range(size)] for at in (0, -1)
     ]
     text = "rank r has the r-th part of one process's outputs" if by_columns else "every rank has one process's outputs"
-    yield Property(text, all_close(first, expected[0]), evidence=first)
+    yield agree(text, first, expected[0])
     gradients = [rank.input_gradient for rank in ranks]
     whole = right.input_gradient
     text = "every rank has the gradient of the whole x" if by_columns else "rank r has the gradient of its part of x"
     expected_gradients = [whole if by_columns else _part(whole, r, size) for r in range(size)]
-    yield Property(text, all_close(gradients, expected_gradients), evidence=gradients)
-    text = f"after {STEPS - 1} steps of training the outputs are still right"
-    yield Property(text, all_close(last, expected[1]), evidence=last)
+    yield agree(text, gradients, expected_gradients)
+    yield agree(f"after {STEPS - 1} steps of training the outputs are still right", last, expected[1])
     whole_bytes = 8 * ROWS * (IN if by_columns else OUT)
     yield from _sent(ranks, (0, 1) if by_columns else (1, 0), whole_bytes)
 
@@ -139,89 +138,59 @@ def _sent(ranks: list[Cut], allreduces: tuple[int, int], whole_bytes: int) -> It
         yield Property(text, close(sent, times * one), hint)
 
 
-def all_close(given: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    return all(close(a, b) for a, b in zip(given, expected, strict=True))
+def agree(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
+    """That what each rank has is as expected. If it isn't, it tells the mistakes apart."""
+    return Property(text, all(close(a, b) for a, b in zip(given, expected, strict=True)), evidence=given)
 
 
-class _WrongColumn(cut.ColumnParallel):
-    """ColumnParallel with one method replaced."""
-
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        return both_ways(x, forward=same, backward=partial(allreduce, self.comm))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(self.enter(x), self.weight, self.bias)
+def own(tensor: torch.Tensor, rank: int, size: int, dim: int = 1) -> torch.Tensor:
+    """The part of this rank."""
+    return tensor.chunk(size, dim)[rank].contiguous()
 
 
-class _NothingInBackward(_WrongColumn):
-    def enter(self, x):
-        return x
+def _kept(comm, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
-class _SumsInput(_WrongColumn):
-    def enter(self, x):
-        return both_ways(x, forward=partial(allreduce, self.comm), backward=partial(allreduce, self.comm))
+def _mean(comm, tensor: torch.Tensor) -> torch.Tensor:
+    return allreduce(comm, tensor) / comm.size
 
 
-class _MeanInBackward(_WrongColumn):
-    def enter(self, x):
-        return both_ways(x, forward=same, backward=lambda gradient: allreduce(self.comm, gradient) / self.comm.size)
+def _column(ahead: Callable, back: Callable) -> Callable:
+    """A ColumnParallel that takes ahead(comm, x) in forward, and back(comm, gradient) in backward."""
+
+    class Wrong(cut.ColumnParallel):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = both_ways(x, forward=partial(ahead, self.comm), backward=partial(back, self.comm))
+            return linear(x, self.weight, self.bias)
+
+    return Wrong
 
 
-class _RankZerosPart(_WrongColumn):
+class _RankZerosPart(cut.ColumnParallel):
     def __init__(self, layer, comm):
         super().__init__(layer, comm)
         firsts = (tensor.detach()[: OUT // comm.size].clone() for tensor in (layer.weight, layer.bias))
         self.weight, self.bias = map(nn.Parameter, firsts)
 
 
-class _GathersOutputs(_WrongColumn):
+class _GathersOutputs(cut.ColumnParallel):
     def forward(self, x):
-        return both_ways(super().forward(x), partial(allgather, self.comm, dim=-1), partial(_own, self.comm))
+        back = partial(own, rank=self.comm.rank, size=self.comm.size, dim=-1)
+        return both_ways(super().forward(x), forward=partial(allgather, self.comm, dim=-1), backward=back)
 
 
-def _own(comm, gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.chunk(comm.size, dim=-1)[comm.rank].contiguous()
+def _row(ahead: Callable = allreduce, back: Callable = _kept, before: Callable | None = None) -> Callable:
+    """A RowParallel that takes ahead(comm, part) in forward, and back(comm, gradient) in backward. It adds the bias
+    after that, or before(p) times the bias before it, on each of p ranks."""
 
+    class Wrong(cut.RowParallel):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            early, late = (before(self.comm.size) * self.bias, 0) if before else (None, self.bias)
+            part = linear(x, self.weight, early)
+            return both_ways(part, forward=partial(ahead, self.comm), backward=partial(back, self.comm)) + late
 
-class _WrongRow(cut.RowParallel):
-    """RowParallel with one method replaced."""
-
-    def leave(self, part: torch.Tensor) -> torch.Tensor:
-        return both_ways(part, forward=partial(allreduce, self.comm), backward=same)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.leave(linear(x, self.weight)) + self.bias
-
-
-class _NothingInForward(_WrongRow):
-    def leave(self, part):
-        return part
-
-
-class _SumsTwice(_WrongRow):
-    def leave(self, part):
-        return both_ways(part, forward=partial(allreduce, self.comm), backward=partial(allreduce, self.comm))
-
-
-class _MeanInForward(_WrongRow):
-    def leave(self, part):
-        return both_ways(part, forward=lambda whole: allreduce(self.comm, whole) / self.comm.size, backward=same)
-
-
-class _BiasOnEveryRank(_WrongRow):
-    def forward(self, x):
-        return self.leave(linear(x, self.weight, self.bias))
-
-
-class _BiasInParts(_WrongRow):
-    def forward(self, x):
-        return self.leave(linear(x, self.weight, self.bias / self.comm.size))
-
-
-class _NoBias(_WrongRow):
-    def forward(self, x):
-        return self.leave(linear(x, self.weight)) + 0 * self.bias
+    return Wrong
 
 
 ColumnParallel = Exercise(
@@ -230,15 +199,15 @@ ColumnParallel = Exercise(
     partial(layer_properties, by_columns=True),
     [
         Mistake(
-            _NothingInBackward,
+            _column(_kept, _kept),
             "backward gives x only what came through this rank's own outputs. x went into the parts of all ranks, so "
             "its gradient is the sum over ranks: `backward=partial(allreduce, self.comm)`.",
         ),
         Mistake(
-            _SumsInput,
+            _column(allreduce, allreduce),
             "x is already whole on every rank, so forward has nothing to add up: it would compute with p times x.",
         ),
-        Mistake(_MeanInBackward, "the ranks' gradients are parts of one sum. Add them up, and don't divide."),
+        Mistake(_column(_kept, _mean), "the ranks' gradients are parts of one sum. Add them up, and don't divide."),
         Mistake(_RankZerosPart, "every rank has rank 0's part. `shard(tensor, dim, comm)` takes this rank's own."),
         Mistake(
             _GathersOutputs,
@@ -252,22 +221,25 @@ RowParallel = Exercise(
     partial(layer_properties, by_columns=False),
     [
         Mistake(
-            _NothingInForward,
+            _row(ahead=_kept),
             "each rank has only its own inputs' part of every sum. Add the parts up: "
             "`both_ways(part, forward=partial(allreduce, self.comm), backward=…)`.",
         ),
         Mistake(
-            _SumsTwice,
+            _row(back=allreduce),
             "the gradient is p times too large. It arrives whole and equal on every rank, so backward has nothing to "
             "add up: `backward=same`.",
         ),
-        Mistake(_MeanInForward, "these are parts of one sum, not p estimates of it. Add them up, and don't divide."),
-        Mistake(_BiasOnEveryRank, "the bias is in it p times, once from every rank. Add it once, after the allreduce."),
+        Mistake(_row(ahead=_mean), "these are parts of one sum, not p estimates of it. Add them up, and don't divide."),
         Mistake(
-            _BiasInParts,
+            _row(before=lambda p: 1),
+            "the bias is in it p times, once from every rank. Add it once, after the allreduce.",
+        ),
+        Mistake(
+            _row(before=lambda p: 1 / p),
             "the outputs are right at first, but the bias learns p times too slowly: its gradient is divided by p too. "
             "Add the whole bias, after the allreduce.",
         ),
-        Mistake(_NoBias, "the bias is missing: add it after the allreduce."),
+        Mistake(_row(before=lambda p: 0), "the bias is missing: add it after the allreduce."),
     ],
 )

@@ -54,25 +54,22 @@ LIGHTEST_HINT = "The slowest stage sets the pace, so make the largest of the sta
 
 def balanced_properties(observations: list[list]) -> Iterator[Property]:
     answers = observations[0]
-    text = [each for each in answers if isinstance(each, str)]
-    yield Property(
-        "it returns a list of whole numbers", not text, f"it returned {text[0]}. {COUNTS_HINT}" if text else ""
-    )
-    pairs = list(zip(answers, SECONDS, strict=True))
-    odd = [
-        (counts, seconds, stages)
-        for counts, (seconds, stages) in pairs
+    others = (f"it returned {each}. {COUNTS_HINT}" for each in answers if isinstance(each, str))
+    yield Property.unless("it returns a list of whole numbers", others)
+    cases = [(counts, seconds, stages) for counts, (seconds, stages) in zip(answers, SECONDS, strict=True)]
+    odd = (
+        f"{len(seconds)} layers in {stages} stages: it returned {counts}. {COUNTS_HINT}"
+        for counts, seconds, stages in cases
         if len(counts) != stages or sum(counts) != len(seconds) or min(counts) < 1
+    )
+    yield Property.unless("each layer is in one stage, and each stage has a layer", odd)
+    slow = [
+        f"Layers of {seconds} s in {stages} stages: {counts} takes {took:g} s at the slowest stage, but {best:g} s is "
+        "possible."
+        for counts, seconds, stages in cases
+        if (took := slowest(seconds, counts)) > (best := slowest(seconds, best_counts(seconds, stages))) + 1e-9
     ]
-    hint = f"{len(odd[0][1])} layers in {odd[0][2]} stages: it returned {odd[0][0]}. {COUNTS_HINT}" if odd else ""
-    yield Property("each layer is in one stage, and each stage has a layer", not odd, hint)
-    slow = [(s, counts, n) for counts, (s, n) in pairs if slowest(s, counts) > slowest(s, best_counts(s, n)) + 1e-9]
-    observed = ""
-    if slow:
-        seconds, counts, stages = slow[0]
-        best = best_counts(seconds, stages)
-        observed = f"Layers of {seconds} s in {stages} stages: {counts} takes {slowest(seconds, counts):g} s at the "
-        observed += f"slowest stage, but {slowest(seconds, best):g} s is possible."
+    observed = slow[0] if slow else ""
     even = all(max(counts) == -(-sum(counts) // len(counts)) for counts in answers)
     hint = f"{observed} {EVEN_HINT}" if even else ""
     yield Property("the slowest stage is as fast as possible", not slow, hint, answers, observed)

@@ -18,7 +18,6 @@ __all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b"]
 
 CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # ranks, micro-batches
 CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # ranks, micro-batches, chunks
-TIME_HINT = "The first backward can't start before the last rank has had a micro-batch; until then, go forward."
 
 
 class Seen(NamedTuple):
@@ -64,17 +63,9 @@ NO_FORWARD_HINT = "A rank has nothing to go backward with before its own forward
 
 def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
     """What holds of every schedule: its form, each operation once, and an end."""
-    text = [order for seen in cases for order in seen.orders if isinstance(order, str)]
-    yield Property("it returns operations", not text, f"it returned {text[0]}. {form_hint}" if text else "")
-    for seen in cases:
-        for rank, order in enumerate(seen.orders):
-            missing, extra = _operations(seen) - Counter(order), Counter(order) - _operations(seen)
-            if missing or extra:
-                what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
-                hint = f"with {seen.name}, the order of rank {rank} {what}."
-                yield Property("each micro-batch goes forward once, and backward once", False, hint)
-                return
-    yield Property("each micro-batch goes forward once, and backward once", True)
+    others = (order for seen in cases for order in seen.orders if isinstance(order, str))
+    yield Property.unless("it returns operations", (f"it returned {other}. {form_hint}" for other in others))
+    yield Property.unless("each micro-batch goes forward once, and backward once", _miscounted(cases))
     stuck = [(seen, text) for seen in cases for text in orders.simulate(seen.orders).stuck.values()]
     stuck.sort(key=lambda each: "before it went forward" not in each[1])  # the cause before its consequences
     observed = f"With {stuck[0][0].name}, {stuck[0][1]}." if stuck else ""
@@ -82,6 +73,15 @@ def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
     hint = f"{observed} {NO_FORWARD_HINT}" if early and cases[0].chunks == 1 else ""
     evidence = [(seen.name, text) for seen, text in stuck]
     yield Property("all ranks get to the end", not stuck, hint, evidence, observed)
+
+
+def _miscounted(cases: list[Seen]) -> Iterator[str]:
+    for seen in cases:
+        for rank, order in enumerate(seen.orders):
+            missing, extra = _operations(seen) - Counter(order), Counter(order) - _operations(seen)
+            if missing or extra:
+                what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
+                yield f"with {seen.name}, the order of rank {rank} {what}."
 
 
 def _idle(cases: list[Seen], text: str) -> Property:
@@ -97,6 +97,15 @@ def _idle(cases: list[Seen], text: str) -> Property:
         seen, share, best = longer[0]
         observed = f"With {seen.name}, the ranks are idle for {share:.0%} of the time, but {best:.0%} is enough."
     return Property(text, not longer, evidence=[round(share, 9) for _, share in measured], observed=observed)
+
+
+def _kept(cases: list[Seen], enough: Callable[[Seen, int], int], pieces: str, hint: str) -> Iterator[str]:
+    """The ranks that keep more than enough(what was seen, rank)."""
+    for seen in cases:
+        for rank, order in enumerate(seen.orders):
+            most, limit = orders.most_alive(order), enough(seen, rank)
+            if most > limit:
+                yield f"with {seen.name}, rank {rank} keeps up to {most}{pieces}, but {limit} is enough. {hint}"
 
 
 ORDER_HINT = "Go backward in the same order on every rank, or a rank waits for a gradient that comes later."
@@ -123,14 +132,8 @@ UPSIDE_DOWN_HINT = "The first rank has to go ahead the furthest, and the last on
 def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]:
     cases = observations[0]
     yield from _runs(cases, FORM_HINT)
-    kept = [(seen, rank, orders.most_alive(order)) for seen in cases for rank, order in enumerate(seen.orders)]
-    many = [each for each in kept if each[2] > min(each[0].micro_batches, each[0].ranks - each[1])]
-    hint = ""
-    if many:
-        seen, rank, most = many[0]
-        enough = min(seen.micro_batches, seen.ranks - rank)
-        hint = f"with {seen.name}, rank {rank} keeps up to {most}, but {enough} is enough. {TOO_MANY_HINT}"
-    yield Property("a rank keeps no more than min(m, p − rank) micro-batches", not many, hint)
+    many = _kept(cases, lambda seen, rank: min(seen.micro_batches, seen.ranks - rank), "", TOO_MANY_HINT)
+    yield Property.unless("a rank keeps no more than min(m, p − rank) micro-batches", many)
     yield _idle(cases, "the ranks are idle no longer than with GPipe")
 
 
@@ -154,7 +157,7 @@ one_f_one_b = Exercise(
         Mistake(_ahead(lambda rank, p, m: rank), UPSIDE_DOWN_HINT),
     ],
     communicates=False,
-    unknown=TIME_HINT,
+    unknown="The first backward can't start before the last rank has had a micro-batch; until then, go forward.",
 )
 
 BREADTH_HINT = (
@@ -171,16 +174,12 @@ def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]
     cases = observations[0]
     yield from _runs(cases, CHUNK_FORM_HINT)
     yield _idle(cases, "the ranks are idle no longer than (p − 1) / (v m + p − 1)")
-    kept = [(seen, rank, orders.most_alive(order)) for seen in cases for rank, order in enumerate(seen.orders)]
-    enough = [
-        min(s.micro_batches * s.chunks, 2 * (s.ranks - 1 - rank) + (s.chunks - 1) * s.ranks + 1) for s, rank, _ in kept
-    ]
-    many = [(each, best) for each, best in zip(kept, enough, strict=True) if each[2] > best]
-    hint = ""
-    if many:
-        (seen, rank, most), best = many[0]
-        hint = f"with {seen.name}, rank {rank} keeps up to {most} pieces, but {best} is enough. {BREADTH_HINT}"
-    yield Property("and keep no more than they have to", not many, hint)
+
+    def enough(seen: Seen, rank: int) -> int:
+        ahead = 2 * (seen.ranks - 1 - rank) + (seen.chunks - 1) * seen.ranks
+        return min(seen.micro_batches * seen.chunks, ahead + 1)
+
+    yield Property.unless("and keep no more than they have to", _kept(cases, enough, " pieces", BREADTH_HINT))
 
 
 def pieces_kept(cases: list[Seen]) -> int:

@@ -103,15 +103,15 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
     return asked, late
 
 
-def dry_run(script: Path, *arguments: str, restarts: int = 0) -> Job:
-    """The Job that comes of the script on the first node, after so many restarts."""
+def dry_run(script: Path, *arguments: str) -> Job:
+    """The Job that comes of the script on the first node."""
     job = Job(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
         stand_ins = Path(folder)
         for name in PROGRAMS:
             (stand_ins / name).write_text(f"#!{sys.executable} -IS\n{NOTE}")
             (stand_ins / name).chmod(0o755)
-        environment = _environment(job.asked, stand_ins, restarts)
+        environment = _environment(job.asked, stand_ins)
         calls, job.problem = _calls(["bash", str(script), *arguments], environment, script.parent)
         for name, words, seen in calls:
             job.alone |= name == "torchrun"
@@ -120,18 +120,18 @@ def dry_run(script: Path, *arguments: str, restarts: int = 0) -> Job:
     return job
 
 
-def _environment(asked: dict[str, str], stand_ins: Path, restarts: int) -> dict[str, str]:
+def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
     """That of the script, as Slurm sets it. Functions of bash win over a PATH that the script may set."""
     foreign = ("SLURM", "SBATCH", "SRUN", "PET_", "TORCHELASTIC")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{stand_ins}/{name}" "$@"; }}' for name in PROGRAMS}
     told = {"ntasks-per-node": "NTASKS_PER_NODE", "cpus-per-task": "CPUS_PER_TASK", "gpus-per-node": "GPUS_PER_NODE"}
-    nodes = {"SLURM_JOB_NUM_NODES": len(NODES), "SLURM_NNODES": len(NODES), "SLURM_GPUS_ON_NODE": _gpus(asked)}
-    names = {"SLURM_JOB_NODELIST": "nid[001-002]", "SLURM_NODELIST": "nid[001-002]", "SLURM_JOB_ID": "4711"}
-    here = {"SLURMD_NODENAME": NODES[0], "SLURM_SUBMIT_DIR": str(SCRIPTS.parent)}
-    numbers = dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), 0)
-    values = numbers | nodes | names | here | {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
-    values |= {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+    values: dict[str, object] = {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
+    values |= dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), 0)
+    values |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), len(NODES))
+    values |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "nid[001-002]")
+    values |= {"SLURM_GPUS_ON_NODE": _gpus(asked), "SLURM_JOB_ID": 4711}
+    values |= {"SLURMD_NODENAME": NODES[0], "SLURM_SUBMIT_DIR": SCRIPTS.parent}
     path = {"PATH": f"{stand_ins}:{os.environ['PATH']}", "WORKSHOP_CALLS": str(stand_ins / "calls")}
     return inherited | functions | path | {name: str(value) for name, value in values.items()}
 

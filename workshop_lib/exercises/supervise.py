@@ -6,10 +6,10 @@ It runs in a process of its own, with ranks that do nothing but end, wait, raise
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,27 +79,17 @@ def _play_all(function: Callable) -> None:
 
 
 def _play(function: Callable, scene: Scene) -> dict:
-    reading, writing = os.pipe()
-    if not (director := os.fork()):
-        os.setsid()
-        with open(writing, "w") as out:
+    with tempfile.TemporaryFile("w+") as out:
+        if not (director := os.fork()):
+            os.setsid()
             _act(function, scene.ranks, scene.restarts, out)
-        os._exit(0)
-    os.close(writing)
-    rows: list = []
-    deadline = time.monotonic() + LIMIT_S
-    try:
-        while not (rows and isinstance(rows[-1], dict)):
-            if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                break
-            if not (text := os.read(reading, 65536)):
-                break
-            rows += [json.loads(line) for line in text.decode().splitlines()]  # each one short write, so never half
-    finally:
-        os.close(reading)
+            os._exit(0)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            psutil.Process(director).wait(LIMIT_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(director, signal.SIGKILL)
-        os.waitpid(director, 0)
+        out.seek(0)
+        rows = [json.loads(line) for line in out]  # each of them written at once, so never half
     starts = [row for row in rows if isinstance(row, list)]
     last = rows[-1] if rows and isinstance(rows[-1], dict) else {"end": ENDLESS, "left": 0}
     return {"starts": sorted(row[:2] for row in starts), "together": any(row[2] for row in starts), **last}

@@ -140,64 +140,58 @@ def right_mesh(cluster: Cluster) -> tuple[Mesh, Plan]:
 
 
 class Chosen(NamedTuple):
-    """What came of a choice: whether it's a mesh and a plan at all, ranks, sequences, bytes and seconds."""
+    """What came of a choice of a mesh and a plan."""
 
-    known: bool
-    ranks: int = 0
-    sequences: int = 0
-    peak_bytes: float = 0.0
-    step_s: float = 0.0
+    ranks: int
+    sequences: int
+    peak_bytes: float
+    step_s: float
 
 
-def observe_meshes(comm, function: Callable) -> list[Chosen]:
-    """What comes of the choice of `function` for each of CLUSTERS."""
-    found = []
-    for cluster in CLUSTERS.values():
-        choice = function(cluster, candidates(cluster))
-        if not (isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[0], Mesh)):
-            found.append(Chosen(False))
-            continue
-        mesh, plan = choice
-        made = try_mesh(cluster, mesh, plan)
-        sequences = mesh.data * plan.micro_batch * plan.micro_batches
-        found.append(Chosen(True, mesh.ranks, sequences, made.peak_bytes, made.step_s))
-    return found
+def observe_meshes(comm, function: Callable) -> list[Chosen | None]:
+    """What comes of the choice of `function` for each of CLUSTERS; None where it's no mesh with a plan."""
+    return [_chosen(cluster, function(cluster, candidates(cluster))) for cluster in CLUSTERS.values()]
+
+
+def _chosen(cluster: Cluster, choice) -> Chosen | None:
+    if not (isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[0], Mesh)):
+        return None
+    mesh, plan = choice
+    made = try_mesh(cluster, mesh, plan)
+    return Chosen(mesh.ranks, mesh.data * plan.micro_batch * plan.micro_batches, made.peak_bytes, made.step_s)
+
+
+def _whole(cluster: Cluster, chosen: Chosen) -> bool:
+    return (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
 
 
 def meshes_properties(observations: list) -> Iterator[Property]:
-    found = dict(zip(CLUSTERS, observations[0], strict=True))
     hint = "return one of `candidates`, a pair of a Mesh and a Plan."
-    yield Property("it returns a mesh and a plan", all(each.known for each in found.values()), hint)
-    for name, chosen in found.items():
-        cluster = CLUSTERS[name]
+    yield Property("it returns a mesh and a plan", None not in observations[0], hint)
+    found = list(zip(CLUSTERS.items(), observations[0], strict=True))
+    steps_s = [chosen.step_s for chosen in observations[0]]  # they tell the mistakes apart
+    for (name, cluster), chosen in found:
         hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences. Choose among `candidates`."
-        whole = (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
-        yield Property(f"{name}: all ranks, and the whole batch", whole, hint)
-    for name, chosen in found.items():
-        room = CLUSTERS[name].memory_bytes
+        yield Property(f"{name}: all ranks, and the whole batch", _whole(cluster, chosen), hint)
+    for (name, cluster), chosen in found:
+        room = cluster.memory_bytes
         seen = f"it takes {chosen.peak_bytes / GIB:,.0f} GiB of {room / GIB:,.0f}:"
-        yield Property(
-            f"{name}: it fits", chosen.peak_bytes <= room, "", [each.step_s for each in found.values()], seen
-        )
-    for name, chosen in found.items():
-        cluster = CLUSTERS[name]
+        yield Property(f"{name}: it fits", chosen.peak_bytes <= room, "", steps_s, seen)
+    for (name, cluster), chosen in found:
         default_s = try_mesh(cluster, *default(cluster)).step_s
         seen = f"a step takes {chosen.step_s:.1f} s, and {default_s:.1f} s with the default:"
-        faster = chosen.step_s * GAIN <= default_s
-        yield Property(f"{name}: {GAIN - 1:.0%} faster", faster, "", [each.step_s for each in found.values()], seen)
-    for name, chosen in found.items():
-        best_s = try_mesh(CLUSTERS[name], *right_mesh(CLUSTERS[name])).step_s
+        yield Property(f"{name}: {GAIN - 1:.0%} faster", chosen.step_s * GAIN <= default_s, "", steps_s, seen)
+    for (name, cluster), chosen in found:
+        best_s = try_mesh(cluster, *right_mesh(cluster)).step_s
         seen = f"a step takes {chosen.step_s:.2f} s, and one of the others that fit {best_s:.2f} s:"
-        best = chosen.step_s <= 1.001 * best_s
-        yield Property(f"{name}: nothing that fits is faster", best, "", [each.step_s for each in found.values()], seen)
+        yield Property(f"{name}: nothing that fits is faster", chosen.step_s <= 1.001 * best_s, "", steps_s, seen)
 
 
 def gain(observations: list, passed: bool) -> float | None:
     """Times as fast as the default, on average over CLUSTERS (geometric mean), of choices that fit; None for others."""
     gains = []
     for chosen, cluster in zip(observations[0], CLUSTERS.values(), strict=True):
-        whole = (chosen.ranks, chosen.sequences) == (cluster.ranks, cluster.global_batch)
-        if not whole or chosen.peak_bytes > cluster.memory_bytes:
+        if chosen is None or not _whole(cluster, chosen) or chosen.peak_bytes > cluster.memory_bytes:
             return None
         gains.append(try_mesh(cluster, *default(cluster)).step_s / chosen.step_s)
     return geometric_mean(gains)

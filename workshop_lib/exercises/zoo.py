@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from workshop_lib.exercises import Verdict, clinic
+from workshop_lib.exercises import Verdict, clinic, zoo_ranks
 from workshop_lib.ranks import scripts
 from workshop_lib.ranks.errors import RankError
 
-SICK = 1  # the rank that every fault hits
-PROGRAM = "workshop_lib.exercises.zoo_ranks"
 HEALTHY = "is healthy"
 LONGEST_WORDS = 50  # what a table of pandas shows
 # What each would show: the hint for whoever diagnoses it in a run that doesn't.
@@ -69,7 +67,7 @@ def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | N
     words = ["env", *(f"{name}={value}" for name, value in (settings or {}).items())]
     try:
         with contextlib.redirect_stdout(output):
-            scripts.run(*words, sys.executable, "-m", PROGRAM, *faults, timeout_s=timeout_s)
+            scripts.run(*words, sys.executable, "-m", zoo_ranks.__name__, *faults, timeout_s=timeout_s)
     except RankError as error:
         raise RankError(f"{output.getvalue()[-2000:]}\n{error}") from None
     rows = [json.loads(line) for line in output.getvalue().splitlines() if line.startswith('{"fault"')]
@@ -80,7 +78,7 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
     """For each fault: how the sick rank ended, how the others did and when, what they said, and whether all agree."""
     rows = []
     for fault, ranks in met.items():
-        sick, others = ranks[SICK], [each for rank, each in enumerate(ranks) if rank != SICK]
+        sick, others = ranks[zoo_ranks.SICK], [each for rank, each in enumerate(ranks) if rank != zoo_ranks.SICK]
         first = min(others, key=lambda each: each.after_s if each.after_s is not None else float("inf"))
         weights = {each.weights for each in ranks}
         rows.append(

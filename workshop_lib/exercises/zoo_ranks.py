@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
@@ -35,7 +36,6 @@ LARGEST_FILE_BYTES = 2**16
 class Training:
     """What a fault can get at, on one rank."""
 
-    rank: int
     folder: Path
     weights: torch.Tensor
     gradient: torch.Tensor
@@ -43,37 +43,16 @@ class Training:
     step_s: float = STEP_S
     losses: list[float] = field(default_factory=list)
 
-    @property
-    def is_sick(self) -> bool:
-        return self.rank == SICK
-
-    def average(self) -> None:
-        dist.all_reduce(self.gradient)
-        self.gradient /= RANKS
-
 
 def _raises(of: Training) -> None:
     raise ValueError("image 4711 has 3 channels")
 
 
-def _is_killed(of: Training) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _runs_out_of_memory(of: Training) -> None:
     """Bounded to a little more than it has, so that the machine itself never gets short of it."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM_BYTES, used + ROOM_BYTES))
     torch.zeros(HUGE_BYTES, dtype=torch.uint8)
-
-
-def _hangs(of: Training) -> None:
-    while True:
-        time.sleep(1)
-
-
-def _is_stopped(of: Training) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _is_slow(of: Training) -> None:
@@ -95,14 +74,6 @@ def _calls_in_another_order(of: Training) -> None:
 
 def _computes_nan(of: Training) -> None:
     of.gradient[7] = float("nan")
-
-
-def _flips_a_bit_of_its_gradient(of: Training) -> None:
-    _flip(of.gradient, bit=29)
-
-
-def _flips_a_bit_of_its_weights(of: Training) -> None:
-    _flip(of.weights, bit=22)
 
 
 def _flip(values: torch.Tensor, bit: int) -> None:
@@ -143,17 +114,17 @@ def _finds_half_a_checkpoint(of: Training) -> None:
 
 FAULTS: dict[str, Callable[[Training], None]] = {
     "raises": _raises,
-    "is killed": _is_killed,
+    "is killed": lambda of: os.kill(os.getpid(), signal.SIGKILL),
     "runs out of memory": _runs_out_of_memory,
-    "hangs": _hangs,
-    "is stopped": _is_stopped,
+    "hangs": lambda of: time.sleep(3600),
+    "is stopped": lambda of: os.kill(os.getpid(), signal.SIGSTOP),
     "is slow": _is_slow,
     "runs out of data": _runs_out_of_data,
     "sends another shape": _sends_another_shape,
     "calls in another order": _calls_in_another_order,
     "computes a NaN": _computes_nan,
-    "flips a bit of its gradient": _flips_a_bit_of_its_gradient,
-    "flips a bit of its weights": _flips_a_bit_of_its_weights,
+    "flips a bit of its gradient": lambda of: _flip(of.gradient, bit=29),
+    "flips a bit of its weights": lambda of: _flip(of.weights, bit=22),
     "loses its data loader": _loses_its_loader,
     "fills the disk": _fills_the_disk,
     "finds half a checkpoint": _finds_half_a_checkpoint,
@@ -168,7 +139,7 @@ def train(rank: int, fault: str, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     inputs = torch.randn(64, 16, generator=generator)
     targets = inputs @ torch.linspace(-1, 1, 16) + 0.1 * torch.randn(64, generator=generator)
-    of = Training(rank, folder, torch.zeros(16), torch.zeros(16))
+    of = Training(folder, torch.zeros(16), torch.zeros(16))
     steps_s: list[float] = []
     while of.step < STEPS:
         began_s = time.monotonic()
@@ -176,11 +147,12 @@ def train(rank: int, fault: str, folder: Path) -> None:
         of.losses.append((apart**2).mean().item())
         of.gradient = 2 * inputs.T @ apart / len(inputs)
         time.sleep(of.step_s)
-        if of.step == AT and of.is_sick:
+        if of.step == AT and rank == SICK:
             (folder / "fault").write_text(str(time.monotonic()))
             FAULTS[fault](of)
-        of.average()
-        if fault == "calls in another order" and of.step == AT and not of.is_sick:
+        dist.all_reduce(of.gradient)
+        of.gradient /= RANKS
+        if fault == "calls in another order" and of.step == AT and rank != SICK:
             dist.broadcast(torch.zeros(8), src=0)
         of.weights -= 0.2 * of.gradient[: len(of.weights)]
         of.step += 1
@@ -232,7 +204,7 @@ def watch(pids: list[int], folder: Path) -> list[dict]:
             if each["end"]:
                 continue
             if time.monotonic() > deadline:
-                stopped = "T" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
                 each["end"] = "stopped" if stopped else "still running"
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
