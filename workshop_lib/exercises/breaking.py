@@ -3,6 +3,7 @@ global batch on fewer ranks, and a supervisor that starts lost ranks again (supe
 """
 
 import ast
+import functools
 import inspect
 import math
 import os
@@ -64,6 +65,19 @@ def _loaded(path: Path) -> str:
     return "something else"
 
 
+@functools.cache
+def _listeners() -> list[Callable[[str, tuple], None]]:
+    """Who is told of what this process does. A hook can't be taken away again, so there is one for all of them."""
+    listeners: list[Callable[[str, tuple], None]] = []
+
+    def hook(event: str, arguments: tuple) -> None:
+        for listener in tuple(listeners):
+            listener(event, arguments)
+
+    sys.addaudithook(hook)
+    return listeners
+
+
 def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
     """Save NEW. Returns what a rank that loads would get whenever Python is about to open, rename, remove or copy a
     file, and whether the one at the path was opened for writing."""
@@ -80,11 +94,11 @@ def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
         seen.append(_loaded(path))
         watching = True
 
-    sys.addaudithook(look)  # can't be taken away again, so it's told when there's nothing more to watch
+    _listeners().append(look)
     try:
         save(NEW, path)
     finally:
-        watching = False
+        _listeners().remove(look)
     return seen, written
 
 
