@@ -6,6 +6,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import hostlist
+
 from workshop_lib.errors import InputError, WorkshopError
 
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
@@ -71,19 +73,10 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
-    counts = slurm_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
+    counts = hostlist.parse_slurm_tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
-
-
-def slurm_counts(text: str) -> list[int]:
-    """The tasks on each node, in Slurm's notation: "4(x2),3" -> [4, 4, 3]."""
-    counts: list[int] = []
-    for part in text.split(","):
-        tasks, _, repeat = part.rstrip(")").partition("(x")
-        counts += [int(tasks)] * int(repeat or 1)
-    return counts
 
 
 def loopback() -> str:
