@@ -20,12 +20,12 @@ class LaunchError(WorkshopError, RuntimeError):
 
 @dataclass(frozen=True)
 class World:
-    """This process among the ranks of a run; local_rank counts within one host."""
+    """This process among the ranks of a run; local_rank counts within one host. World() is one process alone."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    launcher: str
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    launcher: str = "single"
     local_size: int = 1
 
     def mpi_comm(self):
@@ -59,7 +59,7 @@ def detect(env: Mapping[str, str] | None = None) -> World:
         return _from_slurm(env, srun_size)
     if started_by_mpiexec is not None:
         return _from_mpi("mpiexec", started_by_mpiexec)
-    return World(0, 1, 0, "single")
+    return World()
 
 
 def _from_mpi(launcher: str, started: int | None = None) -> World:
