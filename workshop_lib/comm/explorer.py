@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +94,7 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS, limit_s: float 
     if isinstance(ranks, bool) or ranks not in range(1, LARGEST + 1):
         raise InputError(f"the explorer runs 1 to {LARGEST} ranks, not {ranks!r}: set `ranks=`.")
     began = time.monotonic()
-    with standing_in(program), _prints_by_rank():
+    with standing_in(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
         search = Search(program, ranks)
         first = search.run_next()
         outcomes = [first] if first else []
@@ -280,9 +280,3 @@ class _ByRank(io.TextIOBase):
 
     def flush(self) -> None:
         self.others.flush()
-
-
-@contextlib.contextmanager
-def _prints_by_rank() -> Iterator[None]:
-    with contextlib.redirect_stdout(_ByRank(sys.stdout)):
-        yield
