@@ -61,25 +61,19 @@ def trainings(folder):
 
 
 @pytest.mark.parametrize(("network", "case", "backend", "ranks"), CASES)
-def test_same_weights_as_one_process(trained, network, case, backend, ranks):
+def test_same_weights_and_metrics_as_one_process(trained, network, case, backend, ranks):
     folder, outcomes = trained
     name = f"{network}-{case}-{backend}-{ranks}"
-    assert not any("error" in rank for rank in outcomes[name]), outcomes[name]
+    found = agreed_record(outcomes, name)
     assert difference(folder, name, f"{network}-{case}-base-1") < TOLERANCE[network]
-
-
-@pytest.mark.parametrize(("network", "case", "backend", "ranks"), CASES)
-def test_same_metrics_and_record_on_every_rank(trained, network, case, backend, ranks):
-    _, outcomes = trained
-    found = agreed_record(outcomes, f"{network}-{case}-{backend}-{ranks}")
     assert found["what"]["comm"] == {"mpi": None, "ddp": "gloo", "ddp-mpi": "mpi"}[backend]
     expected = outcomes[f"{network}-{case}-base-1"][0]["record"]["epochs"]
     assert len(found["epochs"]) == len(expected) == 2
     for row, expected_row in zip(found["epochs"], expected, strict=True):
-        for name in ("train_loss", "test_loss", "lr"):
-            assert row[name] == pytest.approx(expected_row[name], rel=1e-4)
-        for name in ("train_accuracy", "test_accuracy"):
-            assert row[name] == pytest.approx(expected_row[name], abs=2 / TEST_SAMPLES)
+        for metric in ("train_loss", "test_loss", "lr"):
+            assert row[metric] == pytest.approx(expected_row[metric], rel=1e-4)
+        for metric in ("train_accuracy", "test_accuracy"):
+            assert row[metric] == pytest.approx(expected_row[metric], abs=2 / TEST_SAMPLES)
 
 
 @pytest.mark.parametrize(("network", "backend", "ranks"), cases(VIT_CASES, vit_is_quick))

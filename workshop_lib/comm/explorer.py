@@ -74,7 +74,6 @@ class Exploration:
     failed: int = 0
     complete: bool = True
     runs: int = 1
-    seconds: float = 0.0
     picture: Picture | None = None
     notes: list[str] = field(default_factory=list)
     results: list = field(default_factory=list)
@@ -83,8 +82,8 @@ class Exploration:
         return " ".join([f"{self.headline}.", self.text, *self.notes]).strip()
 
 
-def explore(program: Callable, ranks: int = 2, runs: int = RUNS, limit_s: float = LIMIT_S) -> Exploration:
-    """Run `program(comm)` on 1 to 4 ranks in this process, in up to `runs` orders, for up to `limit_s` seconds.
+def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
+    """Run `program(comm)` on 1 to 4 ranks in this process, in up to `runs` orders, for up to LIMIT_S seconds.
 
     The program makes its own data, and returns or prints what should be the same in every order. Raises InputError
     for what the explorer doesn't know, and NotImplementedError if the program does.
@@ -100,13 +99,13 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS, limit_s: float 
         outcomes = [first] if first else []
         if first and first.kind != "endless":
             outcomes += search.check_again(first)
-            while search.open and search.runs < runs and time.monotonic() - began < limit_s:
+            while search.open and search.runs < runs and time.monotonic() - began < LIMIT_S:
                 if outcome := search.run_next():
                     outcomes.append(outcome)
                     if outcome.kind == "endless":
                         break
     verdict = judge(outcomes, complete=not search.open)
-    verdict.seconds, verdict.runs = time.monotonic() - began, search.runs
+    verdict.runs = search.runs
     return verdict
 
 
