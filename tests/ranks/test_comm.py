@@ -151,10 +151,6 @@ def test_a_way_of_its_own_name_trains_and_counts(outcomes):
     assert all(run["ranks_identical"] for run in outcomes["less"])
 
 
-def test_the_counter_takes_nothing_away(compressed):
-    assert compressed["untouched"] == [True] * len(compressed["untouched"])
-
-
 @pytest.mark.parametrize("share", [0, 1.5, -0.1])
 def test_a_share_of_nothing_is_refused(share):
     with pytest.raises(ValueError, match=f"share {share}: give the part of the entries"):
