@@ -1,6 +1,6 @@
 """Run on three ranks: what of workshop_lib/comm needs ranks, all in one start of them.
 
-comm_runs.py FOLDER [PART]    rank 0 writes FOLDER/NAME.json for each part, or for this one
+comm_runs.py FOLDER    rank 0 writes FOLDER/NAME.json for each part
 """
 
 import json
@@ -211,8 +211,7 @@ PARTS = {
     "staleness": staleness,
     "less": less,
 }
-LONG = {"mnist": compression_runs.outcomes_on_mnist}  # only when asked for
-for name in sys.argv[2:] or PARTS:
-    found = (PARTS | LONG)[name]()
+for name, part in PARTS.items():
+    found = part()
     if WORLD.rank == 0:
         (FOLDER / f"{name}.json").write_text(json.dumps(found))

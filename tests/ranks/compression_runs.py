@@ -1,7 +1,5 @@
 """Run on every rank: DDP with each way of compressing gradients."""
 
-import itertools
-
 import torch
 from mpi4py import MPI
 from torch import nn
@@ -9,8 +7,6 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.comm import compression
-from workshop_lib.data import mnist, shard
-from workshop_lib.models import torch_cnn
 from workshop_lib.training import rendezvous, world
 
 COMM = MPI.COMM_WORLD
@@ -125,57 +121,16 @@ def trained():
     return found
 
 
-def on_mnist():
-    """{way: test accuracy after 100 steps of plain SGD}, as in notebook 07c."""
-    train, test = mnist.load("train"), mnist.load("test")
-    inputs, labels = torch_cnn.normalise(torch.tensor(test.images[:2000])), torch.tensor(test.labels[:2000])
-    found = {}
-    for name in ("fp32", "top 1 %", "top 1 %, no feedback"):
-        model = DistributedDataParallel(torch_cnn.build(seed=1))
-        compression.ways()[name](model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-        batches = shard.epoch_batches(train.total, 64, COMM.rank, COMM.size, seed=1, epoch=1)
-        for rows, _ in itertools.islice(batches, 100):
-            optimizer.zero_grad()
-            images = torch_cnn.normalise(torch.tensor(train.images[rows]))
-            cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
-            optimizer.step()
-        with torch.no_grad():
-            found[name] = float((model.module(inputs).argmax(1) == labels).float().mean())
-    return found
-
-
-def untouched_outside():
-    """The counter gives PyTorch its functions back, also after an error."""
-    before = torch.distributed.all_reduce, torch.distributed.all_gather
-    try:
-        with compression.counted():
-            raise KeyError
-    except KeyError:
-        pass
-    return before == (torch.distributed.all_reduce, torch.distributed.all_gather)
-
-
-def join():
-    torch.set_num_threads(1)
-    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-
-
-def outcomes_on_mnist():
-    join()
-    return {"accuracy": COMM.gather(on_mnist())}
-
-
 def outcomes():
     """{case: [outcome by rank]} on the first rank."""
-    join()
+    torch.set_num_threads(1)
+    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     found = {
         "everything sent": everything_sent(),
         "feedback": conserved(compression.largest),
         "no feedback": conserved(compression.forgetful),
         "one step": one_step_on_this_rank(),
         "trained": trained(),
-        "untouched": untouched_outside(),
         "shapes": [list(p.shape) for p in network().parameters()],
     }
     return {name: COMM.gather(value) for name, value in found.items()}

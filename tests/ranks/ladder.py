@@ -25,6 +25,11 @@ def cases(every, quick):
 TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four
 
 
+def idx_bytes(array):
+    """The content of a file in MNIST's format with these bytes."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
 def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_SAMPLES, shape=(28, 28)):
     """The first rows of MNIST as plain IDX files, so that loading and evaluation do not take most of the time; cut to a
     height and width."""
@@ -34,8 +39,7 @@ def write_small_mnist(folder, train_samples=SAMPLES["even"], test_samples=TEST_S
         height, width = shape
         arrays = (whole.images[:rows, :height, :width], whole.labels[:rows])
         for name, array in zip(mnist.FILES[split], arrays, strict=True):
-            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-            (folder / name).write_bytes(header + array.tobytes())
+            (folder / name).write_bytes(idx_bytes(array))
 
 
 def write_packed_mnist(folder, train_samples=6_000, test_samples=1_000):
@@ -46,11 +50,12 @@ def write_packed_mnist(folder, train_samples=6_000, test_samples=1_000):
         path.unlink()
 
 
-def ladder_run(folder, network, case, ranks, backend, prefix="", **more):
-    """backend: base, for one process; one of the library's; or, with "-mpi" behind it, that one over MPI."""
-    name = f"{prefix}{network}-{case}-{backend}-{ranks}"
+def ladder_run(folder, network, case, ranks, backend, name="", options=(), **more):
+    """backend: base, for one process; one of the library's; or, with "-mpi" behind it, that one over MPI. Its weights
+    are those of its name."""
+    name = name or f"{network}-{case}-{backend}-{ranks}"
     over_mpi = backend.endswith("-mpi")
-    options = {
+    defaults = {
         "backend": "mpi" if backend == "base" else backend.removesuffix("-mpi"),
         "comm": "mpi" if over_mpi else "auto",
         "batch_size": GLOBAL_BATCH // ranks,
@@ -61,7 +66,7 @@ def ladder_run(folder, network, case, ranks, backend, prefix="", **more):
         "weight_decay": 0.05,  # so that the same runs compare this too
         "checkpoint": str(folder / f"{name}.pt"),
     }
-    return {"name": name, "options": options, "network": network, "backend_object": backend} | more
+    return {"name": name, "options": defaults | dict(options), "network": network, "backend_object": backend} | more
 
 
 def agreed_record(outcomes, name):
@@ -75,3 +80,10 @@ def agreed_record(outcomes, name):
 
 def weights(folder, name):
     return equivalence.weights(folder / f"{name}.pt")
+
+
+def difference(folder, name, reference):
+    """The largest relative difference of a run's weights from those of another, which is printed, too."""
+    found = equivalence.largest_relative_difference(weights(folder, name), weights(folder, reference))
+    print(f"{name} against {reference}: {found:.1e}")
+    return found

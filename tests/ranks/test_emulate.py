@@ -1,9 +1,7 @@
 """Emulated workers: the arithmetic of N ranks on fewer or more, equal to N real ranks up to rounding."""
 
 import pytest
-from ranks.ladder import SAMPLES, agreed_record, cases, ladder_run, weights
-
-from workshop_lib.training.equivalence import largest_relative_difference
+from ranks.ladder import SAMPLES, agreed_record, cases, difference, ladder_run
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
@@ -27,11 +25,9 @@ def needed(kind, workers, ranks):
 
 def run_of(folder, kind, workers, ranks):
     variant, options, _ = KINDS[kind]
-    run = ladder_run(folder, variant, "ragged", workers, "mpi")
-    run["name"] = f"{kind}-{workers}-on-{ranks}"
     emulated = {} if workers == ranks else {"emulate_workers": workers}
-    run["options"] |= LINEAR | options | emulated | {"checkpoint": str(folder / f"{run['name']}.pt")}
-    return run
+    name, options = f"{kind}-{workers}-on-{ranks}", LINEAR | options | emulated
+    return ladder_run(folder, variant, "ragged", workers, "mpi", name, options)
 
 
 def trainings(folder):
@@ -54,9 +50,7 @@ def test_equal_to_as_many_real_ranks(trained, workers, ranks, kind):
     folder, found = trained
     emulated, real = f"{kind}-{workers}-on-{ranks}", f"{kind}-{workers}-on-{workers}"
     records = [agreed_record(found, name) for name in (emulated, real)]
-    difference = largest_relative_difference(weights(folder, emulated), weights(folder, real))
-    print(f"{emulated}: {difference:.1e}")
-    assert difference < KINDS[kind][2]
+    assert difference(folder, emulated, real) < KINDS[kind][2]
     assert records[0]["what"]["global_batch"] == records[1]["what"]["global_batch"]
     assert SAMPLES["ragged"] % records[0]["what"]["global_batch"], "the last step is ragged"
     for emulated_row, row in zip(*(record["epochs"] for record in records), strict=True):

@@ -15,9 +15,7 @@ millions of windows of a run; in float64 it is a billion times rarer.
 import itertools
 
 import pytest
-from ranks.ladder import SAMPLES, STEPS, TEST_SAMPLES, agreed_record, cases, ladder_run, weights
-
-from workshop_lib.training.equivalence import largest_relative_difference
+from ranks.ladder import SAMPLES, TEST_SAMPLES, agreed_record, cases, difference, ladder_run
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
@@ -46,8 +44,8 @@ VIT_CASES += [("smooth", backend, 2) for backend in EVERYWHERE]
 
 
 def vit_run(folder, network, backend, ranks):
-    run = ladder_run(folder, network, "ragged", ranks, backend, prefix="vit-")
-    return run | {"options": run["options"] | VIT, "exhaustive": not vit_is_quick(network, backend, ranks)}
+    name, exhaustive = f"vit-{network}-{backend}-{ranks}", not vit_is_quick(network, backend, ranks)
+    return ladder_run(folder, network, "ragged", ranks, backend, name, VIT, exhaustive=exhaustive)
 
 
 def trainings(folder):
@@ -55,43 +53,32 @@ def trainings(folder):
     runs[1] += [vit_run(folder, "double", "base", 1), vit_run(folder, "smooth", "base", 1) | {"exhaustive": True}]
     for ranks in (2, 4):
         runs[ranks] = [
-            ladder_run(folder, network, case, ranks, backend)
-            | {"exhaustive": not is_quick(network, case, backend, ranks)}
-            for network, case, backend in itertools.product(TOLERANCE, SAMPLES, BACKENDS)
+            ladder_run(folder, *rung[:2], ranks, rung[2], exhaustive=not is_quick(*rung, ranks))
+            for rung in itertools.product(TOLERANCE, SAMPLES, BACKENDS)
         ]
         runs[ranks] += [vit_run(folder, *case) for case in VIT_CASES if case[2] == ranks]
     return runs
 
 
 @pytest.mark.parametrize(("network", "case", "backend", "ranks"), CASES)
-def test_same_weights_as_one_process(trained, network, case, backend, ranks):
+def test_same_weights_and_metrics_as_one_process(trained, network, case, backend, ranks):
     folder, outcomes = trained
     name = f"{network}-{case}-{backend}-{ranks}"
-    assert not any("error" in rank for rank in outcomes[name]), outcomes[name]
-    difference = largest_relative_difference(weights(folder, name), weights(folder, f"{network}-{case}-base-1"))
-    print(f"{name}: largest relative difference {difference:.1e} after {STEPS} steps")
-    assert difference < TOLERANCE[network]
-
-
-@pytest.mark.parametrize(("network", "case", "backend", "ranks"), CASES)
-def test_same_metrics_and_record_on_every_rank(trained, network, case, backend, ranks):
-    _, outcomes = trained
-    found = agreed_record(outcomes, f"{network}-{case}-{backend}-{ranks}")
+    found = agreed_record(outcomes, name)
+    assert difference(folder, name, f"{network}-{case}-base-1") < TOLERANCE[network]
     assert found["what"]["comm"] == {"mpi": None, "ddp": "gloo", "ddp-mpi": "mpi"}[backend]
     expected = outcomes[f"{network}-{case}-base-1"][0]["record"]["epochs"]
     assert len(found["epochs"]) == len(expected) == 2
     for row, expected_row in zip(found["epochs"], expected, strict=True):
-        for name in ("train_loss", "test_loss", "lr"):
-            assert row[name] == pytest.approx(expected_row[name], rel=1e-4)
-        for name in ("train_accuracy", "test_accuracy"):
-            assert row[name] == pytest.approx(expected_row[name], abs=2 / TEST_SAMPLES)
+        for metric in ("train_loss", "test_loss", "lr"):
+            assert row[metric] == pytest.approx(expected_row[metric], rel=1e-4)
+        for metric in ("train_accuracy", "test_accuracy"):
+            assert row[metric] == pytest.approx(expected_row[metric], abs=2 / TEST_SAMPLES)
 
 
 @pytest.mark.parametrize(("network", "backend", "ranks"), cases(VIT_CASES, vit_is_quick))
 def test_a_vision_transformer_has_the_same_weights_as_on_one_process(trained, network, backend, ranks):
     folder, outcomes = trained
-    name = f"vit-{network}-ragged-{backend}-{ranks}"
+    name = f"vit-{network}-{backend}-{ranks}"
     assert agreed_record(outcomes, name)["what"]["network"] == "vit"
-    difference = largest_relative_difference(weights(folder, name), weights(folder, f"vit-{network}-ragged-base-1"))
-    print(f"{name}: largest relative difference {difference:.1e}")
-    assert difference < TOLERANCE[network]
+    assert difference(folder, name, f"vit-{network}-base-1") < TOLERANCE[network]

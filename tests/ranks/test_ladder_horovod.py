@@ -8,22 +8,19 @@ PyTorch outside: the two agree while the rate is constant, as it is here.
 import itertools
 
 import pytest
-from ranks.ladder import STEPS, agreed_record, cases, ladder_run, weights
+from ranks.ladder import agreed_record, cases, difference, ladder_run
 
-from workshop_lib.training.equivalence import CONSTANT_LR, largest_relative_difference
+from workshop_lib.training.equivalence import CONSTANT_LR
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
-CASE = "ragged"
 BACKENDS = ("horovod", "horovod-tf", "horovod-keras")
 WITHIN = {"same framework": 1e-5, "other framework": 1e-4}
 
 
 def constant(folder, ranks, backend):
-    run = ladder_run(folder, "smooth", CASE, ranks, backend, prefix="constant-")
-    run["options"] |= CONSTANT_LR
-    return run
+    return ladder_run(folder, "smooth", "ragged", ranks, backend, f"constant-{backend}-{ranks}", CONSTANT_LR)
 
 
 def trainings(folder):
@@ -43,16 +40,12 @@ CASES = cases(itertools.product(BACKENDS, (2, 4)), lambda backend, ranks: ranks 
 @pytest.mark.parametrize(("backend", "ranks"), CASES)
 def test_same_weights_as_one_process(trained, backend, ranks):
     folder, outcomes = trained
-    name = f"constant-smooth-{CASE}-{backend}-{ranks}"
+    name = f"constant-{backend}-{ranks}"
     agreed_record(outcomes, name)
     for reference in ("base", "horovod-tf"):
         same = (reference == "base") == (backend == "horovod")
         limit = WITHIN["same framework" if same else "other framework"]
-        difference = largest_relative_difference(
-            weights(folder, name), weights(folder, f"constant-smooth-{CASE}-{reference}-1")
-        )
-        print(f"{name} against {reference}: {difference:.1e} after {STEPS} steps")
-        assert difference < limit
+        assert difference(folder, name, f"constant-{reference}-1") < limit
 
 
 def test_horovod_s_own_keras_optimizer_fails(trained):

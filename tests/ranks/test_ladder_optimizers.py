@@ -3,9 +3,7 @@
 import itertools
 
 import pytest
-from ranks.ladder import agreed_record, cases, ladder_run, weights
-
-from workshop_lib.training.equivalence import largest_relative_difference
+from ranks.ladder import agreed_record, cases, difference, ladder_run
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
@@ -32,34 +30,24 @@ def is_quick(backend, optimizer):
     return backend == "mpi" or optimizer == "lars"
 
 
-def run_of(folder, backend, optimizer, ranks):
-    run = ladder_run(folder, "smooth", "ragged", ranks, backend)
-    run["name"] = f"{backend}-{optimizer}"
-    more = {"max_steps": STEPS, "checkpoint": str(folder / f"{run['name']}.pt")}
-    run["options"] |= OPTIMIZERS[optimizer] | BACKENDS.get(backend, {}) | more
-    return run
+def run_of(folder, backend, optimizer, ranks, **more):
+    options = {"max_steps": STEPS} | OPTIMIZERS[optimizer] | BACKENDS.get(backend, {})
+    return ladder_run(folder, "smooth", "ragged", ranks, backend, f"{backend}-{optimizer}", options, **more)
 
 
 def trainings(folder):
-    runs = {1: [run_of(folder, "base", name, 1) for name in OPTIMIZERS]}
-    return runs | {
-        2: [run_of(folder, backend, name, 2) | {"exhaustive": not is_quick(backend, name)} for backend, name in PAIRS]
-    }
+    alone = [run_of(folder, "base", name, 1) for name in OPTIMIZERS]
+    return {1: alone, 2: [run_of(folder, *pair, 2, exhaustive=not is_quick(*pair)) for pair in PAIRS]}
 
 
 @pytest.mark.parametrize(("backend", "optimizer"), cases(PAIRS, is_quick))
 def test_same_weights_as_one_process(trained, backend, optimizer):
     folder, outcomes = trained
     agreed_record(outcomes, f"{backend}-{optimizer}")
-    ends = [weights(folder, f"{name}-{optimizer}") for name in (backend, "base")]
-    difference = largest_relative_difference(*ends)
-    print(f"{backend}, {optimizer}: {difference:.1e}")
-    assert difference < WITHIN[optimizer]
+    assert difference(folder, f"{backend}-{optimizer}", f"base-{optimizer}") < WITHIN[optimizer]
 
 
 def test_the_optimizers_differ(trained):
     folder, _ = trained
-    ends = [weights(folder, f"base-{name}") for name in OPTIMIZERS]
-    for index, one in enumerate(ends):
-        for other in ends[:index]:
-            assert largest_relative_difference(one, other) > 1e-3
+    for one, other in itertools.combinations(OPTIMIZERS, 2):
+        assert difference(folder, f"base-{one}", f"base-{other}") > 1e-3

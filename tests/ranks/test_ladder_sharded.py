@@ -6,12 +6,11 @@ Each ragged run has a last step in which the ranks hold different numbers of sam
 import itertools
 
 import pytest
-from ranks.ladder import STEPS, agreed_record, cases, ladder_run, weights
+from ranks.ladder import agreed_record, cases, difference, ladder_run
 
 from workshop_lib.models import torch_cnn
 from workshop_lib.scaling import zero_memory
 from workshop_lib.training import KINDS
-from workshop_lib.training.equivalence import largest_relative_difference
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
@@ -30,20 +29,18 @@ CASES = cases(itertools.product(STAGES, OPTIMIZERS, (2, 4)), is_quick)
 PARAMETERS = sum(parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())
 
 
-def sharded_run(folder, rung, optimizer, ranks, **more):
+def sharded_run(folder, rung, optimizer, ranks, name="", options=(), **more):
     backend, _, stage = rung.partition("-") if rung.startswith("deepspeed") else (rung, "", "")
-    run = ladder_run(folder, "smooth", "ragged", ranks, backend)
-    name = f"{rung}-{optimizer}-{ranks}"
-    options = {"zero_stage": int(stage)} if stage else {}
-    options |= OPTIMIZERS[optimizer] | {"checkpoint": str(folder / f"{name}.pt")} | more
-    return run | {"name": name, "options": run["options"] | options}
+    options = ({"zero_stage": int(stage)} if stage else {}) | OPTIMIZERS[optimizer] | dict(options)
+    name = name or f"{rung}-{optimizer}-{ranks}"
+    return ladder_run(folder, "smooth", "ragged", ranks, backend, name, options, **more)
 
 
 def trainings(folder):
     runs = {1: [sharded_run(folder, "base", optimizer, 1) for optimizer in OPTIMIZERS]}
     for ranks in (2, 4):
         runs[ranks] = [
-            sharded_run(folder, rung, optimizer, ranks) | {"exhaustive": not is_quick(rung, optimizer, ranks)}
+            sharded_run(folder, rung, optimizer, ranks, exhaustive=not is_quick(rung, optimizer, ranks))
             for rung in STAGES
             for optimizer in OPTIMIZERS
         ]
@@ -58,9 +55,7 @@ def test_same_weights_as_one_process(trained, rung, optimizer, ranks):
     expected = outcomes[f"base-{optimizer}-1"][0]["record"]["epochs"]
     for row, expected_row in zip(found["epochs"], expected, strict=True):
         assert row["test_loss"] == pytest.approx(expected_row["test_loss"], rel=1e-4)
-    difference = largest_relative_difference(weights(folder, name), weights(folder, f"base-{optimizer}-1"))
-    print(f"{name}: largest relative difference {difference:.1e} after {STEPS} steps")
-    assert difference < WITHIN[optimizer]
+    assert difference(folder, name, f"base-{optimizer}-1") < WITHIN[optimizer]
 
 
 # But for FSDP2 on 4 ranks: it shards by rows, and four does not divide the last layer's ten.

@@ -4,10 +4,8 @@ can go on from it."""
 import itertools
 
 import pytest
-from ranks.ladder import cases
+from ranks.ladder import cases, difference
 from ranks.test_ladder_sharded import sharded_run
-
-from workshop_lib.training.equivalence import largest_relative_difference, weights
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
@@ -20,15 +18,15 @@ RANKS = 2
 QUICK_ELSEWHERE = ("fsdp", "deepspeed-3")  # on other numbers of ranks, in `make test`
 
 
-def part(folder, rung, name, ranks=RANKS, **more):
-    """A run of two epochs on a checkpoint of its own."""
-    options = {"max_steps": None, "epochs": 2, "checkpoint": str(folder / f"{rung}-{name}.pt")} | more
-    return sharded_run(folder, rung, "adam", ranks, **options) | {"name": f"{rung}-{name}"}
+def part(folder, rung, name, ranks=RANKS, resume=False, **more):
+    """A run of two epochs."""
+    options = {"max_steps": None, "epochs": 2, "resume": resume}
+    return sharded_run(folder, rung, "adam", ranks, f"{rung}-{name}", options, **more)
 
 
 def resumed(folder, rung, ranks):
     """What was stopped on two ranks goes on, on one without any backend."""
-    run = part(folder, rung, f"on-{ranks}", ranks, resume=True) | {"copy_of": str(folder / f"{rung}-first.pt")}
+    run = part(folder, rung, f"on-{ranks}", ranks, resume=True, copy_of=str(folder / f"{rung}-first.pt"))
     if ranks == 1:
         run["options"] |= {"backend": "mpi", "zero_stage": None}
         run["backend_object"] = "base"
@@ -38,7 +36,7 @@ def resumed(folder, rung, ranks):
 def trainings(folder):
     """Two epochs whole, and stopped in the second and resumed: on as many ranks, on 4, and on one."""
     whole = [part(folder, rung, "whole") for rung in RUNGS]
-    first = [part(folder, rung, "first") | {"stop_after": STOP_AFTER} for rung in RUNGS]
+    first = [part(folder, rung, "first", stop_after=STOP_AFTER) for rung in RUNGS]
     again = {ranks: [resumed(folder, rung, ranks) for rung in RUNGS] for ranks in (1, RANKS, 4)}
     return again | {RANKS: [*whole, *first, *again[RANKS]]}
 
@@ -59,11 +57,7 @@ def test_on_as_many_ranks_bit_for_bit(trained, rung):
 def test_on_another_number_of_ranks_up_to_rounding(trained, rung, ranks):
     folder, found = trained
     assert [rank.get("error") for rank in found[f"{rung}-on-{ranks}"]] == [None] * ranks
-    difference = largest_relative_difference(
-        weights(folder / f"{rung}-on-{ranks}.pt"), weights(folder / f"{rung}-whole.pt")
-    )
-    print(f"{rung} resumed on {ranks}: {difference:.1e}")
-    assert difference < 5e-6
+    assert difference(folder, f"{rung}-on-{ranks}", f"{rung}-whole") < 5e-6
     rows = [found[f"{rung}-{name}"][0]["record"]["epochs"] for name in (f"on-{ranks}", "whole")]
     for name in ("train_loss", "test_loss"):  # what the ranks had summed before the stop is in it once
         assert rows[0][-1][name] == pytest.approx(rows[1][-1][name], rel=1e-4)

@@ -151,19 +151,22 @@ def test_the_scripts_of_a_launcher_have_the_librarys_results(launcher_of, traine
 def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, trained):
     if launcher == "mpiexec" and not subprocess.check_output(["hostname", "-I"]).strip():
         pytest.skip("DeepSpeed asks `hostname -I` for an address to meet at, and this machine has none")
-    own = [
-        Path(sys.executable).parent / "deepspeed",
-        "--no_local_rank",
-        "--num_gpus",
-        "2",
-        "--master_addr",
-        "127.0.0.1",
-    ]
-    words = {"deepspeed": own, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON]}[launcher]
+    own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
+    deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
+    words = {"deepspeed": deepspeed, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON]}[launcher]
     out = short(trained.folder, "zero_deepspeed")
     status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
     assert status == 0, output
     check("zero_deepspeed", output, trained)
+
+
+def step_by_hand(model, optimizer, rows):
+    """A step on these images of MNIST."""
+    train = mnist.load("train")
+    optimizer.zero_grad()
+    images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+    cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
+    optimizer.step()
 
 
 class Alone:
@@ -177,7 +180,7 @@ class Alone:
 
 def diloco_by_hand(alone, steps, lr=0.05):
     """The weights after DiLoCo on two ranks, in this process alone."""
-    train, common = mnist.load("train"), torch_cnn.build(seed=1)
+    common = torch_cnn.build(seed=1)
     ranks = [copy.deepcopy(common) for _ in range(2)]
     optimizers = [torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True) for model in ranks]
     start = parameters_to_vector(common.parameters()).detach().numpy()
@@ -185,10 +188,7 @@ def diloco_by_hand(alone, steps, lr=0.05):
     order = np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 2, 64)
     for step, batches in enumerate(order, 1):
         for model, optimizer, rows in zip(ranks, optimizers, batches, strict=True):
-            optimizer.zero_grad()
-            images = torch_cnn.normalise(torch.tensor(train.images[rows]))
-            cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
-            optimizer.step()
+            step_by_hand(model, optimizer, rows)
         if step % alone == 0 or step == steps:
             mean = np.mean([parameters_to_vector(model.parameters()).detach().numpy() for model in ranks], axis=0)
             start, velocity = outer_step(Alone(), start, mean, velocity)
@@ -209,17 +209,14 @@ def test_diloco(tmp_path):
 
 def mlp_by_hand(steps):
     """The weights of one process after as many steps with 128 images, at the script's learning rates."""
-    train, warmup = mnist.load("train"), steps // 2
+    warmup = steps // 2
     torch.manual_seed(1)
     layers = torch.nn.Flatten(), torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)
     model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
     for step, rows in enumerate(np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 128)):
         optimizer.param_groups[0]["lr"] = 0.1 * min((step + 1) / warmup, (steps - step) / (steps - warmup))
-        optimizer.zero_grad()
-        images = torch_cnn.normalise(torch.tensor(train.images[rows]))
-        cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
-        optimizer.step()
+        step_by_hand(model, optimizer, rows)
     return model.state_dict()
 
 

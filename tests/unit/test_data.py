@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from ranks.ladder import idx_bytes
 
 from workshop_lib import paths
 from workshop_lib.comm import readers
@@ -12,11 +13,6 @@ from workshop_lib.data import mnist
 
 NAMES = {split: dict(zip(("images", "labels"), mnist.FILES[split], strict=True)) for split in mnist.FILES}
 ROWS = {"train": 50, "test": 23}
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-    return header + array.tobytes()
 
 
 @pytest.fixture(params=["plain", "gzip"])

@@ -3,15 +3,10 @@
 import json
 
 import pytest
-import torch
 
 from workshop_lib.notebook.figures import machines
 from workshop_lib.training import flops, trainer
-from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
-from workshop_lib.training.world import World
-
-ALONE = World(0, 1, 0, "single")
 
 
 @pytest.fixture
@@ -69,8 +64,7 @@ def test_it_is_unknown_without_a_measurement(kept, text):
 
 def test_a_run_has_its_share_once_the_peak_is_measured(kept, small_mnist):
     def train():
-        options = TrainOptions(max_steps=2, data_dir=small_mnist)
-        return trainer.train(options, (), ALONE, TorchBackend(ALONE, torch.device("cpu")))
+        return trainer.train(TrainOptions(max_steps=2, data_dir=small_mnist))
 
     assert "compute" not in train()
     limits = flops.limits(repeats=2)  # with as many threads as the training has set

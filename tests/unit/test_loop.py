@@ -12,11 +12,8 @@ import torch
 from workshop_lib.data import mnist
 from workshop_lib.ranks.progress import epoch_line
 from workshop_lib.training import diverged, record, trainer
-from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
-
-ALONE = World(0, 1, 0, "single")
 
 
 @pytest.fixture
@@ -25,7 +22,7 @@ def train(small_mnist):
 
     def run(steps, callbacks=(), ragged=0, **options):
         options = {"epochs": 1, "train_samples": 64 * steps - ragged, "data_dir": small_mnist} | options
-        return trainer.train(TrainOptions(**options), callbacks, ALONE, TorchBackend(ALONE, torch.device("cpu")))
+        return trainer.train(TrainOptions(**options), callbacks)
 
     return run
 
@@ -108,4 +105,5 @@ def test_the_cores_of_a_run_are_those_of_all_its_ranks_on_a_host(affinities, quo
         for own, host in zip([*affinities, [7]], ["here", "here", "elsewhere"], strict=True)
     ]
     backend = SimpleNamespace(name="mpi", transport=None, world=World(0, 3, 0, "single"), device=torch.device("cpu"))
-    assert record.build(TrainOptions(), backend, ranks, "now", None)["where"]["cores"] == cores
+    backend.allgather = lambda own: ranks if isinstance(own, dict) else [own]
+    assert record.start(TrainOptions(), backend)["where"]["cores"] == cores

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workshop_lib.training import memory, traffic
+from workshop_lib.training import memory, pretend, traffic
 
 STEPS, FAULTS_A_STEP = 25, 100  # without keeping: some 1,500 a step
 PROGRAM = f"""
@@ -79,7 +78,7 @@ def test_what_autograd_keeps_is_counted_until_backward_drops_it():
 
 
 def test_traffic_is_what_the_collectives_are_handed():
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    pretend.join_fake_group(1, 4)
     try:
         with traffic.Traffic() as counted:
             dist.all_reduce(torch.ones(5))

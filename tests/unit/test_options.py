@@ -2,16 +2,14 @@
 
 import pytest
 import torch
-from ranks.ladder import write_small_mnist
 
 from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
+from workshop_lib.models.dropout import Dropout
 from workshop_lib.training import optimizers, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
-
-ALONE = World(0, 1, 0, "single")
 
 
 @pytest.mark.parametrize(
@@ -66,10 +64,6 @@ def test_the_record_names_the_stage_that_runs():
     assert TrainOptions(backend="ddp").as_dict()["zero_stage"] is None
 
 
-def test_defaults_are_valid():
-    assert TrainOptions().as_dict()["backend"] == "mpi"
-
-
 @pytest.mark.parametrize(("workers", "ranks", "batch"), [(None, 3, 192), (8, 2, 512), (1, 2, 64)])
 def test_global_batch(workers, ranks, batch):
     assert TrainOptions(emulate_workers=workers).global_batch(ranks) == batch
@@ -95,7 +89,7 @@ def outputs_of_layers(model, forward):
 def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dtype):
     options = TrainOptions(precision=precision)
     model = torch_cnn.build(1)
-    backend = TorchBackend(ALONE, torch.device("cpu"))
+    backend = TorchBackend(World(), torch.device("cpu"))
     forward, optimizer = backend.prepare(model, optimizers.maker(options, 0), options)
     found, logits = outputs_of_layers(model, forward)
     assert [output.dtype for output in found] == [dtype] * 3
@@ -106,24 +100,18 @@ def test_the_layers_compute_in_the_precision_and_all_else_is_fp32(precision, dty
     assert {logits.dtype, *of_weights, *of_steps} == {torch.float32}
 
 
-def test_a_run_in_bf16_is_near_one_in_fp32(tmp_path):
-    write_small_mnist(tmp_path)
-    few = {"train_samples": 320, "epochs": 1, "data_dir": str(tmp_path), "warmup_epochs": 0.0}
+def test_a_run_in_bf16_is_near_one_in_fp32(small_mnist):
+    few = {"train_samples": 320, "epochs": 1, "data_dir": small_mnist, "warmup_epochs": 0.0}
     losses = []
     for precision in ("fp32", "bf16"):
-        backend = TorchBackend(ALONE, torch.device("cpu"))
-        (row,) = trainer.train(TrainOptions(precision=precision, **few), (), ALONE, backend)["epochs"]
+        (row,) = trainer.train(TrainOptions(precision=precision, **few))["epochs"]
         losses.append(row["train_loss"])
     assert 1e-5 < abs(losses[1] / losses[0] - 1) < 0.02
 
 
-def test_smoothed_targets_change_the_weights_and_not_the_meaning_of_the_loss(tmp_path):
-    write_small_mnist(tmp_path)
-    few = {"train_samples": 64, "epochs": 1, "data_dir": str(tmp_path)}
-    runs = []
-    for smoothing in (0.0, 0.2):
-        backend = TorchBackend(ALONE, torch.device("cpu"))
-        runs.append(trainer.train(TrainOptions(label_smoothing=smoothing, **few), (), ALONE, backend))
+def test_smoothed_targets_change_the_weights_and_not_the_meaning_of_the_loss(small_mnist):
+    few = {"train_samples": 64, "epochs": 1, "data_dir": small_mnist}
+    runs = [trainer.train(TrainOptions(label_smoothing=smoothing, **few)) for smoothing in (0.0, 0.2)]
     plain, smoothed = (run["epochs"][0] for run in runs)
     assert plain["train_loss"] == smoothed["train_loss"]  # of one step, from the same weights
     assert runs[0]["weights_sha256"] != runs[1]["weights_sha256"]
@@ -141,3 +129,4 @@ def test_the_classic_network_has_the_published_layers():
         (10, 50),
     ]
     assert logits.shape == (3, 10)
+    assert sum(isinstance(layer, Dropout) for layer in model) == 2

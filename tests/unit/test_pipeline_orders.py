@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import pipelining
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from workshop_lib.comm import pipeline_orders as orders
+from workshop_lib.training import pretend
 
 RANKS, MICRO_BATCHES = (1, 2, 3, 4, 8), (1, 2, 4, 6, 16)
 BOTH = (orders.gpipe, orders.one_f_one_b)
@@ -97,7 +97,7 @@ def listed(schedule, rank, p) -> list[tuple]:
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (3, 6), (8, 8)])
 def test_pytorch_lists_the_same_operations(p, m):
     """In 2.13, its list for 1F1B begins with micro-batch 1 on the last rank; what it does is in test_pipelines.py."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=p)
+    pretend.join_fake_group(0, p)
     try:
 
         def stage(number, stages):

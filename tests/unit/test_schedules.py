@@ -72,8 +72,7 @@ def test_a_run_warms_up_as_it_is_told(small_mnist, warmup, expected):
     """Four workers, whose peak is four times the rate of one: three steps of warm-up and two at the peak."""
     how = {"lr": 0.01, "lr_scaling": "linear", "emulate_workers": 4, "decay": "none", "epochs": 1}
     sizes = {"train_samples": 5 * 4 * 64, "warmup_epochs": 3 / 5, "data_dir": small_mnist}
-    alone = World(0, 1, 0, "single")
-    backend = RatesOfTheOptimizer(alone, torch.device("cpu"))
-    record = trainer.train(TrainOptions(warmup=warmup, **how, **sizes), (), alone, backend)
+    backend = RatesOfTheOptimizer(World(), torch.device("cpu"))
+    record = trainer.train(TrainOptions(warmup=warmup, **how, **sizes), backend=backend)
     assert backend.rates == pytest.approx([*expected, 0.04, 0.04])
     assert record["epochs"][0]["lr"] == pytest.approx(0.04)

@@ -74,7 +74,7 @@ class TwoHosts(Communicator):
     """As rank 2 of 4 would see them: two ranks on another host, whose clock shows something else."""
 
     def __init__(self, host):
-        super().__init__(World(0, 1, 0, "single"), None)
+        super().__init__(World(), None)
         self.host = host
 
     def allgather(self, value):
@@ -94,7 +94,7 @@ def test_ranks_on_one_host_share_one_zero(monkeypatch):
 
 
 def test_only_the_last_steps_are_kept():
-    kept = callbacks.Tracer(Communicator(World(0, 1, 0, "single"), None))
+    kept = callbacks.Tracer(Communicator(World(), None))
     for number in range(callbacks.KEPT + 5):
         kept.add(number, 0.0, [])
     assert [traced.step for traced in kept.last] == list(range(5, callbacks.KEPT + 5))

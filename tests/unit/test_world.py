@@ -38,11 +38,6 @@ def test_the_place_among_the_tasks_of_srun():
     assert world.detect(STEP) == world.World(3, 4, 1, "srun", 2)
 
 
-@pytest.mark.parametrize(("text", "tasks"), [("4(x2),3", [4, 4, 3]), ("1", [1]), ("2(x3)", [2, 2, 2])])
-def test_slurms_counts_are_one_number_for_each_node(text, tasks):
-    assert world.slurm_counts(text) == tasks
-
-
 @pytest.mark.parametrize(
     ("launcher", "environment", "device"),
     [

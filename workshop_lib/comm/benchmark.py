@@ -101,24 +101,21 @@ def allreduces(
     return rows
 
 
-def ping_pong(
-    comm, sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS, ranks: tuple[int, int] = (0, 1)
-) -> list[MessageRow]:
-    """Time a message of each size from one of two `ranks` to the other: half of the time there and back.
+def ping_pong(comm, sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS) -> list[MessageRow]:
+    """Time a message of each size between ranks 0 and 1: half of the time there and back.
 
     Returns on every rank a row for each size. Raises InputError when there is only one rank.
     """
-    first, second = ranks
-    if comm.size <= max(ranks):
-        raise InputError(f"ping-pong between ranks {first} and {second} of {comm.size}: start more ranks.")
+    if comm.size < 2:
+        raise InputError(f"ping-pong between ranks 0 and 1 of {comm.size}: start more ranks.")
 
     def there_and_back(ball: np.ndarray) -> None:
-        if comm.rank == first:
-            comm.Send(ball, second)
-            comm.Recv(ball, second)
-        elif comm.rank == second:
-            comm.Recv(ball, first)
-            comm.Send(ball, first)
+        if comm.rank == 0:
+            comm.Send(ball, 1)
+            comm.Recv(ball, 1)
+        elif comm.rank == 1:
+            comm.Recv(ball, 0)
+            comm.Send(ball, 0)
 
     rows = []
     for nbytes in sizes_bytes:

@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,6 @@ class Exploration:
     failed: int = 0
     complete: bool = True
     runs: int = 1
-    seconds: float = 0.0
     picture: Picture | None = None
     notes: list[str] = field(default_factory=list)
     results: list = field(default_factory=list)
@@ -83,8 +82,8 @@ class Exploration:
         return " ".join([f"{self.headline}.", self.text, *self.notes]).strip()
 
 
-def explore(program: Callable, ranks: int = 2, runs: int = RUNS, limit_s: float = LIMIT_S) -> Exploration:
-    """Run `program(comm)` on 1 to 4 ranks in this process, in up to `runs` orders, for up to `limit_s` seconds.
+def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
+    """Run `program(comm)` on 1 to 4 ranks in this process, in up to `runs` orders, for up to LIMIT_S seconds.
 
     The program makes its own data, and returns or prints what should be the same in every order. Raises InputError
     for what the explorer doesn't know, and NotImplementedError if the program does.
@@ -94,19 +93,19 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS, limit_s: float 
     if isinstance(ranks, bool) or ranks not in range(1, LARGEST + 1):
         raise InputError(f"the explorer runs 1 to {LARGEST} ranks, not {ranks!r}: set `ranks=`.")
     began = time.monotonic()
-    with standing_in(program), _prints_by_rank():
+    with standing_in(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
         search = Search(program, ranks)
         first = search.run_next()
         outcomes = [first] if first else []
         if first and first.kind != "endless":
             outcomes += search.check_again(first)
-            while search.open and search.runs < runs and time.monotonic() - began < limit_s:
+            while search.open and search.runs < runs and time.monotonic() - began < LIMIT_S:
                 if outcome := search.run_next():
                     outcomes.append(outcome)
                     if outcome.kind == "endless":
                         break
     verdict = judge(outcomes, complete=not search.open)
-    verdict.seconds, verdict.runs = time.monotonic() - began, search.runs
+    verdict.runs = search.runs
     return verdict
 
 
@@ -280,9 +279,3 @@ class _ByRank(io.TextIOBase):
 
     def flush(self) -> None:
         self.others.flush()
-
-
-@contextlib.contextmanager
-def _prints_by_rank() -> Iterator[None]:
-    with contextlib.redirect_stdout(_ByRank(sys.stdout)):
-        yield

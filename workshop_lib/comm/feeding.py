@@ -33,7 +33,6 @@ from workshop_lib.data.shard import shard_bounds
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import replacing
 
-IDX_HEADER_BYTES = 16
 Parts = list[tuple[int, int]]
 
 

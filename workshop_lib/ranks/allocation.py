@@ -10,8 +10,6 @@ from pathlib import Path
 
 import hostlist
 
-from workshop_lib.training.world import slurm_counts
-
 from .errors import RankError
 
 HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
@@ -90,7 +88,8 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     hosts = tuple(expand(nodes))
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
     # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
-    tasks = slurm_counts(environ["SLURM_TASKS_PER_NODE"]) if total and "SLURM_TASKS_PER_NODE" in environ else []
+    counts = environ.get("SLURM_TASKS_PER_NODE") if total else None
+    tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:

@@ -93,7 +93,7 @@ def steps(
     data = mnist.load("train")
     backend = Mpi(world, worlds.choose_device(device_name, world))
     if alone:
-        backend.world, backend.comm = worlds.World(0, 1, 0, "single"), MPI.COMM_SELF
+        backend.world, backend.comm = worlds.World(), MPI.COMM_SELF
     timers = [_Steps(copy(backend), data, width, batch) for width, batch in dict.fromkeys(settings)]
     for timer in timers:
         timer.warm_up()

@@ -44,7 +44,7 @@ def compare(options: TrainOptions) -> dict:
         train(replace(short, checkpoint=str(together)), world=world)
         if world.rank != 0:
             return {}
-        one_process = TorchBackend(World(0, 1, 0, "single"), choose_device(options.device, world))
+        one_process = TorchBackend(World(), choose_device(options.device, world))
         whole = replace(short, emulate_workers=world.world_size, checkpoint=str(alone))
         train(whole, backend=one_process)
         difference = largest_relative_difference(weights(together), weights(alone))

@@ -56,18 +56,10 @@ def storage_bytes(live: Iterable[torch.Tensor]) -> int:
 
 def kept_for_backward(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
     """What `forward()` returns, and the bytes that it keeps for backward besides the model's parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    saved = SavedForBackward([model])
+    with saved:
         output = forward()
-    return output, sum(kept.values())
+    return output, saved.bytes
 
 
 class _Saved:
@@ -77,20 +69,14 @@ class _Saved:
         self.tensor = tensor.detach()  # an output that kept its own graph would never be dropped
 
 
-class SavedForBackward:
+class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
     """Counts the bytes that autograd keeps for backward while a `with` lasts, besides these modules' parameters."""
 
     def __init__(self, modules: Iterable[nn.Module]):
+        super().__init__(self._pack, lambda kept: kept.tensor)
         self.own = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
         self.bytes = self.most_bytes = 0
         self.holders: Counter[int] = Counter()  # how many saved tensors lie in a storage
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
-
-    def __enter__(self) -> None:
-        self.hooks.__enter__()
-
-    def __exit__(self, *error) -> None:
-        self.hooks.__exit__(*error)
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage, kept = tensor.untyped_storage(), _Saved(tensor)

@@ -153,13 +153,6 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     # Rank 0 asks git, and its time counts, so that the record is the same on every rank.
     commit = _commit() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
-    return build(options, backend, ranks, started, commit)
-
-
-def build(
-    options: TrainOptions, backend: Backend, ranks: list[RankDescription], started: str, commit: str | None
-) -> RunRecord:
-    """The empty record, from each rank's describe_rank()."""
     world = backend.world
     what = options.as_dict() | {
         "backend": backend.name,
@@ -298,15 +291,9 @@ def _mpi_library(backend) -> str | None:
 
 
 def _commit() -> str | None:
+    command = ["git", "rev-parse", "--short", "HEAD"]
     try:
-        result = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=paths.ROOT,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() or None if result.returncode == 0 else None
+    return result.stdout.strip() or None

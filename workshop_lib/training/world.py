@@ -6,6 +6,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import hostlist
+
 from workshop_lib.errors import InputError, WorkshopError
 
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
@@ -18,12 +20,12 @@ class LaunchError(WorkshopError, RuntimeError):
 
 @dataclass(frozen=True)
 class World:
-    """This process among the ranks of a run; local_rank counts within one host."""
+    """This process among the ranks of a run; local_rank counts within one host. World() is one process alone."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    launcher: str
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    launcher: str = "single"
     local_size: int = 1
 
     def mpi_comm(self):
@@ -57,7 +59,7 @@ def detect(env: Mapping[str, str] | None = None) -> World:
         return _from_slurm(env, srun_size)
     if started_by_mpiexec is not None:
         return _from_mpi("mpiexec", started_by_mpiexec)
-    return World(0, 1, 0, "single")
+    return World()
 
 
 def _from_mpi(launcher: str, started: int | None = None) -> World:
@@ -71,19 +73,10 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
-    counts = slurm_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
+    counts = hostlist.parse_slurm_tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
-
-
-def slurm_counts(text: str) -> list[int]:
-    """The tasks on each node, in Slurm's notation: "4(x2),3" -> [4, 4, 3]."""
-    counts: list[int] = []
-    for part in text.split(","):
-        tasks, _, repeat = part.rstrip(")").partition("(x")
-        counts += [int(tasks)] * int(repeat or 1)
-    return counts
 
 
 def loopback() -> str:
