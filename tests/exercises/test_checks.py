@@ -219,8 +219,9 @@ def test_html_is_escaped():
 
 
 IN_KERNEL = """
+from workshop_lib.exercises import start_here, sync_sgd
 from workshop_lib import notebook
-from workshop_lib.exercises import mpi_basics, start_here
+from workshop_lib.exercises import mpi_basics
 from mpi4py import MPI
 assert not MPI.Is_initialized()
 """

@@ -25,6 +25,10 @@ class TestStartHere(Verdicts):
     wrong = {
         "prints": (lambda: whoami("print(comm.rank, comm.size)"), "no `return`"),
         "text": (lambda: whoami("return f'rank {comm.rank} of {comm.size}'"), "return two numbers"),
+        "numbers as text": (
+            lambda: whoami("return str(comm.rank), str(comm.size)"),
+            "`comm.rank` is this rank's number",
+        ),
         "always the world": (lambda: whoami("return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size"), "not from COMM_WORLD"),
         "size by heart": (lambda: whoami("return comm.rank, 2"), "do not hard-code"),
         "fractions": (lambda: my_part("return n * rank / size, n * (rank + 1) / size"), "`//` divides"),

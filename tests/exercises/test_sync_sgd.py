@@ -90,6 +90,14 @@ NEVER_ENDS = {
 class TestSyncSgd(Verdicts):
     check, notebook, names = check, NOTEBOOK, NAMES
     right = {
+        "one message, and calls that send nothing": lambda: written(
+            "import torch",
+            "average_in_one_message(model, comm)",
+            "flat = torch.cat([p.grad.flatten() for p in model.parameters()])",
+            "flat = torch.from_numpy(comm.allreduce(flat.numpy()) / comm.Get_size())",
+            "for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):",
+            "    p.grad.copy_(piece.view(p.shape))",
+        ),
         "one message for all parameters": lambda: average(
             "flat = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()",
             "mean = np.empty_like(flat)",

@@ -51,8 +51,8 @@ def write_packed_mnist(folder, train_samples=6_000, test_samples=1_000):
 
 
 def ladder_run(folder, network, case, ranks, backend, name="", options=(), **more):
-    """backend: base, for one process; one of the library's; or, with "-mpi" behind it, that one over MPI. Its weights
-    are those of its name."""
+    """backend: base, for one process; one of the library's; or, with "-mpi" behind it, that one over MPI. The
+    run's weights go to FOLDER/NAME.pt."""
     name = name or f"{network}-{case}-{backend}-{ranks}"
     over_mpi = backend.endswith("-mpi")
     defaults = {
@@ -83,7 +83,7 @@ def weights(folder, name):
 
 
 def difference(folder, name, reference):
-    """The largest relative difference of a run's weights from those of another, which is printed, too."""
+    """Print and return the largest relative difference between the weights of two runs."""
     found = equivalence.largest_relative_difference(weights(folder, name), weights(folder, reference))
     print(f"{name} against {reference}: {found:.1e}")
     return found

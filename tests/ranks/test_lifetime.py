@@ -52,6 +52,8 @@ def holding(*options, **settings):
             if line.startswith("In a notebook: ranks.attach("):
                 break
             assert line.startswith(f"rank {rank}: ")
+        else:
+            pytest.fail(f"ended with {holder.wait(10)} before it said where the ranks are")
         yield holder, line.split("'")[1]
         holder.send_signal(signal.SIGINT)
         holder.wait(20)
@@ -218,13 +220,19 @@ def test_threads_and_binding_are_what_was_asked_for():
     ranks.stop()
 
 
-def test_ranks_that_may_be_on_other_hosts_reach_the_controller(monkeypatch):
+def interfaces(team):
+    """Where the controller listens for ranks and for notebooks."""
+    files = [team.folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
+    return {json.loads(file.read_text())["interface"] for file in files}
+
+
+def test_only_ranks_that_may_be_on_other_hosts_reach_the_controller_from_there(monkeypatch):
+    ranks.stop()
+    assert interfaces(ranks.start(2)) == {"tcp://127.0.0.1"}
     monkeypatch.setenv("WORKSHOP_MPIEXEC", shlex.join(mpi.mpiexec()))
     ranks.stop()
     team = ranks.start(2)
-    for side in ("engine", "client"):
-        told = json.loads((team.folder / "security" / f"ipcontroller-{side}.json").read_text())
-        assert told["interface"] == "tcp://*"
+    assert interfaces(team) == {"tcp://*"}
     assert team.run(max, 1, 2) == [2, 2]
     ranks.stop()
 

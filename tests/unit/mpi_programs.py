@@ -486,6 +486,25 @@ class TheProbedMessageAndAnotherOne:
         return sorted(sums)
 
 
+@pair("race", "deadlock", ranks=3)
+class TwoStepsMixed:
+    """A quick worker's second result is taken for the slow one's first."""
+
+    def wrong(comm):
+        if comm.rank:
+            for step in range(2):
+                comm.send(10 * step + comm.rank, dest=0)
+            return None
+        return [sum(comm.recv(source=MPI.ANY_SOURCE) for _ in range(2)) for step in range(2)]
+
+    def right(comm):
+        if comm.rank:
+            for step in range(2):
+                comm.send(10 * step + comm.rank, dest=0, tag=step)
+            return None
+        return [sum(comm.recv(source=MPI.ANY_SOURCE, tag=step) for _ in range(2)) for step in range(2)]
+
+
 @pair("deadlock", ranks=3)
 class BufferingOvertakes:
     """Rank 2's message can be first at rank 1 only if MPI buffers what rank 0 sends there."""

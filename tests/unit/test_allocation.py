@@ -103,6 +103,11 @@ def test_a_job_without_its_nodes_says_so(job, variable):
         allocation.find({job: "1"})
 
 
+def test_counts_that_nobody_can_read_are_named():
+    with pytest.raises(RankError, match="^SLURM_TASKS_PER_NODE is 'two', but Slurm writes it as in 4"):
+        allocation.find(SLURM | {"SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "two"})
+
+
 @pytest.mark.parametrize("text", ["0", "two", "-1"])
 def test_a_wrong_number_of_ranks_a_node_is_refused(text):
     with pytest.raises(RankError, match=f"WORKSHOP_RANKS_PER_NODE is '{text}'"):

@@ -118,7 +118,8 @@ SWEEP, TRAIN = ("sweep", "--ranks", "1,2", "--backends", "ddp"), ("train", "--ra
 @pytest.mark.usefixtures("no_ranks")
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
-    [(TRAIN, *case) for case in REFUSED] + [(SWEEP, *REFUSED[0]), (SWEEP, *REFUSED[4])],
+    # The last one is refused for the second number of ranks: sweep checks them all before it starts any.
+    [(TRAIN, *case) for case in REFUSED] + [(SWEEP, *REFUSED[at]) for at in (0, 4, 6)],
 )
 def test_what_no_rank_could_use_is_refused_before_one_starts(tmp_path, monkeypatch, command, arguments, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

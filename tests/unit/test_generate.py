@@ -118,21 +118,25 @@ def test_drift_is_found(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "complaint"),
     [
-        ("x\n# <solution>\ny\n", "2: '# <solution>'"),
-        ("# <solution>\n\n# %%\n# </solution>\n", "1: '# <solution>'"),
-        ("# <solution>\n# <solution>\n# </solution>\n", "1: '# <solution>'"),
-        ("#<solution>\nx\n#</solution>\n", "1: '#<solution>'"),
-        ("x\n\n# </solution>\n", "3: '# </solution>'"),
-        ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>'"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", "1: '# <solution>'"),
-        ("# <solution>\nx\n# </stub>\n# </solution>\n", "1: '# <solution>'"),
-        ("# <solution>\n# <stub>\ny = 1\n# </stub>\n# </solution>\n", "1: '# <solution>'"),
+        ("x\n# <solution>\ny\n", "2: '# <solution>': this marker"),
+        ("# <solution>\n\n# %%\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("# <solution>\n# <solution>\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("#<solution>\nx\n#</solution>\n", "1: '#<solution>': this marker"),
+        ("x\n\n# </solution>\n", "3: '# </solution>': this marker"),
+        ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>': this marker"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("# <solution>\nx\n# </stub>\n# </solution>\n", "1: '# <solution>': this marker"),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "1: '# <solution>': this marker"),
+        (
+            "# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n",
+            "5: 'y = 1': a line of a stub starts with",
+        ),
     ],
 )
-def test_markers_that_do_not_pair_are_named(text, place):
-    with pytest.raises(generate.SourceError, match=f"^01_x.py:{place} is not part of a whole block"):
+def test_markers_that_do_not_pair_are_named(text, complaint):
+    with pytest.raises(generate.SourceError, match=f"^01_x.py:{complaint}"):
         generate.split(text, "01_x.py")
 
 
@@ -234,7 +238,7 @@ def test_the_command_writes_and_says_what_drifted(folder, capsys):
     assert "solutions/03_average.ipynb differs from its source" in capsys.readouterr().err
     (folder / "source" / "03_average.py").write_text("# <solution>\n")
     assert generate.main([], folder) == 1
-    assert "03_average.py:1: '# <solution>' is not part" in capsys.readouterr().err
+    assert "03_average.py:1: '# <solution>': this marker" in capsys.readouterr().err
 
 
 @pytest.fixture

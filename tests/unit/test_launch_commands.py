@@ -117,7 +117,7 @@ def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_p
     assert plan.settings["PRTE_MCA_ras"] == "^pbs,slurm"
 
 
-def test_the_controller_listens_beyond_this_host_only_where_others_must_reach_it(monkeypatch):
+def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewhere(monkeypatch):
     monkeypatch.delenv("WORKSHOP_MPIEXEC", raising=False)
     here = (socket.gethostname(),)
     for allocation, elsewhere in (

@@ -14,6 +14,7 @@ NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.cluster"
 FRAMEWORKS = {"torch", "tensorflow"}
 # What each must not load, those that may load least first: one process imports them in this order.
 MUST_NOT_LOAD = {
+    "exercises.start_here": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
     "data.mnist": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
     "data.shard": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
     "training.callbacks": FRAMEWORKS | NOTEBOOK,

@@ -54,7 +54,7 @@ class Property:
 
     @classmethod
     def unless(cls, text: str, problems: Iterable[str]) -> "Property":
-        """One that holds if there are no problems. If there are, the first is its hint."""
+        """A property that holds if there are no problems; otherwise the first problem is its hint."""
         hint = next(iter(problems), "")
         return cls(text, not hint, hint)
 

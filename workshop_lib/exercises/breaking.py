@@ -67,7 +67,7 @@ def _loaded(path: Path) -> str:
 
 @functools.cache
 def _listeners() -> list[Callable[[str, tuple], None]]:
-    """Who is told of what this process does. A hook can't be taken away again, so there is one for all of them."""
+    """The functions that get every audit event of this process. Python can't remove a hook, so one serves them all."""
     listeners: list[Callable[[str, tuple], None]] = []
 
     def hook(event: str, arguments: tuple) -> None:

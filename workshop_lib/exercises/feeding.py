@@ -144,8 +144,8 @@ _WRONG_PARTS = [
         "each rank also reads the first row of the next one: leave out the row at which that one begins.",
         lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
     ),
-    _part(_BALANCE, start_here.last_gets_the_rest),
-    _part(_BALANCE, start_here.last_get_less),
+    _part(_BALANCE, start_here.floor_parts_rest_to_last),
+    _part(_BALANCE, start_here.ceiling_parts_within),
 ]
 my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False)
 

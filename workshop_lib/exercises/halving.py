@@ -70,9 +70,11 @@ def play(scheduler_class: Callable, plan: Plan) -> Played:
             played.wrong = _what_is_wrong(asked, played, scores, running, drawn)
             if played.wrong:
                 return played
-            trial, played.settings[trial], images = asked
-            running.append((trial, plan.rungs.index(images)))
-            played.jobs.append(Job(*running[-1], [dict(rung) for rung in scores]))
+            trial, setting, images = asked
+            played.settings[trial] = setting
+            rung = plan.rungs.index(images)
+            running.append((trial, rung))
+            played.jobs.append(Job(trial, rung, [dict(of_rung) for of_rung in scores]))
         trial, rung = running.pop(int(random.integers(len(running))))
         scores[rung][trial] = accuracy(trial, rung, plan.seed)
         scheduler.tell(trial, plan.rungs[rung], scores[rung][trial])
@@ -155,11 +157,11 @@ def asha_properties(observations: list) -> Iterator[Property]:
 def _not_the_best(played: Played) -> tuple[str, str]:
     """The kind of the first trial that goes on without being among the best of the rung it leaves, and a sentence."""
     gone: set[tuple[int, int]] = set()
-    for trial, to, of_rungs in played.jobs:
-        if not to:
+    for job in played.jobs:
+        if not job.rung:
             continue
-        rung, eta = to - 1, played.plan.eta
-        scores = of_rungs[rung]
+        trial, rung, eta = job.trial, job.rung - 1, played.plan.eta
+        scores = job.scores[rung]
         if trial not in search.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
             if len(scores) < eta:

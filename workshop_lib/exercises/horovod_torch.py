@@ -58,7 +58,7 @@ def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM)
     if rank == 0:
         for step in range(2):
-            backward(model, [batch(50, step)])
+            backward(model, [batch(0, 1 + step)])
             optimizer.step()
     model.zero_grad()
     return model, optimizer

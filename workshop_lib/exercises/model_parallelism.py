@@ -139,7 +139,7 @@ def _sent(ranks: list[Cut], allreduces: tuple[int, int], whole_bytes: int) -> It
 
 
 def agree(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
-    """That what each rank has is as expected. If it isn't, it tells the mistakes apart."""
+    """Every rank has what is expected. If not, what the ranks have tells the mistakes apart."""
     return Property(text, all(close(a, b) for a, b in zip(given, expected, strict=True)), evidence=given)
 
 
@@ -148,7 +148,7 @@ def own(tensor: torch.Tensor, rank: int, size: int, dim: int = 1) -> torch.Tenso
     return tensor.chunk(size, dim)[rank].contiguous()
 
 
-def _kept(comm, tensor: torch.Tensor) -> torch.Tensor:
+def _unchanged(comm, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
@@ -156,12 +156,12 @@ def _mean(comm, tensor: torch.Tensor) -> torch.Tensor:
     return allreduce(comm, tensor) / comm.size
 
 
-def _column(ahead: Callable, back: Callable) -> Callable:
-    """A ColumnParallel that takes ahead(comm, x) in forward, and back(comm, gradient) in backward."""
+def _column(forward: Callable, backward: Callable) -> Callable:
+    """A ColumnParallel that takes forward(comm, x) ahead, and backward(comm, gradient) on the way back."""
 
     class Wrong(cut.ColumnParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = both_ways(x, forward=partial(ahead, self.comm), backward=partial(back, self.comm))
+            x = both_ways(x, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
             return linear(x, self.weight, self.bias)
 
     return Wrong
@@ -180,15 +180,18 @@ class _GathersOutputs(cut.ColumnParallel):
         return both_ways(super().forward(x), forward=partial(allgather, self.comm, dim=-1), backward=back)
 
 
-def _row(ahead: Callable = allreduce, back: Callable = _kept, before: Callable | None = None) -> Callable:
-    """A RowParallel that takes ahead(comm, part) in forward, and back(comm, gradient) in backward. It adds the bias
-    after that, or before(p) times the bias before it, on each of p ranks."""
+def _row(
+    forward: Callable = allreduce, backward: Callable = _unchanged, bias_factor: Callable | None = None
+) -> Callable:
+    """A RowParallel that takes forward(comm, part) ahead, and backward(comm, gradient) on the way back. It adds the
+    bias afterwards; or bias_factor(p) times the bias to the part of each of p ranks."""
 
     class Wrong(cut.RowParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            early, late = (before(self.comm.size) * self.bias, 0) if before else (None, self.bias)
-            part = linear(x, self.weight, early)
-            return both_ways(part, forward=partial(ahead, self.comm), backward=partial(back, self.comm)) + late
+            summed = partial(both_ways, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
+            if bias_factor is None:
+                return summed(linear(x, self.weight)) + self.bias
+            return summed(linear(x, self.weight, bias_factor(self.comm.size) * self.bias))
 
     return Wrong
 
@@ -199,7 +202,7 @@ ColumnParallel = Exercise(
     partial(layer_properties, by_columns=True),
     [
         Mistake(
-            _column(_kept, _kept),
+            _column(_unchanged, _unchanged),
             "backward gives x only what came through this rank's own outputs. x went into the parts of all ranks, so "
             "its gradient is the sum over ranks: `backward=partial(allreduce, self.comm)`.",
         ),
@@ -207,7 +210,9 @@ ColumnParallel = Exercise(
             _column(allreduce, allreduce),
             "x is already whole on every rank, so forward has nothing to add up: it would compute with p times x.",
         ),
-        Mistake(_column(_kept, _mean), "the ranks' gradients are parts of one sum. Add them up, and don't divide."),
+        Mistake(
+            _column(_unchanged, _mean), "the ranks' gradients are parts of one sum. Add them up, and don't divide."
+        ),
         Mistake(_RankZerosPart, "every rank has rank 0's part. `shard(tensor, dim, comm)` takes this rank's own."),
         Mistake(
             _GathersOutputs,
@@ -221,25 +226,27 @@ RowParallel = Exercise(
     partial(layer_properties, by_columns=False),
     [
         Mistake(
-            _row(ahead=_kept),
+            _row(forward=_unchanged),
             "each rank has only its own inputs' part of every sum. Add the parts up: "
             "`both_ways(part, forward=partial(allreduce, self.comm), backward=…)`.",
         ),
         Mistake(
-            _row(back=allreduce),
+            _row(backward=allreduce),
             "the gradient is p times too large. It arrives whole and equal on every rank, so backward has nothing to "
             "add up: `backward=same`.",
         ),
-        Mistake(_row(ahead=_mean), "these are parts of one sum, not p estimates of it. Add them up, and don't divide."),
         Mistake(
-            _row(before=lambda p: 1),
+            _row(forward=_mean), "these are parts of one sum, not p estimates of it. Add them up, and don't divide."
+        ),
+        Mistake(
+            _row(bias_factor=lambda p: 1),
             "the bias is in it p times, once from every rank. Add it once, after the allreduce.",
         ),
         Mistake(
-            _row(before=lambda p: 1 / p),
+            _row(bias_factor=lambda p: 1 / p),
             "the outputs are right at first, but the bias learns p times too slowly: its gradient is divided by p too. "
             "Add the whole bias, after the allreduce.",
         ),
-        Mistake(_row(before=lambda p: 0), "the bias is missing: add it after the allreduce."),
+        Mistake(_row(bias_factor=lambda p: 0), "the bias is missing: add it after the allreduce."),
     ],
 )

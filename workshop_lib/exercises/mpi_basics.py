@@ -10,16 +10,8 @@ import numpy as np
 from workshop_lib.comm.counting import CountingComm
 from workshop_lib.comm.explorer import Exploration, explore
 from workshop_lib.exercises import Exercise, Mistake, Property, is_number, shown
-from workshop_lib.exercises.ring import (
-    RETURN_IT,
-    Call,
-    Cases,
-    all_arrays,
-    all_right,
-    of_case,
-    ring_allreduce,
-    while_right,
-)
+from workshop_lib.exercises.calls import RETURN_IT, Call, Cases, all_arrays, all_right, of_case, while_right
+from workshop_lib.exercises.ring import ring_allreduce
 
 __all__ = ["collect", "exchange", "global_mean", "ring_allreduce"]
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector
 
 SAMPLES = 5  # of a batch
 Batch = tuple[torch.Tensor, torch.Tensor]  # float64 [SAMPLES, width], and labels int64 [SAMPLES]
@@ -37,7 +36,7 @@ def backward(model: nn.Module, batches: Iterable[Batch]) -> np.ndarray:
 def gradient_of(model: nn.Module) -> np.ndarray:
     """All gradients in one vector, with zeros for those that are missing."""
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return parameters_to_vector(gradients).numpy()
+    return torch.cat([gradient.detach().flatten() for gradient in gradients]).numpy()
 
 
 def weights_of(model: nn.Module) -> np.ndarray:

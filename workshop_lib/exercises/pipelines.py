@@ -99,13 +99,13 @@ def _idle(cases: list[Seen], text: str) -> Property:
     return Property(text, not longer, evidence=[round(share, 9) for _, share in measured], observed=observed)
 
 
-def _kept(cases: list[Seen], enough: Callable[[Seen, int], int], pieces: str, hint: str) -> Iterator[str]:
-    """The ranks that keep more than enough(what was seen, rank)."""
+def _kept_too_many(cases: list[Seen], enough: Callable[[Seen, int], int], unit: str, hint: str) -> Iterator[str]:
+    """A sentence for each rank that keeps more than enough(what was seen, rank)."""
     for seen in cases:
         for rank, order in enumerate(seen.orders):
             most, limit = orders.most_alive(order), enough(seen, rank)
             if most > limit:
-                yield f"with {seen.name}, rank {rank} keeps up to {most}{pieces}, but {limit} is enough. {hint}"
+                yield f"with {seen.name}, rank {rank} keeps up to {most}{unit}, but {limit} is enough. {hint}"
 
 
 ORDER_HINT = "Go backward in the same order on every rank, or a rank waits for a gradient that comes later."
@@ -132,7 +132,7 @@ UPSIDE_DOWN_HINT = "The first rank has to go ahead the furthest, and the last on
 def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]:
     cases = observations[0]
     yield from _runs(cases, FORM_HINT)
-    many = _kept(cases, lambda seen, rank: min(seen.micro_batches, seen.ranks - rank), "", TOO_MANY_HINT)
+    many = _kept_too_many(cases, lambda seen, rank: min(seen.micro_batches, seen.ranks - rank), "", TOO_MANY_HINT)
     yield Property.unless("a rank keeps no more than min(m, p − rank) micro-batches", many)
     yield _idle(cases, "the ranks are idle no longer than with GPipe")
 
@@ -179,10 +179,10 @@ def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]
         ahead = 2 * (seen.ranks - 1 - rank) + (seen.chunks - 1) * seen.ranks
         return min(seen.micro_batches * seen.chunks, ahead + 1)
 
-    yield Property.unless("and keep no more than they have to", _kept(cases, enough, " pieces", BREADTH_HINT))
+    yield Property.unless("and keep no more than they have to", _kept_too_many(cases, enough, " pieces", BREADTH_HINT))
 
 
-def pieces_kept(cases: list[Seen]) -> int:
+def pieces_kept_too_many(cases: list[Seen]) -> int:
     """The most that each rank keeps at once, all ranks and cases together."""
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
@@ -205,5 +205,5 @@ interleaved = Exercise(
     [Mistake(_from_chunk_0, BACKWARD_CHUNK_HINT), Mistake(_not_far_enough, SHORT_HINT)],
     communicates=False,
     unknown=ONE_CHUNK_HINT,
-    score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
+    score=lambda observations, passed: pieces_kept_too_many(observations[0]) if passed else None,
 )

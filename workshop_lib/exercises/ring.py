@@ -1,70 +1,19 @@
-"""The last exercise of 01_mpi_basics, the ring allreduce, and what its calls have in common with other exercises'.
+"""The ring allreduce, the last exercise of 01_mpi_basics.
 
 Each call has a communicator of its own, so that a message which one call leaves unreceived is never taken for one of
-the next. Cases come one at a time, the easy ones first, and end with the first whose value is wrong on some rank: a
-later one might then fail in a way that says less.
+the next.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from workshop_lib.comm.counting import CountingComm, rounds
-from workshop_lib.exercises import Exercise, Mistake, Property, close, shown
+from workshop_lib.exercises import Exercise, Mistake, Property
+from workshop_lib.exercises.calls import Call, Cases, all_arrays, all_right, of_case, while_right
 
-RETURN_IT = "give the result a name and `return` it."
 ORIGIN = 100  # rank r puts ORIGIN**r into a sum: its digits then say how often each rank's value was added
-Cases = dict[str, "Call"]  # one rank's calls, by case
-
-
-@dataclass
-class Call:
-    """What one call returned on one rank, what it should have returned, whether the function left its argument
-    unchanged, and what it sent."""
-
-    returned: Any
-    right: Any
-    unchanged: bool = True
-    messages: int = 0
-    bytes: int = 0
-    rounds: int = 0
-
-
-def while_right(comm, cases: dict[str, Any], call: Callable[[Any], Call]) -> Cases:
-    """The call made for each case, up to the first whose value is wrong on some rank."""
-    calls = {}
-    for name, case in cases.items():
-        calls[name] = call(case)
-        if not all(comm.allgather(close(calls[name].returned, calls[name].right))):
-            break
-    return calls
-
-
-def of_case(observations: list[Cases], case: str) -> list[Call]:
-    """Every rank's call of one case. It is there only if those before it were right."""
-    return [cases[case] for cases in observations]
-
-
-def all_right(text: str, calls: Sequence[Call], hint: str = "", same: Callable = close) -> Property:
-    """Every rank returned what is right. `hint` is what to do if not; without one, the known mistakes are asked."""
-    returned = [call.returned for call in calls]
-    observed = next(
-        (
-            f"rank {rank} returned {shown(call.returned)} where {shown(call.right)} is right."
-            for rank, call in enumerate(calls)
-            if not same(call.returned, call.right)
-        ),
-        "",
-    )
-    return Property(text, not observed, hint and f"{observed} {hint}", returned, observed)
-
-
-def all_arrays(calls: list[Call]) -> Property:
-    other = [(rank, call.returned) for rank, call in enumerate(calls) if not isinstance(call.returned, np.ndarray)]
-    hint = f"rank {other[0][0]} returned {shown(other[0][1])}: {RETURN_IT}" if other else ""
-    return Property("every rank returns an array", not other, hint)
 
 
 def observe_ring(comm, function: Callable) -> Cases:

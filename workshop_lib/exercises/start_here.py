@@ -1,10 +1,13 @@
 """The exercises of 00_start_here: which rank am I, and which items are mine."""
 
+import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from workshop_lib.exercises import ENDLESS_HINT, Exercise, Mistake, Property
-from workshop_lib.exercises.ring import Call, all_right
+from workshop_lib.exercises.calls import Call, all_right
 
+exactly = partial(all_right, same=operator.eq)
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
 SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
 GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
@@ -27,9 +30,9 @@ def whoami_properties(observations: list[list[Call]]) -> Iterator[Property]:
     hint = f"rank 0 returned {returned[0]!r}: return two numbers, `a, b`."
     pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in returned)
     yield Property("it returns two numbers", pairs, NO_RETURN if None in returned else hint)
-    yield all_right("rank and size are right on every rank", of_all)
-    yield all_right("also when the same ranks are numbered the other way round", backwards, GIVEN_COMM)
-    yield all_right("also when a rank is alone", alone, GIVEN_COMM)
+    yield exactly("rank and size are right on every rank", of_all)
+    yield exactly("also when the same ranks are numbered the other way round", backwards, GIVEN_COMM)
+    yield exactly("also when a rank is alone", alone, GIVEN_COMM)
 
 
 whoami = Exercise(
@@ -103,12 +106,12 @@ def ceiling_parts(n: int, rank: int, size: int) -> tuple[int, int]:
     return floor_parts(n + size - 1, rank, size)
 
 
-def last_get_less(n: int, rank: int, size: int) -> tuple[int, int]:
+def ceiling_parts_within(n: int, rank: int, size: int) -> tuple[int, int]:
     start, stop = ceiling_parts(n, rank, size)
     return min(n, start), min(n, stop)
 
 
-def last_gets_the_rest(n: int, rank: int, size: int) -> tuple[int, int]:
+def floor_parts_rest_to_last(n: int, rank: int, size: int) -> tuple[int, int]:
     start, stop = floor_parts(n, rank, size)
     return start, n if rank == size - 1 else stop
 
@@ -146,10 +149,11 @@ my_part = Exercise(
         Mistake(lambda n, rank, size: (0, n), "Every rank takes all of the items: it should take only its own part."),
         Mistake(ceiling_parts, "Rounding up gives away more items than there are: the last ranks run past the end."),
         Mistake(
-            last_get_less, "Rounding up leaves too little for the last ranks: part sizes may differ by at most one."
+            ceiling_parts_within,
+            "Rounding up leaves too little for the last ranks: part sizes may differ by at most one.",
         ),
         Mistake(
-            last_gets_the_rest,
+            floor_parts_rest_to_last,
             "The last rank takes everything left over: give each of the first ranks one of these items.",
         ),
     ],

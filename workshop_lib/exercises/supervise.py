@@ -84,10 +84,14 @@ def _play(function: Callable, scene: Scene) -> dict:
             os.setsid()
             _act(function, scene.ranks, scene.restarts, out)
             os._exit(0)
-        with contextlib.suppress(psutil.TimeoutExpired):
-            psutil.Process(director).wait(LIMIT_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(director, signal.SIGKILL)
+        process = psutil.Process(director)
+        try:
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(director, signal.SIGKILL)
+            process.wait()  # from here on, nobody writes
         out.seek(0)
         rows = [json.loads(line) for line in out]  # each of them written at once, so never half
     starts = [row for row in rows if isinstance(row, list)]

@@ -19,13 +19,13 @@ from workshop_lib.exercises.averaging import (
     Parameters,
     average_gradients,
     average_in_one_message,
-    batch,
     compared,
+    image_batch,
     same_but_rounding,
     weights_by_name,
 )
+from workshop_lib.exercises.calls import Call, all_right
 from workshop_lib.exercises.network import weights_of
-from workshop_lib.exercises.ring import Call, all_right
 from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
@@ -46,7 +46,7 @@ class Trained:
 
 def observe_loop(comm, function: Callable) -> Trained:
     """A short epoch on this rank's parts of random batches, and the same on one process with the whole batches."""
-    whole = [batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
+    whole = [image_batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     count: Counter[str] = Counter()
 

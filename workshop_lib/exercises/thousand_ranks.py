@@ -168,20 +168,20 @@ def _whole(cluster: Cluster, chosen: Chosen) -> bool:
 def meshes_properties(observations: list) -> Iterator[Property]:
     hint = "return one of `candidates`, a pair of a Mesh and a Plan."
     yield Property("it returns a mesh and a plan", None not in observations[0], hint)
-    found = list(zip(CLUSTERS.items(), observations[0], strict=True))
+    choices = list(zip(CLUSTERS.items(), observations[0], strict=True))
     steps_s = [chosen.step_s for chosen in observations[0]]  # they tell the mistakes apart
-    for (name, cluster), chosen in found:
+    for (name, cluster), chosen in choices:
         hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences. Choose among `candidates`."
         yield Property(f"{name}: all ranks, and the whole batch", _whole(cluster, chosen), hint)
-    for (name, cluster), chosen in found:
+    for (name, cluster), chosen in choices:
         room = cluster.memory_bytes
         seen = f"it takes {chosen.peak_bytes / GIB:,.0f} GiB of {room / GIB:,.0f}:"
         yield Property(f"{name}: it fits", chosen.peak_bytes <= room, "", steps_s, seen)
-    for (name, cluster), chosen in found:
+    for (name, cluster), chosen in choices:
         default_s = try_mesh(cluster, *default(cluster)).step_s
         seen = f"a step takes {chosen.step_s:.1f} s, and {default_s:.1f} s with the default:"
         yield Property(f"{name}: {GAIN - 1:.0%} faster", chosen.step_s * GAIN <= default_s, "", steps_s, seen)
-    for (name, cluster), chosen in found:
+    for (name, cluster), chosen in choices:
         best_s = try_mesh(cluster, *right_mesh(cluster)).step_s
         seen = f"a step takes {chosen.step_s:.2f} s, and one of the others that fit {best_s:.2f} s:"
         yield Property(f"{name}: nothing that fits is faster", chosen.step_s <= 1.001 * best_s, "", steps_s, seen)

@@ -44,9 +44,16 @@ NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
 # The indentation of a solution, its lines, and those of its stub; none of them is a marker or begins another cell.
 BLOCK = re.compile(
-    r"^( *)# <solution>\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
-    r"(?: *# <stub>\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub>\n)? *# </solution>$",
+    r"^( *)# <solution> *\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
+    r"(?: *# <stub> *\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub> *\n)? *# </solution> *$",
     re.MULTILINE,
+)
+PLAIN_IN_STUB = re.compile(
+    r"^ *# <stub> *\n(?: *(?:#(?! </?(?:solution|stub)>| %%\s).*)?\n)* *([^#\s].*)$", re.MULTILINE
+)
+INCOMPLETE = (
+    "this marker doesn't belong to a complete block. In one cell, write '# <solution>', the lines and '# </solution>'. "
+    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'"
 )
 SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
@@ -92,12 +99,11 @@ def split(text: str, name: str) -> tuple[str, str]:
     """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
     outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
     if marker := MARKER.search(outside):
-        line = outside.count("\n", 0, marker.start()) + 1
-        raise SourceError(
-            f"{name}:{line}: '{marker[0].strip()}' is not part of a whole block. Write, all in one "
-            "cell, '# <solution>' and lines, perhaps '# <stub>', lines that start with '# ' and '# </stub>', then "
-            "'# </solution>'."
-        )
+        plain = PLAIN_IN_STUB.search(outside, marker.start())
+        wrong = plain[1] if plain else marker[0].strip()
+        why = "a line of a stub starts with '# '" if plain else INCOMPLETE
+        line = outside.count("\n", 0, plain.start(1) if plain else marker.start()) + 1
+        raise SourceError(f"{name}:{line}: {wrong!r}: {why}.")
     return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
 
 

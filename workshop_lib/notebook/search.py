@@ -74,9 +74,10 @@ def table(state: trials.Search) -> str:
     ]
     others = [result for number, result in last.items() if number not in under_way]
     for each in sorted(others, key=lambda r: (r["images"], r["held_out"]), reverse=True)[: ROWS - len(rows)]:
-        rows.append(_row(each["trial"], each["setting"], f"{each['images']:,}", each, "diverged" * each["diverged"]))
+        note = "diverged" if each["diverged"] else ""
+        rows.append(_row(each["trial"], each["setting"], f"{each['images']:,}", each, note))
     hidden = len(last | under_way) - len(rows)
-    shown = pd.DataFrame(rows, columns=COLUMNS).to_html(index=False)
+    shown = pd.DataFrame(rows, columns=COLUMNS).to_html(index=False, border=0)
     return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 

@@ -89,7 +89,10 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
     # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
     counts = environ.get("SLURM_TASKS_PER_NODE") if total else None
-    tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
+    try:
+        tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
+    except hostlist.BadHostlist:
+        raise RankError(f"SLURM_TASKS_PER_NODE is {counts!r}, but Slurm writes it as in 4(x2),3: unset it.") from None
     if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
         tasks = []
     if per_node is None and total is not None:

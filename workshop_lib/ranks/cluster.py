@@ -37,7 +37,7 @@ WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
 # A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
-REACHABLE = ["--ip=*"]  # from other hosts; whoever connects needs the key in the ranks' folder, its owner's alone
+REACHABLE = ["--ip=*"]  # other hosts can connect, with the key in the ranks' folder, which only its owner can read
 
 
 class Current:

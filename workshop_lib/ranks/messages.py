@@ -1,4 +1,7 @@
-"""What crosses between the processes of a set of ranks: outcomes, errors, records and progress, as plain data."""
+"""What crosses between the processes of a set of ranks: outcomes, errors, records and progress, as plain data.
+
+And the interface of a call under way, for the files that may not import the one it stands in.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
@@ -134,7 +137,7 @@ class Point(NamedTuple):
 
 
 class Call(Protocol):
-    """A call under way (watch.Call), as those know it who judge how it ends and who ask at its breakpoints."""
+    """What verdict.py and debugger.py use of a call under way (watch.Call)."""
 
     team: Any
     ranks: list[int]  # that run the call

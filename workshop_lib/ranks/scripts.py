@@ -92,7 +92,7 @@ def started(
         yield process
     finally:
         processes.end(set_id)
-        process.kill()  # should its mark not be readable yet; what it started ends with it
+        process.kill()  # its mark may not be readable yet; on Linux, what it started ends with it
         process.stdout.close()
         process.wait()
 

@@ -73,7 +73,11 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
 
 
 def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
-    counts = hostlist.parse_slurm_tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size)))
+    text = env.get("SLURM_STEP_TASKS_PER_NODE", str(world_size))
+    try:
+        counts = hostlist.parse_slurm_tasks_per_node(text)
+    except hostlist.BadHostlist:
+        raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, but srun writes it as in 4(x2),3.") from None
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
     rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)

@@ -81,7 +81,7 @@ class Style:
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
     @property
-    def look(self) -> dict[str, Any]:
+    def curve(self) -> dict[str, Any]:
         """The curve's line, without markers, as matplotlib's arguments."""
         return {"color": self.colour, "linestyle": self.line, "linewidth": 2}
 
@@ -144,7 +144,7 @@ def over_repeats(repeats, middle: str = "median") -> tuple:
 
 def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
     """A line through points with bars; `values` are (middle, low, high)."""
-    axes.plot(x, values[0], **style.look, zorder=2)
+    axes.plot(x, values[0], **style.curve, zorder=2)
     draw_points(axes, x, values[0], spread(*values), style, hollow)
 
 
@@ -155,7 +155,7 @@ def entry(label: str, **look) -> Line2D:
 
 def handle_of(name: str, style: Style, line: bool = True, marker: bool = True) -> Line2D:
     """The legend entry of a curve, or of its line or marker alone."""
-    look = style.look if line else style.look | {"linestyle": ""}
+    look = style.curve if line else style.curve | {"linestyle": ""}
     return entry(name, **look, marker=style.marker if marker else "", markersize=8)
 
 

@@ -40,9 +40,9 @@ def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, be
     axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
     median_us, *ends_us = 1e6 * np.asarray(seconds)
     figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
-    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.look)
+    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.curve)
     axes.set(xlabel="message (bytes)", ylabel="time (µs)")
-    model = figures.entry("α + β · bytes", **line.look)
+    model = figures.entry("α + β · bytes", **line.curve)
     figures.draw_legend(figure, [figures.handle_of("measured", points, line=False)], [model])
     return figure
 

@@ -91,7 +91,7 @@ def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
 
 
 def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -> Line2D:
-    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.look)
+    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.curve)
     return figures.handle_of(name, style)
 
 

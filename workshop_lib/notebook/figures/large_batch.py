@@ -9,22 +9,23 @@ from workshop_lib.scaling import recipes
 from workshop_lib.scaling.curves import recipe
 from workshop_lib.training import GUESS_LOSS, schedules
 
+DECAY_EPOCHS, WARMUP_EPOCHS, DECAY_STEPS_PER_EPOCH = 10, 2, 20
 BOWL_RATES, BOWL_STEPS = (0.5, 1.8, 2.1), 8
 LEAST_CURVATURE = 0.1  # below it, the longest stable step says nothing
 
 
 def decays() -> figures.RecordFigure:
     """Every decay after a gradual warm-up, and a constant warm-up, as shares of the peak: both scales."""
-    title = "The learning rate over 10 epochs, as a share of its peak"
-    figure = figures.new_figure(title, "the first 2 epochs: warm-up")
-    steps, warmup = 200, 40
-    at = np.arange(steps) / 20
+    title = f"The learning rate over {DECAY_EPOCHS} epochs, as a share of its peak"
+    figure = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up")
+    steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
+    at = np.arange(steps) / DECAY_STEPS_PER_EPOCH
     both, handles = figure.subplots(1, 2), []
     for index, decay in enumerate(schedules.DECAYS):
         style = figures.Style.number(index)
         for axes in both:
-            axes.plot(at, [schedules.lr_at(step, steps, 1.0, warmup, decay) for step in range(steps)], **style.look)
-        handles.append(figures.entry(decay, **style.look))
+            axes.plot(at, [schedules.lr_at(step, steps, 1.0, warmup, decay) for step in range(steps)], **style.curve)
+        handles.append(figures.entry(decay, **style.curve))
     constant = {"color": figures.GREY, "linewidth": 3, "alpha": 0.6}
     for axes in both:
         rates = [schedules.lr_at(step, steps, 1.0, warmup, warmup_lr=1 / 8) for step in range(warmup + 1)]
@@ -45,7 +46,7 @@ def by_epoch(records: Iterable[dict], workers: int) -> figures.RecordFigure:
     for run in runs:
         style = figures.Style.number(names.index(recipe(run["what"])))
         accuracies = [100 * epoch["test_accuracy"] for epoch in run["epochs"]]
-        axes.plot(range(1, len(accuracies) + 1), accuracies, **style.look)
+        axes.plot(range(1, len(accuracies) + 1), accuracies, **style.curve)
     axes.axhline(10, **figures.LEVEL)
     axes.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(0, 103))
     figures.draw_legend(figure, figures.handles_of(names, marker=False))
@@ -62,14 +63,14 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
         for each, width in zip(both, (2.2, 1.0), strict=False):
             for column, (_, style) in kinds.items():
                 losses = [np.nan if epoch[column] is None else epoch[column] for epoch in each["epochs"]]
-                axes.plot(recipes.steps(each), losses, **style.look | {"linewidth": width}, marker=".")
+                axes.plot(recipes.steps(each), losses, **style.curve | {"linewidth": width}, marker=".")
         ends = [f"{100 * each['epochs'][-1]['test_accuracy']:.0f} %" for each in both]
         axes.set_title(f"{name}: {' → '.join(ends)}", fontsize=figures.FONT_SIZE, loc="left")
         axes.axhline(GUESS_LOSS, **figures.LEVEL)
         axes.set(ylim=(0, 1.6 * GUESS_LOSS))
     figure.supxlabel("steps", fontsize=figures.FONT_SIZE, y=0.12)
     figure.axes[0].set_ylabel("loss")
-    figures.draw_legend(figure, [figures.entry(f"{kind} loss", **style.look) for kind, style in kinds.values()])
+    figures.draw_legend(figure, [figures.entry(f"{kind} loss", **style.curve) for kind, style in kinds.values()])
     figure.subplots_adjust(hspace=0.3, bottom=0.2, top=0.85)
     return figure
 
@@ -109,12 +110,12 @@ def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.
     for index, name in enumerate(sorted(followed)):
         step, rate, loss, curvature = np.array(followed[name]).T
         style = figures.Style.number(index)
-        left.plot(step, loss, marker=style.marker, **style.look)
+        left.plot(step, loss, marker=style.marker, **style.curve)
         if "after" in name:
             longest = 2 * (1 + momentum) / np.maximum(curvature, LEAST_CURVATURE)
             limit = np.where(curvature > LEAST_CURVATURE, longest, np.nan)
-            right.plot(step, limit, marker=style.marker, **style.look)
-            right.plot(step, rate, **style.look | {"linewidth": 1})
+            right.plot(step, limit, marker=style.marker, **style.curve)
+            right.plot(step, rate, **style.curve | {"linewidth": 1})
         handles.append(figures.handle_of(name, style))
     left.axhline(GUESS_LOSS, **figures.LEVEL)
     left.set(xlabel="step", ylabel="loss (dotted: guessing)")
@@ -129,7 +130,7 @@ def layer_rates(found: Mapping[str, np.ndarray], layers: Sequence[str]) -> figur
     panels = np.atleast_1d(figure.subplots(1, len(found), sharey=True))
     for axes, (title, rates) in zip(panels, found.items(), strict=True):
         for number, of_layer in enumerate(np.asarray(rates).T):
-            axes.plot(np.arange(1, len(of_layer) + 1), of_layer, **figures.Style.number(number).look)
+            axes.plot(np.arange(1, len(of_layer) + 1), of_layer, **figures.Style.number(number).curve)
         axes.set_title(title, fontsize=figures.FONT_SIZE, weight="bold")
         axes.set(xlabel="step", yscale="log")
     panels[0].set_ylabel("rate of the layer, λ")

@@ -72,8 +72,8 @@ def steps_to_target(
         handles.append(figures.handle_of(name, style, line=fit is not None))
         if fit is not None:
             line = np.geomspace(batches.min() / 1.5, batches.max() * 1.5, 200)
-            left.plot(line, fit.steps(line), **style.look)
-            right.plot(fit.steps(line), fit.samples(line), **style.look)
+            left.plot(line, fit.steps(line), **style.curve)
+            right.plot(fit.steps(line), fit.samples(line), **style.curve)
             left.axvline(fit.b_crit, **figures.LEVEL | {"color": style.colour})
         ends = np.array([batches.min(), batches.max()])
         left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **figures.LEVEL)

@@ -88,7 +88,7 @@ def serial_part(fraction: float, most: int = 1024) -> Figure:
     for number, (name, speedups) in enumerate(laws.items()):
         style = figures.Style.number(number)
         handles.append(figures.handle_of(name, style))
-        axes.loglog(n, speedups, base=2, marker=style.marker, **style.look)
+        axes.loglog(n, speedups, base=2, marker=style.marker, **style.curve)
     axes.set(xlabel="ranks", ylabel="speed-up")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
@@ -153,7 +153,7 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
     for index, (_, style, curve) in enumerate(curves):
         at = _beside(curve["world_size"], index - (len(curves) - 1) / 2, points)
         for axes, column in ((left, measure.column), (efficiency, "efficiency")):
-            axes.plot(at, curve[column], **style.look, zorder=2)
+            axes.plot(at, curve[column], **style.curve, zorder=2)
             for hollow, chosen in curve.groupby("oversubscribed"):
                 figures.draw_points(axes, at[chosen.index], *_with_bars(chosen, column), style, bool(hollow))
         if not curve["first_epoch_only"].any():

@@ -59,7 +59,7 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
         style = figures.Style.number(ways.index(run["what"]["way"]))
         for axes, x in ((left, "end_s"), (right, "images_per_rank")):
             places, errors = _improvements(run, x)
-            axes.step(places, errors, where="post", alpha=0.8, **style.look)
+            axes.step(places, errors, where="post", alpha=0.8, **style.curve)
             axes.plot(places[-1], errors[-1], style.marker, color=style.colour, ms=8)
     left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
     right.set(xlabel="images that each rank has worked through", yscale="log")
@@ -99,7 +99,7 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     for number, worse in enumerate(names[1:]):
         style = figures.Style.number(number)
         shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
-        axes.plot(seeds, shares, marker=style.marker, ms=8, **style.look)
+        axes.plot(seeds, shares, marker=style.marker, ms=8, **style.curve)
         points = 100 * (np.mean(accuracies[names[0]]) - np.mean(accuracies[worse]))
         handles.append(figures.handle_of(f"{worse}: {points:.2f} points behind {names[0]}", style))
     axes.axhline(5, **figures.LEVEL)
