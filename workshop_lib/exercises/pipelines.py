@@ -182,7 +182,7 @@ def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]
     yield Property.unless("and keep no more than they have to", _kept_too_many(cases, enough, " pieces", BREADTH_HINT))
 
 
-def pieces_kept_too_many(cases: list[Seen]) -> int:
+def pieces_kept(cases: list[Seen]) -> int:
     """The most that each rank keeps at once, all ranks and cases together."""
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
@@ -205,5 +205,5 @@ interleaved = Exercise(
     [Mistake(_from_chunk_0, BACKWARD_CHUNK_HINT), Mistake(_not_far_enough, SHORT_HINT)],
     communicates=False,
     unknown=ONE_CHUNK_HINT,
-    score=lambda observations, passed: pieces_kept_too_many(observations[0]) if passed else None,
+    score=lambda observations, passed: pieces_kept(observations[0]) if passed else None,
 )
