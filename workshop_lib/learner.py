@@ -51,8 +51,8 @@ class Training(NamedTuple):
     def of(cls, record: Mapping) -> "Training":
         """The facts of a run record."""
         last = (record["epochs"] or [{"test_accuracy": None, "samples_per_s": None}])[-1]
-        facts: dict[str, Any] = {**record, **last, **record["what"]}
-        return cls(**{name: facts[name] for name in cls._fields})
+        values: dict[str, Any] = {**record, **last, **record["what"]}
+        return cls(**{name: values[name] for name in cls._fields})
 
 
 def notebook() -> Path | None:
@@ -68,9 +68,9 @@ def keep(event: Prediction | Check | Training) -> None:
         return
     about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name.stem}
     about["what"] = type(event).__name__.lower()
-    facts = {key: value[:TEXT_LIMIT] if isinstance(value, str) else value for key, value in event._asdict().items()}
+    values = {key: value[:TEXT_LIMIT] if isinstance(value, str) else value for key, value in event._asdict().items()}
     with contextlib.suppress(OSError, TypeError, ValueError):
-        line = json.dumps(about | facts, default=float) + "\n"
+        line = json.dumps(about | values, default=float) + "\n"
         with open(paths.LEARNER, "ab", buffering=0) as file:
             if file.tell() < FILE_LIMIT_BYTES:
                 file.write(line.encode())

@@ -150,12 +150,12 @@ def diagnoses(answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[
         return verdict
     verdict.passed = False
     for run, illness in runs.items():
-        said = answers[run]
-        if said == illness:
+        diagnosis = answers[run]
+        if diagnosis == illness:
             verdict.held.append(f"run {run}: {illness}")
         elif not verdict.failed:
-            verdict.failed = f"run {run}: {said}"
-            known = f"if it were that, {signs[said]}. Do you see it?" if said in signs else ""
+            verdict.failed = f"run {run}: {diagnosis}"
+            known = f"if it were that, {signs[diagnosis]}. Do you see it?" if diagnosis in signs else ""
             verdict.hint = known or f"use one of these: {', '.join(signs)}."
     verdict.passed = not verdict.failed
     return verdict

@@ -57,17 +57,17 @@ def configuration_properties(observations: list) -> Iterator[Property]:
     pairs = list(zip(WANTED, configs, strict=True))
     stages = [(config.get(ZERO) if isinstance(config.get(ZERO), dict) else {}).get("stage") for config in configs]
     yield Property("it says which stage", stages == [wanted.stage for wanted in WANTED], STAGE_HINT)
-    found = [(wanted, *batches(config, wanted.ranks)) for wanted, config in pairs]
+    divided = [(wanted, *batches(config, wanted.ranks)) for wanted, config in pairs]
     given = [config[name] for config in configs for name in (BATCH, MICRO, STEPS) if name in config]
-    whole = all(isinstance(number, int) for number in given) and all(m % 1 == steps % 1 == 0 for _, m, steps in found)
+    whole = all(isinstance(number, int) for number in given) and all(m % 1 == steps % 1 == 0 for _, m, steps in divided)
     yield Property("samples and steps are whole numbers", whole, WHOLE_HINT)
-    right = all(micro * steps * wanted.ranks == wanted.global_batch for wanted, micro, steps in found)
+    right = all(micro * steps * wanted.ranks == wanted.global_batch for wanted, micro, steps in divided)
     yield Property("a step sees the global batch", right, SAMPLES_HINT)
     same = all(config.get(BATCH, wanted.global_batch) == wanted.global_batch for wanted, config in pairs)
     yield Property("the numbers agree", same, SAME_HINT)
-    yield Property("a backward fits into memory", all(micro <= w.most for w, micro, _ in found), MEMORY_HINT)
+    yield Property("a backward fits into memory", all(micro <= w.most for w, micro, _ in divided), MEMORY_HINT)
     most = [max(m for m in range(1, w.most + 1) if w.global_batch // w.ranks % m == 0) for w in WANTED]
-    largest = [micro for _, micro, _ in found] == most
+    largest = [micro for _, micro, _ in divided] == most
     yield Property("and is as large as can be", largest, FEWER_HINT)
     yield Property(
         "PyTorch's optimizer is allowed", all(config.get(UNTESTED) is True for config in configs), UNTESTED_HINT

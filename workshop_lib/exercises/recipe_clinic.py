@@ -123,9 +123,9 @@ def _refused(change: Any, before: dict) -> str:
         return "write an option and its new value, like {'lr': 0.2}."
     if len(change) > 1:
         return "change one thing at a time. If two change and it gets better, which of them was it?"
-    told = before | change
+    options = before | change
     try:
-        new = TrainOptions(**told)
+        new = TrainOptions(**options)
     except (InputError, TypeError) as error:
         return f"that can't be run: {error}"
     if new == TrainOptions(**before):

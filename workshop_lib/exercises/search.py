@@ -140,16 +140,16 @@ def winner_properties(observations: list) -> Iterator[Property]:
     chosen = [pair[0] for pair in pairs]
     fits = chosen == [row["trial"] for row in right]
     yield Property("it chooses by the held-out images", fits, evidence=chosen, observed=observed)
-    told = [pair[1] for pair in pairs]
-    observed = f"it reports {shown(told[0])} for trial {chosen[0]}."
-    fits = all(close(value, row["test"]) for value, row in zip(told, right, strict=True))
-    yield Property("it reports that trial's accuracy on the test images", fits, evidence=told, observed=observed)
+    reported = [pair[1] for pair in pairs]
+    observed = f"it reports {shown(reported[0])} for trial {chosen[0]}."
+    fits = all(close(value, row["test"]) for value, row in zip(reported, right, strict=True))
+    yield Property("it reports that trial's accuracy on the test images", fits, evidence=reported, observed=observed)
 
 
-def _winner(hint: str, chosen_by: Callable, told: Callable = lambda row, rows: row["test"]) -> Mistake:
+def _winner(hint: str, chosen_by: Callable, reported: Callable = lambda row, rows: row["test"]) -> Mistake:
     def winner(rows: list[dict]) -> tuple:
         row = max(rows, key=chosen_by)
-        return row["trial"], told(row, rows)
+        return row["trial"], reported(row, rows)
 
     return Mistake(winner, hint)
 

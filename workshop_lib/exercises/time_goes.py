@@ -35,8 +35,8 @@ def straggler_properties(observations: list) -> Iterator[Property]:
     whole = all(is_number(rank) and rank == int(rank) for rank in (late, late_0))
     hint = f"where one of the ranks is late it returned {shown(late)}: return that rank's number."
     yield Property("it returns the number of a rank", whole, hint)
-    found = (int(late), int(late_0))
-    yield Property("it is the rank that the others wait for", found == (2, 0), evidence=found)
+    stragglers = (int(late), int(late_0))
+    yield Property("it is the rank that the others wait for", stragglers == (2, 0), evidence=stragglers)
     hint = f"it says {shown(nobody)} where no rank waits for more than a tenth of its time."
     yield Property("None where nobody is late", nobody is None, hint)
 
@@ -67,14 +67,14 @@ def observe_speedups(comm, function: Callable):
 
 
 def speedups_properties(observations: list) -> Iterator[Property]:
-    found = observations[0]
-    numbers = isinstance(found, dict) and all(map(is_number, found.values()))
-    yield Property("it returns a dictionary of numbers", numbers, f"it returned {shown(found)}.")
-    hint = f"its keys are {shown(sorted(found, key=str))}; they should be {shown(sorted(SPEEDUPS))}."
-    yield Property("with (ranks, threads) as keys", set(found) == set(SPEEDUPS), hint)
-    right = all(round(float(found[key]), 3) == SPEEDUPS[key] for key in SPEEDUPS)
+    returned = observations[0]
+    numbers = isinstance(returned, dict) and all(map(is_number, returned.values()))
+    yield Property("it returns a dictionary of numbers", numbers, f"it returned {shown(returned)}.")
+    hint = f"its keys are {shown(sorted(returned, key=str))}; they should be {shown(sorted(SPEEDUPS))}."
+    yield Property("with (ranks, threads) as keys", set(returned) == set(SPEEDUPS), hint)
+    right = all(round(float(returned[key]), 3) == SPEEDUPS[key] for key in SPEEDUPS)
     text = "against 1 rank with the same number of threads, where each thread has a core"
-    yield Property(text, right, evidence=found[2, 2])
+    yield Property(text, right, evidence=returned[2, 2])
 
 
 def _speedups(hint: str, speedup: Callable, is_used: Callable = lambda run: run["cores"] >= run["threads"]) -> Mistake:

@@ -142,9 +142,9 @@ def _on_ranks(tasks: dict[Task, str], n: int) -> Iterator[tuple[Task, Verdict, i
 def assess(notebooks: Path, n: int = 2) -> Iterator[tuple[Task, Verdict | None, dict]]:
     """Each exercise with its verdict, None where there is no answer, and what a record says of one that is solved."""
     given = {task: source for task in TASKS if (source := answer(task, notebooks)) is not None}
-    found = {task: (each, count) for task, each, count in _on_ranks(given, n)}
+    verdicts = {task: (each, count) for task, each, count in _on_ranks(given, n)}
     for task in TASKS:
-        each, count = found.get(task, (None, 0))
+        each, count = verdicts.get(task, (None, 0))
         row: dict = {}
         if each is not None and each.passed:
             row = {"notebook": task.notebook, "exercise": task.name, "core": task.core, "ranks": count}
@@ -232,8 +232,8 @@ def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:
 def _difference(row: dict, each: Verdict) -> str:
     if not each.passed:
         return f"its source doesn't pass: {each.failed or 'it is still a stub'}"
-    said = set(map(str, row["properties"]))
-    if unheld := said - set(each.held):
+    recorded = set(map(str, row["properties"]))
+    if unheld := recorded - set(each.held):
         return f"the record says {min(unheld)!r}, which the check doesn't."
-    missing = set(each.held) - said
+    missing = set(each.held) - recorded
     return f"the record leaves out {min(missing)!r}." if missing else ""

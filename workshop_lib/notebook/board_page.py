@@ -217,9 +217,9 @@ def _solved(results: list[Result], notebooks: list[str]) -> str:
 
 def _bar(label: str, n: int, of: int) -> str:
     bar = f'<rect class="rest" width="100%" height="22"/><rect class="bar" width="{100 * n / of:.1f}%" height="22"/>'
-    said = f"{n} of {of}"
-    svg = f'<svg role="img" aria-label="{said}" height="22">{bar}</svg>'
-    return f'<div class="row"><span>{escape(label)}</span>{svg}<span class="said"><b>{said}</b></span></div>'
+    share = f"{n} of {of}"
+    svg = f'<svg role="img" aria-label="{share}" height="22">{bar}</svg>'
+    return f'<div class="row"><span>{escape(label)}</span>{svg}<span class="said"><b>{share}</b></span></div>'
 
 
 def _speeds(results: list[Result]) -> str:

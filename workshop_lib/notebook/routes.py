@@ -47,10 +47,10 @@ class Route:
 
 def load() -> dict[str, Route]:
     """Every route by its name."""
-    told = tomllib.loads((FOLDER / "routes.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads((FOLDER / "routes.toml").read_text(encoding="utf-8"))
     routes = {}
-    for name, about in told["route"].items():
-        steps = [told["step"][each.pop("step")] | each for each in about["steps"]]
+    for name, about in content["route"].items():
+        steps = [content["step"][each.pop("step")] | each for each in about["steps"]]
         chosen = tuple(Step(**step | {"sections": tuple(step.get("sections", ()))}) for step in steps)
         routes[name] = Route(name, about["title"], about["minutes"], chosen)
     return routes

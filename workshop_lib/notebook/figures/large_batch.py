@@ -124,11 +124,11 @@ def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.
     return figure
 
 
-def layer_rates(found: Mapping[str, np.ndarray], layers: Sequence[str]) -> figures.RecordFigure:
+def layer_rates(runs: Mapping[str, np.ndarray], layers: Sequence[str]) -> figures.RecordFigure:
     """LARS's rate of each layer over the steps of a training, a panel per training: {title: [steps, layers]}."""
     figure = figures.new_figure("LARS gives each layer a rate of its own", "and changes it in every step")
-    panels = np.atleast_1d(figure.subplots(1, len(found), sharey=True))
-    for axes, (title, rates) in zip(panels, found.items(), strict=True):
+    panels = np.atleast_1d(figure.subplots(1, len(runs), sharey=True))
+    for axes, (title, rates) in zip(panels, runs.items(), strict=True):
         for number, of_layer in enumerate(np.asarray(rates).T):
             axes.plot(np.arange(1, len(of_layer) + 1), of_layer, **figures.Style.number(number).curve)
         axes.set_title(title, fontsize=figures.FONT_SIZE, weight="bold")
