@@ -9,6 +9,7 @@ import pytest
 from our_ranks import left_after
 from slurm.cluster import CannotRun, Slurm
 
+from workshop_lib import ranks
 from workshop_lib.paths import ROOT
 
 HOLD = '#!/bin/sh\nexec "$WORKSHOP_PYTHON" -m workshop_lib engines start\n'
@@ -35,6 +36,7 @@ def held(request, slurm, tmp_path_factory):
 
     Lost ranks it replaces; when its tests are done, nothing of it may be left.
     """
+    ranks.stop()  # what an earlier test has kept isn't left by this job
     folder = tmp_path_factory.mktemp("hold")
     script, output = folder / "hold.sh", folder / "hold.out"
     script.write_text(HOLD)
