@@ -3,17 +3,16 @@
 import json
 import shutil
 
+import command_line
 import pytest
-from typer.testing import CliRunner
 
-from workshop_lib import cli
 from workshop_lib.notebook import assessment, chain, generate
 
 FEW = ("00_start_here", "08_scaling_curves")
 
 
 def workshop(*arguments):
-    ended = CliRunner().invoke(cli.app, list(map(str, arguments)))
+    ended = command_line.workshop(*arguments)
     return ended.exit_code, ended.output
 
 

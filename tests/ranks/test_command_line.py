@@ -6,11 +6,10 @@ import subprocess
 import sys
 import time
 
+import command_line
 import pytest
 from ranks.ladder import write_small_mnist
-from typer.testing import CliRunner
 
-from workshop_lib import cli
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
@@ -30,11 +29,6 @@ def workshop(*arguments, launcher=(), limit_s=120, **environment):
     )
 
 
-def invoke(*arguments):
-    """The same in this process: without starting Python and PyTorch anew."""
-    return CliRunner().invoke(cli.app, list(map(str, arguments)))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -51,7 +45,7 @@ def invoke(*arguments):
 )
 def test_bad_input_is_one_sentence(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended = invoke(*arguments)
+    ended = command_line.workshop(*arguments)
     assert ended.exit_code == 1 and ended.output.startswith("workshop: "), ended.output
     assert not [word for word in words if word not in ended.output]
     assert not list(tmp_path.iterdir())
@@ -160,7 +154,7 @@ def test_sweep_and_plot(tmp_path):
             assert difference == 0.0
     for word in (*names, "KB of", "samples/s", "ciency", "differ"):
         assert word in ran.stdout
-    assert invoke("plot", out, "--out-dir", tmp_path).exit_code == 0
+    assert command_line.workshop("plot", out, "--out-dir", tmp_path).exit_code == 0
     for name in ("scaling.png", "accuracy.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -178,7 +172,7 @@ def test_sweep_and_plot_of_emulated_workers(tmp_path):
     assert [run["what"]["global_batch"] for run in runs] == [64, 1024]
     assert [run["epochs"][0]["lr"] for run in runs] == pytest.approx([0.01, 0.16])
     assert "mpi, 2 ranks as 16 workers" in ran.stdout
-    assert invoke("plot", out, "--out-dir", tmp_path).exit_code == 0
+    assert command_line.workshop("plot", out, "--out-dir", tmp_path).exit_code == 0
     assert (tmp_path / "workers.png").read_bytes().startswith(b"\x89PNG")
 
 

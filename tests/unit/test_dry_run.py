@@ -6,9 +6,8 @@ import time
 import psutil
 import pytest
 import torch
-from typer.testing import CliRunner
+from command_line import workshop
 
-from workshop_lib import cli
 from workshop_lib.errors import InputError
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import dry_run as dry
@@ -136,7 +135,7 @@ def test_a_script_that_never_ends_is_ended_with_all_its_processes(tmp_path):
 
 
 def invoke(*words):
-    return CliRunner().invoke(cli.app, ["dryrun", *map(str, words)])
+    return workshop("dryrun", *words)
 
 
 def test_the_command_prints_tables_and_refuses_in_a_sentence(thousand, monkeypatch):

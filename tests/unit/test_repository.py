@@ -8,10 +8,9 @@ import subprocess
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import workshop
 from matplotlib import image
-from typer.testing import CliRunner
 
-from workshop_lib.cli import app
 from workshop_lib.notebook import generate
 from workshop_lib.paths import ROOT
 from workshop_lib.scaling import critical_batch, curves, records, steps_to_target
@@ -46,8 +45,7 @@ def tracked():
 
 def test_the_figures_are_what_the_records_draw(tmp_path):
     for folder in FIGURES.iterdir():
-        command = ["plot", f"{RESULTS / folder.name}.jsonl", "--out-dir", str(tmp_path / folder.name)]
-        done = CliRunner().invoke(app, command)
+        done = workshop("plot", f"{RESULTS / folder.name}.jsonl", "--out-dir", tmp_path / folder.name)
         assert done.exit_code == 0, done.output
     figures = sorted(str(path.relative_to(FIGURES)) for path in FIGURES.rglob("*.png"))
     assert figures == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))

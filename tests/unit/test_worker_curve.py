@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from command_line import workshop
 from record_fixtures import run
-from typer.testing import CliRunner
 
-from workshop_lib.cli import app
 from workshop_lib.notebook.figures.accuracy import worker_curve
 from workshop_lib.scaling.curves import PUBLISHED, accuracies, recipe
 from workshop_lib.scaling.records import RecordError
@@ -78,6 +77,6 @@ def test_means_spread_and_the_published_points():
 def test_the_plot_command_draws_it(tmp_path):
     file = tmp_path / "runs.jsonl"
     file.write_text("".join(json.dumps(record) + "\n" for record in FOUND))
-    result = CliRunner().invoke(app, ["plot", str(file), "--out-dir", str(tmp_path)])
+    result = workshop("plot", file, "--out-dir", tmp_path)
     assert result.exit_code == 0, result.output
     assert [path.name for path in tmp_path.glob("*.png")] == ["workers.png"]
