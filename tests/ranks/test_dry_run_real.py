@@ -1,5 +1,8 @@
 """A dry run says of each rank what the same script does on real ranks: shards, bytes, calls, operations and memory."""
 
+import math
+from collections import Counter
+
 import pytest
 
 from workshop_lib.paths import SCRIPTS
@@ -32,5 +35,9 @@ def test_a_dry_run_is_equal_to_the_real_one(script, options, ranks):
         dry = dry_run(SCRIPTS / script, *options, world_size=ranks, rank=rank)
         for name in SAME:
             assert getattr(dry, name) == getattr(real, name), f"{name} of rank {rank}"
-        # A real collective keeps what it sends until the others have come: at most one gradient or activation more.
-        assert abs(dry.peak_bytes - real.peak_bytes) <= 0.1 * real.peak_bytes
+        # A real collective keeps what it sends until the others have come: at most the gradients of one module more.
+        gradients_bytes = Counter({"none": 0})
+        for shard in real.shards:
+            gradients_bytes[shard.name.partition(".")[0]] += 4 * math.prod(shard.shape)
+        more_bytes = real.peak_bytes - dry.peak_bytes
+        assert min(abs(more_bytes - kept) for kept in gradients_bytes.values()) <= 0.1 * real.peak_bytes
