@@ -5,6 +5,6 @@ from typer.testing import CliRunner
 from workshop_lib import cli
 
 
-def workshop(*arguments):
-    """What `workshop ARGUMENTS` printed, and its exit code."""
-    return CliRunner().invoke(cli.app, list(map(str, arguments)))
+def workshop(*arguments, **environment):
+    """What `workshop ARGUMENTS` printed, and its exit code; with these variables besides those of this process."""
+    return CliRunner().invoke(cli.app, list(map(str, arguments)), env=environment)

@@ -26,7 +26,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from our_ranks import our_ranks  # noqa: E402
+from our_ranks import left_after, our_ranks  # noqa: E402
 from ranks.test_faults import SETUP, WORKS  # noqa: E402
 
 from workshop_lib import ranks  # noqa: E402
@@ -174,9 +174,7 @@ def main() -> int:
         ranks.stop()
     if not rows:
         return 1
-    deadline = time.monotonic() + 10
-    while (left := len(our_ranks())) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    left = len(left_after(10))
     print(f"\n{summary(rows).to_string()}\n\nprocesses left: {sum(row.strays for row in rows) + left}")
     return 0 if all(row.reported and not row.strays for row in rows) and not left else 1
 

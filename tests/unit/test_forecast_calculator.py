@@ -1,10 +1,9 @@
 """The forecast as figure, tables and command."""
 
 import pytest
+from command_line import workshop
 from drawn import check_text, check_title_and_conditions, printed
-from typer.testing import CliRunner
 
-from workshop_lib import cli
 from workshop_lib.notebook.figures import forecasts
 from workshop_lib.notebook.figures.forecasts import draw_forecast as draw
 from workshop_lib.scaling import catalogue, published, report
@@ -109,7 +108,7 @@ def test_the_answer_in_words():
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(cli.app, ["predict", *map(str, arguments)], env={"COLUMNS": "120"})
+    return workshop("predict", *arguments, COLUMNS="120")
 
 
 def test_the_command_prints_what_the_library_forecasts(tmp_path):

@@ -59,7 +59,7 @@ class Rank:
 
 
 def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> dict[str, list[Rank]]:
-    """Let three ranks meet each fault, and tell what came of it, by rank. Takes a second or two for each.
+    """Let three ranks meet each fault, and tell what came of it, by rank. Each takes some seconds, some run at once.
 
     settings: for their environment, such as TORCH_DISTRIBUTED_DEBUG. Raises RankError when it takes too long.
     """
