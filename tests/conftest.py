@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from our_ranks import left_after, our_ranks
+from ranks.ladder import write_small_mnist
 from xdist.scheduler import LoadScopeScheduling
 
 from workshop_lib.paths import BUILD, ROOT
@@ -47,6 +48,12 @@ def pytest_xdist_make_scheduler(config, log):
     return Lanes(config, log)
 
 
+def pytest_collection_modifyitems(items):
+    """Files with a test that has the machine to itself come first: later, it would wait for the other lane's test."""
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: item.path not in alone)
+
+
 @contextlib.contextmanager
 def locked(name: str, how: int):
     BUILD.mkdir(exist_ok=True)
@@ -71,6 +78,14 @@ def no_process_is_left_behind():
     left = left_after(10)
     processes.kill(left)
     assert not left, f"processes left by the tests: {left}"
+
+
+@pytest.fixture(scope="session")
+def small_mnist(tmp_path_factory) -> str:
+    """A folder with the first 1,600 training and 502 test images: loading and testing on all takes seconds."""
+    folder = tmp_path_factory.mktemp("mnist")
+    write_small_mnist(folder, 1_600)
+    return str(folder)
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ class TestBreaking(Verdicts):
     check, notebook = check, NOTEBOOK
     names = ("save", "interval_s", "my_share", "supervise")
     right, wrong = RIGHT, WRONG
+    at_once = {"supervise": 4}  # each in a process of its own, which mostly waits
 
 
 def test_the_dojo_gets_the_learners_function_and_the_modules_it_uses(tmp_path):

@@ -4,6 +4,7 @@ All answers to an exercise are observed in one call on the ranks (those that nee
 is a test of its own. What the known mistakes of an exercise are told is tested without being listed again.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -23,10 +24,14 @@ def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dic
     }
 
 
-def observed(exercise: Exercise, answers: list, team) -> list:
-    """Each answer's observations, one per rank, all made in one call."""
+def observed(exercise: Exercise, answers: list, team, at_once: int = 1) -> list:
+    """Each answer's observations, one per rank, all made in one call; without ranks, of so many answers at once."""
     if not exercise.communicates:
-        return [[exercises.observe_one(None, exercise.observe, answer)] for answer in answers]
+        observe = partial(exercises.observe_one, None, exercise.observe)
+        if at_once == 1:
+            return [[observe(answer)] for answer in answers]
+        with ThreadPoolExecutor(at_once) as pool:
+            return [[seen] for seen in pool.map(observe, answers)]
     if exercise.ready is not None:
         team.run(exercise.ready, timeout=exercises.READY_LIMIT_S, show=False)
     limit_s = 10 + exercise.timeout_s * len(answers)
@@ -53,7 +58,8 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
             answer = make()
             if answer.__name__ == name:
                 answers[kind, name, title] = answer
-        observations = dict(zip(answers, observed(exercise, list(answers.values()), team), strict=True))
+        seen_of = partial(observed, exercise, team=team, at_once=cls.at_once.get(name, 1))
+        observations = dict(zip(answers, seen_of(list(answers.values())), strict=True))
         known = [tuple(observations["known", name, str(at)]) for at in range(len(exercise.mistakes))]
         exercise.know_mistakes(team.n if exercise.communicates else 1, known)  # or it would observe them once more
         found |= {key: verdict_of(exercise, seen) for key, seen in observations.items()}
@@ -64,12 +70,13 @@ class Verdicts:
     """`check` is the module of the exercises, `notebook` its notebook, `names` its exercises. Answers are planted by
     title: `right` has what makes a function of the exercise's name; `wrong` and `never_ends` have that and words that
     the hint must have, `never_ends` also lines of code on which each rank waits; `raises`, words that the failure or
-    the hint must have."""
+    the hint must have. `at_once`: of how many answers an exercise can be observed at a time, if of more than one."""
 
     right: dict = {}
     wrong: dict = {}
     never_ends: dict = {}
     raises: dict = {}
+    at_once: dict = {}
 
     def __init_subclass__(cls):
         """Without answers of a kind, there is no test of them."""

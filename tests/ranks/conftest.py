@@ -31,6 +31,14 @@ def hosts(request):
     made.close()
 
 
+@pytest.fixture(scope="module")
+def only_small_mnist(small_mnist):
+    """The commands that the module's tests run find nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKSHOP_MNIST", small_mnist)
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained(request, tmp_path_factory):
     """What came of all trainings that the chosen tests ask for (see trainings.py)."""

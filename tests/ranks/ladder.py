@@ -9,12 +9,12 @@ from workshop_lib.data import mnist
 from workshop_lib.training import equivalence
 
 GLOBAL_BATCH = 64
-STEPS = 50
-# The learning rate of a default run on two ranks: 234 warm-up steps, of which these are 50.
-WARM_UP = {"warmup_epochs": 234 / 25, "epochs": 20}
-# 25 steps an epoch; in the ragged run the last of them has 3 samples, so that one of four
-# ranks has none, and ranks of two have different numbers.
-SAMPLES = {"even": 25 * GLOBAL_BATCH, "ragged": 24 * GLOBAL_BATCH + 3}
+STEPS_PER_EPOCH = 13
+STEPS = 2 * STEPS_PER_EPOCH
+WARM_UP = {"warmup_epochs": 5, "epochs": 20}  # the rate climbs from step to step, and is never the same in two
+# In the ragged run the last step of an epoch has 3 samples, so that one of four ranks has none, and ranks of two have
+# different numbers.
+SAMPLES = {"even": STEPS_PER_EPOCH * GLOBAL_BATCH, "ragged": (STEPS_PER_EPOCH - 1) * GLOBAL_BATCH + 3}
 
 
 def cases(every, quick):

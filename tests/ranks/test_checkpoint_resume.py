@@ -6,7 +6,7 @@ from workshop_lib.training.backends import available
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
-STEPS_PER_EPOCH = 24
+STEPS_PER_EPOCH = 12
 # Their optimizers' states are Keras's, a count of steps among them.
 IN_TENSORFLOW = [name for name in ("horovod-tf", "horovod-keras") if name in available()]
 INTERRUPTED = [(backend, "stop") for backend in IN_TENSORFLOW]

@@ -8,13 +8,13 @@ import time
 
 import command_line
 import pytest
-from ranks.ladder import write_small_mnist
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
 
-SMALL = ("--train-samples", "1280", "--epochs", "1")
+pytestmark = pytest.mark.usefixtures("only_small_mnist")
+SMALL = ("--epochs", "1")
 
 
 def workshop(*arguments, launcher=(), limit_s=120, **environment):
@@ -51,7 +51,7 @@ def test_bad_input_is_one_sentence(arguments, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("ranks", [pytest.param("1", marks=pytest.mark.exhaustive), "2"])
 def test_an_error_that_only_ranks_can_meet_is_one_sentence(ranks):
     ran = workshop("train", "--ranks", ranks, WORKSHOP_STAGE_DIR="/proc/nowhere")
     assert ran.returncode == 1, ran.stdout + ran.stderr
@@ -65,9 +65,7 @@ def test_an_error_that_only_ranks_can_meet_is_one_sentence(ranks):
 def test_ctrl_c_keeps_what_was_measured(tmp_path, arguments):
     out = tmp_path / "runs.jsonl"
     command = [sys.executable, "-m", "workshop_lib", *arguments, "--out", str(out), "--epochs", "500"]
-    process = subprocess.Popen(
-        [*command, "--train-samples", "1280"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         printed = next(line for line in process.stdout if line.startswith("epoch 1"))
         process.send_signal(signal.SIGINT)
@@ -90,8 +88,9 @@ def test_ddp_trains_without_a_warning(network, comm):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1500)
-def test_the_vision_transformer_is_right_985_times_in_1000(tmp_path):
-    """With a recipe that was looked for on 5,000 training images, held out."""
+def test_the_vision_transformer_is_right_985_times_in_1000(tmp_path, monkeypatch):
+    """On all of MNIST, with a recipe that was looked for on 5,000 training images, held out."""
+    monkeypatch.delenv("WORKSHOP_MNIST")
     out = tmp_path / "runs.jsonl"
     recipe = ["--optimizer", "adam", "--lr", "0.003", "--batch-size", "32", "--epochs", "6", "--label-smoothing", "0.1"]
     command = ("train", "--ranks", "2", "--backend", "ddp", "--network", "vit", *recipe, "--out", str(out))
@@ -135,8 +134,7 @@ def test_records_of_engines_and_of_mpiexec_say_what_ran_and_where_and_have_the_s
 
 def test_sweep_and_plot(tmp_path):
     out = tmp_path / "sweep.jsonl"
-    write_small_mnist(tmp_path / "mnist")
-    sizes = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "2", "--zero-stages", "1,3")
+    sizes = ("--epochs", "2", "--zero-stages", "1,3")
     backends = ("--backends", "mpi,deepspeed")  # all of them in one process: test_in_turn
     ran = workshop("sweep", "--ranks", "1,2", "--brief", "--out", str(out), *backends, *sizes, limit_s=250)
     assert ran.returncode == 0, ran.stderr
@@ -162,8 +160,7 @@ def test_sweep_and_plot(tmp_path):
 @pytest.mark.exhaustive  # tests/ranks/test_emulate.py has the numbers, test_sweep_and_plot the command
 def test_sweep_and_plot_of_emulated_workers(tmp_path):
     out = tmp_path / "sweep.jsonl"
-    write_small_mnist(tmp_path / "mnist")
-    data = ("--data-dir", str(tmp_path / "mnist"), "--epochs", "1", "--network", "classic")
+    data = ("--epochs", "1", "--network", "classic")
     recipe = ("--lr", "0.01", "--lr-scaling", "linear", "--momentum", "0.5", "--no-nesterov", "--decay", "none")
     workers = ("--ranks", "2", "--backends", "mpi", "--emulate-workers", "1,16")
     ran = workshop("sweep", *workers, "--out", str(out), *data, *recipe)
@@ -182,7 +179,7 @@ def test_one_failing_rank_under_mpiexec_ends_them_all():
         "from workshop_lib import cli; from workshop_lib.training.backends.pytorch import TorchLearner\n"
         "def broken(*_): raise ZeroDivisionError('on rank 1')\n"
         "if MPI.COMM_WORLD.rank == 1: TorchLearner.step = broken\n"
-        "sys.argv = ['workshop', 'train', '--train-samples', '1280']; cli.main()"
+        "sys.argv = ['workshop', 'train']; cli.main()"
     )
     started = time.monotonic()
     ran = subprocess.run(

@@ -1,6 +1,6 @@
 """The equivalence ladder: one process with the global batch against several ranks.
 
-Same seed, same order, the first 50 steps of a default run. The rungs differ in nothing but the
+Same seed, same order, two epochs of 13 steps. The rungs differ in nothing but the
 order in which numbers are added. That shows in two ways:
 
 - "smooth", float32: the network with average pooling and SiLU. It stays within 1e-5.

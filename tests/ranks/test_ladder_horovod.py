@@ -1,7 +1,7 @@
 """The ladder's Horovod rungs: against one process of the same framework, and PyTorch against TensorFlow.
 
-Both frameworks take the network without jumps in its gradient (see test_ladder), and the ragged run, 24 of
-whose 25 steps an epoch give all ranks as many samples. Keras keeps the learning rate inside the momentum,
+Both frameworks take the network without jumps in its gradient (see test_ladder), and the ragged run, 12 of
+whose 13 steps an epoch give all ranks as many samples. Keras keeps the learning rate inside the momentum,
 PyTorch outside: the two agree while the rate is constant, as it is here.
 """
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 from ranks.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
-OPTIONS = {"max_steps": 6, "train_samples": 1000}
+pytestmark = pytest.mark.usefixtures("only_small_mnist")
+OPTIONS = {"max_steps": 6}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -19,7 +20,7 @@ def runs_file(folder, *backends):
 
 
 @pytest.fixture(scope="module")
-def under_mpiexec(tmp_path_factory):
+def under_mpiexec(tmp_path_factory, only_small_mnist):
     folder = tmp_path_factory.mktemp("mpiexec")
     # Twice each, as in engines, where a process trains many times.
     runs = runs_file(folder, "mpi", "ddp") + runs_file(folder, "mpi", "ddp")
@@ -37,6 +38,7 @@ def test_mpiexec(under_mpiexec):
             assert outcome["world"] == expected | {"launcher": "mpiexec"}
 
 
+@pytest.mark.exhaustive  # a notebook's kernel, and one rank of `workshop train`, are alone, too
 def test_alone(tmp_path):
     outcomes = run_training(tmp_path, runs_file(tmp_path, "mpi", "ddp"), 1)
     assert outcomes["ddp"][0]["world"]["launcher"] == "single"

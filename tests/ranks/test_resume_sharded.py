@@ -4,13 +4,12 @@ can go on from it."""
 import itertools
 
 import pytest
-from ranks.ladder import cases, difference
+from ranks.ladder import STEPS_PER_EPOCH, cases, difference
 from ranks.test_ladder_sharded import sharded_run
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 RUNGS = ("fsdp", "deepspeed-0", "deepspeed-1", "deepspeed-3")
-STEPS_PER_EPOCH = 25
 STOP_AFTER = STEPS_PER_EPOCH + 8
 RANKS = 2
 

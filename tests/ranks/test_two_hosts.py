@@ -17,11 +17,12 @@ NAMES = ("wshost1", "wshost2")
 
 
 @pytest.fixture(scope="module")
-def program(hosts, tmp_path_factory):
+def program(hosts, tmp_path_factory, small_mnist):
     """What runs on the first host, with a host file for both, and a program in the place of ssh."""
     folder = tmp_path_factory.mktemp("two_hosts")
     (folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
     settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder)}
+    settings["WORKSHOP_MNIST"] = small_mnist
     process = subprocess.Popen(
         [*hosts.command("wshost1"), sys.executable, PROGRAM],
         env=os.environ | settings | {"PYTHONPATH": str(ROOT)},

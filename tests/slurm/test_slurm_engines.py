@@ -37,7 +37,7 @@ def finished(process: subprocess.Popen, limit_s: float = 60) -> str:
     return output
 
 
-def test_ranks_of_both_nodes_work_together_for_the_login_node(slurm, held):
+def test_ranks_of_both_nodes_work_together_for_the_login_node(slurm, held, small_mnist):
     program = f"""
     import json
     from workshop_lib import ranks
@@ -51,7 +51,7 @@ def test_ranks_of_both_nodes_work_together_for_the_login_node(slurm, held):
 
     team = ranks.attach({held[1]!r})
     places = team.run(place, show=False)
-    record = team.train(TrainOptions(max_steps=3, train_samples=1000), show=False)
+    record = team.train(TrainOptions(max_steps=3, data_dir={small_mnist!r}), show=False)
     print(json.dumps([places, record["weights_sha256"], [about["host"] for about in team.about()]]))
     """
     places, digests, hosts = json.loads(finished(at_login(slurm, program)).splitlines()[-1])

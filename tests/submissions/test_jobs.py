@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-from ranks.ladder import write_small_mnist
 from submissions.jobs import StandIn, submission
 from submissions.scheduler_rules import MACHINES
 
@@ -38,11 +37,9 @@ def elsewhere(machine: str) -> list:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(small_mnist):
     """Options for a run of a second, on few samples."""
-    folder = tmp_path_factory.mktemp("mnist")
-    write_small_mnist(folder)
-    return f"--epochs 1 --train-samples 640 --data-dir {folder}"
+    return f"--epochs 1 --train-samples 640 --data-dir {small_mnist}"
 
 
 @pytest.fixture
