@@ -58,8 +58,8 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
             answer = make()
             if answer.__name__ == name:
                 answers[kind, name, title] = answer
-        seen_of = partial(observed, exercise, team=team, at_once=cls.at_once.get(name, 1))
-        observations = dict(zip(answers, seen_of(list(answers.values())), strict=True))
+        made = observed(exercise, list(answers.values()), team, cls.at_once.get(name, 1))
+        observations = dict(zip(answers, made, strict=True))
         known = [tuple(observations["known", name, str(at)]) for at in range(len(exercise.mistakes))]
         exercise.know_mistakes(team.n if exercise.communicates else 1, known)  # or it would observe them once more
         found |= {key: verdict_of(exercise, seen) for key, seen in observations.items()}

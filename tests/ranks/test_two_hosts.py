@@ -22,7 +22,7 @@ def program(hosts, tmp_path_factory, small_mnist):
     folder = tmp_path_factory.mktemp("two_hosts")
     (folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in hosts.names))
     settings = {"WORKSHOP_HOSTFILE": str(folder / "hosts"), "PRTE_MCA_plm_ssh_agent": hosts.ssh(folder)}
-    settings["WORKSHOP_MNIST"] = small_mnist
+    settings["WORKSHOP_MNIST"] = small_mnist  # on both: Open MPI has to be told to take it along
     process = subprocess.Popen(
         [*hosts.command("wshost1"), sys.executable, PROGRAM],
         env=os.environ | settings | {"PYTHONPATH": str(ROOT)},

@@ -35,7 +35,7 @@ TABLE = {
 
 # Open MPI takes to other nodes only the variables that it is told: those set for ranks, and the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "WORKSHOP_STAGE_DIR", "WORKSHOP_GLOO_TIMEOUT_S", "TMPDIR")
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "WORKSHOP_MNIST", "WORKSHOP_STAGE_DIR", "WORKSHOP_GLOO_TIMEOUT_S", "TMPDIR")
 
 
 @dataclass(frozen=True)
