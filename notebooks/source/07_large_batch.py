@@ -446,7 +446,7 @@ def loss_and_curvature(model, rounds=10):
 # (To save time the batches are 1,024 images, and the ranks share the four runs. The cell takes half a minute or so.)
 
 # %%
-team.push(steps=5 if sizes.name == "quick" else 60)
+team.push(steps=15 if sizes.name == "quick" else 60)
 
 # %%
 # %%ranks --timeout 300

@@ -157,7 +157,7 @@ if comm.rank == 0:
 # loss falls and $G$ shrinks, while single images still pull in all directions.
 
 # %%
-steps = 80 if quick else min(900, 60_000 // (32 * team.n))
+steps = 150 if quick else min(900, 60_000 // (32 * team.n))
 question = f"By what factor does the noise scale grow, from its lowest value to the one after {steps} steps?"
 guess = predict(question, low=1, high=100, unit="times")
 guess
@@ -407,7 +407,7 @@ guess = predict("After the same steps, how many times as noisy is 'which digit?'
 guess
 
 # %%
-team.push(steps=50 if quick else 300)
+team.push(steps=90 if quick else 300)
 
 # %%
 # %%ranks --timeout 180
@@ -439,7 +439,7 @@ pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
 # a wider one. Here we train with two batch sizes for the same number of *epochs*, on so few images that a gap is easy to see.
 
 # %%
-gap_samples, gap_epochs = 2000, 2 if quick else 20
+gap_samples, gap_epochs = 2000, 3 if quick else 20
 rows = []
 for batch, lr in ((16, 0.02), (500, 0.02), (500, 0.04)):
     recipe = {"batch_size": batch, "lr": lr, "decay": "none", "warmup_epochs": 0.5}

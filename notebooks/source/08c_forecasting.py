@@ -142,8 +142,7 @@ guess_busy
 other_programs = load.Meter()
 rounds, limit_s = sizes.repeats, 5 * sizes.timeout_s
 alone = fit.measure_steps(team, [(64, 64), (256, 64), (1024, 64)], rounds, limit_s, alone=True)
-held_out = fit.HELD_OUT[:: 6 if sizes.name == "quick" else 1]
-steps = fit.measure_steps(team, fit.FITTED + held_out, rounds, limit_s)
+steps = fit.measure_steps(team, repeats=rounds, timeout_s=limit_s)
 other_programs.report(sizes.ranks)
 together = {(row["width"], row["batch"]): row for row in steps}
 slower = []

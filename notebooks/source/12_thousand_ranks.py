@@ -334,7 +334,7 @@ beside.style.format({"published": "{:.1%}", "forecast": "{:.1%}", "error": "{:+.
 shorter = BUILD / "12_thousand_ranks" / "one_unit.py"
 shorter.parent.mkdir(parents=True, exist_ok=True)
 shorter.write_text(script.read_text().replace("(*blocks, model)", "(model,)"))
-options = ["--text", script, "--width", 1024, "--heads", 16, "--layers", 2 if sizes.name == "quick" else 8]
+options = ["--text", script, "--width", 1024, "--heads", 16, "--layers", 8]
 for file in (script, shorter):
     dry = dry_run(file, *options, world_size=8, mesh="8x1")
     calls = {each.kind: each.calls for each in dry.collectives}

@@ -39,7 +39,7 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 2, None, 2, 2_000, 2, 1_000, 2, 10, 60, 1, 6, 100),
+    "quick": Profile("quick", 2, None, 2, 3_000, 2, 1_500, 2, 10, 60, 1, 6, 100),
     "laptop": Profile("laptop", 2, 4, 3, None, 2, 4_000, 5, 50, 120, 4, 12, 500),
     "cluster": Profile("cluster", 8, None, 3, None, 3, None, 5, 50, 300, 16, 24, 1_000),
 }
