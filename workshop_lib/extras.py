@@ -9,9 +9,8 @@ import os
 import sys
 
 # What is installed after the core, in this order, and who needs it.
-NEEDED_BY = {"deepspeed": "notebook 06b", "horovod": "notebooks 03 and 04"}
+NEEDED_BY = {"deepspeed": "Notebook 06b needs it", "horovod": "Notebooks 03 and 04 need it"}
 TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod"}
-AGAIN = "`make extras` tries again"
 INSTALLED, FAILED, UNDER_WAY = "installed", "failed", "under way"
 
 
@@ -42,9 +41,8 @@ def why_missing(name, prefix=sys.prefix):
     note = read(prefix).get(name, {})
     title = TITLES[name]
     if note.get("state") == FAILED:
-        return "{} could not be installed: {} {} needs it; {}.".format(
-            title, note.get("reason", "").rstrip(".") + ".", _capital(NEEDED_BY[name]), AGAIN
-        )
+        reason = note["reason"].rstrip(".")
+        return f"{title} could not be installed: {reason}. {NEEDED_BY[name]}; `make extras` tries again."
     if note.get("state") == UNDER_WAY:
         if is_alive(note.get("pid")):
             return f"{title} is still being installed in the background, as build/extras.log shows: wait a few minutes."
@@ -61,7 +59,3 @@ def is_alive(pid):
     except (OSError, TypeError):
         return False
     return True
-
-
-def _capital(text):
-    return text[0].upper() + text[1:]
