@@ -98,7 +98,7 @@ def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
     assert not any(line.startswith("  ") and "hvd." in line for line in shown)
 
 
-READS_MNIST = [path for path in sorted(SCRIPTS.glob("*.py")) if "--data" in path.read_text()]
+READS_MNIST = [path for path in sorted(SCRIPTS.glob("*.py")) if "ubyte" in path.read_text()]
 
 
 @pytest.mark.parametrize("path", READS_MNIST, ids=lambda path: path.stem)
