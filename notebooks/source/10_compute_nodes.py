@@ -75,7 +75,10 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and that's where all of them get their ranks.
 #
 # What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
-# where it stopped, and these few lines are all it takes:
+# where it stopped, and these few lines are all it takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all
+# ranks. If each rank looked for itself, a file that some nodes can't see (yet) would have some ranks continue and others start
+# over, and their gradients would mix. The checkpoint holds the epoch, and the schedule follows from it, so the job may continue on
+# more nodes or fewer:
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
