@@ -12,7 +12,7 @@ import pytest
 from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
-from workshop_lib.training import cores
+from workshop_lib.training import cores, world
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():
@@ -79,6 +79,15 @@ def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
     assert (finding.status, finding.found) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
     monkeypatch.delenv("WORKSHOP_HOSTFILE")
     assert doctor._allocation() == []
+
+
+def test_variables_of_another_launcher_are_listed(monkeypatch):
+    for name in world.left_over():
+        monkeypatch.delenv(name)
+    assert doctor._other_worlds() == []
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    (finding,) = doctor._other_worlds()
+    assert (finding.status, finding.found) == ("warn", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
+from workshop_lib.training import world
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
 
@@ -49,6 +50,7 @@ def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
+    several += _other_worlds()
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -138,14 +140,26 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
 def _allocation() -> list[Finding]:
     """The nodes that a scheduler gave this job, if it is one: what `ranks.start()` fills."""
     try:
-        job = allocation.find()
+        job = allocation.find_living()
         if job is None:
             return []
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
-        return [Finding("allocation", "fail", "its nodes are unknown", str(error))]
+        return [Finding("allocation", "fail", "it cannot be used", str(error))]
     hosts = f"{len(job.hosts)} node{'s' * (len(job.hosts) > 1)} ({job.hosts[0]}, …)"
     return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
+
+
+def _other_worlds() -> list[Finding]:
+    """Variables in which another launcher describes its world, or that it left behind."""
+    names = world.left_over()
+    if not names:
+        return []
+    remedy = (
+        "ranks that are started here ignore them; a training without --ranks is one process of that world. If it is "
+        f"gone: unset {' '.join(names)}"
+    )
+    return [Finding("another launcher", "warn", ", ".join(f"{name}={os.environ[name]}" for name in names), remedy)]
 
 
 def _cores() -> Finding:

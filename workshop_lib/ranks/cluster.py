@@ -238,7 +238,8 @@ class Ranks:
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
-        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
+        job = allocation.find_living()
+        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
@@ -273,7 +274,7 @@ class Ranks:
             log = folders.log_tail(self.folder)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
-                raise RankError(f"The ranks did not start: {error}\n{log}".rstrip()) from None
+                raise RankError(f"The ranks did not start: {error}\n{log}".rstrip() + allocation.hint(job)) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:

@@ -79,8 +79,8 @@ def _check_same_group(world: World, kind: str) -> None:
 def _store(world: World, timeout: timedelta) -> dist.Store:
     if world.world_size == 1:
         return dist.HashStore()
-    if world.launcher == "srun":
-        host, port = _slurm_address(world)
+    if world.launcher in ("srun", "environment"):
+        host, port = _address(world)
         return dist.TCPStore(host, port, world.world_size, world.rank == 0, timeout)
     # Rank 0 takes any free port and tells the others over MPI: nobody has to choose one.
     host = "127.0.0.1" if world.local_size == world.world_size else socket.gethostname()
@@ -91,10 +91,9 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
     return store or dist.TCPStore(host, port, world.world_size, False, timeout)
 
 
-def _slurm_address(world: World) -> tuple[str, int]:
-    """Without MPI nobody can say which port is free: it follows from the job's number.
-
-    MASTER_ADDR and MASTER_PORT, when both are set, come first.
+def _address(world: World) -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT, when both are set; else, under srun, a port that follows from the job's number:
+    without MPI, nobody can say which one is free.
     """
     env = os.environ
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:
