@@ -16,7 +16,7 @@ from workshop_lib import ranks as teams
 from workshop_lib.cli import course, engines, room, scripts
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import options as of
-from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
+from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.scaling import catalogue, forecast, records, report
 from workshop_lib.scaling import sweep as sweeps
@@ -55,6 +55,7 @@ app.command(context_settings=scripts.AFTER_FAULTS)(scripts.faults)
 
 
 def main() -> None:
+    prepare_output()
     app()
 
 
