@@ -33,6 +33,8 @@ class OneSentence(TyperGroup):
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # Typer ends quietly: whoever read the output, such as `head`, has seen enough
         except (WorkshopError, OSError) as error:
             show_error(error)
             raise typer.Exit(1) from None
