@@ -36,8 +36,8 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 def keeps_secrets(folder: str | os.PathLike) -> bool:
     """Whether only its owner can read a key that's written there; makes the folder if needed.
 
-    A Windows disk has no modes (/mnt/c under WSL, CIFS), so there everybody could. It's False, too, where nothing can be
-    written.
+    On a disk without modes, such as one of Windows (/mnt/c under WSL, CIFS), everybody could. False, too, where nothing
+    can be written.
     """
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

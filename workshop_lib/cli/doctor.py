@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
-    several += _hidden_modules()
+    several += [*_hidden_modules(), *_read_only()]
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -225,6 +225,13 @@ def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
     remedy = "make room: records and checkpoints go to build/"
     return judged("disk", f"{free / 1e9:.1f} GB free in {ROOT}", free >= LEAST_DISK_BYTES, remedy)
+
+
+def _read_only() -> list[Finding]:
+    if os.access(ROOT, os.W_OK):
+        return []
+    remedy = "copy the checkout to a folder of yours: notebooks keep records and checkpoints in its build/"
+    return [Finding("checkout", "warn", f"{ROOT} cannot be written", remedy)]
 
 
 def _gpus() -> Finding:
