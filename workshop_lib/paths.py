@@ -33,6 +33,20 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def keeps_secrets(folder: str | os.PathLike) -> bool:
+    """Whether only its owner can read a key that's written there; makes the folder if needed.
+
+    On a disk without modes, such as one of Windows (/mnt/c under WSL, CIFS), everybody could. False, too, where nothing
+    can be written.
+    """
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=Path(folder)) as file:
+            return not os.stat(file.name).st_mode & 0o077
+    except OSError:
+        return False
+
+
 def require_writable(path: str | os.PathLike) -> None:
     """Raise the OSError that appending to `path` would meet. The folder is made if needed, the file is not."""
     path = Path(path)

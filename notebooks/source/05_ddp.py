@@ -185,7 +185,7 @@ if rank == 0:
 # print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
 # torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.out.with_suffix(".tmp"))
 # args.out.with_suffix(".tmp").replace(args.out)
-    # </stub>
+# </stub>
 # </solution>
 
 # %%

@@ -63,7 +63,9 @@ parameters = sum(p.numel() for p in model.parameters())
 print(f"{parameters:,} parameters")
 
 # %%
-guess = predict("Adam, all numbers in fp32: how many bytes does a parameter cost in training?", low=0, high=40, unit="B")
+guess = predict(
+    "Adam, all numbers in fp32: how many bytes does a parameter cost in training?", low=0, high=40, unit="B"
+)
 guess
 
 # %% [markdown]
@@ -638,7 +640,9 @@ formats = {"bf16": (torch.bfloat16, 1), "fp16": (torch.float16, 1), "fp16, loss 
 for name, (dtype, scale) in formats.items():
     cast = (gradient * scale).to(dtype)
     poor = (cast.abs() < torch.finfo(dtype).tiny).float().mean()
-    print(f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} lose digits, {cast.isinf().sum()} too large")
+    print(
+        f"{name:>22}: {(cast == 0).float().mean():6.2%} become 0, {poor:6.2%} lose digits, {cast.isinf().sum()} too large"
+    )
 
 # %% [markdown]
 # A gradient that becomes 0 is lost (*underflow*), and the network learns nothing from it. *Loss scaling* multiplies the loss
@@ -694,7 +698,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 in_bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
 live, traffic = with_fsdp(mp_policy=in_bf16)
 if rank == 0:
-    print(f"{sum(live.values()) / parameters:.2f} bytes per parameter, {live['parameters'] / parameters:.2f} of them weights")
+    print(
+        f"{sum(live.values()) / parameters:.2f} bytes per parameter, {live['parameters'] / parameters:.2f} of them weights"
+    )
     for name, handed in traffic.handed_bytes.items():
         print(f"{name}: {handed / parameters:.2f} bytes per parameter")
 
@@ -889,6 +895,7 @@ class OverlappedZero2(shares.Stage2):
             handle.wait()
             self.shares[p].grad = part / self.comm.size
         self.pending.clear()
+
     # <stub>
     # def reduce(self, p):
     #     gradient = shares.flat_gradient([p], self.comm.size)

@@ -301,7 +301,9 @@ with suppress(NotImplementedError):  # while the exercise is open
 # Split the same batch into four micro-batches per step. Stage 2 has nowhere to add up whole gradients, so how often does it send them?
 
 # %%
-guess = predict("With 4 micro-batches, how many times as many gradient bytes as stage 1 does stage 2 send?", low=0, high=6)
+guess = predict(
+    "With 4 micro-batches, how many times as many gradient bytes as stage 1 does stage 2 send?", low=0, high=6
+)
 guess
 
 # %%
@@ -330,6 +332,7 @@ handed.rename(columns="stage {}, n bytes".format).style.format("{:.2f}")
 # In stage 3 no rank has all the weights, and from stage 1 on, no rank has all of the optimizer's state.
 # So call `save_checkpoint` on *all* ranks:
 # each writes its share. If you call it on rank 0 alone, that rank waits forever.
+
 
 # %%
 # %%ranks --timeout 120
@@ -361,7 +364,9 @@ if rank == 0:
     network.load_state_dict(whole)
     torch.save(whole, folder / "whole.pt")
     with torch.no_grad():
-        print(f"loss before saving {saved['then']:.6f}, of the one file {cross_entropy(network(images), labels).item():.6f}")
+        print(
+            f"loss before saving {saved['then']:.6f}, of the one file {cross_entropy(network(images), labels).item():.6f}"
+        )
 
 # %% [markdown]
 # To resume, call `engine.load_checkpoint(folder)` on all ranks, after `initialize`. The number of ranks must be the same as
@@ -416,7 +421,9 @@ if rank == 0:
 halves = [train(config_of(64, stage) | {"bf16": {"enabled": True}}, cast=torch.Tensor.bfloat16) for stage in (1, 3)]
 
 # %%
-in_bf16 = {f"stage {stage}, bf16": [of_rank[at]["held"] for of_rank in team.pull("halves")] for at, stage in enumerate((1, 3))}
+in_bf16 = {
+    f"stage {stage}, bf16": [of_rank[at]["held"] for of_rank in team.pull("halves")] for at, stage in enumerate((1, 3))
+}
 pictures.zero({"stage 0, fp32": measured["stage 0"]} | in_bf16, parameters)
 
 # %% [markdown]

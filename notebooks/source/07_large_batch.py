@@ -448,6 +448,7 @@ def loss_and_curvature(model, rounds=10):
 # %%
 team.push(steps=15 if sizes.name == "quick" else 60)
 
+
 # %%
 # %%ranks --timeout 300
 def followed(peak, warmup_steps, size=1024):
@@ -807,7 +808,11 @@ lars_ends.groupby("workers")[[*columns.values()]].mean().round(2)
 # %%
 ours = sum(p.numel() for p in torch_cnn.build(1, "classic").parameters())
 projects = [("Etalumis, 3D CNN and LSTM", 171e6, 15e6), ("Etalumis, smaller", 157e6, 3e6)]
-projects += [("CosmoFlow, 3D CNN", 7e6, 99_456), ("ImageNet, ResNet-50", 25e6, 1.28e6), ("MNIST, classic", ours, 60_000)]
+projects += [
+    ("CosmoFlow, 3D CNN", 7e6, 99_456),
+    ("ImageNet, ResNet-50", 25e6, 1.28e6),
+    ("MNIST, classic", ours, 60_000),
+]
 data = pd.DataFrame(projects, columns=["project", "parameters", "training samples"]).set_index("project")
 data["parameters per sample"] = data["parameters"] / data["training samples"]
 data.style.format("{:,.0f}").format("{:.2g}", subset="parameters per sample")
@@ -822,7 +827,9 @@ data.style.format("{:,.0f}").format("{:.2g}", subset="parameters per sample")
 # %%
 steps = 20 if sizes.name == "quick" else 200
 for count in (1000, 4000, 16_000, 60_000) if samples == 60_000 else (500, 2000):
-    options = TrainOptions(train_samples=count, epochs=-(-steps * 128 // count), max_steps=steps, batch_size=128 // team.n)
+    options = TrainOptions(
+        train_samples=count, epochs=-(-steps * 128 // count), max_steps=steps, batch_size=128 // team.n
+    )
     record = team.train(options, timeout=sizes.timeout_s, show=False)
     last = record["epochs"][-1]
     print(f"{count:6,} images: {last['train_accuracy']:.1%} right in training, {last['test_accuracy']:.1%} in the test")

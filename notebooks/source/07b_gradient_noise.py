@@ -60,7 +60,11 @@ for batch in (1, 8, 64):
     along[batch] = [(g @ G / true, np.linalg.norm(g)) for g in means]
 
 # %%
-learning.arrows(team.pull("true")[0], team.pull("along")[0], "MNIST, 20 batches of each size; a network that has learned nothing yet")
+learning.arrows(
+    team.pull("true")[0],
+    team.pull("along")[0],
+    "MNIST, 20 batches of each size; a network that has learned nothing yet",
+)
 
 # %% [markdown]
 # Each arrow is the gradient of one batch, drawn at its true angle to $G$ and with its true length. A single image pulls hard,
@@ -295,7 +299,9 @@ one_s = time.perf_counter() - began
 # %%
 long_run = records.read(ROOT / "assets" / "results" / "steps_to_target.jsonl")
 law = critical_batch.fit(*steps_to_target.pairs(long_run))
-of_ranks = [law.samples(job["batches"][rank :: team.n]).sum() for rank in range(team.n)]  # each rank has its batch sizes
+of_ranks = [
+    law.samples(job["batches"][rank :: team.n]).sum() for rank in range(team.n)
+]  # each rank has its batch sizes
 per_batch = len(job["lrs"]) * len(job["seeds"])
 seconds = per_batch * max(of_ranks) / law.samples(64) * max(team.pull("one_s"))
 print(f"{per_batch * len(job['batches'])} training runs on {team.n} ranks: about {seconds:.0f} s.")
@@ -403,7 +409,9 @@ beside.style.format("{:.1f}").format("{:.0f}", subset="batch (samples)")
 # fifth of the labels are replaced by random ones.
 
 # %%
-guess = predict("After the same steps, how many times as noisy is 'which digit?' as 'is it a one?'", 0, 10, unit="times")
+guess = predict(
+    "After the same steps, how many times as noisy is 'which digit?' as 'is it a one?'", 0, 10, unit="times"
+)
 guess
 
 # %%

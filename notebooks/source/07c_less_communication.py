@@ -375,9 +375,7 @@ take_home.diff("ddp.py", "diloco.py")
 # %%
 rows = []
 for precision in ("fp32", "bf16"):
-    options = TrainOptions(
-        backend="ddp", precision=precision, epochs=2, train_samples=2000 if quick else 15_000
-    )
+    options = TrainOptions(backend="ddp", precision=precision, epochs=2, train_samples=2000 if quick else 15_000)
     last = team.train(options, timeout=sizes.timeout_s)["epochs"][-1]
     speeds = {"samples/s": last["samples_per_s"], "test accuracy": last["test_accuracy"]}
     rows.append({"precision": precision} | speeds)

@@ -60,10 +60,7 @@ print(f"ranks: {sizes.sweep_ranks}, on a machine with {usable_cores()} cores; {s
 
 # %%
 guess = predict(
-    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?",
-    low=0.5,
-    high=2 * sizes.ranks,
-    unit="times",
+    f"Strong: by what factor will {sizes.ranks} ranks be faster than one?", low=0.5, high=2 * sizes.ranks, unit="times"
 )
 guess
 
@@ -114,7 +111,9 @@ for _ in range(2):
 run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
 starts = len(sizes.sweep_ranks) - 1
-print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} fresh start{'s' * (starts > 1)} of ranks")
+print(
+    f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} fresh start{'s' * (starts > 1)} of ranks"
+)
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"
@@ -135,8 +134,7 @@ strong = [record for record in measured if record["what"]["train_samples"] == sa
 weak = [
     record
     for record in measured
-    if record["what"]["backend"] == "mpi"
-    and record["what"]["train_samples"] == record["what"]["world_size"] * per_rank
+    if record["what"]["backend"] == "mpi" and record["what"]["train_samples"] == record["what"]["world_size"] * per_rank
 ]
 print(f"{len(measured)} runs: {len(strong)} for strong scaling, {len(weak)} for weak scaling")
 
@@ -265,7 +263,13 @@ scaling_curve(strong)
 # %%
 for (backend, n), point in points[points.index.get_level_values("world_size") > 1].iterrows():
     low, high = point["speedup_min"], point["speedup_max"]
-    remark = "  Slower than one rank alone!" if high < 1 else "  More than perfect: look at the run on 1 rank." if low > n else ""
+    remark = (
+        "  Slower than one rank alone!"
+        if high < 1
+        else "  More than perfect: look at the run on 1 rank."
+        if low > n
+        else ""
+    )
     print(f"{backend} on {n} ranks: {low:.2f} to {high:.2f} times as fast.{remark}")
 for n in sizes.sweep_ranks[1:]:
     (low, high), (low_ddp, high_ddp) = (points.loc[name, n][["speedup_min", "speedup_max"]] for name in ("mpi", "ddp"))

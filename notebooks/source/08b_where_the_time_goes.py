@@ -212,7 +212,18 @@ launchers = {
 file = BUILD / "08b_binding.jsonl"
 file.unlink(missing_ok=True)
 repeats = min(3, sizes.repeats - 1)
-job = ["-m", "workshop_lib", "train", "--backend", "mpi", "--epochs", "2", "--train-samples", str(min(3000, sizes.sweep_samples or 3000)), "--out"]
+job = [
+    "-m",
+    "workshop_lib",
+    "train",
+    "--backend",
+    "mpi",
+    "--epochs",
+    "2",
+    "--train-samples",
+    str(min(3000, sizes.sweep_samples or 3000)),
+    "--out",
+]
 
 # %% [markdown]
 # A scaling table may switch from bad settings to good ones *between two rows*,

@@ -131,10 +131,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=["latency, µs", "s per GB"
 
 # %%
 guess_busy = predict(
-    "By what factor is a step of one rank slower while the other ranks compute, too?",
-    low=0.8,
-    high=2.5,
-    unit="times",
+    "By what factor is a step of one rank slower while the other ranks compute, too?", low=0.8, high=2.5, unit="times"
 )
 guess_busy
 
@@ -171,12 +168,7 @@ tested = fit.held_out(steps, messages)
 costs.predicted_beside_measured(tested.fitted, tested.others)
 
 # %%
-columns = {
-    "compute_s": "computing",
-    "allreduce_s": "allreduce",
-    "predicted_s": "predicted",
-    "measured_s": "measured",
-}
+columns = {"compute_s": "computing", "allreduce_s": "allreduce", "predicted_s": "predicted", "measured_s": "measured"}
 shown = 1e3 * tested.others.set_index(["width", "batch"])[list(columns)].rename(columns=columns)
 print(f"held out: error {tested.errors.median():.0%} in the median, {tested.errors.max():.0%} at worst")
 other_programs.report(sizes.ranks)
@@ -324,7 +316,9 @@ for name in ("inception-v3", "resnet-101", "vgg-16"):
     message_s = machine.allreduce_s(512, model.gradient_bytes / k)
     with contextlib.suppress(NotImplementedError):
         step_s = overlapped_step(computing_s / 3, computing_s * 2 / 3, message_s, k)  # backward: about two thirds
-        print(f"{name:>12}: computing {computing_s:.2f} s, {k} messages of {message_s:.2f} s, efficiency {computing_s / step_s:.0%}")
+        print(
+            f"{name:>12}: computing {computing_s:.2f} s, {k} messages of {message_s:.2f} s, efficiency {computing_s / step_s:.0%}"
+        )
 
 # %%
 horovods = {entry.what: entry.efficiency for entry in published.EVERYTHING if entry.table == "Horovod"}
@@ -514,7 +508,9 @@ alpha, beta = theta.between.latency_s, theta.between.s_per_byte
 for nodes in (32, 256, 2048):
     ring, halving = (1e3 * allreduce_s(how, nodes, gradient_bytes, alpha, beta) for how in ("ring", "rabenseifner"))
     asking = 1e3 * allreduce_s("naive", nodes, 8, alpha, beta)
-    print(f"{nodes:>5} nodes: ring {ring:5.1f} ms, halving and doubling {halving:5.1f} ms, asking through rank 0 {asking:5.2f} ms")
+    print(
+        f"{nodes:>5} nodes: ring {ring:5.1f} ms, halving and doubling {halving:5.1f} ms, asking through rank 0 {asking:5.2f} ms"
+    )
 
 # %% [markdown]
 # Summing costs hardly more on 2,048 nodes than on 32, if the MPI library uses halving and doubling.
@@ -538,7 +534,11 @@ science = {  # devices and efficiency, from the abstracts
     "climate, DeepLabv3+, Summit, V100": (27360, 0.907),
 }
 rows = {
-    name: {"devices": n, "published": f"{share:.1%}", "with the slowest alone": f"{1 / (1 + lateness.typical * slowest_of(n)):.1%}"}
+    name: {
+        "devices": n,
+        "published": f"{share:.1%}",
+        "with the slowest alone": f"{1 / (1 + lateness.typical * slowest_of(n)):.1%}",
+    }
     for name, (n, share) in science.items()
 }
 pd.DataFrame.from_dict(rows, orient="index")

@@ -326,16 +326,22 @@ slow = feeding.throttled(read, share)
 
 # %%
 compute_s, share = team.pull("compute_s")[0], team.pull("share")[0]
-print(f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s")
+print(
+    f"{1e3 * compute_s:.1f} ms for a batch of 64 images, on the slowest rank: as if storage gave it {share / 1e6:.1f} MB/s"
+)
 print(f"for comparison, four ranks on each node of Theta: {210 / 4_392 / 4 * 1e3:.1f} MB/s each")
 guess_prefetch = predict(
-    "Reading takes as long as computing. How many times as fast is training with `prefetch`?", low=0.5, high=4, unit="times"
+    "Reading takes as long as computing. How many times as fast is training with `prefetch`?",
+    low=0.5,
+    high=4,
+    unit="times",
 )
 guess_prefetch
 
 # %% [markdown]
 # A third way is to *preload*: read everything before the first epoch, and keep it. We split the time as the training loop sees
 # it, into waiting for batches and computing on them.
+
 
 # %%
 # %%ranks
@@ -401,7 +407,9 @@ if "prefetch" in runs:
     ratios = in_turn.sum(axis=1) / runs["prefetch"].sum(axis=1)
     display(guess_prefetch.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
     if np.median(ratios) < 1 + 0.5 * (most - 1):
-        print("Much less than that: other programs, or the ranks themselves, had the core that the reading thread needed.")
+        print(
+            "Much less than that: other programs, or the ranks themselves, had the core that the reading thread needed."
+        )
 
 # %% [markdown]
 # Prefetching hides the shorter of the two behind the longer, so it gains a factor of two at most, where both are equal. The first
@@ -425,7 +433,9 @@ if "prefetch" in runs:
 # computing on it, as above. First the read *waits*, like your thread did, and then it *works*, like a decoder does.
 
 # %%
-guess_work = predict("Now reading is work. How many times as fast does it get with 2 workers?", low=0.2, high=4, unit="times")
+guess_work = predict(
+    "Now reading is work. How many times as fast does it get with 2 workers?", low=0.2, high=4, unit="times"
+)
 guess_work
 
 # %%
@@ -442,7 +452,9 @@ ratios = totals["work, 0 workers"] / totals["work, 2 workers"]
 display(guess_work.compare(np.median(ratios), spread=(ratios.min(), ratios.max())))
 for kind in ("waiting", "work"):
     steady = [np.median(runs[f"{kind}, {workers} workers"][:, 1]) for workers in (0, 1, 2)]
-    print(f"{kind}: after its first batch, the training waits {', '.join(f'{s:.2f}' for s in steady)} s with 0, 1, 2 workers")
+    print(
+        f"{kind}: after its first batch, the training waits {', '.join(f'{s:.2f}' for s in steady)} s with 0, 1, 2 workers"
+    )
 
 # %% [markdown]
 # - Workers take time to start. Every epoch pays for it again, unless you say `persistent_workers=True`.
@@ -515,6 +527,7 @@ augmentation.generator(generator)
 # %%
 team.push(generator=generator)
 
+
 # %%
 # %%ranks
 def shift(images, rng):
@@ -534,7 +547,9 @@ for way, moves in drawn.items():
     others = comm.allgather(np.stack(moves))
     alike = np.mean((others[0] == others[-1]).all(axis=2))
     if comm.rank == 0:
-        print(f"{way}: rank 0 and rank {comm.size - 1} shift {alike:.0%} of their images alike (by chance: {1 / 49:.0%})")
+        print(
+            f"{way}: rank 0 and rank {comm.size - 1} shift {alike:.0%} of their images alike (by chance: {1 / 49:.0%})"
+        )
 
 # %% [markdown]
 # ## Deeper: resume exactly

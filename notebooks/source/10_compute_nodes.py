@@ -266,7 +266,9 @@ machines.binding(team.about(), "Bound to cores" if can_bind else "These ranks ca
 # share, then each with one thread for every core of the machine.
 
 # %%
-guess_threads = predict("How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times")
+guess_threads = predict(
+    "How many times as long does it take if every rank has threads for all cores?", 0.2, 10, "times"
+)
 guess_threads
 
 # %%

@@ -442,14 +442,18 @@ for tensor in [t for t in (1, 2, 4) if size % t == 0]:
     numbers = sum(p.numel() for p in model.parameters())
     logits, activations = memory.kept_for_backward(partial(model, images[::data]), model)
     row = {"mesh, data × tensor": f"{data} × {tensor}", "tensor: bytes": sent["tensor"]}
-    row["tensor: formula"] = 3 * 4 * 2 * (tensor - 1) / tensor * 64 // data * 25 * 64 * 4  # blocks, allreduces, ring, tokens
+    row["tensor: formula"] = (
+        3 * 4 * 2 * (tensor - 1) / tensor * 64 // data * 25 * 64 * 4
+    )  # blocks, allreduces, ring, tokens
     row |= {"data: bytes": sent["data"], "data: formula": 2 * (data - 1) / data * 4 * numbers}
     row |= {"states, MiB": states / 2**20, "activations, MiB": activations / 2**20}
     rows_of_table.append(row | {"differs by": largest([logits], [alone(images[::data])])})
 
 # %%
 table = pd.DataFrame(team.pull("rows_of_table")[0]).set_index("mesh, data × tensor")
-table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activations, MiB"]).format("{:.0e}", subset=["differs by"])
+table.style.format("{:,.0f}").format("{:.2f}", subset=["states, MiB", "activations, MiB"]).format(
+    "{:.0e}", subset=["differs by"]
+)
 
 # %% [markdown]
 # Every mesh trains the same network. What the two dimensions send follows two different rules:
@@ -506,6 +510,7 @@ for m in (1, 8):
 # %%
 guess = predict("How many allreduces of the tokens does backward send per block?", low=1, high=8)
 guess
+
 
 # %%
 # %%ranks
@@ -744,6 +749,7 @@ table.style.format("{:,.0f}").format("{:.0e}", subset=["differs by"]).format("{:
 # experts. Then `forward` sends the results back and restores the old order. Gradients take the same route in reverse: in
 # backward, what went *there* comes *back*.
 
+
 # %%
 # %%ranks
 class Experts(nn.Module):
@@ -825,6 +831,7 @@ print(f"{counting.bytes_sent - before:,} bytes sent in forward, {formula:,} by t
 # a little training, and after the same training with a small *balancing loss*: the number of experts times
 # $\sum_e f_e P_e$, where $f_e$ is the share of tokens that expert $e$ gets and $P_e$ is the mean probability that the router
 # gives it.
+
 
 # %%
 # %%ranks --timeout 240

@@ -98,6 +98,7 @@ if rank > 0:
 # and it goes on from there. And `requires_grad_()` asks for the gradient with respect to `x`. Autograd wouldn't compute it
 # otherwise, because to this rank `x` is plain data. Do you get the same gradients as one process?
 
+
 # %%
 # %%ranks
 def gradients(layers):
@@ -732,7 +733,9 @@ steps.pipeline(panels)
 
 # %%
 rows = {}
-for name, schedule, v, spans in zip(("1F1B", "two chunks"), (one_f_one_b, two_chunks), (1, 2), panels.values(), strict=True):
+for name, schedule, v, spans in zip(
+    ("1F1B", "two chunks"), (one_f_one_b, two_chunks), (1, 2), panels.values(), strict=True
+):
     rows[name] = {"formula": orders.bubble_formula(p, 4, v), "measured": orders.bubble(spans)}
     rows[name]["stages' activations kept by rank 0"] = orders.most_alive(schedule(0, p, 4)) / v
 pd.DataFrame(rows).T.style.format("{:.2f}")
@@ -773,7 +776,9 @@ def sent(schedule, m, chunks):
 
 traffic = {"GPipe, 2 micro-batches": sent(gpipe, 2, 1), "1F1B, 8 micro-batches": sent(one_f_one_b, 8, 1)}
 traffic["two chunks, 8 micro-batches"] = sent(two_chunks, 8, 2)
-traffic["an allreduce of all gradients"] = {"bytes": round(2 * (size - 1) / size * 4 * sum(p.numel() for p in whole.parameters()))}
+traffic["an allreduce of all gradients"] = {
+    "bytes": round(2 * (size - 1) / size * 4 * sum(p.numel() for p in whole.parameters()))
+}
 
 # %%
 pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")

@@ -510,14 +510,14 @@ for rank, each in enumerate(recorded["calls in another order"]):
 # it's how their messages know the line. (`py-spy dump --pid PID` does the same from outside, without any preparation.)
 
 # %%
-hanging = '''
+hanging = """
 import faulthandler, os, signal, subprocess, time
 faulthandler.register(signal.SIGUSR1)
 subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -USR1 {os.getpid()}"])
 def load_batch():
     time.sleep(1)
 load_batch()
-'''
+"""
 scripts.run("python", "-c", hanging)
 
 # %% [markdown]
@@ -557,7 +557,11 @@ for launcher in [[*mpi.mpiexec(), "-n", 2, "python"], *([] if quick else [torchr
         try:
             scripts.run(*launcher, folder / script, only="exit code 7|exitcode|signal [0-9]|SIGKILL")
         except ranks.RankError as error:
-            print(f"--- after {time.perf_counter() - start_s:.1f} s,", str(error).rpartition("` ")[2].partition(";")[0], "\n")
+            print(
+                f"--- after {time.perf_counter() - start_s:.1f} s,",
+                str(error).rpartition("` ")[2].partition(";")[0],
+                "\n",
+            )
 
 # %% [markdown]
 # Both notice at once, and end the rank that's left, which would have slept for 20 seconds. Look at what each makes of it:

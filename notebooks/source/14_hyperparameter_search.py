@@ -312,7 +312,9 @@ pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "
 # The runs are recorded in `assets/results/search.jsonl`, with three seeds each.
 
 # %%
-guess = predict("With the same images, how many times as long do large jobs in turn take as small ones?", 0.5, 4, unit="times")
+guess = predict(
+    "With the same images, how many times as long do large jobs in turn take as small ones?", 0.5, 4, unit="times"
+)
 guess
 
 # %%
@@ -348,7 +350,9 @@ by_way.style.format({"seconds": "{:.0f}", "trials": "{:.0f}", "best held out": "
 # %%
 guesses = [job["held_out"] for run in searches for job in run["jobs"] if job["images"] == library.RUNGS[0]]
 for level in (0.5, 0.9, 0.95):
-    print(f"{np.mean(np.array(guesses) < level):.0%} of {len(guesses)} random settings are below {level:.0%} after one epoch")
+    print(
+        f"{np.mean(np.array(guesses) < level):.0%} of {len(guesses)} random settings are below {level:.0%} after one epoch"
+    )
 
 # %% [markdown]
 # (Somebody with experience guesses better than these random draws, and some of them would catch up with more epochs.)

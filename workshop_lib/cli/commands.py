@@ -16,7 +16,7 @@ from workshop_lib import ranks as teams
 from workshop_lib.cli import course, engines, room, scripts
 from workshop_lib.cli import doctor as machine
 from workshop_lib.cli import options as of
-from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, show_error
+from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.scaling import catalogue, forecast, records, report
 from workshop_lib.scaling import sweep as sweeps
@@ -33,6 +33,8 @@ class OneSentence(TyperGroup):
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # Typer ends quietly: whoever read the output, such as `head`, has seen enough
         except (WorkshopError, OSError) as error:
             show_error(error)
             raise typer.Exit(1) from None
@@ -55,6 +57,7 @@ app.command(context_settings=scripts.AFTER_FAULTS)(scripts.faults)
 
 
 def main() -> None:
+    prepare_output()
     app()
 
 

@@ -1,6 +1,7 @@
 """Look at this machine: what works, what does not, and what to do about it. Takes a few seconds."""
 
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -8,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib import shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
@@ -50,7 +54,7 @@ def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
-    several += _other_worlds()
+    several += [*_other_worlds(), *_hidden_modules(), *_read_only()]
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -75,16 +79,45 @@ def _python() -> Finding:
     return judged("Python", found, good, "use Python 3.11 or 3.12: run `make setup`", "fail")
 
 
+def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
+    """Where this package is installed; not in a folder that hides modules."""
+    hiding = {shadow.folder for shadow in shadowing.shadows()}
+    folders = [entry for entry in sys.path if os.path.realpath(entry) not in hiding]
+    yield from importlib.metadata.distributions(name=package, path=folders)
+
+
 def _version(package: str) -> str | None:
-    return next((each.version for each in importlib.metadata.distributions(name=package)), None)
+    return next((each.version for each in _installed(package)), None)
 
 
 def _packages() -> list[Finding]:
-    versions = {name: _version(name) or _version(f"{name}-cpu") for name in PACKAGES}
-    return [
-        judged(name, versions[name] or "not installed", versions[name] is not None, *missing)
-        for name, missing in PACKAGES.items()
-    ]
+    return [_package(name, *missing) for name, missing in PACKAGES.items()]
+
+
+def _package(name: str, remedy: str, otherwise: str) -> Finding:
+    """Its version, and that Python would import what was installed: a look at files, because imports take seconds."""
+    installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
+    if installed is None:
+        return Finding(name, otherwise, "not installed", remedy)
+    folder = Path(str(installed.locate_file("")))
+    module = importlib.util.find_spec(name)
+    if module is None or module.origin is None:
+        found = f"{installed.version} was installed, but its files are gone"
+        return Finding(name, otherwise, found, "run `make distclean`, then `make setup`")
+    if not Path(module.origin).is_relative_to(folder):
+        found = f"{installed.version} is in {folder}, but Python imports {module.origin}"
+        return Finding(name, otherwise, found, "rename that file, or take its folder out of PYTHONPATH")
+    return Finding(name, "ok", installed.version)
+
+
+def _hidden_modules() -> list[Finding]:
+    """What of the user's would hide modules, if the workshop didn't leave it aside."""
+    remedy = "{}; until then the workshop looks there last"
+    shadows = shadowing.shadows()
+    findings = [Finding("your files", "warn", each.found, remedy.format(each.remedy)) for each in shadows]
+    if home := os.environ.get("PYTHONHOME"):
+        findings.append(Finding("PYTHONHOME", "warn", home, "unset it: it gives every Python the library of one"))
+    return findings
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
@@ -125,7 +158,8 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
         "from mpi4py import MPI; c = MPI.COMM_WORLD; "
         "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
     )
-    ran = _run([*mpiexec, "-n", "2", sys.executable, "-c", program], mpi.environment())
+    environment = mpi.environment() | {"PYTHONPATH": mpi.python_path()}
+    ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
         why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
@@ -204,6 +238,13 @@ def _disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
     remedy = "make room: records and checkpoints go to build/"
     return judged("disk", f"{free / 1e9:.1f} GB free in {ROOT}", free >= LEAST_DISK_BYTES, remedy)
+
+
+def _read_only() -> list[Finding]:
+    if os.access(ROOT, os.W_OK):
+        return []
+    remedy = "copy the checkout to a folder of yours: notebooks keep records and checkpoints in its build/"
+    return [Finding("checkout", "warn", f"{ROOT} cannot be written", remedy)]
 
 
 def _gpus() -> Finding:

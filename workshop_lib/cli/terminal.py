@@ -1,5 +1,8 @@
 """What a training shows in a terminal, how Ctrl-C ends it, and how errors of ranks are told there."""
 
+import codecs
+import io
+import os
 import signal
 import sys
 import time
@@ -11,6 +14,27 @@ from workshop_lib.ranks.progress import TextView
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended: 128 and the number of SIGINT
 ASK_EVERY_S = 1.0
+# What stands for a character that the terminal's encoding doesn't have; a "?" for all others.
+PLAIN = {"→": "->", "←": "<-", "…": "...", "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "±": "+-", "²": "^2"}
+PLAIN |= {"µ": "u", "‘": "'", "’": "'", "“": '"', "”": '"', "✓": "ok", "✗": "no", "≤": "<=", "≥": ">="}
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """The error handler of an output stream: what is written instead of characters that it doesn't have."""
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(PLAIN.get(character, "?") for character in lost), error.end
+
+
+def prepare_output() -> None:
+    """Let nothing that is printed fail: not for a character that the encoding lacks, nor where output was closed."""
+    codecs.register_error("workshop", plain)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as this process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="workshop")
 
 
 def show_error(error: BaseException | str) -> None:

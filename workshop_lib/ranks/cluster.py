@@ -27,16 +27,22 @@ from .progress import TextView
 from .watch import watch
 
 UNNAMED = "cell"
+ABOUT_LIMIT_S = 30.0
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
-CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
+# Both leave the current folder out while they load (-P), and import workshop_lib first: see shadowing.py.
+CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
+CONTROLLER = [sys.executable, "-P", "-c", CONTROLLER_MAIN]
 # A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
 ENGINE_MAIN = "import sys, workshop_lib; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
-ENGINE = [sys.executable, "-c", ENGINE_MAIN, "--mpi"]
+ENGINE = [sys.executable, "-P", "-c", ENGINE_MAIN, "--mpi"]
 # A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
 # A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
 # without one, far longer than any computation keeps the beat waiting.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
+CONTROLLER_LOG, RANKS_LOG = "controller.log", "ranks.log"  # in the ranks' folder
+# The controller had 61 files open for 2 ranks and 74 for 8; each rank 64, and more in a training.
+OPEN_FILES, OPEN_FILES_PER_RANK = 128, 4
 REACHABLE = ["--ip=*"]  # other hosts can connect, with the key in the ranks' folder, which only its owner can read
 
 
@@ -186,7 +192,7 @@ class Ranks:
 
     def about(self) -> list[dict]:
         """Host, process, threads, allowed cores and MPI library of every rank."""
-        return self.run(engine.about, show=False, timeout=30)
+        return self.run(engine.about, show=False, timeout=ABOUT_LIMIT_S)
 
     def processes_here(self, ranks: list[int]) -> dict[int, psutil.Process]:
         """The processes of those of these ranks that are on this host."""
@@ -242,8 +248,10 @@ class Ranks:
         plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
+        processes.allow_open_files(OPEN_FILES + OPEN_FILES_PER_RANK * n)
         self.folder = folders.create(self._set_id, plan.elsewhere)
-        places = [f"--profile-dir={self.folder}"]
+        # ipyparallel adds the working folder to sys.path, so it isn't the learner's. engine.prepare goes back there.
+        places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         environment = (
             os.environ
             | plan.settings
@@ -264,17 +272,18 @@ class Ranks:
         limit_s = START_ELSEWHERE_LIMIT_S if plan.elsewhere else START_LIMIT_S
         deadline = time.monotonic() + limit_s
         try:
-            self._spawn(controller, "controller.log", environment)
-            self._spawn([*plan.command, *ranks], "ranks.log", environment)  # both import for a second, side by side
+            self._spawn(controller, CONTROLLER_LOG, environment)
+            self._spawn([*plan.command, *ranks], RANKS_LOG, environment)  # both import for a second, side by side
             self.client = folders.connect(self.folder, deadline, self._supervised)
             self._wait_for_engines(deadline, limit_s)
             self.trouble = None
             self._check_order()
         except BaseException as error:
-            log = folders.log_tail(self.folder)
+            controller_ended = bool(self._supervised) and self._supervised[0].poll() is not None
+            why = folders.why_ended(self.folder, CONTROLLER_LOG if controller_ended else RANKS_LOG)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
-                raise RankError(f"The ranks did not start: {error}\n{log}".rstrip() + allocation.hint(job)) from None
+                raise RankError(f"The ranks did not start: {error}\n{why}".rstrip() + allocation.hint(job)) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
@@ -294,14 +303,22 @@ class Ranks:
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
         ):
-            if self._supervised[1].poll() is not None:
-                raise RankError(f"mpiexec ended with exit code {self._supervised[1].returncode}.")
+            for name, process in zip(("the controller", "mpiexec"), self._supervised, strict=True):
+                if process.poll() is not None:
+                    raise RankError(f"{name} ended with exit code {process.returncode}.")
             if time.monotonic() > deadline:
                 raise RankError(f"{len(self.client.ids)} of {self.n} came up in {limit_s:.0f} s.")
             time.sleep(0.02)
 
     def _check_order(self) -> None:
-        mpi_ranks = [about["rank"] for about in self.about()]
+        asked = self.client[:].apply_async(engine.about)
+        deadline = time.monotonic() + ABOUT_LIMIT_S
+        while not asked.ready():
+            # Not by `run`, to which an interrupt is the end of a call: here it's the end of the start.
+            if self._lost() or time.monotonic() > deadline:
+                raise RankError("not every rank answers: one may have ended.")
+            time.sleep(0.02)
+        mpi_ranks = [about["rank"] for about in asked.get(0)]
         if mpi_ranks != list(range(self.n)):
             self._give_up("their MPI ranks do not follow their engine ids")
             raise RankError(

@@ -66,8 +66,8 @@ def prepare(folder: str) -> None:
     # A handler of Python's would run once MPI returns: never, in a collective that others do not join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    # The learner's own modules are found here too, and last: none of them takes the place of a package.
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())] + [os.getcwd()]
     if sys.modules.get("debugpy", ...) is None:  # it was kept out while the engine started (cluster.ENGINE_MAIN)
         del sys.modules["debugpy"]
     main_thread = threading.main_thread().ident

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import ipyparallel as ipp
 
-from workshop_lib.paths import BUILD, replacing
+from workshop_lib.errors import cause
+from workshop_lib.paths import BUILD, keeps_secrets, replacing
 
 from . import processes
 from .allocation import is_here
@@ -23,27 +25,47 @@ from .messages import ExitRecord, RankNote, StopNote
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
 HELD, STOP, RESTART = "held", "stop", "restart"
+NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes; more, if they have much to say about their end
+LINES_SHOWN = 12  # of a log
+# The line after a traceback.
+PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
 CONNECTION = "connection.json"  # what engines connect with: a copy, there only when it is whole
 
 
 def create(set_id: str, elsewhere: bool = False) -> Path:
     """A new folder, marked as this process's; in the checkout, which all nodes of a cluster see.
 
-    Where the checkout cannot be written it is a temporary one, unless hosts elsewhere must see it.
+    Where the checkout cannot be written, or keeps no secret, it is a temporary one, unless hosts elsewhere must see it.
     """
     parent = BUILD / "ranks"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = parent / set_id
-        folder.mkdir(mode=0o700)
+        return _make(parent / set_id, set_id)
     except OSError as error:
-        if elsewhere:
-            raise RankError(
-                f"{parent} cannot be written ({error.strerror}), and ranks on other nodes must see it: "
-                "put the checkout where all nodes can write."
-            ) from None
-        folder = Path(tempfile.mkdtemp(prefix=f"workshop-{set_id}-"))
-    (folder / "owner").write_text(processes.mark(set_id))
+        why = f"{parent} cannot be used, because {cause(error)}"
+    if elsewhere:
+        raise RankError(f"{why}, and ranks on other nodes must see it: put the checkout where all nodes can write.")
+    try:
+        return _make(Path(tempfile.gettempdir(), f"workshop-{set_id}"), set_id)
+    except OSError as error:
+        raise RankError(
+            f"The ranks need a folder for their files. {why}; and no temporary folder can, because {cause(error)}. "
+            "Make room in one of them, or set TMPDIR to a folder of yours."
+        ) from None
+
+
+def _make(folder: Path, set_id: str) -> Path:
+    """Make the folder, with its owner's mark. Raises OSError where ranks couldn't keep their files and their key."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(NEEDED_BYTES))
+        if not keeps_secrets(folder):
+            raise OSError("its file system keeps no permissions, so others could read the ranks' key")
+        (folder / "owner").write_text(processes.mark(set_id))
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 
@@ -167,11 +189,14 @@ def _notes(folder: Path, kind: str) -> list:
     return notes
 
 
-def log_tail(folder: Path, lines: int = 12) -> str:
-    """The last lines that the ranks and what started them printed."""
-    with contextlib.suppress(OSError):
-        return "\n".join((folder / "ranks.log").read_text("utf8", "replace").splitlines()[-lines:])
-    return ""
+def why_ended(folder: Path, log: str) -> str:
+    """What a log says about an end that came too early: the error of a Python program in it, or its last lines."""
+    try:
+        text = (folder / log).read_text("utf8", "replace")
+    except OSError:
+        return ""
+    errors = PYTHON_ERROR.findall(text)
+    return errors[-1] if errors else "\n".join(text.splitlines()[-LINES_SHOWN:])
 
 
 def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import ROOT
+from workshop_lib.shadowing import shadows
 
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
@@ -66,8 +67,11 @@ def srun() -> list[str]:
 
 
 def python_path() -> str:
-    """PYTHONPATH with which a process finds this checkout, wherever it starts."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    """PYTHONPATH with which a process finds this checkout, wherever it starts; without folders that hide modules."""
+    hiding = {shadow.folder for shadow in shadows()}
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [entry for entry in given if entry and os.path.realpath(entry) not in hiding]
+    return os.pathsep.join([str(ROOT), *kept])
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:

@@ -7,6 +7,7 @@ start on its owner's host.
 """
 
 import os
+import resource
 import socket
 import sys
 import time
@@ -14,9 +15,24 @@ from pathlib import Path
 
 import psutil
 
+from .errors import RankError
+
 VARIABLE = "WORKSHOP_RANKS"
 # Starts a command, and ends it when whoever started it is gone.
-SUPERVISOR = [sys.executable, "-S", str(Path(__file__).with_name("supervisor.py"))]
+SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))]
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process, and those that it starts, have so many files open. Raises RankError where that's forbidden."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise RankError(
+            f"The ranks did not start: they need about {count} open files, and here at most {hard} are allowed. "
+            "Run `ulimit -n 1024` before you start this; if that's refused, open a new terminal."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def mark(set_id: str) -> str:

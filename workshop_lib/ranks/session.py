@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+from workshop_lib.shadowing import shadows
 from workshop_lib.training.load import Meter
 
 from . import allocation, folders, processes
@@ -46,6 +47,8 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     CURRENT.replace(None)
     processes.reap()
     folders.remove_dead()
+    for shadow in shadows():
+        print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
     if warning := others.warning(n * threads_per_rank, "so don't trust times measured now"):

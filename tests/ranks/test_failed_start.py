@@ -1,0 +1,82 @@
+"""What a start of ranks says when it fails, and what of the user's can't make it fail."""
+
+import os
+import sys
+
+import pytest
+
+from workshop_lib import ranks
+from workshop_lib.ranks import cluster, engine, folders
+
+BROKEN = "raise ImportError('a file of the learner')\n"
+
+
+@pytest.fixture(autouse=True)
+def no_other_ranks(nothing_left):
+    """None that another file's tests have kept."""
+    ranks.stop()
+    yield
+    ranks.stop()
+
+
+def test_ranks_start_beside_files_that_hide_modules_and_import_the_learners_own(tmp_path, monkeypatch, capsys):
+    """For supervisors, the controller and ranks: Python's modules, and packages that they need or train with."""
+    for name in ("random", "token", "logging", "zmq", "mpi4py", "numpy"):
+        (tmp_path / f"{name}.py").write_text(BROKEN)
+    (tmp_path / "own.py").write_text("answer = 42\n")
+    hidden = tmp_path / "another"
+    hidden.mkdir()
+    for name in ("tempfile", "psutil"):
+        (hidden / f"{name}.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")]))
+    team = ranks.start(2)
+    said = capsys.readouterr().err
+    assert f"your file {tmp_path}/random.py hides Python's own `random`: rename it." in said
+    assert f"PYTHONPATH names {hidden}, which hides the package `psutil`, Python's own `tempfile`: unset" in said
+    team.run_cell("import numpy, os, own, random\nfound = own.answer, os.getcwd(), numpy.add(1, random.choice([2]))")
+    assert team.pull("found") == [(42, str(tmp_path), 3)] * 2
+
+
+def test_the_controllers_own_error_is_said(monkeypatch):
+    program = "raise OSError(28, 'No space left on device')"
+    monkeypatch.setattr(cluster, "CONTROLLER", [sys.executable, "-c", program])
+    with pytest.raises(ranks.RankError) as error:
+        ranks.start(1)
+    ended = "The ranks did not start: the controller ended with exit code 1."
+    assert str(error.value) == f"{ended}\nOSError: [Errno 28] No space left on device"
+
+
+def test_what_a_rank_raises_before_it_is_ready_is_said(monkeypatch):
+    main = "import sys; sys.stderr.write('a warning\\n'); import not_there"
+    monkeypatch.setattr(cluster, "ENGINE", [sys.executable, "-P", "-c", main])
+    with pytest.raises(ranks.RankError, match="ModuleNotFoundError: No module named 'not_there'$"):
+        ranks.start(1)
+
+
+def test_an_interrupt_at_the_end_of_the_start_is_one(monkeypatch):
+    """When the ranks are asked who they are, they are nearly ready: a rank sends the interrupt just then."""
+    owner = os.getpid()
+
+    def interrupt():
+        import os
+        import signal
+        import time
+
+        os.kill(owner, signal.SIGINT)
+        time.sleep(30)
+
+    interrupt.__module__ = "__main__"  # ranks don't have this module
+    monkeypatch.setattr(engine, "about", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ranks.start(1)
+
+
+def test_a_program_s_error_is_found_in_a_log(tmp_path):
+    lines = [f"line {number}" for number in range(20)]
+    (tmp_path / "log").write_text("\n".join(lines))
+    assert folders.why_ended(tmp_path, "log") == "\n".join(lines[-12:])
+    trace = 'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
+    (tmp_path / "log").write_text(f"before\n{trace}-----\nmpiexec was told\n")
+    assert folders.why_ended(tmp_path, "log") == "ValueError: text"
+    assert folders.why_ended(tmp_path, "none") == ""

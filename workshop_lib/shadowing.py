@@ -1,0 +1,106 @@
+"""Files of the user's that shadow modules: `random.py` beside a notebook, or another Python's packages in PYTHONPATH.
+
+Python looks for a module in the current folder and in those of PYTHONPATH first. Such a file breaks an import deep in
+some package, whose error doesn't name it. This module imports only what every Python has loaded before it gets here,
+because anything else could be hidden already.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+NAMES_SHOWN = 3
+EXTENSIONS = (".py", ".so")
+# Python imports these on purpose from whoever wants to add to its start-up.
+START_UP = ("sitecustomize", "usercustomize")
+
+
+class Shadow:
+    """What hides modules of .venv or of Python itself: a file where Python looks first, or a folder in a variable."""
+
+    def __init__(self, folder: str, found: str, remedy: str):
+        self.folder = folder
+        self.found = found
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.remedy}"
+
+
+def whose(name: str) -> str:
+    """A module in words."""
+    return f"Python's own `{name}`" if name in sys.stdlib_module_names else f"the package `{name}`"
+
+
+def short(path: str) -> str:
+    """A path as seen from the checkout, if it's in there."""
+    return path.removeprefix(ROOT + os.sep)
+
+
+def shadows() -> list[Shadow]:
+    """The folders from which this process, or ranks that it starts here, could import a wrong module."""
+    suspects = _suspects()
+    own = [entry for entry in sys.path if os.path.realpath(entry) not in suspects]
+    found = []
+    for folder, variable in suspects.items():
+        files = {name: path for name, path in _modules_in(folder).items() if PathFinder.find_spec(name, own)}
+        if variable and files:
+            remedy = f"unset {variable}"
+            found.append(Shadow(folder, f"{variable} names {folder}, which hides {_listed(sorted(files))}", remedy))
+        elif files:
+            for name, path in files.items():
+                found.append(Shadow(folder, f"your file {short(path)} hides {whose(name)}", "rename it"))
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(whose(name) for name in names[:NAMES_SHOWN])
+    left_out = len(names) - NAMES_SHOWN
+    return f"{shown} and {left_out} more" if left_out > 0 else shown
+
+
+def look_there_last() -> None:
+    """Have this process look for modules in such folders after all others, so that they hide nothing."""
+    for folder in {shadow.folder for shadow in shadows()}:
+        there = [entry for entry in sys.path if os.path.realpath(entry) == folder]
+        for entry in there:
+            sys.path.remove(entry)
+        sys.path.extend(there[:1])
+
+
+def _suspects() -> dict[str, str]:
+    """The folders where Python looks first, each with the variable that names it; "" for the current folder."""
+    suspects = {}
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry and not _is_python_own(os.path.realpath(entry)):
+            suspects[os.path.realpath(entry)] = "PYTHONPATH"
+    try:
+        suspects.setdefault(os.path.realpath(os.getcwd()), "")
+    except OSError:
+        pass  # somebody has removed the current folder
+    suspects.setdefault(os.path.join(ROOT, "notebooks"), "")  # where notebooks and their ranks look
+    return suspects
+
+
+def _is_python_own(folder: str) -> bool:
+    """Whether it's a folder of .venv, or of this Python's own library."""
+    library = os.path.dirname(os.path.realpath(os.__file__))
+    in_venv = sys.prefix != sys.base_prefix and folder.startswith(os.path.realpath(sys.prefix) + os.sep)
+    return in_venv or folder in (library, os.path.join(library, "lib-dynload"))
+
+
+def _modules_in(folder: str) -> dict[str, str]:
+    """The path of each module there, by its name."""
+    try:
+        with os.scandir(folder) as entries:
+            paths = sorted(entry.path for entry in entries)
+    except OSError:
+        return {}
+    modules = {}
+    for path in paths:
+        name, _, _ = os.path.basename(path).partition(".")
+        is_module = path.endswith(EXTENSIONS) or os.path.isfile(os.path.join(path, "__init__.py"))
+        if is_module and name.isidentifier() and name not in START_UP:
+            modules[name] = path
+    return modules
