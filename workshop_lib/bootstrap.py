@@ -34,8 +34,8 @@ import time
 if __package__:
     from workshop_lib import extras, pytorch_build
 else:  # run as a script, beside its neighbors
-    import extras
-    import pytorch_build
+    import extras  # type: ignore[no-redef]
+    import pytorch_build  # type: ignore[no-redef]
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
@@ -216,7 +216,7 @@ def find_python(named):
     """The path of the interpreter to use: the one named, or the best that is on PATH."""
     versions = [f"{major}.{minor}" for major, minor in PYTHONS]
     candidates = [named] if named else [f"python{version}" for version in versions] + [sys.executable, "python3"]
-    problems = {}
+    problems = {}  # type: dict[str, str]
     for candidate in candidates:
         path = shutil.which(candidate)
         if path is None:
@@ -249,15 +249,15 @@ def problem_of(python):
     try:
         command = [python, "-Es", "-c", program] + list(STANDARD_MODULES)
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60, check=True)
-        lines = ran.stdout.decode().splitlines()
-        version = tuple(int(part) for part in lines[0].split())
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        first, *lacking = ran.stdout.decode().splitlines()
+        major, minor, patch = (int(part) for part in first.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
         return "does not run"
-    if version[:2] in NOT_YET:
-        return "is Python %d.%d.%d, which is too new: %s" % (version + (NOT_YET[version[:2]],))
-    if version[:2] not in PYTHONS:
-        return "is Python %d.%d.%d" % version
-    lacking = lines[1:]
+    version = f"{major}.{minor}.{patch}"
+    if (major, minor) in NOT_YET:
+        return f"is Python {version}, which is too new: {NOT_YET[major, minor]}"
+    if (major, minor) not in PYTHONS:
+        return f"is Python {version}"
     if not lacking:
         return ""
     packages = sorted({STANDARD_MODULES[name] for name in lacking})
@@ -338,7 +338,8 @@ def install_core(python, settings):
 def pinned(package):
     """The version of a package in constraints.txt."""
     with open(CONSTRAINTS) as file:
-        return re.search(rf"^{package}==(\S+)", file.read(), re.MULTILINE).group(1)
+        pins = dict(line.split("==") for line in file.read().split() if "==" in line)
+    return pins[package]
 
 
 def version_of(python):

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib import environment as environments
 from workshop_lib import shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
@@ -54,7 +56,7 @@ def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
-    several += [*_other_worlds(), *_hidden_modules(), *_read_only()]
+    several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -129,7 +131,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=os.environ | (environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
+            env=mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -162,13 +164,31 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
-        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
+        why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
+        remedy = (
+            environments.mpi_suspects(mpi.environment()) or "run `make setup` again; on a cluster, load the MPI module"
+        )
+        return Finding("two ranks", "fail", why, remedy)
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
         return Finding("two ranks", "fail", f"two worlds of size {sizes[0]}, with {library}", remedy)
     return Finding("two ranks", "ok", f"one world of size 2, with {library}")
+
+
+def _lines_with_words(text: str) -> list[str]:
+    """What a program printed, without lines of dashes and such."""
+    rows = [row.strip("\0 ") for row in text.splitlines()]
+    return [row for row in rows if re.search("[A-Za-z]", row)]
+
+
+def _others_variables() -> Finding:
+    """Variables and files of other programs that would harm ranks, and what the workshop does about them."""
+    cleaned = environments.for_ranks(os.environ, one_host=True)
+    sentences = environments.notes(cleaned)
+    if not sentences:
+        return Finding("environment", "ok", "nothing in it harms ranks")
+    return Finding("environment", "warn", "\n".join(sentences), "nothing to do: this holds for ranks only")
 
 
 def _allocation() -> list[Finding]:
