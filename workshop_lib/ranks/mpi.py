@@ -80,7 +80,7 @@ def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict
     pinned = others.give_back_cores(others.PINNING)
     cleaned = others.for_ranks(os.environ, one_host)
     others.note(cleaned, pinned)
-    return cleaned | settings
+    return cleaned | dict(settings)
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
