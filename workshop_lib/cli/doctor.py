@@ -164,11 +164,10 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
+        if suspects := environments.mpi_suspects(mpi.environment()):
+            return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
         why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
-        remedy = (
-            environments.mpi_suspects(mpi.environment()) or "run `make setup` again; on a cluster, load the MPI module"
-        )
-        return Finding("two ranks", "fail", why, remedy)
+        return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
@@ -188,7 +187,7 @@ def _others_variables() -> Finding:
     sentences = environments.notes(cleaned)
     if not sentences:
         return Finding("environment", "ok", "nothing in it harms ranks")
-    return Finding("environment", "warn", "\n".join(sentences), "nothing to do: this holds for ranks only")
+    return Finding("environment", "warn", "\n".join(sentences), "nothing to do for ranks: they are started without it")
 
 
 def _allocation() -> list[Finding]:
