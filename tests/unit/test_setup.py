@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
-from workshop_lib import bootstrap, extras, pytorch_build
+from workshop_lib import bootstrap, installation, pytorch_build
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -36,7 +36,7 @@ def optional_dependencies() -> set[str]:
     """Those that a set-up without settings installs, in its core and its extras."""
     settings = dict.fromkeys(bootstrap.SETTINGS, "")
     names = set(bootstrap.CORE)
-    for extra in extras.NEEDED_BY:
+    for extra in installation.NEEDED_BY:
         (_, command), *_ = bootstrap.extra_steps(extra, settings)
         names |= set(re.findall(r"[\w-]+", command[-1].partition("[")[2]))
     return names
@@ -57,17 +57,17 @@ def test_conda_and_make_install_the_same():
 
 def test_supported_pythons_agree():
     allowed = SpecifierSet(PROJECT["requires-python"])
-    assert [minor for minor in range(8, 20) if f"3.{minor}" in allowed] == [v[1] for v in bootstrap.PYTHONS]
+    assert [minor for minor in range(8, 20) if f"3.{minor}" in allowed] == [v[1] for v in installation.PYTHONS]
 
 
 def test_a_python_that_is_not_supported_yet_is_named_with_its_reason():
     """It goes from there to `requires-python` on the day that every dependency has wheels for it."""
-    assert not set(bootstrap.NOT_YET) & set(bootstrap.PYTHONS)
+    assert not set(installation.NOT_YET) & set(installation.PYTHONS)
 
 
 def test_extras_of_the_set_up_exist():
     assert optional_dependencies() <= set(PROJECT["optional-dependencies"])
-    assert set(extras.NEEDED_BY) == set(extras.TITLES)
+    assert set(installation.NEEDED_BY) == set(installation.TITLES)
 
 
 def test_every_direct_dependency_is_pinned_within_its_bounds():
@@ -79,7 +79,7 @@ def test_every_direct_dependency_is_pinned_within_its_bounds():
 
 def test_what_is_pinned_runs_on_the_first_patch_release_of_each_python():
     """Debian 12 has 3.11.2, for instance: a package that asks for 3.11.5 could not be installed there."""
-    firsts = [f"{major}.{minor}.0" for major, minor in bootstrap.PYTHONS]
+    firsts = [f"{major}.{minor}.0" for major, minor in installation.PYTHONS]
     found = [importlib.metadata.distribution(name) for name in pins() if _is_installed(name)]
     assert len(found) > 100
     for package in found:
@@ -132,7 +132,7 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib").mkdir()
-    for name in ("bootstrap", "extras", "pytorch_build", "horovod_wheel"):
+    for name in ("bootstrap", "installation", "pytorch_build", "horovod_wheel"):
         shutil.copy(ROOT / "workshop_lib" / f"{name}.py", tmp_path / "workshop_lib")
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -368,7 +368,7 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
 
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
     """No syntax newer than Python 3.6, so that the message about the version can be reached."""
-    for name in ("bootstrap", "extras", "pytorch_build"):
+    for name in ("bootstrap", "installation", "pytorch_build"):
         ast.parse((ROOT / "workshop_lib" / f"{name}.py").read_text(), feature_version=(3, 6))
 
 
@@ -439,13 +439,13 @@ def test_an_extra_that_fails_costs_nobody_the_workshop(checkout, monkeypatch, ca
 def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
     ours = bootstrap_of(checkout)
     settings = done_with(ours)
-    ours.write_note("horovod", settings, extras.UNDER_WAY, pid=2**22 + 1)
-    assert "make setup` continues it" in extras.why_missing("horovod", ours.VENV)
-    ours.write_note("horovod", settings, extras.UNDER_WAY, pid=os.getpid())
-    assert "being installed in the background" in extras.why_missing("horovod", ours.VENV)
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=2**22 + 1)
+    assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV)
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
+    assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
     monkeypatch.setattr(ours, "step", failing(ours))
     assert ours.install_extras(settings) == []
-    assert extras.why_missing("horovod", ours.VENV) == ""
+    assert installation.why_missing("horovod", ours.VENV) == ""
     assert ours.left_over(settings, again=False) == []
 
 
@@ -458,7 +458,7 @@ def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypa
     ((command, how),) = started
     assert command[-1] == "--in-background" and how["start_new_session"]
     assert capsys.readouterr().out.startswith("DeepSpeed and Horovod will be there in some minutes")
-    ours.write_note("horovod", settings, extras.UNDER_WAY, pid=os.getpid())
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
     ours.leave_extras_to_the_background(settings)
     assert len(started) == 1, "one that is at it is enough"
 

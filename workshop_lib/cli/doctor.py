@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from workshop_lib import environment as environments
-from workshop_lib import shadowing
+from workshop_lib import installation, shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
@@ -27,12 +27,9 @@ from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
 
 COMMAND_LIMIT_S = 10.0
-# What to do when a package is missing, and how bad that is.
-REQUIRED = ("run `make setup`", "fail")
-OPTIONAL = ("the notebooks on Horovod need it: run `make setup HOROVOD=`", "warn")
-PACKAGES = dict.fromkeys(
-    ("torch", "deepspeed", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib"), REQUIRED
-) | dict.fromkeys(("tensorflow", "horovod"), OPTIONAL)
+REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
+# The packages that the workshop can do without, and the extra of the set-up that brings each.
+OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
@@ -76,9 +73,18 @@ def main(as_json: bool = False) -> int:
 
 
 def _python() -> Finding:
-    good = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    version = sys.version_info[:2]
     found = f"{sys.version.split()[0]} in {sys.prefix}"
-    return judged("Python", found, good, "use Python 3.11 or 3.12: run `make setup`", "fail")
+    if version in installation.NOT_YET:
+        found += f", which is too new: {installation.NOT_YET[version]}"
+    remedy = f"use Python {installation.pythons_in_words()}: run `make setup`"
+    return judged("Python", found, version in installation.PYTHONS, remedy, "fail")
+
+
+def _pytorch_build() -> list[Finding]:
+    """Which build of PyTorch the set-up chose, and why; nothing where something else installed it."""
+    why = installation.why_this_pytorch()
+    return [Finding("PyTorch's build", "ok", why)] if why else []
 
 
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
@@ -93,7 +99,15 @@ def _version(package: str) -> str | None:
 
 
 def _packages() -> list[Finding]:
-    return [_package(name, *missing) for name, missing in PACKAGES.items()]
+    required = [_package(name, "run `make setup`", "fail") for name in REQUIRED]
+    optional = [_package(name, _why_missing(extra), "warn") for name, extra in OPTIONAL.items()]
+    return [*required, *_pytorch_build(), *optional]
+
+
+def _why_missing(extra: str) -> str:
+    """What keeps an extra of the set-up from being there, or how to get it."""
+    setting = " HOROVOD=" if extra == "horovod" else ""
+    return installation.why_missing(extra) or f"{installation.NEEDED_BY[extra]}: run `make setup{setting}`"
 
 
 def _package(name: str, remedy: str, otherwise: str) -> Finding:

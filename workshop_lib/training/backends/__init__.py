@@ -6,7 +6,7 @@ A backend is looked up by name, and its framework is imported only when it is cr
 import importlib
 from importlib.util import find_spec
 
-from workshop_lib import extras
+from workshop_lib import installation
 from workshop_lib.errors import InputError
 
 # Of each backend, the file here and the class in it.
@@ -50,7 +50,7 @@ def require(name: str, comm: str = "auto") -> None:
         raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
     if lacking := missing(name, comm):
         extra = "horovod" if {"horovod", "tensorflow", "keras"} & set(lacking) else "deepspeed"
-        if why := extras.why_missing(extra):
+        if why := installation.why_missing(extra):
             raise InputError(why)
         setting = " HOROVOD=" if extra == "horovod" else ""
         raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
