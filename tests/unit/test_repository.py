@@ -132,6 +132,12 @@ def test_the_readme_lists_every_notebook_and_marks_the_core_path():
     assert tuple(name[:2] for bold, name, _ in listed if bold) == generate.CORE_PATH
 
 
+def test_the_readmes_torchrun_asks_nobody_for_this_machines_name():
+    commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (ROOT / "README.md").read_text())
+    assert len(commands) == 7
+    assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
+
+
 def test_packages_come_from_where_pip_is_told_to_look(tracked):
     """A host name in a file would break machines behind a mirror."""
     names = ("py" r"pi\.org", "python" r"hosted\.org", "download\\.py" r"torch\.org", "ana" r"conda\.org")
