@@ -76,7 +76,9 @@ def test_a_program_s_error_is_found_in_a_log(tmp_path):
     lines = [f"line {number}" for number in range(20)]
     (tmp_path / "log").write_text("\n".join(lines))
     assert folders.why_ended(tmp_path, "log") == "\n".join(lines[-12:])
-    trace = 'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
+    trace = (
+        'Traceback (most recent call last):\n  File "<string>", line 1\n    1 / 0\n    ~~^~~\nValueError: text\nrest\n'
+    )
     (tmp_path / "log").write_text(f"before\n{trace}-----\nmpiexec was told\n")
     assert folders.why_ended(tmp_path, "log") == "ValueError: text"
     assert folders.why_ended(tmp_path, "none") == ""
