@@ -98,7 +98,9 @@ print(f"   peak_bytes: {real[1].peak_bytes:,} on the real rank, {pretended.peak_
 
 # %%
 options = ["--width", 1024, "--heads", 16, "--layers", 4, "--tokens", 256, "--batch", 128]
-guess = predict("How many seconds does the dry run of one rank of 1,024 take, with Python's start?", low=0, high=60, unit="s")
+guess = predict(
+    "How many seconds does the dry run of one rank of 1,024 take, with Python's start?", low=0, high=60, unit="s"
+)
 guess
 
 # %%
@@ -191,7 +193,9 @@ pd.DataFrame(rows).T.style.format("{:,.3f}")
 
 # %%
 for lr_scaling in ("none", "linear"):
-    emulated = TrainOptions(emulate_workers=16, lr=0.1, lr_scaling=lr_scaling, epochs=1, train_samples=sizes.train_samples)
+    emulated = TrainOptions(
+        emulate_workers=16, lr=0.1, lr_scaling=lr_scaling, epochs=1, train_samples=sizes.train_samples
+    )
     last = team.train(emulated, timeout=5 * sizes.timeout_s, show=False)["epochs"][-1]
     print(f"16 workers, learning rate {lr_scaling:>6}: {last['test_accuracy']:.1%} after an epoch")
 
@@ -211,7 +215,20 @@ guess = predict("A step on 1024 x 1 takes how many times as long as one on 128 x
 guess
 
 # %%
-options = ["--width", 4096, "--heads", 32, "--tokens", 2048, "--vocabulary", 50_304, "--dtype", "bfloat16", "--batch", 1024]
+options = [
+    "--width",
+    4096,
+    "--heads",
+    32,
+    "--tokens",
+    2048,
+    "--vocabulary",
+    50_304,
+    "--dtype",
+    "bfloat16",
+    "--batch",
+    1024,
+]
 shapes = ["1024x1", "128x8", "64x16"][: 2 if sizes.name == "quick" else 3]
 few, more = (dry_runs(script, *options, "--layers", n, meshes=shapes) for n in (1, 2))
 forecasts = {}
@@ -282,10 +299,18 @@ check.best_mesh(best_mesh)
 rows = {}
 with contextlib.suppress(NotImplementedError):  # while the exercise is open
     for name, cluster in check.CLUSTERS.items():
-        for title, (mesh, plan) in {"default": check.default(cluster), "yours": best_mesh(cluster, check.candidates(cluster))}.items():
+        for title, (mesh, plan) in {
+            "default": check.default(cluster),
+            "yours": best_mesh(cluster, check.candidates(cluster)),
+        }.items():
             made = check.try_mesh(cluster, mesh, plan)
             how = f"{mesh}, {plan.micro_batches} × {plan.micro_batch}" + ", recomputed" * plan.recompute
-            rows[name, title] = {"mesh and micro-batches": how, "step, s": made.step_s, "MFU": made.mfu, "GiB": made.peak_bytes / 2**30}
+            rows[name, title] = {
+                "mesh and micro-batches": how,
+                "step, s": made.step_s,
+                "MFU": made.mfu,
+                "GiB": made.peak_bytes / 2**30,
+            }
 pd.DataFrame(rows).T.style.format(precision=3)
 
 # %% [markdown]
@@ -338,7 +363,9 @@ options = ["--text", script, "--width", 1024, "--heads", 16, "--layers", 8]
 for file in (script, shorter):
     dry = dry_run(file, *options, world_size=8, mesh="8x1")
     calls = {each.kind: each.calls for each in dry.collectives}
-    print(f"{file.name:>12}: {calls}, {dry.sent_bytes() / 1e6:.0f} MB sent, at most {dry.peak_bytes / 1e6:.0f} MB in memory")
+    print(
+        f"{file.name:>12}: {calls}, {dry.sent_bytes() / 1e6:.0f} MB sent, at most {dry.peak_bytes / 1e6:.0f} MB in memory"
+    )
 
 # %% [markdown]
 # With a single unit, FSDP gathers all the weights at once and keeps them until backward is over. It even sends less, because it gathers
@@ -361,7 +388,12 @@ dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
 with LocalTensorMode(16):
     numbers = LocalTensor({rank: torch.tensor([float(rank)]) for rank in range(16)})
     dist.all_reduce(numbers)
-    print("on every rank:", {tensor.item() for tensor in numbers._local_tensors.values()}, "and that's right:", sum(range(16)))
+    print(
+        "on every rank:",
+        {tensor.item() for tensor in numbers._local_tensors.values()},
+        "and that's right:",
+        sum(range(16)),
+    )
 dist.destroy_process_group()
 
 # %% [markdown]

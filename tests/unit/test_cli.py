@@ -1,6 +1,8 @@
 """The command line without ranks: what it refuses, what it calls an error, and what it draws."""
 
 import contextlib
+import io
+import os
 import signal
 import subprocess
 import sys
@@ -243,3 +245,35 @@ def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, learning_rates, draw
     assert said in ended.output
     assert ended.exit_code == (0 if drawn else 1)
     assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == drawn
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_is_not_utf8_gets_plain_characters(monkeypatch, encoding):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    terminal.prepare_output()
+    print("step 1 → 2 … ‖", "µ" if encoding == "ascii" else "ok")
+    sys.stdout.flush()
+    assert written.getvalue() == b"step 1 -> 2 ... ? " + (b"u\n" if encoding == "ascii" else b"ok\n")
+
+
+def test_each_part_of_a_forecast_is_printed_in_ascii():
+    command = [sys.executable, "-m", "workshop_lib", "predict", "resnet-50", "polaris", "--devices", "1,8"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, b"") and ran.stdout.isascii()
+
+
+def test_output_that_is_closed_fails_nothing(small_mnist):
+    command = f'"{sys.executable}" -m workshop_lib train --data-dir {small_mnist} --max-steps 1 >&-'
+    ran = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
+    command = [sys.executable, "-u", "-m", "workshop_lib", "predict", "resnet-50", "polaris"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1

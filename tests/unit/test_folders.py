@@ -1,12 +1,17 @@
 """The folders of sets of ranks: whose they are, and which are left of notebooks that are gone."""
 
+import errno
 import json
 import os
 import subprocess
+import tempfile
 import time
+from unittest import mock
 
 import pytest
 
+from workshop_lib import paths
+from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, folders, processes
 
 
@@ -99,3 +104,54 @@ def test_the_rank_that_took_the_others_along_comes_first(tmp_path):
         record = {"rank": rank, "host": "here", "pid": 1, "returncode": returncode, "asked": asked, "time": after_s}
         (tmp_path / f"exit.{rank}.json").write_text(json.dumps(record))
     assert [record["rank"] for record in folders.exit_records(tmp_path)] == [1, 0, 2, 3]
+
+
+def test_where_others_could_read_the_key_the_folder_is_a_temporary_one(build, tmp_path_factory, monkeypatch):
+    """As on a Windows disk, which has no modes."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(folders.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(folders, "keeps_secrets", lambda folder: temporary in folder.parents)
+    folder = folders.create("abc")
+    assert folder == temporary / "workshop-abc" and folder.stat().st_mode & 0o777 == 0o700
+    assert folders.mark(folder) == processes.mark("abc")
+    assert not list((build / "ranks").iterdir()), "nothing is left of the attempt"
+    with pytest.raises(RankError, match=r"ranks cannot be used, because .* key, and ranks on other nodes must see it"):
+        folders.create("abc", elsewhere=True)
+
+
+def test_full_disks_are_named(build, monkeypatch):
+    def full(dir):
+        raise OSError(errno.ENOSPC, "No space left on device", dir)
+
+    monkeypatch.setattr(folders.tempfile, "TemporaryFile", full)
+    with pytest.raises(RankError) as error:
+        folders.create("abc")
+    assert f"{build}/ranks cannot be used, because the disk is full; and no temporary folder" in str(error.value)
+    assert not list((build / "ranks").iterdir())
+
+
+def test_a_file_that_others_can_read_keeps_no_secret(tmp_path, monkeypatch):
+    assert paths.keeps_secrets(tmp_path / "new")
+    assert not paths.keeps_secrets("/proc/nowhere")
+    make = tempfile.NamedTemporaryFile
+
+    def open_to_all(dir):
+        file = make(dir=dir)
+        os.chmod(file.name, 0o777)
+        return file
+
+    monkeypatch.setattr(paths.tempfile, "NamedTemporaryFile", open_to_all)
+    assert not paths.keeps_secrets(tmp_path / "new")
+
+
+def test_jupyter_gets_a_runtime_folder_elsewhere_where_its_own_keeps_no_secret(monkeypatch):
+    config = ROOT / "workshop_lib/notebook/jupyter/jupyter_server_config.py"
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/proc/nowhere")
+    at_exit = []
+    monkeypatch.setattr("atexit.register", lambda function, *args, **named: at_exit.append((function, args, named)))
+    exec(config.read_text(), {"__file__": str(config), "get_config": mock.MagicMock})
+    folder = os.environ["JUPYTER_RUNTIME_DIR"]
+    assert paths.keeps_secrets(folder)
+    [(remove, args, named)] = at_exit
+    remove(*args, **named)
+    assert not os.path.exists(folder)

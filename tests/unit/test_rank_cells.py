@@ -1,6 +1,7 @@
 """Rank cells in the notebook: order of output, what stands side by side, options, completion, a new kernel."""
 
 import json
+import sys
 import types
 
 import pytest
@@ -192,8 +193,10 @@ def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
         "IPython.core.magic.register_cell_magic", lambda name: lambda function: registered.update({name: function})
     )
     namespace = {"__builtins__": __builtins__}
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
     exec((tmp_path / "etc/ipython/startup/workshop.py").read_text(), namespace)
     assert set(namespace) <= {"__builtins__", "__doc__"}, "nothing is left in the learner's namespace"
+    assert sys.path.index("") == len(sys.path) - 1, "a file beside the notebook hides no package"
     shell = types.SimpleNamespace(run_cell_magic=lambda *args: args)
     monkeypatch.setattr("IPython.get_ipython", lambda: None)
     import workshop_lib.notebook  # noqa: F401
