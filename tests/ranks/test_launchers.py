@@ -7,7 +7,7 @@ import sys
 import pytest
 from ranks.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
-pytestmark = pytest.mark.usefixtures("only_small_mnist")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 OPTIONS = {"max_steps": 6}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
