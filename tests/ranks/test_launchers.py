@@ -16,7 +16,7 @@ from workshop_lib.paths import ROOT
 from workshop_lib.training import world
 from workshop_lib.training.options import TrainOptions
 
-pytestmark = pytest.mark.usefixtures("only_small_mnist")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 OPTIONS = {"max_steps": 6}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
