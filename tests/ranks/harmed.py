@@ -1,6 +1,6 @@
-"""A program that has PyTorch loaded when it starts ranks, as a notebook's kernel has; trains, and prints what came of it.
+"""A program that has PyTorch loaded when it starts ranks, as a notebook's kernel has. Trains, and prints the outcome.
 
-    python harmed.py DATA BACKEND ...
+python harmed.py DATA BACKEND ...
 """
 
 import json

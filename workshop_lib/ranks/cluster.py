@@ -17,7 +17,6 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from workshop_lib import environment as environments
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
@@ -279,7 +278,7 @@ class Ranks:
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 # Open MPI's own words about such a variable don't name it.
-                why = environments.mpi_suspects(plan.settings) or log
+                why = mpi.suspects() or log
                 raise RankError(f"The ranks did not start: {error}\n{why}".rstrip()) from None
             raise
 
