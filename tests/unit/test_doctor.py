@@ -195,17 +195,18 @@ def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
 
 
 def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
+    required = ("run `make setup`", "fail")
     monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor._package("asttokens", *doctor.REQUIRED).status == "fail", "it isn't in the current folder"
+    assert doctor._package("asttokens", *required).status == "fail", "it isn't in the current folder"
     monkeypatch.undo()
-    good = doctor._package("asttokens", *doctor.REQUIRED)
+    good = doctor._package("asttokens", *required)
     assert good.status == "ok" and good.found[0].isdigit()
     (tmp_path / "asttokens.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor._package("asttokens", *doctor.REQUIRED)
+    hidden = doctor._package("asttokens", *required)
     assert hidden.status == "fail" and f"Python imports {tmp_path}/asttokens.py" in hidden.found
-    assert doctor._package("not-there", *doctor.OPTIONAL).status == "warn"
+    assert doctor._package("not-there", "run `make extras`", "warn").status == "warn"
 
 
 def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
