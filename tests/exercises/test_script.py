@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from exercises.verdicts import observed, verdict_of
 
-from workshop_lib.exercises import script
+from workshop_lib.exercises import observe_one, script
 from workshop_lib.notebook import generate
 from workshop_lib.notebook.take_home import diff
 from workshop_lib.paths import SCRIPTS
@@ -100,6 +100,12 @@ def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
     (tmp_path / "changes.py").write_text(parts(solved=False))
     assert script.script(tmp_path / "changes.py").passed is None
     assert script.mine_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
+
+
+def test_a_script_that_ends_itself_is_an_error_of_the_learners_on_a_rank_that_goes_on():
+    text = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").replace("steps = args.images // 64", "steps = 1")
+    error = observe_one(None, script.observe_script, partial(str, text))
+    assert "InputError: --images 640 is too few" in str(error)
 
 
 def test_a_missing_part_is_named(tmp_path):
