@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from ranks import harmed
 from ranks.launching import rank_environment, run_bounded
 
-from workshop_lib import environment
+from workshop_lib import environment, ranks
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.training import backends
@@ -149,3 +150,13 @@ def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_uma
     user_site.mkdir()
     found = in_a_strange_place(folder, words, TMPDIR=str(folder / "full"), PYTHONUSERBASE=str(user_site))
     assert [record["ranks_identical"] for record in found["records"]] == [True, True]
+
+
+def test_ranks_that_mpi_refuses_to_start_name_the_users_variable_at_once(monkeypatch):
+    """Open MPI itself would wait for a minute here."""
+    monkeypatch.setenv("OMPI_MCA_btl", "openib")
+    begun = time.monotonic()
+    with pytest.raises(ranks.RankError, match=r"did not start: rank \d ended(.|\n)*OMPI_MCA_btl=openib") as raised:
+        ranks.start(2)
+    assert time.monotonic() - begun < 30
+    assert "-----" not in str(raised.value)

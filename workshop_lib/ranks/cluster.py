@@ -20,11 +20,10 @@ import psutil
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
-from . import allocation, cells, engine, folders, launchers, mpi, processes
+from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
-from .scratch import Scratch
 from .watch import watch
 
 UNNAMED = "cell"
@@ -66,7 +65,7 @@ def check_number(n) -> None:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
-def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, scratch: Scratch) -> None:
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
     # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
     for process in supervised[1:]:
         process.terminate()
@@ -77,7 +76,7 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, scratch:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     shutil.rmtree(folder, ignore_errors=True)
-    scratch.remove()
+    own.remove()
 
 
 class Ranks:
@@ -249,7 +248,8 @@ class Ranks:
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]
-        self._scratch = Scratch(self._set_id, one_host=not plan.elsewhere)
+        scratch.sweep()
+        self._scratch = scratch.Scratch(self._set_id, one_host=not plan.elsewhere)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
@@ -277,9 +277,7 @@ class Ranks:
             log = folders.log_tail(self.folder)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
-                # Open MPI's own words about such a variable don't name it.
-                why = mpi.suspects() or log
-                raise RankError(f"The ranks did not start: {error}\n{why}".rstrip()) from None
+                raise RankError(f"The ranks did not start: {error}\n{mpi.explained(log)}".rstrip()) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workshop_lib.training.load import Meter
 
-from . import allocation, folders, processes, scratch
+from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .errors import RankError
 
@@ -46,7 +46,6 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     CURRENT.replace(None)
     processes.reap()
     folders.remove_dead()
-    scratch.sweep()
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
     if warning := others.warning(n * threads_per_rank, "so don't trust times measured now"):
