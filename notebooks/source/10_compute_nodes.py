@@ -499,7 +499,7 @@ machines.dragonfly()
 # | `NCCL_IB_HCA=mlx5` | use these InfiniBand adapters |
 # | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
-# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | PyTorch checks that all ranks call the same collective, which makes it slower |
+# | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
 # | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last 2,000 collectives, and writes them to a file when one times out |
 # | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
 #

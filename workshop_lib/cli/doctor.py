@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from workshop_lib import environment as environments
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
@@ -51,6 +53,7 @@ def examine() -> list[Finding]:
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
     several += _other_worlds()
+    several += [_others_variables()]
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -96,7 +99,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=os.environ | (environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
+            env=mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -128,13 +131,30 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-c", program], mpi.environment())
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        if suspects := mpi.suspects():
+            return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
+        why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
         return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
         remedy = "mpiexec and mpi4py use different MPI libraries: on a cluster, run `make setup MPI=system`"
         return Finding("two ranks", "fail", f"two worlds of size {sizes[0]}, with {library}", remedy)
     return Finding("two ranks", "ok", f"one world of size 2, with {library}")
+
+
+def _lines_with_words(text: str) -> list[str]:
+    """What a program printed, without lines of dashes and such."""
+    rows = [row.strip("\0 ") for row in text.splitlines()]
+    return [row for row in rows if re.search("[A-Za-z]", row)]
+
+
+def _others_variables() -> Finding:
+    """Variables and files of other programs that would harm ranks, and what the workshop does about them."""
+    cleaned = environments.for_ranks(os.environ, one_host=True)
+    sentences = environments.notes(cleaned)
+    if not sentences:
+        return Finding("environment", "ok", "nothing in it harms ranks")
+    return Finding("environment", "warn", "\n".join(sentences), "nothing to do for ranks: they are started without it")
 
 
 def _allocation() -> list[Finding]:

@@ -20,7 +20,7 @@ import psutil
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
-from . import allocation, cells, engine, folders, launchers, mpi, processes
+from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
@@ -30,7 +30,11 @@ UNNAMED = "cell"
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
 CONTROLLER = [sys.executable, "-m", "ipyparallel.controller"]
 # A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
-ENGINE_MAIN = "import sys, workshop_lib; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+# Before anything else, a rank gets rid of variables that harm it, which its host's own profile may have set.
+ENGINE_MAIN = (
+    "import sys; from workshop_lib import environment; environment.clean(); "
+    "sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+)
 ENGINE = [sys.executable, "-c", ENGINE_MAIN, "--mpi"]
 # A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
@@ -61,7 +65,7 @@ def check_number(n) -> None:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
-def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
     # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
     for process in supervised[1:]:
         process.terminate()
@@ -72,6 +76,7 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     shutil.rmtree(folder, ignore_errors=True)
+    own.remove()
 
 
 class Ranks:
@@ -234,7 +239,7 @@ class Ranks:
             self.client.close(linger=0)
             self.client = None
         supervised, self._supervised = self._supervised, []
-        return functools.partial(_end, supervised, self._set_id, self.folder)
+        return functools.partial(_end, supervised, self._set_id, self.folder, self._scratch)
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
@@ -244,17 +249,16 @@ class Ranks:
         self._set_id = uuid.uuid4().hex[:12]
         self.folder = folders.create(self._set_id, plan.elsewhere)
         places = [f"--profile-dir={self.folder}"]
-        environment = (
-            os.environ
-            | plan.settings
-            | {
-                processes.VARIABLE: processes.mark(self._set_id),
-                "WORKSHOP_LAUNCHER": "engines",
-                "WORKSHOP_CWD": os.getcwd(),
-                "PYTHONPATH": mpi.python_path(),
-                "IPYTHONDIR": str(self.folder),
-            }
-        )
+        scratch.sweep()
+        self._scratch = scratch.Scratch(self._set_id, one_host=not plan.elsewhere)
+        settings = self._scratch.settings | {
+            processes.VARIABLE: processes.mark(self._set_id),
+            "WORKSHOP_LAUNCHER": "engines",
+            "WORKSHOP_CWD": os.getcwd(),
+            "PYTHONPATH": mpi.python_path(),
+            "IPYTHONDIR": str(self.folder),
+        }
+        environment = mpi.rank_environment(plan.settings | settings, not plan.elsewhere)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
@@ -274,7 +278,8 @@ class Ranks:
             log = folders.log_tail(self.folder)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
-                raise RankError(f"The ranks did not start: {error}\n{log}".rstrip() + allocation.hint(job)) from None
+                why = f"The ranks did not start: {error}\n{mpi.explained(log)}".rstrip()
+                raise RankError(why + allocation.hint(job)) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
@@ -294,6 +299,8 @@ class Ranks:
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
         ):
+            if records := folders.exit_records(self.folder):
+                raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             if self._supervised[1].poll() is not None:
                 raise RankError(f"mpiexec ended with exit code {self._supervised[1].returncode}.")
             if time.monotonic() > deadline:

@@ -6,13 +6,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from workshop_lib import environment as others
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import ROOT
 
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
+OPEN_MPI_MESSAGE = "-" * 40
 # Messages go through shared memory, and no library of fabrics is loaded.
 ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
@@ -70,6 +73,32 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
+def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:
+    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings.
+
+    This thread gets the cores back that an OpenMP library may have taken from it, because ranks inherit its cores.
+    """
+    pinned = others.give_back_cores(others.PINNING)
+    cleaned = others.for_ranks(os.environ, one_host)
+    others.note(cleaned, pinned)
+    return cleaned | dict(settings)
+
+
+def suspects() -> str:
+    """What the user has set for MPI that may keep ranks from starting, as a sentence; empty when there's nothing."""
+    return others.mpi_suspects(environment() | ON_ONE_HOST)
+
+
+def explained(log: str) -> str:
+    """What ranks that did not start have printed, with what the user has set for MPI.
+
+    Open MPI's own messages, between lines of dashes, don't name the variable: then the user's settings say more.
+    """
+    found = suspects()
+    kept = "" if found and OPEN_MPI_MESSAGE in log else log
+    return f"{kept}\n{found}".strip()
+
+
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
     """Environment variables under which ranks are started.
 
@@ -85,6 +114,8 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
         raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
     # Waiting threads sleep: spinning ones would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
+    # Each rank may use all cores, also where Open MPI takes no variables but these to another host.
+    settings["OMP_PROC_BIND"] = "false"
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
     if one_host:
         settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}

@@ -10,6 +10,7 @@ import hostlist
 import torch
 import torch.distributed as dist
 
+from workshop_lib import environment
 from workshop_lib.errors import InputError
 from workshop_lib.training.world import LaunchError, World, loopback
 
@@ -31,7 +32,14 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
         return dist.distributed_c10d._get_default_group()
     if world.local_size == world.world_size:
         # On one host, so that a laptop without a network, or with a strange host name, works.
+        environment.clean(one_host=True)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    elif (names := os.environ.get("GLOO_SOCKET_IFNAME")) and environment.is_missing_interface(names):
+        here = ", ".join(name for _, name in socket.if_nameindex())
+        raise LaunchError(
+            f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
+            f"unset it, or choose one of {here}."
+        )
     timeout = _timeout()
     # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
     # lock; should the interpreter have ended by then, the process would abort.

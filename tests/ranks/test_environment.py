@@ -1,0 +1,162 @@
+"""Ranks that are started among variables and files of other programs, each known to harm them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from ranks import harmed
+from ranks.launching import rank_environment, run_bounded
+
+from workshop_lib import environment, ranks
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import mpi
+from workshop_lib.training import backends
+
+EVERYTHING = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+HARMFUL = {
+    "OMP_PROC_BIND": "true",
+    "OMP_PLACES": "cores",
+    "GOMP_CPU_AFFINITY": "0",
+    "KMP_AFFINITY": "compact",
+    "KERAS_BACKEND": "torch",
+    "TF_USE_LEGACY_KERAS": "1",
+    "HOROVOD_CONTROLLER": "gloo",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "DS_ACCELERATOR": "cuda",
+    "GLOO_SOCKET_IFNAME": "ib0",
+    "GLOO_DEVICE_TRANSPORT": "IBVERBS",
+    "MASTER_ADDR": "198.51.100.7",
+}
+# These are harmless, and stay so.
+HARMLESS = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+BACKENDS = ("ddp", "deepspeed", "horovod", "horovod-tf")
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    """A home folder whose Keras computes in half precision, on images with channels first."""
+    settings = {"floatx": "float16", "backend": "torch", "image_data_format": "channels_first"}
+    folder = tmp_path / "home" / ".keras"
+    folder.mkdir(parents=True)
+    (folder / "keras.json").write_text(json.dumps(settings))
+    return folder.parent
+
+
+@pytest.mark.skipif(len(EVERYTHING) < 2, reason="affinities that differ need Linux and two cores")
+def test_what_would_harm_ranks_does_not_reach_them(tmp_path, home, small_mnist):
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    settings = HARMFUL | HARMLESS | {"HOME": str(home), "TMPDIR": str(long)}
+    names = [name for name in BACKENDS if name in backends.available()]
+    ran = subprocess.run(
+        [sys.executable, harmed.__file__, small_mnist, *names],
+        env=os.environ | settings,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert len(found["before"]) == 1, "the program that starts them was pinned"
+    assert found["cores"] == [EVERYTHING] * 2
+    for record in found["records"]:
+        assert (record["what"]["binding"], record["ranks_identical"]) == ("none", True)
+        text = "\n".join(record["where"]["neutralized"])
+        expected = set(HARMFUL) - (set() if environment.no_gpu() else {"DS_ACCELERATOR"})
+        assert not [name for name in expected if f"{name}={HARMFUL[name]}" not in text], text
+        assert "keras.json ignored: it sets floatx float16" in text and "had pinned this process" in text
+    for temporary, segments in found["places"]:
+        assert len(temporary) < 60 and not Path(temporary).exists(), "it goes away with the ranks"
+        assert all(segment.startswith("/dev/shm/workshop-") for segment in segments)
+        assert not any(Path(segment).exists() for segment in segments)
+    assert not list(long.iterdir())
+
+
+@pytest.mark.skipif(len(EVERYTHING) < 2, reason="affinities that differ need Linux and two cores")
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, home, launcher, small_mnist):
+    """torchrun is pinned itself, since it imports PyTorch, and its ranks inherit that."""
+    over_mpi = "horovod-tf" if "horovod-tf" in backends.available() else "mpi"
+    words, backend = {
+        "mpiexec": ([*mpi.mpiexec(), "-n", "2", sys.executable, "-m", "mpi4py"], over_mpi),
+        "torchrun": ([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"], "ddp"),
+    }[launcher]
+    out = tmp_path / "run.jsonl"
+    train = ["-m", "workshop_lib", "train", "--backend", backend, "--max-steps", "2", "--train-samples", "640"]
+    harmful = {name: value for name, value in HARMFUL.items() if name not in ("MASTER_ADDR", "OMP_PROC_BIND")}
+    settings = rank_environment(WORKSHOP_MNIST=small_mnist, HOME=str(home), OMP_PROC_BIND="spread") | harmful
+    [(status, output)] = run_bounded([[*words, *train, "--out", out]], [settings], 100)
+    assert status == 0, output
+    record = json.loads(out.read_text())
+    assert record["what"]["world_size"] == 2 and record["what"]["binding"] == "none"
+    sentences = record["where"]["neutralized"]
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL replaced by INFO: DDP crashes with it on a CPU" in sentences
+    assert any("GLOO_SOCKET_IFNAME=ib0" in each for each in sentences) == (launcher == "torchrun")
+
+
+def in_a_strange_place(folder: Path, words: list[str], **settings: str) -> dict:
+    """What harmed.py says, started by these words, with this folder as its current one."""
+    environment = {name: value for name, value in rank_environment(**settings).items() if name != "HOME"}
+    command = [*words, sys.executable, harmed.__file__, str(folder / "data"), "mpi", "ddp"]
+    ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def can(*words: str) -> bool:
+    """Whether this user may start programs with these words in front."""
+    try:
+        return subprocess.run([*words, sys.executable, "-c", ""], capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.exhaustive
+def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "python").mkdir()
+        # Python may be in root's home, which only root can enter.
+        shown = 'mount --bind "$1" python; mount -t tmpfs none /root; mkdir -p "$1"; mount --bind python "$1"; shift'
+        words = ["unshare", "--mount", "sh", "-c", f'cd {folder}; {shown}; exec "$@"', "sh", sys.base_prefix]
+        words += ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"]
+        if not can(*words):
+            pytest.skip("only root can be another user")
+        shutil.copytree(small_mnist, folder / "data")
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+        found = in_a_strange_place(folder, words)
+    text = "\n".join(found["records"][1]["where"]["neutralized"])
+    assert "HOME was not set: the ranks use" in text
+
+
+@pytest.mark.exhaustive
+def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_umask(tmp_path, small_mnist):
+    small = "mount -t tmpfs -o size=64k none /dev/shm; mkdir full; mount -t tmpfs -o size=8k none full; umask 777"
+    words = ["unshare", "--mount", "sh", "-c", f'{small}; head -c 9000 /dev/zero >full/zeros; exec "$@"', "sh"]
+    folder = tmp_path / "a 'quoted' \"näme\"" / ("x" * 140) / ("y" * 140)
+    folder.mkdir(parents=True)
+    if not can(*words[:2]):
+        pytest.skip("only root can mount")
+    shutil.copytree(small_mnist, folder / "data")
+    user_site = folder / "site"
+    user_site.mkdir()
+    found = in_a_strange_place(folder, words, TMPDIR=str(folder / "full"), PYTHONUSERBASE=str(user_site))
+    assert [record["ranks_identical"] for record in found["records"]] == [True, True]
+
+
+def test_ranks_that_mpi_refuses_to_start_name_the_users_variable_at_once(monkeypatch):
+    """Open MPI itself would wait for a minute here."""
+    monkeypatch.setenv("OMPI_MCA_btl", "openib")
+    begun = time.monotonic()
+    with pytest.raises(ranks.RankError, match=r"did not start: rank \d ended(.|\n)*OMPI_MCA_btl=openib") as raised:
+        ranks.start(2)
+    assert time.monotonic() - begun < 30
+    assert "-----" not in str(raised.value)
