@@ -124,7 +124,10 @@ def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, no
     team = ranks.start(2)
     try:
         assert team.run(world.left_over, show=False) == [[], []]
-        assert team.train(TrainOptions(backend="ddp", **OPTIONS), show=False)["what"]["world_size"] == 2
+        record = team.train(TrainOptions(backend="ddp", **OPTIONS), show=False)
+        assert record["what"]["world_size"] == 2
+        neutralized = " ".join(record["where"]["neutralized"])
+        assert "RANK, TORCHELASTIC_RUN_ID, WORLD_SIZE ignored: another launcher's world" in neutralized
     finally:
         ranks.stop()
 

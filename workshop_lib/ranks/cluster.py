@@ -20,11 +20,10 @@ import psutil
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
-from . import allocation, cells, engine, folders, launchers, mpi, processes
+from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
-from .scratch import Scratch
 from .watch import watch
 
 UNNAMED = "cell"
@@ -72,7 +71,7 @@ def check_number(n) -> None:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
-def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, scratch: Scratch) -> None:
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
     # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
     for process in supervised[1:]:
         process.terminate()
@@ -83,7 +82,7 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, scratch:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     shutil.rmtree(folder, ignore_errors=True)
-    scratch.remove()
+    own.remove()
 
 
 class Ranks:
@@ -258,7 +257,8 @@ class Ranks:
         self.folder = folders.create(self._set_id, plan.elsewhere)
         # ipyparallel adds the working folder to sys.path, so it isn't the learner's. engine.prepare goes back there.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
-        self._scratch = Scratch(self._set_id, one_host=not plan.elsewhere)
+        scratch.sweep()
+        self._scratch = scratch.Scratch(self._set_id, one_host=not plan.elsewhere)
         settings = self._scratch.settings | {
             processes.VARIABLE: processes.mark(self._set_id),
             "WORKSHOP_LAUNCHER": "engines",
@@ -288,8 +288,7 @@ class Ranks:
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 if not controller_ended:
-                    # Open MPI's own words about such a variable don't name it.
-                    why = mpi.suspects() or why
+                    why = mpi.explained(why)
                 raise RankError(f"The ranks did not start: {error}\n{why}".rstrip() + allocation.hint(job)) from None
             raise
 

@@ -16,6 +16,7 @@ from workshop_lib.shadowing import shadows
 
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
+OPEN_MPI_MESSAGE = "-" * 40
 # Messages go through shared memory, and no library of fabrics is loaded.
 ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
@@ -90,6 +91,16 @@ def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict
 def suspects() -> str:
     """What the user has set for MPI that may keep ranks from starting, as a sentence; empty when there's nothing."""
     return others.mpi_suspects(environment() | ON_ONE_HOST)
+
+
+def explained(log: str) -> str:
+    """What ranks that did not start have printed, with what the user has set for MPI.
+
+    Open MPI's own messages, between lines of dashes, don't name the variable: then the user's settings say more.
+    """
+    found = suspects()
+    kept = "" if found and OPEN_MPI_MESSAGE in log else log
+    return f"{kept}\n{found}".strip()
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import hostlist
 
+from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
 
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
@@ -106,8 +107,11 @@ def left_over(env: Mapping[str, str] = os.environ) -> list[str]:
 
 def forget_other_worlds(env: MutableMapping[str, str] = os.environ) -> None:
     """Unset `left_over` in a rank that MPI knows: the world they describe is that of a shell or a job around it."""
-    for name in left_over(env):
+    names = left_over(env)
+    for name in names:
         del env[name]
+    if names:
+        environment.note(env, f"{', '.join(names)} ignored: another launcher's world, in which these ranks are not")
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
