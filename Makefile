@@ -4,8 +4,11 @@ BIN := .venv/bin
 BUILD := $(CURDIR)/build
 REPEATS ?= 5
 IN_LANES := -n 2 --dist loadscope --no-loadscope-reorder
+# Settings of another Python, which would keep the ones below from starting or hand them the other's packages.
+unexport PYTHONHOME PYTHONPATH PYTHONUSERBASE
+export PYTHONNOUSERSITE := 1
 # Any Python can run the set-up: it looks for the right one itself, or takes PYTHON.
-ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
+ANY_PYTHON = $(or $(shell command -v python3 || command -v python3.13 || command -v python3.12 || command -v python3.11),$(PYTHON),python3)
 # Jupyter, IPython and matplotlib keep their settings in the checkout, not in the home folder.
 export IPYTHONDIR := $(BUILD)/ipython
 export JUPYTER_CONFIG_DIR := $(BUILD)/jupyter/config
@@ -13,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,10 +24,14 @@ help: ## this list
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
 	@$(ANY_PYTHON) workshop_lib/bootstrap.py
 
+extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed
+	@$(ANY_PYTHON) workshop_lib/bootstrap.py --extras-again
+
 # What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
 lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
-lab: setup ## open JupyterLab on the first notebook (NOTEBOOK=...)
+lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horovod may follow in the background
+	@$(ANY_PYTHON) workshop_lib/bootstrap.py --extras-later
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 

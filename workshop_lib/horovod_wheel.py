@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 from importlib import metadata, util
@@ -50,6 +51,18 @@ PATCHES = (
         "XLA's headers have moved since, and these operations are for GPUs alone",
     ),
     (
+        "cmake/Modules/FindPytorch.cmake",
+        'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)',
+        'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)\nif (NOT HAVE_CUDA)\n    set(Pytorch_CUDA FALSE)\nendif()',
+        "PyTorch's CUDA build is PyPI's default, and CPU operations need neither a GPU nor a CUDA toolkit with it",
+    ),
+    (
+        "CMakeLists.txt",
+        "if(CMAKE_CUDA_COMPILER)\n",
+        "if(CMAKE_CUDA_COMPILER AND DEFINED HOROVOD_GPU_ALLREDUCE)\n",
+        "CPU operations don't need the CUDA compiler, so one that doesn't work must not stop their build",
+    ),
+    (
         "cmake/Modules/FindTensorflow.cmake",
         'set(Tensorflow_LIBRARIES "${Tensorflow_LIBRARIES} '
         '${Tensorflow_LIB_PATH}/python/_pywrap_tensorflow_internal.so")',
@@ -68,7 +81,7 @@ def main() -> int:
     try:
         install()
     except HorovodError as error:
-        print(f"ERROR: {error} To do without Horovod: `make setup HOROVOD=no`.", flush=True)
+        print(f"ERROR: {error}", flush=True)
         return 1
     return 0
 
@@ -92,6 +105,7 @@ def key() -> str:
         f"py{sys.version_info.major}{sys.version_info.minor}",
         platform.machine(),
         *(f"{name}-{version_of(*packages)}" for name, *packages in FRAMEWORKS),
+        cuda_of_pytorch(),
         mpi_library(),
     ]
     own = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
@@ -105,6 +119,18 @@ def version_of(*packages: str) -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
     raise HorovodError(f"Horovod needs {packages[0]} in this Python, and it is not there: run `make setup`.")
+
+
+def cuda_of_pytorch() -> str:
+    """ "cuda-13.0", or "cpu": PyPI's builds have no local part in their version that would tell."""
+    spec = util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec else None
+    if not folders:
+        raise HorovodError("Horovod needs torch in this Python, and it is not there: run `make setup`.")
+    # Its file says so without the seconds that an import takes.
+    text = (Path(next(iter(folders))) / "version.py").read_text()
+    cuda = re.search(r"^cuda\b.*= '([\d.]+)'", text, re.MULTILINE)
+    return f"cuda-{cuda[1]}" if cuda else "cpu"
 
 
 def mpi_library() -> str:
@@ -122,6 +148,7 @@ def mpi_library() -> str:
 def build(folder: Path) -> Path:
     """Build the wheel, and put it into the cache in one move. Returns its place there."""
     environment = build_environment()
+    check_machine()
     needed = [("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")]
     with_nccl = environment.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
     needed += [("nvcc", "load your cluster's CUDA module")] * with_nccl
@@ -138,6 +165,24 @@ def build(folder: Path) -> Path:
         with replacing(folder / wheel.name) as temporary:
             shutil.copy(wheel, temporary)
     return folder / wheel.name
+
+
+def check_machine() -> None:
+    """Raise HorovodError when no extension module can be compiled here."""
+    compilers = [os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"]
+    if not any(name and shutil.which(name) for name in compilers):
+        raise HorovodError(
+            "Horovod needs a C++ compiler to be built, and none was found: install g++ (Debian: apt-get install g++), "
+            "load your cluster's compiler module, or name one with CXX."
+        )
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.exists():
+        raise HorovodError(
+            f"Horovod needs Python's headers to be built, and {header} is not there: install them (Debian: apt-get "
+            "install python3-dev)."
+        )
+    if unusual := re.search(r"[$;&]", sys.prefix):
+        raise HorovodError(f"Horovod cannot be built under a path with {unusual[0]!r} in it ({sys.prefix}): move it.")
 
 
 def build_environment() -> dict[str, str]:

@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 distributed.init_process_group()
 rank, size = distributed.get_rank(), distributed.get_world_size()
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,16 +31,33 @@ labels, test_labels = [v.long() for v in values[1::2]]
 torch.manual_seed(1)
 layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
 model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
-ddp = nn.parallel.DistributedDataParallel(model.to(memory_format=torch.channels_last))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+first_epoch = 1
+saved = [None]
+if rank == 0 and args.out.exists():
+    saved = [torch.load(args.out, map_location="cpu", weights_only=True)]
+distributed.broadcast_object_list(saved)  # only rank 0 looks for the file, so all ranks continue or none does
+if saved[0]:
+    if "epoch" not in saved[0]:
+        raise SystemExit(f"{args.out} says no epoch to continue from: delete it, or give another file with --out.")
+    model.load_state_dict(saved[0]["model"])
+    optimizer.load_state_dict(saved[0]["optimizer"])
+    first_epoch = saved[0]["epoch"] + 1
+if first_epoch > args.epochs and rank == 0:
+    print(f"{args.out} has trained {first_epoch - 1} epochs already: give more with --epochs to go on.")
+ddp = nn.parallel.DistributedDataParallel(model.to(memory_format=torch.channels_last))
 steps = args.images // (64 * size)
+if steps < 2:
+    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
+if args.images > len(labels):
+    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
 total, warmup = args.epochs * steps, steps // 2
-rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
-parts = {"model": model, "optimizer": optimizer, "rate": rate}
-for name, state in (torch.load(args.out, map_location=device, weights_only=True) if args.out.exists() else {}).items():
-    parts[name].load_state_dict(state)
+taken = (first_epoch - 1) * steps  # counted in steps of this many ranks and images, whatever they were before
+rate = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)), last_epoch=taken - 1
+)
 
-for epoch in range(rate.last_epoch // steps + 1, args.epochs + 1):
+for epoch in range(first_epoch, args.epochs + 1):
     order = np.random.default_rng([1, epoch]).permutation(args.images)
     start = time.perf_counter()
     for batch in order[: steps * size * 64].reshape(steps, size, 64)[:, rank]:
@@ -54,6 +74,7 @@ for epoch in range(rate.last_epoch // steps + 1, args.epochs + 1):
     distributed.all_reduce(right)
     if rank == 0:
         print(f"epoch {epoch}: {speed:,.0f} images/s, test accuracy {right / len(test_labels):.2%}")
-        torch.save({name: part.state_dict() for name, part in parts.items()}, args.out.with_suffix(".tmp"))
+        state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, args.out.with_suffix(".tmp"))
         args.out.with_suffix(".tmp").replace(args.out)  # a crash leaves the old file or the new, never half of one
 distributed.destroy_process_group()

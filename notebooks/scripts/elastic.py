@@ -1,4 +1,4 @@
-"""MNIST that goes on from its last step, on any number of ranks: survive.py or torchrun --max-restarts 3 elastic.py"""
+"""MNIST that goes on from its last step, on any number of ranks: python survive.py 2 elastic.py"""
 
 import argparse
 import gzip
@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
-data = Path(__file__).parents[2] / "assets/mnist"
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
 parser = argparse.ArgumentParser(description=__doc__)
-for name, default in {"data": data, "out": Path("elastic.pt"), "steps": 200, "batch": 1024, "every": 1}.items():
+for name, default in {"data": mnist, "out": Path("elastic.pt"), "steps": 200, "batch": 1024, "every": 1}.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 raw = [gzip.decompress((args.data / f"train-{kind}-ubyte.gz").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
 images, labels = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])) for file in raw]
 images, labels = (images.view(-1, 1, 28, 28) - 33.3184) / 78.5675, labels.long()
@@ -35,8 +37,12 @@ def save(state, path):
 def train():
     distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
     rank, size, done = distributed.get_rank(), distributed.get_world_size(), 0
-    if args.out.exists():
-        weights, momentum, done = torch.load(args.out, weights_only=True)
+    saved = [None]
+    if rank == 0 and args.out.exists():
+        saved = [torch.load(args.out, weights_only=True)]
+    distributed.broadcast_object_list(saved)  # only rank 0 looks for the file, so all ranks continue or none does
+    if saved[0]:
+        weights, momentum, done = saved[0]
         model.load_state_dict(weights)
         optimizer.load_state_dict(momentum)
     for step in range(done, args.steps):  # what a step does depends on its number alone

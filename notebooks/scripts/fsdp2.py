@@ -10,11 +10,14 @@ import torch
 from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 distributed.init_process_group()
 rank, size = distributed.get_rank(), distributed.get_world_size()
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,6 +36,10 @@ for layer in (model[0], model[3], model[7], model):
     distributed.fsdp.fully_shard(layer)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 steps = args.images // (64 * size)
+if steps < 2:
+    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
+if args.images > len(labels):
+    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
 total, warmup = args.epochs * steps, steps // 2
 rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 out, batches, repeats = [*sys.argv[1:], *["times.json", 12, 3][len(sys.argv) - 1 :]]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_num_threads(1)
+if len(tempfile.gettempdir()) > 60:
+    tempfile.tempdir = "/tmp"  # the workers' sockets are made there, and a socket's path has room for 100 characters
 layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn.MaxPool2d(2), nn.ReLU()
 model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
 
@@ -54,6 +57,13 @@ def epoch(loader):
 
 times = {}
 for kind, workers, how in [(kind, *n) for kind in ("waiting", "work") for n in ((0, None), (1, "fork"), (2, "fork"))]:
-    loader = DataLoader(Images(kind), 64, num_workers=workers, multiprocessing_context=how, pin_memory=device == "cuda")
+    loader = DataLoader(
+        Images(kind),
+        batch_size=64,
+        num_workers=workers,
+        multiprocessing_context=how,
+        pin_memory=device == "cuda",
+        timeout=60 if workers else 0,  # if a worker can't send what it has read, that's an error, not a hang
+    )
     times[f"{kind}, {workers} workers"] = [epoch(loader) for _ in range(int(repeats))]
 Path(out).write_text(json.dumps(times))

@@ -8,7 +8,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-options = {"mesh": "1x1", "width": 64, "heads": 4, "layers": 2, "tokens": 32, "batch": 8, "steps": 20}
+options = {"mesh": "", "width": 64, "heads": 4, "layers": 2, "tokens": 32, "batch": 8, "steps": 20}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in (options | {"text": Path(__file__), "vocabulary": 256, "dtype": "float32"}).items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
@@ -31,8 +31,17 @@ class Block(nn.Module):
 
 
 distributed.init_process_group()
-shape = tuple(map(int, args.mesh.split("x")))
-mesh = distributed.init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+size = distributed.get_world_size()
+args.mesh = args.mesh or f"{size}x1"  # without the option, FSDP alone
+rows, columns = map(int, args.mesh.split("x"))
+if rows * columns != size:
+    raise SystemExit(f"--mesh {args.mesh}: {rows} times {columns} isn't the number of ranks, which is {size}.")
+if args.batch % rows or args.heads % columns:
+    shares = f"--batch {args.batch} among {rows} and --heads {args.heads} among {columns}"
+    raise SystemExit(f"--mesh {args.mesh} can't share out {shares}: give multiples of {rows} and {columns}.")
+if args.width % args.heads:
+    raise SystemExit(f"--width {args.width} can't be cut into --heads {args.heads}: give a multiple of {args.heads}.")
+mesh = distributed.init_device_mesh("cpu", (rows, columns), mesh_dim_names=("data", "tensor"))
 plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
 torch.manual_seed(1)
 blocks = [parallelize_module(Block(args.width), mesh["tensor"], plan) for _ in range(args.layers)]
@@ -42,7 +51,7 @@ policy = MixedPrecisionPolicy(param_dtype=getattr(torch, args.dtype), reduce_dty
 for unit in (*blocks, model):
     fully_shard(unit, mesh=mesh["data"], mp_policy=policy)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)  # weights on one mesh and on two
-text, share = torch.tensor(list(args.text.read_bytes())), args.batch // shape[0]
+text, share = torch.tensor(list(args.text.read_bytes())), args.batch // rows
 for step in range(args.steps):
     first = step * args.batch + mesh["data"].get_local_rank() * share  # this rank's share of the samples
     starts = torch.arange(first, first + share) * 37 % (len(text) - args.tokens)

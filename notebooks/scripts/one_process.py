@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.set_num_threads(1)  # one core per process, however many processes there are
 names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
@@ -27,6 +30,10 @@ layers = nn.Conv2d(1, 8, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 56, 5), nn
 model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(896, 10)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 steps = args.images // 64
+if steps < 2:
+    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
+if args.images > len(labels):
+    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
 total, warmup = args.epochs * steps, steps // 2
 rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 

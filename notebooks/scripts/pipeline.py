@@ -10,14 +10,18 @@ import torch
 from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 distributed.init_process_group()
 rank, size = distributed.get_rank(), distributed.get_world_size()
-assert size == 2, "this pipeline has two stages: start it with --nproc-per-node 2"
+if size != 2:
+    raise SystemExit(f"This pipeline has two stages, not {size}: start it with --nproc-per-node 2.")
 device = torch.device("cuda", distributed.get_node_local_rank()) if torch.cuda.is_available() else torch.device("cpu")
 torch.set_num_threads(1)  # one core per process, however many processes there are
 names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
@@ -33,6 +37,10 @@ part = (model[:3], model[3:])[rank]  # their times are as equal as they get; the
 schedule = Schedule1F1B(PipelineStage(part, rank, size, device), n_microbatches=8, loss_fn=nn.functional.cross_entropy)
 optimizer = torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9, nesterov=True)
 steps = args.images // 64
+if steps < 2:
+    raise SystemExit(f"--images {args.images} is too few for two steps of 64: give more.")
+if args.images > len(labels):
+    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
 total, warmup = args.epochs * steps, steps // 2
 rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 

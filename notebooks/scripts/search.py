@@ -10,11 +10,14 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 12_000, "trials": 12, "out": Path("study.log")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 12_000, "trials": 12, "out": Path("study.log")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 comm, State = MPI.COMM_WORLD, optuna.trial.TrialState
 torch.set_num_threads(1)  # one core per process, however many processes there are
 names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
@@ -22,6 +25,8 @@ files = [gzip.decompress((args.data / f"{name}-ubyte.gz").read_bytes()) for name
 values = [torch.tensor(np.frombuffer(file, np.uint8, offset=4 + 4 * file[3])) for file in files]
 images, test_images = [((v.view(-1, 28, 28, 1) - 33.3184) / 78.5675).movedim(3, 1) for v in values[::2]]
 labels, test_labels = [v.long() for v in values[1::2]]
+if not 4 <= args.images <= len(labels):
+    raise SystemExit(f"--images {args.images} doesn't do: give a number from 4 to {len(labels)}.")
 train = args.images * 3 // 4  # no trial trains on the other quarter, which chooses among trials
 
 

@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-options = {"data": Path(__file__).parents[2] / "assets/mnist", "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
+mnist = Path(__file__).resolve().parent / "../../assets/mnist"  # its place in the workshop; --data names another
+options = {"data": mnist, "images": 60_000, "epochs": 2, "out": Path("cnn.pt")}
 parser = argparse.ArgumentParser(description=__doc__)
 for name, default in options.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
+if not (args.data / "train-images-idx3-ubyte.gz").exists():
+    raise SystemExit(f"train-images-idx3-ubyte.gz isn't in {args.data.resolve()}: give MNIST's folder with --data.")
 deepspeed.ops.__compatible_ops__ = {}  # else it spends two minutes compiling an allreduce for CPUs
 deepspeed.init_distributed(verbose=False)
 rank, size = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
@@ -35,6 +38,10 @@ config = {"train_micro_batch_size_per_gpu": 64, "zero_optimization": {"stage": 2
 config |= {"zero_allow_untested_optimizer": True, "gradient_clipping": 0.0}
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 steps = args.images // (64 * size)
+if steps < 2:
+    raise SystemExit(f"--images {args.images} is too few for two steps of 64 per rank: give more or start fewer ranks.")
+if args.images > len(labels):
+    raise SystemExit(f"--images {args.images} is too many: {args.data.resolve()} has {len(labels)}.")
 total, warmup = args.epochs * steps, steps // 2
 rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warmup, (total - t) / (total - warmup)))
 

@@ -75,7 +75,10 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 # With `--rdzv-backend=c10d`, the torchrun on that host opens the port, and that's where all of them get their ranks.
 #
 # What should the script start? `ddp.py` from notebook 05 begins at epoch 1 every time. A job needs a script that continues
-# where it stopped, and these few lines are all it takes:
+# where it stopped, and these few lines are all it takes. Only rank 0 looks for the checkpoint, and it sends what it finds to all
+# ranks. If each rank looked for itself, a file that some nodes can't see (yet) would have some ranks continue and others start
+# over, and their gradients would mix. The checkpoint holds the epoch, and the schedule follows from it, so the job may continue on
+# more nodes or fewer:
 
 # %%
 take_home.diff("ddp.py", "ddp_resume.py")
@@ -501,7 +504,7 @@ machines.dragonfly()
 # | `NCCL_IB_HCA=mlx5` | use these InfiniBand adapters |
 # | `GLOO_SOCKET_IFNAME=eth0` | the same for gloo |
 # | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | ends a rank whose collective failed or timed out. That's the default, so don't switch it off |
-# | `TORCH_DISTRIBUTED_DEBUG=DETAIL` | PyTorch checks that all ranks call the same collective, which makes it slower |
+# | `TORCH_DISTRIBUTED_DEBUG=INFO` | DDP logs how it divides the gradients into buckets. (`DETAIL` also checks that all ranks call the same collective, but it crashes DDP on CPUs) |
 # | `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` | PyTorch remembers the last 2,000 collectives, and writes them to a file when one times out |
 # | `OMP_NUM_THREADS` | as above: torchrun sets it to 1, unless you do |
 #

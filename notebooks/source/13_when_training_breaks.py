@@ -478,7 +478,8 @@ with suppress(NotImplementedError):  # while the exercise is open
 # What's left is rounding, because the sums were taken in a different order. So bit for bit, you can only continue on the same
 # number of ranks. [elastic.py](scripts/elastic.py) does the same as your function, with sums: each rank divides the sum of its
 # losses by the size of the global batch. With `torchrun --nnodes 1:4`, the script may be started again on fewer nodes at any
-# time, and doesn't even notice. (The checkpoint then has to be on a file system that all nodes share.)
+# time, and doesn't even notice. (Rank 0 reads the checkpoint and sends it to the others. It may start on any node, so
+# keep the file on a file system that all nodes share.)
 #
 # *Break it:* weight all ranks alike, with `1 / size`. How large is the difference then?
 #

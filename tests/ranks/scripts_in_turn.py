@@ -2,8 +2,10 @@
 
     scripts_in_turn.py FOLDER SCRIPT...    trains as short() says, into FOLDER/<script>.pt or .keras
 
-Keras draws other initial weights than PyTorch. Here rank 0 broadcasts the library's, which also shows that the
-scripts do broadcast. With WORKSHOP_TEST_FAILING_RANK=R, rank R has a folder without data.
+Before that, each of them and of the scripts named in WORKSHOP_TEST_REFUSING is started with 3 images, and its sentence
+is printed. So the scripts import the frameworks, each in its own way. Keras draws other initial weights than PyTorch.
+Here rank 0 broadcasts the library's, which also shows that the scripts do broadcast. With WORKSHOP_TEST_FAILING_RANK=R,
+rank R has a folder without data.
 """
 
 import os
@@ -48,10 +50,21 @@ def one_process_group():
     return destroy
 
 
+def refuse(name: str, folder: Path) -> None:
+    """Print what a script says of too few images."""
+    sys.argv = [name, "--data", str(folder / "data"), "--images", "3"]
+    try:
+        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+    except SystemExit as ended:
+        print(f"{name} ended: {ended}", flush=True)
+
+
 def main(folder: Path, names: list[str]) -> None:
+    destroy = one_process_group() if "RANK" in os.environ else lambda: None
+    for name in (*names, *os.environ.get("WORKSHOP_TEST_REFUSING", "").split()):
+        refuse(name, folder)
     if {"horovod_tf", "horovod_keras"} & set(names):
         broadcast_the_librarys()
-    destroy = one_process_group() if "RANK" in os.environ else lambda: None
     rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
     for name in names:
         sys.argv = [name, *short(folder, name)]

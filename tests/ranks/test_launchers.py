@@ -3,9 +3,14 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from ranks.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
+
+from workshop_lib import ranks
+from workshop_lib.training import world
+from workshop_lib.training.options import TrainOptions
 
 pytestmark = pytest.mark.usefixtures("only_small_mnist")
 OPTIONS = {"max_steps": 6}
@@ -64,6 +69,44 @@ def test_mpi_under_torchrun_says_what_to_do(tmp_path):
     for rank in read_outcomes(tmp_path, runs, 2)["mpi"]:
         assert "torchrun started 2 ranks, but MPI sees 1" in rank["error"]
         assert "choose --backend ddp" in rank["error"]
+
+
+def test_a_world_that_another_launcher_describes(tmp_path, under_mpiexec):
+    runs = runs_file(tmp_path, "mpi", "ddp")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 12_000)}
+    environments = [rank_environment(RANK=str(rank), **place) for rank in range(2)]
+    for status, output in run_bounded([[sys.executable, TRAIN_RUNS, tmp_path]] * 2, environments, 120):
+        assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert outcomes["ddp"][1]["world"]["launcher"] == "environment"
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+    for rank in outcomes["mpi"]:
+        assert "the launcher that set RANK and WORLD_SIZE started 2 ranks, but MPI sees 1" in rank["error"]
+
+
+@pytest.mark.exhaustive  # the same variables as above
+def test_deepspeeds_own_launcher(tmp_path, under_mpiexec):
+    pytest.importorskip("deepspeed")
+    runs = runs_file(tmp_path, "ddp")
+    program = Path(sys.executable).parent / "deepspeed"
+    command = [program, "--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1", TRAIN_RUNS, tmp_path]
+    [(status, output)] = run_bounded([command], [rank_environment()], 120)
+    assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert [rank["world"]["launcher"] for rank in outcomes["ddp"]] == ["environment"] * 2
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+
+
+def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, nothing_left):
+    around = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1", "LOCAL_RANK": "3"}
+    for name, value in (around | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4", "PMI_SIZE": "1"}).items():
+        monkeypatch.setenv(name, value)
+    team = ranks.start(2)
+    try:
+        assert team.run(world.left_over, show=False) == [[], []]
+        assert team.train(TrainOptions(backend="ddp", **OPTIONS), show=False)["what"]["world_size"] == 2
+    finally:
+        ranks.stop()
 
 
 def slurm_environment(rank: int, ranks: int) -> dict[str, str]:

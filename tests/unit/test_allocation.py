@@ -1,11 +1,17 @@
 """The nodes of a job, from what each scheduler leaves for it, and what the notebooks' profiles make of them."""
 
 import socket
+import threading
+import time
 
 import pytest
+from shell_programs import program
 
+from workshop_lib import ranks
+from workshop_lib.cli import doctor
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import RankError, allocation
+from workshop_lib.ranks.allocation import Allocation
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[001-002]", "SLURM_CPUS_ON_NODE": "64"}
 
@@ -92,7 +98,8 @@ def test_a_host_file_comes_first(tmp_path):
     [({}, "WORKSHOP_HOSTFILE"), ({"PBS_JOBID": "1"}, "PBS_NODEFILE"), ({"COBALT_JOBID": "1"}, "COBALT_NODEFILE")],
 )
 def test_a_node_file_that_is_missing_or_empty_is_named(tmp_path, job, variable):
-    for file, complaint in (("/nonexistent", "cannot be read"), (node_file(tmp_path, "\n# nobody\n"), "is empty")):
+    reason = r"cannot be read \(No such file or directory\)"
+    for file, complaint in (("/nonexistent", reason), (node_file(tmp_path, "\n# nobody\n"), "is empty")):
         with pytest.raises(RankError, match=f"^{variable} names the node file {file}, which {complaint}"):
             allocation.find(job | {variable: file})
 
@@ -118,6 +125,96 @@ def test_which_hosts_are_elsewhere(tmp_path):
     for text, elsewhere in ((socket.gethostname(), False), ("localhost slots=4", False), ("other", True)):
         environ = {"WORKSHOP_HOSTFILE": node_file(tmp_path, text)}
         assert allocation.find(environ).elsewhere is elsewhere
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """This machine with these programs of schedulers alone, and with no name but its own."""
+
+    def nobody(host, port):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("WORKSHOP_MPIEXEC", "WORKSHOP_HOSTFILE", "SLURM_WORKING_CLUSTER", "SLURM_JOBID", "SLURM_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(allocation.shutil, "which", lambda name: (tmp_path / name).exists())
+    return tmp_path
+
+
+DEAD = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid001"}
+
+
+def test_the_variables_of_a_dead_job_are_named_before_anything_starts(machine, monkeypatch):
+    for name, value in DEAD.items():
+        monkeypatch.setenv(name, value)
+    sentence = (
+        "^SLURM_JOB_ID and SLURM_JOB_NODELIST describe job 7 on nid001, but no host named nid001 can be found from "
+        "here. If they are left over, unset SLURM_JOB_ID SLURM_JOB_NODELIST and start again"
+    )
+    with pytest.raises(RankError, match=sentence):
+        ranks.start(2)
+    (finding,) = doctor._allocation()
+    assert finding.status == "fail" and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", "doesn't know it any more"),
+        ("JobId=7 JobName=a\n   JobState=COMPLETED Reason=None", "says that it is COMPLETED"),
+        ("JobId=7 JobState=RUNNING", None),
+        ("JobId=8 ArrayJobId=7 JobState=COMPLETED\nJobId=7 ArrayJobId=7 JobState=RUNNING", None),
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", None),
+    ],
+)
+def test_slurm_says_whether_a_job_is_still_there(machine, answer, why):
+    program(machine / "scontrol", f"printf '%b\\n' '{answer}'")
+    if why is None:
+        assert allocation.find_living(DEAD) == allocation.find(DEAD), "its names are known to srun alone"
+    else:
+        with pytest.raises(RankError, match=f"but `scontrol` {why}"):
+            allocation.find_living(DEAD)
+
+
+def test_pbs_is_asked_as_well(machine):
+    job = {"PBS_JOBID": "12.server", "PBS_NODEFILE": node_file(machine, "nid001\n")}
+    program(
+        machine / "qstat", 'echo "qstat: $1 Job has finished, use -x to obtain historical job information" >&2; exit 35'
+    )
+    with pytest.raises(RankError, match="^PBS_JOBID and PBS_NODEFILE describe job 12.server on nid001, but `qstat`"):
+        allocation.find_living(job)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        DEAD
+        | {"SLURM_JOB_NODELIST": f"{socket.gethostname()},nid001"},  # such as in a container without Slurm's programs
+        {"COBALT_JOBID": "5", "COBALT_PARTNAME": "8-9"},
+        {},
+    ],
+)
+def test_a_job_that_may_be_there_is_never_refused(machine, environment):
+    assert allocation.find_living(environment) == allocation.find(environment)
+
+
+def test_a_resolver_that_does_not_answer_refuses_nothing(machine, monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(allocation, "NAMES_LIMIT_S", 0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: never.wait(60))
+    started = time.monotonic()
+    assert allocation.find_living(DEAD).hosts == ("nid001",)
+    assert time.monotonic() - started < 5
+    never.set()
+
+
+def test_ranks_that_did_not_start_elsewhere_are_told_where_their_hosts_come_from():
+    job = Allocation("slurm", "7", ("nid001",))
+    assert allocation.hint(job, DEAD).startswith(
+        "\nSLURM_JOB_ID and SLURM_JOB_NODELIST describe job 7 on nid001. If they"
+    )
+    assert allocation.hint(Allocation("slurm", "7", (socket.gethostname(),)), DEAD) == allocation.hint(None) == ""
 
 
 def test_notebooks_fill_the_allocation_with_the_cluster_profile(tmp_path, monkeypatch):

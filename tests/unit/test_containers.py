@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from workshop_lib import bootstrap
+from workshop_lib import bootstrap, installation
 from workshop_lib.paths import ROOT
 
 CONTAINER = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
@@ -38,7 +38,7 @@ def test_the_build_is_that_of_the_makefile(where):
 def test_the_pythons_are_ones_that_the_set_up_accepts():
     image = re.fullmatch(r"python:(3)\.(\d+)-bookworm", CONTAINER["image"])
     runtime = re.fullmatch(r"python-(3)\.(\d+)\n", (BINDER / "runtime.txt").read_text())
-    assert {tuple(map(int, found.groups())) for found in (image, runtime)} <= set(bootstrap.WANTED)
+    assert {tuple(map(int, found.groups())) for found in (image, runtime)} <= set(installation.PYTHONS)
 
 
 def test_binder_has_what_the_set_up_needs():

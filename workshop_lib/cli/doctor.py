@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,19 +18,18 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from workshop_lib import shadowing
+from workshop_lib import environment as environments
+from workshop_lib import installation, shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
+from workshop_lib.training import world
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
 
 COMMAND_LIMIT_S = 10.0
-# What to do when a package is missing, and how bad that is.
-REQUIRED = ("run `make setup`", "fail")
-OPTIONAL = ("the notebooks on Horovod need it: run `make setup HOROVOD=`", "warn")
-PACKAGES = dict.fromkeys(
-    ("torch", "deepspeed", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib"), REQUIRED
-) | dict.fromkeys(("tensorflow", "horovod"), OPTIONAL)
+REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
+# The packages that the workshop can do without, and the extra of the set-up that brings each.
+OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
     """Everything about this machine that decides whether the workshop runs on it."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
-    several += [*_hidden_modules(), *_read_only()]
+    several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
     rest = [_cores(), _memory(), _disk(), _gpus(), _data(), _strays()]
     return [_python(), *several, *rest, _others(others)]
 
@@ -73,9 +73,18 @@ def main(as_json: bool = False) -> int:
 
 
 def _python() -> Finding:
-    good = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    version = sys.version_info[:2]
     found = f"{sys.version.split()[0]} in {sys.prefix}"
-    return judged("Python", found, good, "use Python 3.11 or 3.12: run `make setup`", "fail")
+    if version in installation.NOT_YET:
+        found += f", which is too new: {installation.NOT_YET[version]}"
+    remedy = f"use Python {installation.pythons_in_words()}: run `make setup`"
+    return judged("Python", found, version in installation.PYTHONS, remedy, "fail")
+
+
+def _pytorch_build() -> list[Finding]:
+    """Which build of PyTorch the set-up chose, and why; nothing where something else installed it."""
+    why = installation.why_this_pytorch()
+    return [Finding("PyTorch's build", "ok", why)] if why else []
 
 
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
@@ -90,7 +99,15 @@ def _version(package: str) -> str | None:
 
 
 def _packages() -> list[Finding]:
-    return [_package(name, *missing) for name, missing in PACKAGES.items()]
+    required = [_package(name, "run `make setup`", "fail") for name in REQUIRED]
+    optional = [_package(name, _why_missing(extra), "warn") for name, extra in OPTIONAL.items()]
+    return [*required, *_pytorch_build(), *optional]
+
+
+def _why_missing(extra: str) -> str:
+    """What keeps an extra of the set-up from being there, or how to get it."""
+    setting = " HOROVOD=" if extra == "horovod" else ""
+    return installation.why_missing(extra) or f"{installation.NEEDED_BY[extra]}: run `make setup{setting}`"
 
 
 def _package(name: str, remedy: str, otherwise: str) -> Finding:
@@ -128,7 +145,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
-            env=os.environ | (environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
+            env=mpi.rank_environment(environment or {}) | {processes.VARIABLE: processes.mark(set_id)},
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -161,7 +178,9 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        why = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        if suspects := environments.mpi_suspects(mpi.environment()):
+            return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
+        why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
         return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")
     sizes, (library, _) = zip(*rows, strict=True)
     if sizes != ("2", "2"):
@@ -170,17 +189,44 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     return Finding("two ranks", "ok", f"one world of size 2, with {library}")
 
 
+def _lines_with_words(text: str) -> list[str]:
+    """What a program printed, without lines of dashes and such."""
+    rows = [row.strip("\0 ") for row in text.splitlines()]
+    return [row for row in rows if re.search("[A-Za-z]", row)]
+
+
+def _others_variables() -> Finding:
+    """Variables and files of other programs that would harm ranks, and what the workshop does about them."""
+    cleaned = environments.for_ranks(os.environ, one_host=True)
+    sentences = environments.notes(cleaned)
+    if not sentences:
+        return Finding("environment", "ok", "nothing in it harms ranks")
+    return Finding("environment", "warn", "\n".join(sentences), "nothing to do for ranks: they are started without it")
+
+
 def _allocation() -> list[Finding]:
     """The nodes that a scheduler gave this job, if it is one: what `ranks.start()` fills."""
     try:
-        job = allocation.find()
+        job = allocation.find_living()
         if job is None:
             return []
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
-        return [Finding("allocation", "fail", "its nodes are unknown", str(error))]
+        return [Finding("allocation", "fail", "it cannot be used", str(error))]
     hosts = f"{len(job.hosts)} node{'s' * (len(job.hosts) > 1)} ({job.hosts[0]}, …)"
     return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
+
+
+def _other_worlds() -> list[Finding]:
+    """Variables in which another launcher describes its world, or that it left behind."""
+    names = world.left_over()
+    if not names:
+        return []
+    remedy = (
+        "ranks that are started here ignore them; a training without --ranks is one process of that world. If it is "
+        f"gone: unset {' '.join(names)}"
+    )
+    return [Finding("another launcher", "warn", ", ".join(f"{name}={os.environ[name]}" for name in names), remedy)]
 
 
 def _cores() -> Finding:

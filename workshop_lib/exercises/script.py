@@ -93,6 +93,8 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         try:
             with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
                 model = runpy.run_path(str(script), run_name="__main__")["model"]
+        except SystemExit as ended:  # its own sentence about options that it can't train with
+            raise InputError(str(ended)) from None
         finally:
             hook.remove()
         saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None

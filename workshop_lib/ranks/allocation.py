@@ -3,16 +3,31 @@
 import math
 import os
 import re
+import shutil
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import hostlist
 
+from . import mpi
 from .errors import RankError
 
 HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
+# The variables with which a scheduler describes a job: its number comes first.
+VARIABLES = {
+    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+    "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
+    "cobalt": ("COBALT_JOBID", "COBALT_NODEFILE", "COBALT_PARTNAME"),
+    "host file": (HOST_FILE,),
+}
+# How to ask a scheduler for a job, and how it says that it doesn't have the job any more.
+QUERIES = {"slurm": ("scontrol", "show", "job"), "pbs": ("qstat",)}
+UNKNOWN = re.compile("invalid job id|unknown job|job has finished", re.IGNORECASE)
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+NAMES_ASKED, NAMES_LIMIT_S = 3, 3.0
 
 
 @dataclass(frozen=True)
@@ -59,10 +74,77 @@ def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
     """
     if environ.get(HOST_FILE):
         return _from_host_file(environ)
-    for job, read in (("SLURM_JOB_ID", _from_slurm), ("PBS_JOBID", _from_pbs), ("COBALT_JOBID", _from_cobalt)):
-        if environ.get(job):
-            return read(environ)
+    if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"):
+        return _from_slurm(environ)
+    if environ.get("PBS_JOBID"):
+        return _from_pbs(environ)
+    if environ.get("COBALT_JOBID"):
+        return _from_cobalt(environ)
     return None
+
+
+def find_living(environ: Mapping[str, str] = os.environ) -> Allocation | None:
+    """`find`; but for a job that has ended and has only left its variables behind, it raises RankError in seconds."""
+    job = find(environ)
+    if job is not None and (why := _why_ended(job)):
+        origin, remedy = _left_over(job, environ)
+        raise RankError(f"{origin}, but {why}. {remedy}")
+    return job
+
+
+def hint(job: Allocation | None, environ: Mapping[str, str] = os.environ) -> str:
+    """For ranks that did not start on an allocation's other hosts: where those come from, on a line of its own."""
+    if job is None or not job.elsewhere:
+        return ""
+    origin, remedy = _left_over(job, environ)
+    return f"\n{origin}. {remedy}"
+
+
+def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Which variables describe the allocation, as the beginning of a sentence; and how to ignore it, as a sentence."""
+    names = [name for name in VARIABLES[job.scheduler] if environ.get(name)]
+    what = f"job {job.job_id} on {job.hosts[0]}" if job.job_id else job.hosts[0]
+    origin = f"{' and '.join(names)} describe{'s' * (len(names) == 1)} {what}"
+    those = "they are" if len(names) > 1 else "it is"
+    return origin, f"If {those} left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
+
+
+def _why_ended(job: Allocation) -> str | None:
+    """Why this job cannot be there any more, as part of a sentence; None unless that is certain.
+
+    The scheduler knows. On a machine without its programs, hosts that have no address can't be reached in any way.
+    """
+    if job.job_id is None or job.scheduler not in QUERIES or os.environ.get("SLURM_WORKING_CLUSTER"):
+        return None  # the user's own file; a Cray, whose names only its launcher knows; a job of another cluster
+    program, *words = QUERIES[job.scheduler]
+    if shutil.which(program):
+        answer = mpi.output_of(program, *words, job.job_id)
+        # Several, if this is the number of a job array, too.
+        states = re.findall(r"JobState=(\w+)", answer)
+        if states and all(state in ENDED for state in states):
+            return f"`{program}` says that it is {states[0]}"
+        return f"`{program}` doesn't know it any more" if not states and UNKNOWN.search(answer) else None
+    if os.environ.get("WORKSHOP_MPIEXEC") or any(is_here(host) for host in job.hosts):
+        return None
+    if any(_may_resolve(host) for host in job.hosts[:NAMES_ASKED]):
+        return None
+    return f"no host named {job.hosts[0]} can be found from here"
+
+
+def _may_resolve(host: str) -> bool:
+    """Whether a host's name has an address, or nobody says within the limit that it has none."""
+    unknown = threading.Event()
+
+    def ask() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            unknown.set()
+
+    thread = threading.Thread(target=ask, daemon=True)  # a resolver that doesn't answer may take a minute
+    thread.start()
+    thread.join(NAMES_LIMIT_S)
+    return not unknown.is_set()
 
 
 def is_here(host: str) -> bool:
@@ -99,7 +181,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
         per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))
     return Allocation(
         "slurm",
-        environ["SLURM_JOB_ID"],
+        environ.get("SLURM_JOB_ID") or environ["SLURM_JOBID"],
         hosts,
         tasks_per_node=_number(per_node),
         cores_per_node=_number(environ.get("SLURM_CPUS_ON_NODE")),

@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 import psutil
 
+from workshop_lib import environment as environments
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
@@ -24,6 +25,7 @@ from . import allocation, cells, engine, folders, launchers, mpi, processes
 from .allocation import is_here
 from .errors import RankError, how_it_ended, remember_source
 from .progress import TextView
+from .scratch import Scratch
 from .watch import watch
 
 UNNAMED = "cell"
@@ -33,7 +35,11 @@ START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python f
 CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
 CONTROLLER = [sys.executable, "-P", "-c", CONTROLLER_MAIN]
 # A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
-ENGINE_MAIN = "import sys, workshop_lib; sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+# Before anything else, a rank gets rid of variables that harm it, which its host's own profile may have set.
+ENGINE_MAIN = (
+    "import sys; from workshop_lib import environment; environment.clean(); "
+    "sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
+)
 ENGINE = [sys.executable, "-P", "-c", ENGINE_MAIN, "--mpi"]
 # A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
@@ -67,7 +73,7 @@ def check_number(n) -> None:
         raise InputError(f"The number of ranks is {n!r}; it must be a whole number, at least 1.")
 
 
-def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
+def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, scratch: Scratch) -> None:
     # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
     for process in supervised[1:]:
         process.terminate()
@@ -78,6 +84,7 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(4)
     shutil.rmtree(folder, ignore_errors=True)
+    scratch.remove()
 
 
 class Ranks:
@@ -240,28 +247,27 @@ class Ranks:
             self.client.close(linger=0)
             self.client = None
         supervised, self._supervised = self._supervised, []
-        return functools.partial(_end, supervised, self._set_id, self.folder)
+        return functools.partial(_end, supervised, self._set_id, self.folder, self._scratch)
 
     def _start(self) -> None:
         n, threads_per_rank, bind = self.shape
-        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", allocation.find())
+        job = allocation.find_living()
+        plan = launchers.plan(n, threads_per_rank or 1, bind or "none", job)
         self._cells: dict[str, str] = {}  # the names of cells that ran on these ranks, by their source
         self._set_id = uuid.uuid4().hex[:12]
         processes.allow_open_files(OPEN_FILES + OPEN_FILES_PER_RANK * n)
         self.folder = folders.create(self._set_id, plan.elsewhere)
         # ipyparallel adds the working folder to sys.path, so it isn't the learner's. engine.prepare goes back there.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
-        environment = (
-            os.environ
-            | plan.settings
-            | {
-                processes.VARIABLE: processes.mark(self._set_id),
-                "WORKSHOP_LAUNCHER": "engines",
-                "WORKSHOP_CWD": os.getcwd(),
-                "PYTHONPATH": mpi.python_path(),
-                "IPYTHONDIR": str(self.folder),
-            }
-        )
+        self._scratch = Scratch(self._set_id, one_host=not plan.elsewhere)
+        settings = self._scratch.settings | {
+            processes.VARIABLE: processes.mark(self._set_id),
+            "WORKSHOP_LAUNCHER": "engines",
+            "WORKSHOP_CWD": os.getcwd(),
+            "PYTHONPATH": mpi.python_path(),
+            "IPYTHONDIR": str(self.folder),
+        }
+        environment = mpi.rank_environment(plan.settings | settings, not plan.elsewhere)
         prepare = f"from workshop_lib.ranks import engine; engine.prepare({str(self.folder)!r})"
         record = [*processes.SUPERVISOR, "--record", str(self.folder), "--"]
         connection = [f"--IPEngine.url_file={self.folder / folders.CONNECTION}", "--IPEngine.wait_for_url_file=180"]
@@ -282,7 +288,10 @@ class Ranks:
             why = folders.why_ended(self.folder, CONTROLLER_LOG if controller_ended else RANKS_LOG)
             self.stop()
             if isinstance(error, (RankError, OSError, TimeoutError)):
-                raise RankError(f"The ranks did not start: {error}\n{why}".rstrip()) from None
+                if not controller_ended:
+                    # Open MPI's own words about such a variable don't name it.
+                    why = environments.mpi_suspects(plan.settings) or why
+                raise RankError(f"The ranks did not start: {error}\n{why}".rstrip() + allocation.hint(job)) from None
             raise
 
     def _spawn(self, command: list[str], log: str, environment: dict[str, str]) -> None:
@@ -302,6 +311,8 @@ class Ranks:
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
         ):
+            if records := folders.exit_records(self.folder):
+                raise RankError(f"rank {records[0]['rank']} {how_it_ended(records[0])}.")
             for name, process in zip(("the controller", "mpiexec"), self._supervised, strict=True):
                 if process.poll() is not None:
                     raise RankError(f"{name} ended with exit code {process.returncode}.")

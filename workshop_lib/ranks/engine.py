@@ -25,6 +25,7 @@ import cloudpickle
 
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import ROOT, replacing
+from workshop_lib.training.world import forget_other_worlds
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
@@ -46,7 +47,7 @@ _stop = threading.Event()
 
 
 def prepare(folder: str) -> None:
-    """Once per engine, before the first call: signals, working folder, and a note of who this is.
+    """Once per engine, before the first call: environment, signals, working folder, and a note of who this is.
 
     SIGUSR1, like any crash, writes the line this rank is on, even inside MPI; SIGUSR2 asks the
     running job to stop at the next step that all ranks agree on.
@@ -56,6 +57,7 @@ def prepare(folder: str) -> None:
     from .debugger import RankDebugger  # it needs ipyparallel, which only an engine has loaded
 
     rank = MPI.COMM_WORLD.rank
+    forget_other_worlds()
     sys.breakpointhook = RankDebugger(Path(folder), rank).pause
     stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - for the engine's life
     faulthandler.enable(stacks)

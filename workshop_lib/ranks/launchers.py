@@ -7,6 +7,8 @@ Ranks fill one node after the other. A rank takes the GPU numbered by its place 
 import functools
 import math
 import os
+import re
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,9 @@ TABLE = {
 # Open MPI takes to other nodes only the variables that it is told: those set for ranks, and the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "WORKSHOP_MNIST", "WORKSHOP_STAGE_DIR", "WORKSHOP_GLOO_TIMEOUT_S", "TMPDIR")
+
+# Without a limit, ssh waits for two minutes for a host that doesn't answer.
+SSH = {"PRTE_MCA_plm_ssh_agent": "ssh -oConnectTimeout=10"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
         # Slurm's own way of reaching them wants Slurm's list of them: without, it takes all for this host.
         ours = {"PRTE_MCA_ras": "^pbs,slurm", "PRTE_MCA_plm": "^slurm"}
         settings |= {"PRTE_MCA_ras": "^pbs"} if allocation.scheduler == "slurm" else ours
+        if shutil.which("ssh") and not any(re.search("plm_(ssh|rsh)_agent", name) for name in os.environ):
+            settings |= SSH
         names = [
             *(name for name in settings if name.startswith("OMP_")),
             *OWN_VARIABLES,

@@ -6,8 +6,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from workshop_lib import environment as others
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.paths import ROOT
 from workshop_lib.shadowing import shadows
@@ -74,6 +76,19 @@ def python_path() -> str:
     return os.pathsep.join([str(ROOT), *kept])
 
 
+def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:
+    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings.
+
+    This thread gets the cores back that an OpenMP library may have taken from it, because ranks inherit its cores.
+    """
+    pinned = others.give_back_cores(others.PINNING)
+    cleaned = others.for_ranks(os.environ, one_host)
+    others.note(cleaned, pinned)
+    for shadow in shadows():
+        others.note(cleaned, f"{shadow.found}: left aside")
+    return cleaned | dict(settings)
+
+
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
     """Environment variables under which ranks are started.
 
@@ -89,6 +104,8 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
         raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
     # Waiting threads sleep: spinning ones would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
+    # Each rank may use all cores, also where Open MPI takes no variables but these to another host.
+    settings["OMP_PROC_BIND"] = "false"
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
     if one_host:
         settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}

@@ -18,6 +18,7 @@ from workshop_lib.training.world import loopback
 
 from . import mpi, processes
 from .errors import RankError
+from .scratch import Scratch
 
 # Once in some hundred runs under PyTorch 2.13, a thread of gloo's lets go of a tensor so late that Python is already
 # closing down. Python then ends the thread, inside a destructor, which C++ doesn't allow.
@@ -76,10 +77,12 @@ def started(
     The first word may name a program beside this Python. settings: in its environment, beside those of ranks.
     None of its processes is left afterwards, nor when this process is killed.
     """
+    scratch = Scratch(set_id)
+    environment = mpi.rank_environment(_settings() | scratch.settings | settings)
     process = subprocess.Popen(
         [*processes.SUPERVISOR, "--", _beside_python(words[0]), *words[1:]],
         cwd=folder,
-        env=os.environ | _settings() | settings | {processes.VARIABLE: processes.mark(set_id)},
+        env=environment | {processes.VARIABLE: processes.mark(set_id)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -95,6 +98,7 @@ def started(
         process.kill()  # its mark may not be readable yet; on Linux, what it started ends with it
         process.stdout.close()
         process.wait()
+        scratch.remove()
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:

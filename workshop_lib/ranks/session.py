@@ -8,7 +8,7 @@ from pathlib import Path
 from workshop_lib.shadowing import shadows
 from workshop_lib.training.load import Meter
 
-from . import allocation, folders, processes
+from . import allocation, folders, processes, scratch
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .errors import RankError
 
@@ -49,6 +49,7 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
     folders.remove_dead()
     for shadow in shadows():
         print(f"{shadow}. Until then the workshop looks there last.", file=sys.stderr)
+    scratch.sweep()
     others = Meter()
     CURRENT.replace(team := Ranks(n, threads_per_rank, bind))
     if warning := others.warning(n * threads_per_rank, "so don't trust times measured now"):

@@ -20,6 +20,7 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from workshop_lib import environment
 from workshop_lib.comm import benchmark
 from workshop_lib.data import mnist
 from workshop_lib.errors import InputError
@@ -171,6 +172,7 @@ class _Steps:
 
 
 def main(arguments: list[str]) -> None:
+    environment.clean()
     most_bytes = int(arguments[0]) if arguments else max(benchmark.SIZES_BYTES)
     rows = communication([nbytes for nbytes in benchmark.SIZES_BYTES if nbytes <= most_bytes])
     if MPI.COMM_WORLD.rank > 0:

@@ -13,7 +13,7 @@ from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
-from workshop_lib import paths
+from workshop_lib import environment, paths
 from workshop_lib.errors import WorkshopError
 from workshop_lib.training import SCHEMA
 from workshop_lib.training.backends.base import Backend, Communicator
@@ -91,6 +91,7 @@ class Where(TypedDict):
     versions: dict[str, str]
     mpi_library: str | None
     commit: str | None
+    neutralized: NotRequired[list[str]]  # what harmed ranks in their environment, and what was done about it
 
 
 class Compute(TypedDict):
@@ -130,6 +131,7 @@ class RankDescription(TypedDict):
     cores: int
     threads: int
     gpu: str | None
+    neutralized: list[str]
 
 
 def describe_rank(device) -> RankDescription:
@@ -143,6 +145,7 @@ def describe_rank(device) -> RankDescription:
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "neutralized": environment.notes(),
     }
 
 
@@ -175,6 +178,8 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
         "mpi_library": _mpi_library(backend),
         "commit": commit,
     }
+    if neutralized := list(dict.fromkeys(sentence for rank in ranks for sentence in rank["neutralized"])):
+        where["neutralized"] = neutralized
     return {
         "schema": SCHEMA,
         "kind": "train",

@@ -10,6 +10,7 @@ import hostlist
 import torch
 import torch.distributed as dist
 
+from workshop_lib import environment
 from workshop_lib.errors import InputError
 from workshop_lib.training.world import LaunchError, World, loopback
 
@@ -31,7 +32,14 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
         return dist.distributed_c10d._get_default_group()
     if world.local_size == world.world_size:
         # On one host, so that a laptop without a network, or with a strange host name, works.
+        environment.clean(one_host=True)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    elif (names := os.environ.get("GLOO_SOCKET_IFNAME")) and environment.is_missing_interface(names):
+        here = ", ".join(name for _, name in socket.if_nameindex())
+        raise LaunchError(
+            f"GLOO_SOCKET_IFNAME is {names!r}, but {socket.gethostname()} has no such network interface: "
+            f"unset it, or choose one of {here}."
+        )
     timeout = _timeout()
     # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
     # lock; should the interpreter have ended by then, the process would abort.
@@ -79,8 +87,8 @@ def _check_same_group(world: World, kind: str) -> None:
 def _store(world: World, timeout: timedelta) -> dist.Store:
     if world.world_size == 1:
         return dist.HashStore()
-    if world.launcher == "srun":
-        host, port = _slurm_address(world)
+    if world.launcher in ("srun", "environment"):
+        host, port = _address(world)
         return dist.TCPStore(host, port, world.world_size, world.rank == 0, timeout)
     # Rank 0 takes any free port and tells the others over MPI: nobody has to choose one.
     host = "127.0.0.1" if world.local_size == world.world_size else socket.gethostname()
@@ -91,10 +99,9 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
     return store or dist.TCPStore(host, port, world.world_size, False, timeout)
 
 
-def _slurm_address(world: World) -> tuple[str, int]:
-    """Without MPI nobody can say which port is free: it follows from the job's number.
-
-    MASTER_ADDR and MASTER_PORT, when both are set, come first.
+def _address(world: World) -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT, when both are set; else, under srun, a port that follows from the job's number:
+    without MPI, nobody can say which one is free.
     """
     env = os.environ
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:

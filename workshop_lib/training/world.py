@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import hostlist
@@ -12,6 +12,15 @@ from workshop_lib.errors import InputError, WorkshopError
 
 # How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
+# The same of launchers whose processes meet over MPI, or not at all.
+OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# With these, launchers written for PyTorch and Horovod describe a world to its processes.
+OF_A_WORLD = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_|CROSS_)?(RANK|WORLD_SIZE)|(LOCAL|CROSS)_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.+"
+    r"|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_(ADDR|PORT))"
+)
 
 
 class LaunchError(WorkshopError, RuntimeError):
@@ -39,27 +48,131 @@ class World:
 def detect(env: Mapping[str, str] | None = None) -> World:
     """The World of this process, from the variables that each launcher sets.
 
-    Raises LaunchError when the launcher started several processes that MPI sees as several
-    worlds of one, which would silently train independently.
+    The launcher is the first in the order of `claims` that started several processes; if none did, the first that
+    started one. Raises LaunchError for variables that contradict each other or are incomplete, and when a launcher
+    started several processes that MPI sees as several worlds of one: they would silently train independently.
     """
     env = os.environ if env is None else env
+    sizes = claims(env)
+    several = [launcher for launcher, size in sizes.items() if size > 1]
+    launcher = next(iter(several or sizes), "single")
+    match launcher:
+        case "single":
+            return World()
+        case "engines":
+            return _from_mpi("engines")
+        case "torchrun":
+            rank, size, local_rank, local_size = (int(env[name]) for name in TORCHRUN)
+            return World(rank, size, local_rank, "torchrun", local_size)
+        case "environment":
+            return _from_environment(env)
+    _require_one_world(env, launcher, sizes)
+    if launcher == "srun":
+        return _from_slurm(env, sizes["srun"])
+    return _from_mpi(launcher, sizes[launcher])
+
+
+def claims(env: Mapping[str, str]) -> dict[str, int]:
+    """How many processes each launcher says it started, by the launcher's name, in the order of precedence:
+
+    1. engines: only `ranks.start()` sets WORKSHOP_LAUNCHER. MPI knows the number; here it counts as several.
+    2. torchrun: TORCHRUN and TORCHELASTIC_RUN_ID. srun or mpiexec may have started one torchrun per node.
+    3. mpiexec: MPIEXEC_SIZES. srun may have started the processes that start mpiexec's ranks, one per node.
+    4. srun: SLURM_STEP_NUM_TASKS. (SLURM_NTASKS is also set in a batch script, which is one process.)
+    5. environment: WORLD_SIZE, or a RANK above 0, from any other launcher, such as DeepSpeed's, or from the user.
+    6. flux, jsrun, horovodrun: OTHER_SIZES.
+
+    Processes inherit variables, so some may be left over from a shell or a job around this one. Leftovers usually
+    describe a single process, and that is why `detect` prefers a launcher that started several.
+    """
     if env.get("WORKSHOP_LAUNCHER") == "engines":
-        return _from_mpi("engines")
-    if "TORCHELASTIC_RUN_ID" in env:
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        rank, size, local_rank, local_size = (int(env[name]) for name in names)
-        return World(rank, size, local_rank, "torchrun", local_size)
-    # The SLURM_STEP_ variables are srun's own: in a batch script without srun, SLURM_NTASKS
-    # is set too, although there is one process. srun's MPI plug-ins also set PMI_SIZE, to the same
-    # number; where it differs, mpiexec has had srun start its proxies, one a node, and ranks inherit that.
-    started_by_mpiexec = next((int(env[name]) for name in MPIEXEC_SIZES if name in env), None)
-    srun_size = int(env.get("SLURM_STEP_NUM_TASKS", 1))
-    by_srun = srun_size > 1 and "SLURM_PROCID" in env and "OMPI_COMM_WORLD_SIZE" not in env
-    if by_srun and started_by_mpiexec in (None, srun_size):
-        return _from_slurm(env, srun_size)
-    if started_by_mpiexec is not None:
-        return _from_mpi("mpiexec", started_by_mpiexec)
-    return World()
+        return {"engines": 2}
+    by_torchrun = env.get("TORCHELASTIC_RUN_ID") and all(env.get(name) for name in TORCHRUN)
+    found = {
+        "torchrun": _number(env, "WORLD_SIZE") if by_torchrun else None,
+        "mpiexec": _mpiexec_size(env),
+        "srun": _srun_size(env),
+        "environment": _environment_size(env),
+    }
+    for launcher, name in OTHER_SIZES.items():
+        found[launcher] = _number(env, name)
+    return {launcher: size for launcher, size in found.items() if size}
+
+
+def left_over(env: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables that describe a world of PyTorch's or Horovod's, by name."""
+    return sorted(name for name in env if OF_A_WORLD.fullmatch(name))
+
+
+def forget_other_worlds(env: MutableMapping[str, str] = os.environ) -> None:
+    """Unset `left_over` in a rank that MPI knows: the world they describe is that of a shell or a job around it."""
+    for name in left_over(env):
+        del env[name]
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    """This variable as a whole number, None where it is unset or empty. Raises LaunchError for anything else."""
+    text = env.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise LaunchError(f"{name} is {text!r}, where launchers write a whole number: unset {name}.")
+    return int(text)
+
+
+def _mpiexec_size(env: Mapping[str, str]) -> int | None:
+    sizes = {name: _number(env, name) or 0 for name in MPIEXEC_SIZES}
+    srun_size = _srun_size(env)
+    # srun's own MPI plug-ins set PMI_SIZE, too, to srun's number. Open MPI's variable comes from its mpiexec alone.
+    of_mpiexec = [size for name, size in sizes.items() if name == "OMPI_COMM_WORLD_SIZE" or size != srun_size]
+    return max(of_mpiexec, default=None)
+
+
+def _srun_size(env: Mapping[str, str]) -> int | None:
+    return _number(env, "SLURM_STEP_NUM_TASKS") if "SLURM_PROCID" in env else None
+
+
+def _environment_size(env: Mapping[str, str]) -> int | None:
+    """The size of a world of several processes; None for a world of one, which needs no rendezvous."""
+    size, rank = _number(env, "WORLD_SIZE"), env.get("RANK", "")
+    if size is None and rank.isdecimal():
+        size = int(rank) + 1
+    return size if size is not None and size > 1 else None
+
+
+def _from_environment(env: Mapping[str, str]) -> World:
+    """The World in the variables that torch.distributed reads, and in those that count the processes of this host."""
+    address = env.get("MASTER_ADDR", "")
+    one_host = address in ("localhost", "::1") or address.startswith("127.")  # no other host could reach rank 0
+    env = {"LOCAL_WORLD_SIZE": env.get("LOCAL_SIZE", "")} | dict(env)  # the second is DeepSpeed's name for it
+    names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
+    if missing := [name for name in names if not env.get(name)]:
+        given = [name for name in RENDEZVOUS if env.get(name)]
+        raise LaunchError(
+            f"{_listed(given)} describe{'s' * (len(given) == 1)} a world of several processes, but {_listed(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
+            f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
+        )
+    numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
+    rank, size = numbers["RANK"], numbers["WORLD_SIZE"]
+    if rank >= size:
+        raise LaunchError(f"RANK is {rank}, but WORLD_SIZE is {size}, and ranks count from 0: correct or unset both.")
+    local_rank, local_size = (rank, size) if one_host else (numbers["LOCAL_RANK"], numbers["LOCAL_WORLD_SIZE"])
+    return World(rank, size, local_rank, "environment", local_size)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str, int]) -> None:
+    """Raise LaunchError if RANK and the like describe, completely, a world of a different size than the launcher's."""
+    other = sizes.get("environment", sizes[launcher])
+    if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
+        raise LaunchError(
+            f"{launcher} started {sizes[launcher]} processes, but {_listed(list(RENDEZVOUS))} describe a world of "
+            f"{other}: if they are left over from elsewhere, unset {' '.join(RENDEZVOUS)}."
+        )
 
 
 def _from_mpi(launcher: str, started: int | None = None) -> World:
@@ -132,10 +245,16 @@ def _mpi():
 
 
 def _mpi_mismatch(launcher: str, started: int, seen: int) -> str:
+    ddp = "or choose --backend ddp without --comm mpi"
     remedy = {
-        "torchrun": "start it with mpiexec instead, or choose --backend ddp without --comm mpi",
-        "srun": "start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, "
-        "or choose --backend ddp without --comm mpi",
+        "torchrun": f"start it with mpiexec instead, {ddp}",
+        "environment": f"start it with mpiexec instead, {ddp}",
+        "srun": f"start it with srun --mpi=pmix or --mpi=pmi2 as your MPI needs, or with mpiexec, {ddp}",
         "mpiexec": "use the mpiexec of the MPI that mpi4py was built with (workshop doctor names both)",
-    }.get(launcher, "restart the ranks")
-    return f"{launcher} started {started} ranks, but MPI sees {seen}: {remedy}."
+        "engines": "restart the ranks",
+    }.get(launcher, "start it with mpiexec instead")
+    names = [*MPIEXEC_SIZES] if launcher == "mpiexec" else [OTHER_SIZES.get(launcher, "")]
+    if variables := " ".join(name for name in names if name in os.environ):
+        remedy += f"; if no {launcher} started this, unset {variables}"
+    who = {"environment": "the launcher that set RANK and WORLD_SIZE"}.get(launcher, launcher)
+    return f"{who} started {started} ranks, but MPI sees {seen}: {remedy}."

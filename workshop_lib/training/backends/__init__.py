@@ -6,6 +6,7 @@ A backend is looked up by name, and its framework is imported only when it is cr
 import importlib
 from importlib.util import find_spec
 
+from workshop_lib import installation
 from workshop_lib.errors import InputError
 
 # Of each backend, the file here and the class in it.
@@ -48,7 +49,10 @@ def require(name: str, comm: str = "auto") -> None:
     if name not in REGISTRY:
         raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
     if lacking := missing(name, comm):
-        setting = " HOROVOD=" if {"horovod", "tensorflow", "keras"} & set(lacking) else ""
+        extra = "horovod" if {"horovod", "tensorflow", "keras"} & set(lacking) else "deepspeed"
+        if why := installation.why_missing(extra):
+            raise InputError(why)
+        setting = " HOROVOD=" if extra == "horovod" else ""
         raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
 
 

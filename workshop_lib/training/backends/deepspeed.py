@@ -19,7 +19,7 @@ import torch
 
 # Read by DeepSpeed when it begins.
 if not torch.cuda.is_available():
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
 import torch.distributed as dist

@@ -30,6 +30,10 @@ from workshop_lib.training.options import TrainOptions
 
 TEST_BATCH = 500
 
+# Whatever the user's ~/.keras/keras.json says: a run is what its record says it is.
+keras.config.set_floatx("float32")
+keras.config.set_image_data_format("channels_last")
+
 
 class HorovodTf(HorovodRanks, Backend):
     name = "horovod-tf"

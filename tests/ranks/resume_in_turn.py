@@ -1,0 +1,72 @@
+"""Run on two ranks: ddp_resume.py, elastic.py and mesh.py, in one process, so that PyTorch is imported once.
+
+    resume_in_turn.py FOLDER    with MNIST's files in FOLDER/data
+
+Each rank has a folder of its own for checkpoints, FOLDER/0 or FOLDER/1, like nodes whose disks aren't shared. What each
+rank prints goes into FOLDER/<rank>.txt.
+"""
+
+import contextlib
+import os
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from unittest import mock
+
+import torch
+from scripts_in_turn import IMAGES, SCRIPTS, one_process_group
+
+
+def started(script: str, title: str, *options: object) -> None:
+    """Run a script as a program, print its title before, and the sentence of one that ends itself."""
+    print(f"--- {title}", flush=True)
+    sys.argv = [script, *map(str, options)]
+    try:
+        runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    except SystemExit as ended:
+        print(ended)
+
+
+def killed_after_one_epoch(copies: list[Path]):
+    """Leave the first epoch's checkpoint in these files, as a training that is killed there would."""
+    save = torch.save
+
+    def save_and_copy(state, path):
+        save(state, path)
+        if state["epoch"] == 1:
+            for copy in copies:
+                shutil.copy(path, copy)
+
+    return mock.patch.object(torch, "save", save_and_copy)
+
+
+def main(place: Path) -> None:
+    rank = os.environ["RANK"]
+    folder = place / rank
+    folder.mkdir()
+    destroy = one_process_group()
+    with open(place / f"{rank}.txt", "w") as file, contextlib.redirect_stdout(file):
+        data = "--data", place / "data"
+        ddp = *data, "--epochs", 2, "--images"
+        with killed_after_one_epoch([folder / f"{name}.pt" for name in ("same", "more", "fewer")]):
+            started("ddp_resume.py", "whole", *ddp, IMAGES, "--out", folder / "whole.pt")
+        started("ddp_resume.py", "same", *ddp, IMAGES, "--out", folder / "same.pt")
+        started("ddp_resume.py", "more", *ddp, 2 * IMAGES, "--out", folder / "more.pt")
+        started("ddp_resume.py", "fewer", *ddp, IMAGES // 2, "--out", folder / "fewer.pt")
+        started("ddp_resume.py", "done", *ddp, IMAGES, "--out", folder / "same.pt")
+        elastic = *data, "--batch", 64, "--steps"
+        started("elastic.py", "alone", *elastic, 4, "--out", folder / "alone.pt")
+        started("elastic.py", "half", *elastic, 2, "--out", folder / "lost.pt")
+        started("elastic.py", "lost", *elastic, 4, "--out", folder / "lost.pt")
+        if rank == "0":
+            torch.save({"model": {}}, folder / "other.pt")
+        started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")
+        started("mesh.py", "mesh", "--steps", 5)
+        started("mesh.py", "wrong", "--mesh", "1x1")
+        started("mesh.py", "heads", "--mesh", "1x2", "--heads", 1)
+    destroy()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,103 @@
+"""Which build of PyTorch this machine should have, and where pip finds it.
+
+The build that pip takes by itself on Linux is the one for CUDA, with gigabytes of libraries that a machine without
+an NVIDIA GPU never uses. So the set-up looks at the GPU's driver and takes the build that fits from PyTorch's own
+index. Where that index cannot be reached, pip takes what it finds, and the set-up goes on.
+
+Standard library only, because nothing is installed yet.
+"""
+
+import http.client
+import os
+import platform
+import re
+import subprocess
+import urllib.parse
+import urllib.request
+
+INDEXES = "https://download.pytorch.org/whl"
+LOOK_LIMIT_S = 6
+# The oldest driver, by its major version, that runs each CUDA, as NVIDIA's table of minor version compatibility says.
+# PyPI's wheels are built for CUDA 13 since PyTorch 2.11.
+CUDA_13_DRIVER = 580
+CUDA_12_DRIVER = 525
+CUDA_12_BUILD = "cu126"
+
+
+class Choice:
+    """What to install: an index to take PyTorch from, or None for what pip finds by itself.
+
+    why: a sentence for the reader. with_cuda: whether gigabytes of CUDA's libraries may come with it.
+    """
+
+    def __init__(self, index, why, with_cuda):
+        self.index = index
+        self.why = why
+        self.with_cuda = with_cuda
+
+
+def choose(version, python, given_index=""):
+    """The Choice for this machine.
+
+    version: of PyTorch, as "2.13.0". python: the interpreter's version, as (3, 12). given_index: TORCH_INDEX,
+    which decides alone when it is set.
+    """
+    if given_index:
+        why = f"PyTorch's build is the one at {given_index}, as TORCH_INDEX says."
+        return Choice(given_index, why, with_cuda=not given_index.rstrip("/").endswith("cpu"))
+    if platform.system() != "Linux":
+        why = f"PyTorch's build is the one that pip finds for {platform.system()}."
+        return Choice(None, why, with_cuda=False)
+    driver = driver_version()
+    major = int(driver.split(".")[0]) if driver else 0
+    if major >= CUDA_13_DRIVER:
+        why = f"PyTorch's build is the default, for CUDA 13, which the NVIDIA driver {driver} runs."
+        return Choice(None, why, with_cuda=True)
+    if major >= CUDA_12_DRIVER:
+        build = CUDA_12_BUILD
+        why = f"the NVIDIA driver {driver} is too old for CUDA 13, which needs {CUDA_13_DRIVER}"
+    elif driver:
+        build = "cpu"
+        why = f"the NVIDIA driver {driver} is too old for CUDA 12, which needs {CUDA_12_DRIVER}"
+    else:
+        build = "cpu"
+        why = "no NVIDIA GPU was found"
+    index = INDEXES + "/" + build
+    problem = missing_from(index, version, build, python)
+    if problem:
+        why = f"PyTorch's build is the one that pip finds: {why}, but {problem}."
+        return Choice(None, why, with_cuda=True)
+    return Choice(index, f"PyTorch's build is {build}, because {why}.", with_cuda=build != "cpu")
+
+
+def driver_version():
+    """The version of the NVIDIA driver, as "580.65.06"; None where no GPU answers."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    text = ""
+    try:
+        ran = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+        if ran.returncode == 0:
+            text = ran.stdout.decode(errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        # Some machines have the driver without its tools.
+        if os.path.exists("/dev/nvidiactl") and os.path.exists("/proc/driver/nvidia/version"):
+            with open("/proc/driver/nvidia/version", errors="replace") as file:
+                text = file.readline()
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found.group() if found else None
+
+
+def missing_from(index, version, build, python):
+    """Why pip cannot take this wheel from there, as half a sentence; empty when it can."""
+    host = urllib.parse.urlparse(index).netloc
+    try:
+        with urllib.request.urlopen(index + "/torch/", timeout=LOOK_LIMIT_S) as page:
+            listed = urllib.parse.unquote(page.read().decode(errors="replace"))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return "{} cannot be reached ({})".format(host, getattr(error, "reason", None) or error)
+    tag = "cp{}{}".format(*python)
+    name = r"torch-{}\+{}-{}-{}-\w*linux\w*_{}\.whl"
+    wheel = name.format(re.escape(version), build, tag, tag, re.escape(platform.machine()))
+    if re.search(wheel, listed):
+        return ""
+    return "{} has no {} build of PyTorch {} for Python {}.{}".format(host, build, version, *python)
