@@ -16,7 +16,7 @@ export JUPYTER_DATA_DIR := $(BUILD)/jupyter/data
 export JUPYTER_RUNTIME_DIR := $(BUILD)/jupyter/runtime
 export MPLCONFIGDIR := $(BUILD)/matplotlib
 
-.PHONY: help setup extras lab test test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
+.PHONY: help setup extras lab test test-full test-all demo sweep large-batch large-batch-search large-batch-recipes figures picture notebooks run-notebooks book book-check bench soak clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,11 @@ lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horo
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
-test: setup ## run the tests: every promise once
-	@$(BIN)/python -m pytest $(IN_LANES) -m "not exhaustive"
+test: setup ## run the tests of what everyone depends on (LESSON=06: of one lesson)
+	@$(BIN)/python -m pytest $(IN_LANES) $(if $(LESSON),--lesson $(LESSON) -m "not exhaustive",--tier core)
+
+test-full: setup ## run the tests of every other promise, once (under 40 minutes on two slow cores)
+	@$(BIN)/python -m pytest $(IN_LANES) --tier full
 
 test-all: export WORKSHOP_FAULT_REPEATS = 3
 test-all: setup ## run the tests with all that is exhaustive: faults three times, every notebook in both versions (takes long)

@@ -1,4 +1,4 @@
-"""For all tests: settings stay in the checkout, no process of ours outlives the run, and who runs beside whom.
+"""For all tests: settings stay in the checkout, no process of ours outlives the run, which run, and beside whom.
 
 `make test` runs the tests in two lanes (pytest-xdist), because a test with ranks waits for a third of its time.
 """
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+import tiers
 from our_ranks import left_after, our_ranks
 from ranks.ladder import write_small_mnist
 from xdist.scheduler import LoadScopeScheduling
@@ -48,10 +49,46 @@ def pytest_xdist_make_scheduler(config, log):
     return Lanes(config, log)
 
 
-def pytest_collection_modifyitems(items):
-    """Files with a test that has the machine to itself come first: later, it would wait for the other lane's test."""
+def pytest_addoption(parser):
+    parser.addoption("--tier", choices=tiers.TIERS, help="run the tests of this tier alone (see tests/tiers.py)")
+    parser.addoption("--lesson", help="run the tests of this lesson alone, given as the number of its notebook: 06")
+
+
+def pytest_configure(config):
+    lesson = config.getoption("lesson")
+    if lesson and lesson not in tiers.LESSONS:
+        raise pytest.UsageError(f"there is no lesson {lesson}: choose one of {', '.join(tiers.LESSONS)}")
+
+
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the tests that were asked for. Files with a test that has the machine to itself come first: later, it would
+    wait for the other lane's test."""
+    config.stash[COLLECTED] = list(items)
+    tier, lesson = config.getoption("tier"), config.getoption("lesson")
+    if tier:
+        keep(config, items, lambda item: tiers.tier_of(item) == tier)
+    if lesson:
+        keep(config, items, lambda item: lesson in tiers.lessons_of(item))
     alone = {item.path for item in items if item.get_closest_marker("alone")}
     items.sort(key=lambda item: item.path not in alone)
+
+
+def keep(config, items, wanted) -> None:
+    """Leave out the tests that are not wanted."""
+    left_out = [item for item in items if not wanted(item)]
+    items[:] = [item for item in items if wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session")
+def all_tests(pytestconfig) -> list[pytest.Item]:
+    """All tests there are, chosen or not."""
+    if pytestconfig.args != pytestconfig.getini("testpaths"):
+        pytest.skip("looks at all tests, and this run was given some of their files")
+    return pytestconfig.stash[COLLECTED]
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ draw.mesh(thousand, "128x8", a_node=8)
 
 # %% [markdown]
 # Rank 18 talks to 7 others about activations, and to 127 about weights. Each number is a property of the script: change a line,
-# and it changes. In a terminal, `workshop dryrun notebooks/scripts/mesh.py --world-size 1024 --mesh 64x16 --batch 64 --heads 16`
+# and it changes. In a terminal, `workshop dryrun notebooks/scripts/mesh.py --mesh 64x16 --width 1024 --heads 16 --batch 64`
 # prints all this for a different mesh.
 #
 # *Try it:* run `fsdp2.py` from notebook 06 dry, with `world_size=64` and no mesh. How large is a rank's part of the last layer's weights,

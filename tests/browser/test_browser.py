@@ -53,7 +53,7 @@ def check_the_list_of_notebooks(lab, name):
     assert lab.page.eval_on_selector_all(".jp-DirListing-itemText", cut) == 0
 
 
-@pytest.mark.exhaustive  # in `make test` each runs without a browser, and the tests below see what only a browser shows
+@pytest.mark.exhaustive  # they run without a browser, too, and the tests below see what only a browser shows
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [source.stem for source in generate.sources()])
 def test_run_all_shows_plots_and_widgets_and_no_error(open_in, name):
@@ -170,6 +170,7 @@ comm.Ssend(np.zeros(1), dest=1 - comm.rank)
 """
 
 
+@pytest.mark.core
 @pytest.mark.timeout(300)
 def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab = open_in("exercise.ipynb", generate.notebook_json(EXERCISE))

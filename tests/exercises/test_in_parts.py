@@ -13,6 +13,8 @@ import cloudpickle
 import pytest
 from exercises.answers import code_cells
 
+pytestmark = pytest.mark.lesson("11")
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
 NOTEBOOK = "11_model_parallelism"
 SOLVED = ("ColumnParallel", "RowParallel", "cut_block", "TokenParallel")

@@ -10,6 +10,8 @@ from workshop_lib.notebook import generate
 from workshop_lib.notebook.take_home import diff
 from workshop_lib.paths import SCRIPTS
 
+pytestmark = pytest.mark.lesson("05")
+
 FINISHED = (SCRIPTS / "ddp.py").read_text(encoding="utf-8")
 SAVES = "    if rank == 0:\n"
 REDUCE = "    distributed.all_reduce(right)\n"

@@ -29,6 +29,7 @@ def run(name: str, sections: list[tuple[str, ...]], tmp_path, monkeypatch) -> li
     return nbformat.read(path, as_version=4).cells
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_jump_starts_fresh_ranks_and_once_there_nothing_is_left_to_do(tmp_path, monkeypatch):
     section = ("Start here", "Each rank has its own memory")

@@ -11,9 +11,9 @@ from workshop_lib.notebook import execute, generate
 from workshop_lib.ranks import processes
 
 STEMS = [source.stem for source in generate.sources()]
-# The long ones first: what starts late in one lane is waited for in the other. In `make test` the learner's versions,
-# quickly and on a part of MNIST, because every fresh rank would unpack all of it and test on it after each epoch; in
-# `make test-all` both, as on a learner's laptop.
+# The long ones first: what starts late in one lane is waited for in the other. `make test` and `make test-full` run the
+# learner's versions, quickly and on a part of MNIST, because every fresh rank would unpack all of it and test on it
+# after each epoch; `make test-all` runs both versions, as on a learner's laptop.
 ORDER = sorted(STEMS, key=lambda stem: -(generate.NOTEBOOKS / "source" / f"{stem}.py").stat().st_size)
 RUNS = [("quick", "", stem) for stem in ORDER]
 RUNS += [

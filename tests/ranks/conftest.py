@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import tiers
 from hosts import CannotCreate, Hosts
 from our_ranks import our_ranks
 from ranks.trainings import train_all
@@ -44,5 +45,5 @@ def trained(request, tmp_path_factory):
     """What came of all trainings that the chosen tests ask for (see trainings.py)."""
     items = request.session.items
     modules = dict.fromkeys(item.module for item in items if hasattr(item.module, "trainings"))
-    thorough = any(item.get_closest_marker("exhaustive") for item in items)
-    return train_all(modules, tmp_path_factory.mktemp("trained"), thorough)
+    chosen = {tiers.tier_of(item) for item in items if item.module in modules}
+    return train_all(modules, tmp_path_factory.mktemp("trained"), chosen)

@@ -1,4 +1,4 @@
-"""A program that has PyTorch loaded when it starts ranks, as a notebook's kernel has; trains, prints the outcome.
+"""A program that has PyTorch loaded when it starts ranks, as a notebook's kernel has. Trains, and prints the outcome.
 
 python harmed.py DATA BACKEND ...
 """

@@ -18,8 +18,15 @@ SAMPLES = {"even": STEPS_PER_EPOCH * GLOBAL_BATCH, "ragged": (STEPS_PER_EPOCH - 
 
 
 def cases(every, quick):
-    """Parameters for a test: all, of which those that are not `quick(*case)` are left out of `make test`."""
-    return [case if quick(*case) else pytest.param(*case, marks=pytest.mark.exhaustive) for case in every]
+    """Parameters for a test: all, of which those that are not `quick(*case)` are exhaustive. Of the quick ones, `make
+    test` runs those on two ranks."""
+    return [pytest.param(*case, marks=mark_of(case, quick)) for case in every]
+
+
+def mark_of(case, quick):
+    if not quick(*case):
+        return pytest.mark.exhaustive
+    return pytest.mark.full if 4 in case else ()
 
 
 TEST_SAMPLES = 502  # 251 on each of two ranks, 125 or 126 on each of four

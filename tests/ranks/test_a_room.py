@@ -27,6 +27,8 @@ from workshop_lib.notebook import generate
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import processes
 
+pytestmark = pytest.mark.full
+
 SEAT = "WORKSHOP_TEST_SEAT"  # in the environment of all that a learner starts
 STEM, WORKERS = "02_synchronous_sgd", 7
 LIMIT_S = 1200.0

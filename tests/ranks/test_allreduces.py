@@ -8,6 +8,8 @@ from launching import run_script
 
 from workshop_lib.comm.allreduce import ALGORITHMS
 
+pytestmark = pytest.mark.full
+
 ITEM_BYTES = 8
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from workshop_lib.notebook import assessment, chain, generate
 
+pytestmark = pytest.mark.full
+
 FEW = ("00_start_here", "08_scaling_curves")
 
 

@@ -6,6 +6,8 @@ from workshop_lib import ranks
 from workshop_lib.comm.allreduce import ALGORITHMS
 from workshop_lib.scaling import fit
 
+pytestmark = pytest.mark.full
+
 SIZES = (4, 4096)
 
 

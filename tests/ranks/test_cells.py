@@ -6,6 +6,8 @@ from workshop_lib import ranks
 from workshop_lib.ranks import cells
 from workshop_lib.ranks.progress import TextView
 
+pytestmark = pytest.mark.full
+
 
 class Kept(TextView):
     """Keeps what is shown: lines, and rows as what each rank displayed."""

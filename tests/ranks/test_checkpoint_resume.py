@@ -21,7 +21,7 @@ def named_run(folder, backend, name, file, **more):
         "data_dir": str(folder),
         "checkpoint": str(folder / f"resumed-{backend}-{file}.pt"),
     }
-    extra = {key: more.pop(key) for key in ("stop_after",) if key in more}
+    extra = {key: more.pop(key) for key in ("stop_after", "shift") if key in more}
     return {"name": f"resume-{backend}-{name}", "options": options | more} | extra
 
 
@@ -37,6 +37,14 @@ def trainings(folder):
             named_run(folder, backend, "other-seed", "stop", resume=True, seed=7),
             named_run(folder, backend, "no-file", "nothing", resume=True),
         ]
+    runs += [
+        named_run(folder, "ddp", "node-first", "node-{node}", max_steps=STEPS_PER_EPOCH + 4),
+        named_run(folder, "ddp", "node-shifted", "node-{node}", resume=True, shift=1),  # rank 1 has the file
+        named_run(folder, "ddp", "node-second", "node-{node}", resume=True),  # rank 0 has it
+        named_run(folder, "mpi", "fewer-samples", "stop", resume=True, train_samples=STEPS_PER_EPOCH * 32),
+        named_run(folder, "mpi", "larger-batch", "stop", resume=True, batch_size=64),
+        named_run(folder, "mpi", "more-workers", "stop", resume=True, batch_size=16, emulate_workers=4),
+    ]
     for backend in IN_TENSORFLOW:
         adam = {"optimizer": "adam", "lr": 0.001}
         runs += [
@@ -70,6 +78,30 @@ def test_stop_asked_on_one_rank_stops_all(trained, backend):
     for rank in outcomes[f"resume-{backend}-stop-first"]:
         assert rank["record"]["stopped"] is True
     assert outcomes[f"resume-{backend}-stop-second"][0]["record"]["stopped"] is False
+
+
+def test_rank_0_decides_where_each_node_has_files_of_its_own(trained):
+    """A rank that resumes and one that starts afresh would average gradients of different weights."""
+    outcomes = trained.outcomes
+    for rank in outcomes["resume-ddp-node-shifted"]:
+        assert "resumed-ddp-node-1.pt: no checkpoint to resume from" in rank["error"], "also on the rank that has one"
+    second, whole = (outcomes[f"resume-ddp-{name}"][0]["record"] for name in ("node-second", "whole"))
+    assert second["weights_sha256"] == whole["weights_sha256"], "nothing had been written in between"
+    assert not (trained.folder / "resumed-ddp-node-1.pt").exists()
+
+
+def test_other_steps_per_epoch_are_refused_so_that_epoch_and_rate_stay_right(trained):
+    for name, change in (
+        ("fewer-samples", "train_samples 763 (now 384)"),
+        ("larger-batch", "global_batch 64 (now 128)"),
+    ):
+        for rank in trained.outcomes[f"resume-mpi-{name}"]:
+            assert f"written with {change}" in rank["error"]
+
+
+def test_more_workers_with_the_same_global_batch_go_on(trained):
+    for rank in trained.outcomes["resume-mpi-more-workers"]:
+        assert len(rank["record"]["epochs"]) == 2, rank
 
 
 @pytest.mark.parametrize("backend", ["mpi", "ddp"])

@@ -18,6 +18,8 @@ from ranks.launching import run_script
 from workshop_lib.comm import compression, feeding
 from workshop_lib.data import mnist
 
+pytestmark = pytest.mark.full
+
 RANKS = 3
 COMM_RUNS = Path(__file__).with_name("comm_runs.py")
 

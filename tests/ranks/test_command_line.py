@@ -13,7 +13,7 @@ from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 from workshop_lib.scaling import records
 
-pytestmark = pytest.mark.usefixtures("only_small_mnist")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 SMALL = ("--epochs", "1")
 
 

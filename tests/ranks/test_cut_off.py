@@ -9,7 +9,7 @@ from workshop_lib import ranks
 from workshop_lib.ranks import verdict, watch
 from workshop_lib.ranks.progress import TextView
 
-pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
 
 
 @pytest.fixture

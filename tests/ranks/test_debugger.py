@@ -20,7 +20,7 @@ double(rank + 10)
 ON_RANK_0 = "\nif rank == 0: breakpoint()\ntotal = MPI.COMM_WORLD.allreduce(1)\nprint('total', total)"
 
 
-pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import pytest
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks.dry_run import dry_run, real_run
 
+pytestmark = pytest.mark.full
+
 SAME = ("shards", "state_bytes", "collectives", "flops")
 CASES = [
     ("mesh.py", ["--mesh", "1x2"], 2),

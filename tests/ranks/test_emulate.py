@@ -3,7 +3,7 @@
 import pytest
 from ranks.ladder import SAMPLES, agreed_record, cases, difference, ladder_run
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
 
 WORKERS = (2, 4, 8)
 EMULATED = [(2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (8, 2), (2, 4)]  # workers, ranks
@@ -14,12 +14,12 @@ KINDS = {"smooth": ("smooth", {}, 1e-5), "classic": ("double", CLASSIC, 1e-11)}
 
 
 def is_quick(workers, ranks):
-    """In `make test`: more workers than ranks, on one rank and on two, and fewer."""
+    """In `make test-full`: more workers than ranks, on one rank and on two, and fewer."""
     return (workers, ranks) in ((2, 1), (4, 2), (1, 2))
 
 
 def needed(kind, workers, ranks):
-    """The emulated runs of `make test` with the real ones they're compared with, and one rank's learning rates."""
+    """The emulated runs of `make test-full` with the real ones they're compared with, and one rank's learning rates."""
     return is_quick(workers, ranks) or (workers == ranks and workers < 8) or (kind == "smooth" and ranks == 1)
 
 

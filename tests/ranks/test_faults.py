@@ -1,7 +1,8 @@
 """The fault table: whatever happens to one rank, the learner gets one message, in seconds.
 
-Each kind of fault meets each communication library where the library can make a difference; the rest of the
-table is exhaustive. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by default).
+`make test` has each kind of fault once; in `make test-full`, it meets each communication library where the library can
+make a difference; the rest of the table is exhaustive. WORKSHOP_FAULT_REPEATS runs each row N times in a row (1 by
+default).
 """
 
 import os
@@ -89,13 +90,18 @@ dist.barrier()""",
 pytestmark = pytest.mark.usefixtures("no_ranks_afterwards")
 
 
-def row(library, *values):
-    return pytest.param(library, *values, id=" ".join((library, *values)))
+def row(library, *values, marks=()):
+    return pytest.param(library, *values, id=" ".join((library, *values)), marks=marks)
+
+
+def elsewhere(library, *values):
+    """A row whose kind `make test` has with a different library: left to `make test-full`."""
+    return row(library, *values, marks=pytest.mark.full)
 
 
 def repetition(library, *values):
-    """A row whose kind another row proves already: left out of `make test`."""
-    return pytest.param(library, *values, id=" ".join((library, *values)), marks=pytest.mark.exhaustive)
+    """A row whose kind another row proves already: left to `make test-all`."""
+    return row(library, *values, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -143,16 +149,15 @@ def works_again(team):
 
 # A rank that is gone is noticed by what started it, whatever it communicated with; one that raised leaves
 # the others inside the library, as do ranks that never come.
-QUICK = {"mpi": ("raises", "is asked to end", "exits with 0"), "gloo": ("raises", "exits with 7")}
-PROMPT_ROWS = [
-    (row if fault in faults else repetition)(library, fault) for library, faults in QUICK.items() for fault in PROMPT
-]
-PROMPT_ROWS += [row("torch over MPI", "raises"), repetition("torch over MPI", "is killed")]
+ROWS = {"mpi": {"raises": row, "is asked to end": row, "exits with 0": row}}
+ROWS["gloo"] = {"raises": elsewhere, "exits with 7": row}
+PROMPT_ROWS = [rows.get(fault, repetition)(library, fault) for library, rows in ROWS.items() for fault in PROMPT]
+PROMPT_ROWS += [elsewhere("torch over MPI", "raises"), repetition("torch over MPI", "is killed")]
 TIMEOUT_ROWS = [row("mpi", "loops"), row("gloo", "sleeps"), repetition("gloo", "loops"), repetition("mpi", "sleeps")]
 TIMEOUT_ROWS += [repetition("torch over MPI", "loops")]
-MISMATCHED_QUICK = [("mpi", "bcast against reduce"), ("gloo", "different sizes")]
+MISMATCHED_MARKS = {("mpi", "bcast against reduce"): (), ("gloo", "different sizes"): pytest.mark.full}
 MISMATCHED_ROWS = [
-    pytest.param(case, id=" ".join(case), marks=[] if case in MISMATCHED_QUICK else pytest.mark.exhaustive)
+    pytest.param(case, id=" ".join(case), marks=MISMATCHED_MARKS.get(case, pytest.mark.exhaustive))
     for case in MISMATCHED
 ]
 
@@ -221,7 +226,7 @@ def test_an_interrupt_ends_python_code_and_keeps_the_ranks(team, repeat):
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
-@pytest.mark.parametrize("library", ["mpi", "gloo", repetition("torch over MPI")])
+@pytest.mark.parametrize("library", ["mpi", elsewhere("gloo"), repetition("torch over MPI")])
 def test_an_interrupt_inside_a_collective_brings_fresh_ranks(team, repeat):
     pids = [about["pid"] for about in team.about()]
     press_stop_after(0.5)

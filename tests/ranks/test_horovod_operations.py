@@ -8,6 +8,8 @@ import pytest
 from ranks.ladder import cases
 from ranks.launching import run_script
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("horovod", reason="Horovod is not installed")
 
 SCRIPT = Path(__file__).with_name("horovod_operations.py")

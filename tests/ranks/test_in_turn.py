@@ -11,6 +11,8 @@ from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import CONSTANT_LR
 from workshop_lib.training.options import TrainOptions
 
+pytestmark = pytest.mark.full
+
 QUICK = ("mpi", "ddp", "fsdp")  # all others run in the same processes, too, for tests/ranks/trainings.py
 STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from ranks.launching import run_script
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("horovod", reason="Horovod is not installed")
 
 SCRIPT = Path(__file__).with_name("keras_adapter.py")

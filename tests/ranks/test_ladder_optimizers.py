@@ -5,7 +5,7 @@ import itertools
 import pytest
 from ranks.ladder import STEPS_PER_EPOCH, agreed_record, cases, difference, ladder_run
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
 
 STEPS = STEPS_PER_EPOCH + 3  # over the end of an epoch, whose last batch is ragged
 OPTIMIZERS = {
@@ -25,8 +25,8 @@ WITHIN = dict.fromkeys(OPTIMIZERS, 1e-5) | {"rmsprop-sgd": 5e-4}
 
 
 def is_quick(backend, optimizer):
-    """In `make test`: each optimizer with one backend, and one optimizer, which needs the norms of whole tensors, with
-    each backend."""
+    """In `make test-full`: each optimizer with one backend, and one optimizer, which needs the norms of whole tensors,
+    with each backend."""
     return backend == "mpi" or optimizer == "lars"
 
 

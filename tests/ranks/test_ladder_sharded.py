@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 STAGES = {"fsdp": 3, "fsdp-mpi": 3} | {f"deepspeed-{stage}": stage for stage in range(4)}
 OPTIMIZERS = {"sgd": {"optimizer": "sgd"}, "adam": {"optimizer": "adam", "lr": 0.001}}
 WITHIN = {"sgd": 1e-5, "adam": 5e-6}
-# In `make test`, each on two ranks with Adam, whose state is the larger, and one of each family on four.
+# In `make test`, each on two ranks with Adam, whose state is the larger. In `make test-full`, one of a family on four.
 QUICK_ON_4 = {("fsdp", "adam"), ("deepspeed-2", "adam")}
 
 

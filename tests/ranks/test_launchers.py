@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,10 +12,11 @@ import pytest
 from ranks.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 from workshop_lib import ranks
+from workshop_lib.paths import ROOT
 from workshop_lib.training import world
 from workshop_lib.training.options import TrainOptions
 
-pytestmark = pytest.mark.usefixtures("only_small_mnist")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
 OPTIONS = {"max_steps": 6}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
@@ -58,6 +62,22 @@ def test_torchrun(tmp_path, under_mpiexec):
     outcomes = read_outcomes(tmp_path, runs, 2)
     assert outcomes["ddp"][1]["world"]["launcher"] == "torchrun"
     assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+
+
+@pytest.mark.exhaustive
+def test_the_readmes_torchrun_where_nothing_knows_this_machines_name(tmp_path):
+    """--local-addr is what it takes: without it, torchrun waited for more than 90 s."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root, to take another host name")
+    [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (ROOT / "README.md").read_text())
+    _, *words = shlex.split(command)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *words]
+    options = ["--images", "1600", "--epochs", "1", "--out", str(tmp_path / "cnn.pt")]
+    named = ["unshare", "--uts", "sh", "-c", 'hostname nobody.invalid; exec "$@"', "sh"]
+    environment = rank_environment()
+    environment.pop("GLOO_SOCKET_IFNAME", None)
+    [(status, output)] = run_bounded([[*named, *torchrun, *options]], [environment], 80)
+    assert status == 0 and "test accuracy" in output, output
 
 
 @pytest.mark.exhaustive

@@ -21,6 +21,8 @@ from workshop_lib import ranks
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import folders, mpi, processes
 
+pytestmark = pytest.mark.full
+
 GONE_WITHIN_S = 8.0
 ENGINES = [sys.executable, "-m", "workshop_lib", "engines"]
 STUCK = """\

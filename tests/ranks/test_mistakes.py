@@ -3,7 +3,7 @@
 import pytest
 from ranks.ladder import SAMPLES, TEST_SAMPLES, difference, ladder_run
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
 
 # What the training loop itself refuses, and the words that say so.
 REFUSED = {

@@ -11,6 +11,8 @@ import pytest
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import launchers, mpi
 
+pytestmark = pytest.mark.full
+
 NAMES = ("wspbs1", "wspbs2")
 PROGRAM = """
     import json, os, signal, sys, time

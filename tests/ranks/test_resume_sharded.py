@@ -7,14 +7,14 @@ import pytest
 from ranks.ladder import STEPS_PER_EPOCH, cases, difference
 from ranks.test_ladder_sharded import sharded_run
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
 
 RUNGS = ("fsdp", "deepspeed-0", "deepspeed-1", "deepspeed-3")
 STOP_AFTER = STEPS_PER_EPOCH + 8
 RANKS = 2
 
 
-QUICK_ELSEWHERE = ("fsdp", "deepspeed-3")  # on other numbers of ranks, in `make test`
+QUICK_ELSEWHERE = ("fsdp", "deepspeed-3")  # on other numbers of ranks, in `make test-full`
 
 
 def part(folder, rung, name, ranks=RANKS, resume=False, **more):

@@ -7,6 +7,8 @@ from ranks.ladder import write_packed_mnist
 from workshop_lib.paths import SCRIPTS
 from workshop_lib.ranks import dojo, scripts
 
+pytestmark = pytest.mark.full
+
 IMAGES = 1000
 
 

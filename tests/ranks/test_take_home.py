@@ -34,6 +34,8 @@ from workshop_lib.scaling.less_communication import outer_step
 from workshop_lib.training.backends import available
 from workshop_lib.training.equivalence import largest_relative_difference
 
+pytestmark = pytest.mark.full
+
 PYTHON = [sys.executable]
 TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BACKEND = {
@@ -54,7 +56,7 @@ TEST_IMAGES = 500
 
 
 def quick(*names):
-    """The scripts that can run here, of which `make test` runs the ones named."""
+    """The scripts that can run here, of which `make test-full` runs the ones named."""
     return [name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in HERE]
 
 

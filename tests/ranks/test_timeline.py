@@ -12,6 +12,8 @@ from workshop_lib.ranks.progress import TextView
 from workshop_lib.ranks.timeline import KINDS, WAITING, timeline
 from workshop_lib.training.options import TrainOptions
 
+pytestmark = pytest.mark.full
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 STEPS = 40  # in an epoch
 DELAY_S = 0.02  # long beside what a busy machine adds to a step

@@ -15,6 +15,8 @@ from ranks.launching import rank_environment, run_bounded, run_script
 from workshop_lib.models import torch_cnn
 from workshop_lib.ranks import mpi
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).with_name("torch_mpi_runs.py")
 SHAPES = [tuple(parameter.shape) for parameter in torch_cnn.build(seed=1).parameters()]
 LAYERS = [SHAPES[:2], SHAPES[2:4], SHAPES[4:]]  # the weights and biases of each

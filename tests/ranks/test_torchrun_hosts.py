@@ -13,6 +13,8 @@ import pytest
 from ranks.launching import rank_environment
 from ranks.scripts_in_turn import SCRIPTS
 
+pytestmark = pytest.mark.full
+
 NAMES = "wsrun1", "wsrun2"
 EPOCHS, LIMIT_S = 3, 120.0
 WITHIN_S = 30.0  # from the kill until every process of both hosts has ended

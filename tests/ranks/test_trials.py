@@ -17,6 +17,8 @@ from workshop_lib.scaling import search
 from workshop_lib.training import trial
 from workshop_lib.training.trial import Job
 
+pytestmark = pytest.mark.full
+
 GOOD = {"lr": 0.05, "momentum": 0.5, "batch": 64}
 RUNGS = [128, 384]
 

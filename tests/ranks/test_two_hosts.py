@@ -11,6 +11,8 @@ from hosts import BURST_BYTES
 
 from workshop_lib.paths import ROOT
 
+pytestmark = pytest.mark.full
+
 PROGRAM = Path(__file__).with_name("two_hosts_run.py")
 SLOW_BITS_PER_S = 20_000_000
 NAMES = ("wshost1", "wshost2")

@@ -4,7 +4,8 @@
                             writes FOLDER/<name>.<rank>.json with the record or the error
 
 A run may name a mistake to plant (MISTAKES), a variant of the network (NETWORKS), a backend object ("base"), a step
-to stop at, or a checkpoint to continue from a copy of ("copy_of").
+to stop at, or a checkpoint to continue from a copy of ("copy_of"). "{node}" in a checkpoint's path is the rank plus
+"shift": each rank has a file of its own, as on the disks of nodes.
 """
 
 import contextlib
@@ -192,13 +193,17 @@ def run(spec, here):
     # Only the last rank has the callback: the others must learn of its wish.
     if "stop_after" in spec and here.rank == here.world_size - 1:
         callbacks.append(StopAfter(spec["stop_after"]))
+    options = TrainOptions(**spec["options"])
+    if options.checkpoint is not None:
+        node = (here.rank + spec.get("shift", 0)) % here.world_size
+        options = dataclasses.replace(options, checkpoint=options.checkpoint.replace("{node}", str(node)))
     changes = MISTAKES.get(spec.get("mistake"), []) + NETWORKS.get(spec.get("network"), [])
     if spec.get("mistake") == "stock_keras":
         changes = changes + stock_keras()
     if spec["options"]["backend"] in ("horovod-tf", "horovod-keras") and spec.get("network") == "smooth":
         changes = changes + smooth_in_keras()
     with changed(changes):
-        return trainer.train(TrainOptions(**spec["options"]), callbacks, here, backend)
+        return trainer.train(options, callbacks, here, backend)
 
 
 def main(folder):

@@ -170,37 +170,6 @@ def test_strays_are_listed_with_the_command_that_ends_them(monkeypatch):
     assert doctor._strays().status == "ok"
 
 
-def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
-    assert doctor._package("asttokens", "install it", "fail").status == "fail", "it isn't in the current folder"
-    monkeypatch.undo()
-    good = doctor._package("asttokens", "install it", "fail")
-    assert good.status == "ok" and good.found[0].isdigit()
-    (tmp_path / "asttokens.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "asttokens", raising=False)
-    hidden = doctor._package("asttokens", "install it", "fail")
-    assert hidden.status == "fail" and f"Python imports {tmp_path}/asttokens.py" in hidden.found
-    assert doctor._package("not-there", "install it", "warn").status == "warn"
-
-
-def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
-    (tmp_path / "random.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("PYTHONHOME", "/usr")
-    shadow, home = doctor._hidden_modules()
-    assert (shadow.status, home.status) == ("warn", "warn")
-    assert shadow.found == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
-    assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
-
-
-def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
-    assert doctor._read_only() == []
-    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    (finding,) = doctor._read_only()
-    assert finding.status == "warn" and "copy the checkout" in finding.remedy
-
-
 def test_a_missing_extra_says_what_became_of_it(monkeypatch):
     """And the rest of the workshop doesn't fail for it."""
     monkeypatch.setattr(doctor, "_installed", lambda package: iter(()))
@@ -223,3 +192,35 @@ def test_a_python_that_is_too_new_is_told_with_what_it_lacks(monkeypatch):
     finding = doctor._python()
     assert finding.status == "fail" and "too new: tensorflow-cpu and h5py have no wheels for it" in finding.found
     assert "3.11, 3.12 or 3.13" in finding.remedy
+
+
+def test_a_package_that_python_would_take_from_elsewhere_is_told(tmp_path, monkeypatch):
+    required = ("run `make setup`", "fail")
+    monkeypatch.setattr(doctor, "_installed", lambda name: iter([SimpleNamespace(version="9.9", locate_file=Path)]))
+    assert doctor._package("asttokens", *required).status == "fail", "it isn't in the current folder"
+    monkeypatch.undo()
+    good = doctor._package("asttokens", *required)
+    assert good.status == "ok" and good.found[0].isdigit()
+    (tmp_path / "asttokens.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "asttokens", raising=False)
+    hidden = doctor._package("asttokens", *required)
+    assert hidden.status == "fail" and f"Python imports {tmp_path}/asttokens.py" in hidden.found
+    assert doctor._package("not-there", "run `make extras`", "warn").status == "warn"
+
+
+def test_what_hides_modules_is_told_with_its_folder_and_variable(tmp_path, monkeypatch):
+    (tmp_path / "random.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONHOME", "/usr")
+    shadow, home = doctor._hidden_modules()
+    assert (shadow.status, home.status) == ("warn", "warn")
+    assert shadow.found == f"PYTHONPATH names {tmp_path}, which hides Python's own `random`"
+    assert shadow.remedy.startswith("unset PYTHONPATH") and home.remedy.startswith("unset it")
+
+
+def test_a_checkout_that_cannot_be_written_is_told(monkeypatch):
+    assert doctor._read_only() == []
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    (finding,) = doctor._read_only()
+    assert finding.status == "warn" and "copy the checkout" in finding.remedy

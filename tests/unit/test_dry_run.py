@@ -1,6 +1,8 @@
 """The dry run: what it reads of a rank among many, what it refuses, and PyTorch's private parts that it rests on."""
 
 import math
+import re
+import shlex
 import time
 
 import psutil
@@ -9,7 +11,7 @@ import torch
 from command_line import workshop
 
 from workshop_lib.errors import InputError
-from workshop_lib.paths import SCRIPTS
+from workshop_lib.paths import ROOT, SCRIPTS
 from workshop_lib.ranks import dry_run as dry
 from workshop_lib.training import pretend
 from workshop_lib.training.step_report import Collective, Report
@@ -154,6 +156,15 @@ def test_the_command_prints_tables_and_refuses_in_a_sentence(thousand, monkeypat
     ]:
         refused = invoke(*words)
         assert refused.exit_code == 1 and refused.output.startswith("workshop: ") and said in refused.output
+
+
+def test_the_command_that_the_readme_and_notebook_12_show(monkeypatch):
+    [command] = re.findall(r"^\.venv/bin/(workshop dryrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert f"`{command}`" in (ROOT / "notebooks" / "source" / "12_thousand_ranks.py").read_text()
+    monkeypatch.chdir(ROOT)
+    shown = workshop(*shlex.split(command)[1:])
+    assert shown.exit_code == 0, shown.output
+    assert "rank 0 of 1,024, mesh 64x16" in shown.output
 
 
 def test_the_private_parts_of_pytorch_are_where_they_are_looked_for():

@@ -12,7 +12,7 @@ import pytest
 from workshop_lib.paths import ROOT
 
 LIBRARY = ROOT / "workshop_lib"
-ALWAYS = {"paths", "errors", "environment", "learner", "shadowing", "__version__"}
+ALWAYS = {"paths", "errors", "environment", "installation", "learner", "shadowing", "__version__"}
 DATA, MODELS, COMM = ALWAYS | {"data"}, ALWAYS | {"data", "models"}, ALWAYS | {"data", "comm"}
 TRAINING = ALWAYS | {"data", "models", "comm", "training"}
 # `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.

@@ -178,7 +178,7 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
     ran = _run([*mpiexec, "-n", "2", sys.executable, "-P", "-c", program], environment)
     rows = [line.split("|") for line in ran.stdout.splitlines() if "|" in line]
     if ran.returncode or len(rows) != 2:
-        if suspects := environments.mpi_suspects(mpi.environment()):
+        if suspects := mpi.suspects():
             return Finding("two ranks", "fail", "they did not start with this environment's settings of MPI", suspects)
         why = (_lines_with_words(ran.stderr) or [f"exit code {ran.returncode}"])[-1]
         return Finding("two ranks", "fail", why, "run `make setup` again; on a cluster, load the MPI module")

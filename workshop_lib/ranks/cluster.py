@@ -17,7 +17,6 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from workshop_lib import environment as environments
 from workshop_lib import learner
 from workshop_lib.errors import InputError
 
@@ -290,7 +289,7 @@ class Ranks:
             if isinstance(error, (RankError, OSError, TimeoutError)):
                 if not controller_ended:
                     # Open MPI's own words about such a variable don't name it.
-                    why = environments.mpi_suspects(plan.settings) or why
+                    why = mpi.suspects() or why
                 raise RankError(f"The ranks did not start: {error}\n{why}".rstrip() + allocation.hint(job)) from None
             raise
 

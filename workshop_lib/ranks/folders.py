@@ -21,6 +21,7 @@ from . import processes
 from .allocation import is_here
 from .errors import RankError
 from .messages import ExitRecord, RankNote, StopNote
+from .processes import is_dead
 
 PROBE_LIMIT_S = 0.5
 # Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
@@ -67,14 +68,6 @@ def _make(folder: Path, set_id: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
-
-
-def is_dead(folder: Path) -> bool:
-    """Whether its owner lived on this host and is gone; of other hosts nothing is known."""
-    try:
-        return processes.owner_is_gone((folder / "owner").read_text())
-    except (OSError, ValueError):
-        return False
 
 
 def remove_dead() -> None:

@@ -89,6 +89,11 @@ def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict
     return cleaned | dict(settings)
 
 
+def suspects() -> str:
+    """What the user has set for MPI that may keep ranks from starting, as a sentence; empty when there's nothing."""
+    return others.mpi_suspects(environment() | ON_ONE_HOST)
+
+
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
     """Environment variables under which ranks are started.
 

@@ -74,6 +74,14 @@ def owner_is_gone(value: str) -> bool:
     return host in ("", socket.gethostname()) and start_of(int(pid)) != started
 
 
+def is_dead(folder: Path) -> bool:
+    """Whether the owner of a set's folder lived on this host and is gone; of other hosts nothing is known."""
+    try:
+        return owner_is_gone((folder / "owner").read_text())
+    except (OSError, ValueError):
+        return False
+
+
 def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
     """This user's marked processes on this machine, with their marks; of one set, or of all."""
     found = []

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import folders, processes
+from . import processes
 
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")
@@ -63,7 +63,7 @@ def sweep() -> None:
     """Remove the folders that killed processes of this user left on this host."""
     for parent in (temporary_folder(), SHARED_MEMORY):
         for folder in parent.glob(f"{PREFIX}*"):
-            if _is_ours(folder) and folders.is_dead(folder):
+            if _is_ours(folder) and processes.is_dead(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

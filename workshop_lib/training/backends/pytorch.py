@@ -195,8 +195,9 @@ class TorchLearner:
 
     def load_own_state(self, own: dict) -> None:
         self._sums = own["sums"].to(self.device)
-        if "generators" in own:
-            self.draws.load_state(own["generators"])
+        generators = own.get("generators", [])
+        if len(generators) == len(self.draws.generators):  # else there were more or fewer workers: they draw anew
+            self.draws.load_state(generators)
 
 
 def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,51 @@ def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, launcher, sma
     sentences = record["where"]["neutralized"]
     assert "TORCH_DISTRIBUTED_DEBUG=DETAIL replaced by INFO: DDP crashes with it on a CPU" in sentences
     assert any("GLOO_SOCKET_IFNAME=ib0" in each for each in sentences) == (launcher == "torchrun")
+
+
+def in_a_strange_place(folder: Path, words: list[str], **settings: str) -> dict:
+    """What harmed.py says, started by these words, with this folder as its current one."""
+    environment = {name: value for name, value in rank_environment(**settings).items() if name != "HOME"}
+    command = [*words, sys.executable, harmed.__file__, str(folder / "data"), "mpi", "ddp"]
+    ran = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def can(*words: str) -> bool:
+    """Whether this user may start programs with these words in front."""
+    try:
+        return subprocess.run([*words, sys.executable, "-c", ""], capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        return False
+
+
+def test_a_user_whom_the_system_does_not_know_without_a_home(small_mnist):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "python").mkdir()
+        # Python may be in root's home, which only root can enter.
+        shown = 'mount --bind "$1" python; mount -t tmpfs none /root; mkdir -p "$1"; mount --bind python "$1"; shift'
+        words = ["unshare", "--mount", "sh", "-c", f'cd {folder}; {shown}; exec "$@"', "sh", sys.base_prefix]
+        words += ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups"]
+        if not can(*words):
+            pytest.skip("only root can be another user")
+        shutil.copytree(small_mnist, folder / "data")
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+        found = in_a_strange_place(folder, words)
+    text = "\n".join(found["records"][1]["where"]["neutralized"])
+    assert "HOME was not set: the ranks use" in text
+
+
+def test_little_shared_memory_a_full_temporary_folder_odd_names_and_a_strict_umask(tmp_path, small_mnist):
+    small = "mount -t tmpfs -o size=64k none /dev/shm; mkdir full; mount -t tmpfs -o size=8k none full; umask 777"
+    words = ["unshare", "--mount", "sh", "-c", f'{small}; head -c 9000 /dev/zero >full/zeros; exec "$@"', "sh"]
+    folder = tmp_path / "a 'quoted' \"näme\"" / ("x" * 140) / ("y" * 140)
+    folder.mkdir(parents=True)
+    if not can(*words[:2]):
+        pytest.skip("only root can mount")
+    shutil.copytree(small_mnist, folder / "data")
+    user_site = folder / "site"
+    user_site.mkdir()
+    found = in_a_strange_place(folder, words, TMPDIR=str(folder / "full"), PYTHONUSERBASE=str(user_site))
+    assert [record["ranks_identical"] for record in found["records"]] == [True, True]

@@ -1,0 +1,234 @@
+"""What is done about variables and files of other programs, without starting ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workshop_lib import environment, pinning
+from workshop_lib.cli import doctor
+from workshop_lib.errors import WorkshopError
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import mpi, processes, scratch
+
+BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
+HARMFUL = [
+    ("OMP_PROC_BIND", "spread", "false"),
+    ("OMP_PROC_BIND", "TRUE", "false"),
+    ("OMP_PLACES", "cores", None),
+    ("GOMP_CPU_AFFINITY", "0-1", None),
+    ("KMP_AFFINITY", "granularity=fine,compact", None),
+    ("KERAS_BACKEND", "jax", "tensorflow"),
+    ("TF_USE_LEGACY_KERAS", "1", None),
+    ("HOROVOD_CONTROLLER", "gloo", None),
+    ("HOROVOD_CPU_OPERATIONS", "gloo", None),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "INFO"),
+]
+ON_ONE_HOST = [
+    ("GLOO_SOCKET_IFNAME", "ib0", None),
+    ("GLOO_DEVICE_TRANSPORT", "IBVERBS", None),
+    ("MASTER_ADDR", "198.51.100.7", None),
+]
+HARMLESS = [
+    ("OMP_PROC_BIND", "False"),
+    ("KMP_AFFINITY", "disabled"),
+    ("HOROVOD_CONTROLLER", "mpi"),
+    ("TORCH_DISTRIBUTED_DEBUG", "INFO"),
+    ("TF_USE_LEGACY_KERAS", "0"),
+    ("GLOO_DEVICE_TRANSPORT", "TCP"),
+    ("MASTER_ADDR", "localhost"),
+    ("OMP_NUM_THREADS", "4"),
+    ("http_proxy", "http://127.0.0.1:9"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "instead"), HARMFUL)
+@pytest.mark.parametrize("one_host", [True, False])
+def test_a_harmful_variable_is_taken_away_and_noted(name, value, instead, one_host):
+    cleaned = environment.for_ranks(BASE | {name: value}, one_host)
+    assert cleaned.get(name) == instead
+    [sentence] = environment.notes(cleaned)
+    done = "ignored" if instead is None else f"replaced by {instead}"
+    assert sentence.startswith(f"{name}={value} {done}: ")
+    assert environment.for_ranks(cleaned, one_host) == cleaned, "done twice, it's noted once"
+
+
+@pytest.mark.parametrize(("name", "value", "instead"), ON_ONE_HOST)
+def test_what_may_be_right_on_several_hosts_is_left_alone_there(name, value, instead):
+    given = BASE | {name: value}
+    assert name not in environment.for_ranks(given, one_host=True)
+    assert environment.for_ranks(given, one_host=False) == given
+
+
+@pytest.mark.parametrize(("name", "value"), HARMLESS)
+def test_a_harmless_value_stays(name, value):
+    assert environment.for_ranks(BASE | {name: value}, one_host=True) == BASE | {name: value}
+
+
+def test_a_launcher_keeps_the_address_that_it_gave_its_ranks():
+    given = BASE | {"MASTER_ADDR": "alpha"}
+    assert environment.for_ranks(given, one_host=True, launched=True) == given
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_the_accelerator_is_there_or_not(monkeypatch, gpu):
+    monkeypatch.setattr(environment, "no_gpu", lambda: not gpu)
+    cleaned = environment.for_ranks(BASE | {"DS_ACCELERATOR": "cuda"}, one_host=True)
+    assert cleaned["DS_ACCELERATOR"] == ("cuda" if gpu else "cpu")
+
+
+def test_an_interface_that_exists_is_used():
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    given = BASE | {"GLOO_SOCKET_IFNAME": loopback}
+    assert environment.for_ranks(given, one_host=True) == given
+
+
+def test_settings_of_keras_are_named(tmp_path):
+    file = tmp_path / ".keras" / "keras.json"
+    file.parent.mkdir()
+    given = BASE | {"HOME": str(tmp_path)}
+    for text in ("", "[]", json.dumps(environment.KERAS_DEFAULTS), '{"floatx": "float32"}'):
+        file.write_text(text)
+        assert not environment.keras_notes(given)
+    file.write_text('{"floatx": "float16", "image_data_format": "channels_first"}')
+    cleaned = environment.for_ranks(given, one_host=True)
+    assert environment.notes(cleaned) == [f"{file} ignored: it sets floatx float16, image_data_format channels_first"]
+
+
+def test_a_home_for_whoever_has_none(monkeypatch):
+    listed = environment.home()
+    assert os.path.isdir(listed)
+    cleaned = environment.for_ranks({}, one_host=True)
+    assert (cleaned["HOME"], *environment.notes(cleaned)) == (listed, f"HOME was not set: the ranks use {listed}")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert os.access(environment.home(), os.W_OK)
+
+
+def test_what_the_user_has_set_for_mpi_is_named(tmp_path):
+    assert environment.mpi_suspects({}, BASE) == ""
+    ours = {"OMPI_MCA_btl": "self"}
+    given = BASE | ours | {"OMPI_MCA_pml": "ucx", "PRTE_MCA_prte_if_include": "ib0"}
+    text = environment.mpi_suspects(ours, given)
+    assert "OMPI_MCA_pml=ucx, PRTE_MCA_prte_if_include=ib0." in text and "btl" not in text
+    assert "unset OMPI_MCA_pml PRTE_MCA_prte_if_include;" in text
+    file = tmp_path / ".openmpi" / "mca-params.conf"
+    file.parent.mkdir()
+    file.touch()
+    assert str(file) in environment.mpi_suspects({}, {"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("name", ["OMPI_MCA_pml", "PMIX_MCA_gds"])
+def test_the_doctor_names_the_variable_that_keeps_ranks_from_starting(monkeypatch, name):
+    monkeypatch.setenv(name, "ucx")
+    finding = doctor._mpi()[-1]
+    assert (finding.name, finding.status) == ("two ranks", "fail")
+    assert f"{name}=ucx" in finding.remedy and "make setup" not in finding.remedy
+
+
+def test_the_doctor_says_what_ranks_do_not_get(monkeypatch):
+    for rule in environment.TABLE:
+        monkeypatch.delenv(rule.variable, raising=False)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.delenv(environment.NOTE, raising=False)
+    assert doctor._others_variables().status == "ok"
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    finding = doctor._others_variables()
+    assert finding.status == "warn" and finding.found.startswith("OMP_PROC_BIND=true replaced by false")
+
+
+def test_the_reason_for_a_failure_is_a_line_with_words():
+    assert doctor._lines_with_words("-----\nNo network.\n\0\n----\n") == ["No network."]
+
+
+PINNED = """\
+import os, sys
+import torch
+from workshop_lib import environment
+pinned = sorted(os.sched_getaffinity(0))
+environment.clean()
+print(pinned, sorted(os.sched_getaffinity(0)), sep="|")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux has affinities")
+@pytest.mark.parametrize("deliberate", [False, True], ids=["all cores", "one core, on purpose"])
+def test_a_process_gets_back_the_cores_that_it_had(deliberate):
+    everything = sorted(os.sched_getaffinity(0))
+    cores = everything[-1:] if deliberate else everything
+    if len(everything) < 2:
+        pytest.skip("with one core there's nothing to give back")
+    chosen = ["taskset", "-c", str(cores[0])] if deliberate else []
+    given = os.environ | {"OMP_PROC_BIND": "true"}
+    command = [*chosen, sys.executable, "-c", PINNED]
+    pinned, after = subprocess.check_output(command, text=True, cwd=ROOT, env=given, timeout=60).split("|")
+    assert len(json.loads(pinned)) == 1
+    assert json.loads(after) == cores
+
+
+def test_cores_are_left_alone_without_a_variable_that_pins(monkeypatch):
+    monkeypatch.setattr(pinning, "_environment_at_start", dict)
+    monkeypatch.setattr(pinning, "_cores_before_openmp", lambda: pytest.fail("nothing may be changed"))
+    for name in environment.PINNING:
+        monkeypatch.delenv(name, raising=False)
+    assert pinning.give_back_cores(environment.PINNING) == ""
+    monkeypatch.setenv("OMP_PROC_BIND", "false")
+    assert pinning.give_back_cores(environment.PINNING) == ""
+
+
+def test_folders_of_the_dead_are_swept_and_no_others(tmp_path, monkeypatch):
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(scratch, "temporary_folder", lambda: tmp_path)
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", memory)
+    owner = subprocess.Popen(["true"])
+    dead = f"abc@/{owner.pid}/{processes.start_of(owner.pid)}"
+    owner.wait(10)
+    kept = []
+    for parent in (tmp_path, memory):
+        for name, mark in (("workshop-dead", dead), ("workshop-living", processes.mark("abc")), ("other", dead)):
+            (parent / name).mkdir()
+            (parent / name / "owner").write_text(mark)
+        (parent / "workshop-unmarked").mkdir()
+        (parent / "workshop-link").symlink_to(parent / "other")
+        kept += [parent / each for each in ("workshop-living", "other", "workshop-unmarked", "workshop-link")]
+    scratch.sweep()
+    assert all(path.exists() for path in kept)
+    assert not (tmp_path / "workshop-dead").exists() and not (memory / "workshop-dead").exists()
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    (tmp_path / "workshop-living" / "owner").write_text(dead)
+    scratch.sweep()
+    assert (tmp_path / "workshop-living").exists(), "another user's"
+
+
+def test_scratch_folders_are_short_private_and_removed(monkeypatch):
+    monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: f"/tmp/{'t' * 100}")
+    monkeypatch.delenv(scratch.SEGMENTS, raising=False)
+    made = scratch.Scratch("abc")
+    place = Path(made.settings["TMPDIR"])
+    assert len(str(place)) < scratch.LONGEST_PATH and place.stat().st_mode & 0o777 == 0o700
+    assert scratch.SEGMENTS in made.settings or not scratch.SHARED_MEMORY.exists()
+    made.remove()
+    assert not any(folder.exists() for folder in made.folders)
+    assert scratch.Scratch("abc", one_host=False).settings == {}
+
+
+def test_ranks_have_these_settings_over_the_users(monkeypatch):
+    monkeypatch.setenv("OMP_PROC_BIND", "close")
+    monkeypatch.setenv("OMP_PLACES", "threads")
+    given = mpi.rank_environment(mpi.environment(2))
+    assert (given["OMP_PROC_BIND"], given["OMP_NUM_THREADS"]) == ("false", "2")
+    assert "OMP_PLACES" not in given and os.environ["OMP_PLACES"] == "threads"
+
+
+def test_gloo_on_several_hosts_names_the_interface_that_is_missing(monkeypatch):
+    import torch
+
+    from workshop_lib.training import rendezvous
+    from workshop_lib.training.world import World
+
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    with pytest.raises(WorkshopError, match=r"GLOO_SOCKET_IFNAME is 'ib0', but .* has no such network interface"):
+        rendezvous.join_process_group(World(0, 2, 0, "torchrun", 1), torch.device("cpu"))
