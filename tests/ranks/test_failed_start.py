@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from workshop_lib import ranks
+from workshop_lib import environment, ranks
 from workshop_lib.ranks import cluster, engine, folders
 
 BROKEN = "raise ImportError('a file of the learner')\n"
@@ -35,6 +35,8 @@ def test_ranks_start_beside_files_that_hide_modules_and_import_the_learners_own(
     assert f"your file {tmp_path}/random.py hides Python's own `random`: rename it." in said
     assert f"PYTHONPATH names {hidden}, which hides the package `psutil`, Python's own `tempfile`: unset" in said
     team.run_cell("import numpy, os, own, random\nfound = own.answer, os.getcwd(), numpy.add(1, random.choice([2]))")
+    recorded = team.run(environment.notes)[0]
+    assert f"your file {tmp_path}/random.py hides Python's own `random`: left aside" in recorded
     assert team.pull("found") == [(42, str(tmp_path), 3)] * 2
 
 

@@ -85,6 +85,8 @@ def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict
     pinned = others.give_back_cores(others.PINNING)
     cleaned = others.for_ranks(os.environ, one_host)
     others.note(cleaned, pinned)
+    for shadow in shadows():
+        others.note(cleaned, f"{shadow.found}: left aside")
     return cleaned | dict(settings)
 
 
