@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Rule:
     """A variable that harms ranks with some values, and what they get instead: None for nothing."""
 
     variable: str
-    harms: Callable[[str], bool]  # given its value, in lower case
+    harms: Callable[[str], bool]  # given its value
     why: str
     instead: str | None = None
     one_host: bool = False  # whether it harms only ranks that are all on this host
@@ -47,24 +48,28 @@ def no_gpu() -> bool:
 
 def is_missing_interface(names: str) -> bool:
     """Whether none of these network interfaces, separated by commas, is on this host."""
-    here = Path("/sys/class/net")
-    return here.is_dir() and not any((here / name.strip()).exists() for name in names.split(",") if name.strip())
+    here = {name for _, name in socket.if_nameindex()}
+    return here.isdisjoint(name.strip() for name in names.split(","))
 
 
 PINS = "it pins every rank to the same core"
 TABLE = (
-    Rule("OMP_PROC_BIND", lambda value: value != "false", PINS, "false"),
+    Rule("OMP_PROC_BIND", lambda value: value.lower() != "false", PINS, "false"),
     Rule("OMP_PLACES", lambda value: True, PINS),
     Rule("GOMP_CPU_AFFINITY", lambda value: True, PINS),
-    Rule("KMP_AFFINITY", lambda value: value not in ("disabled", "none"), PINS),
+    Rule("KMP_AFFINITY", lambda value: value.lower() not in ("disabled", "none"), PINS),
     Rule("KERAS_BACKEND", lambda value: value != "tensorflow", "Horovod's Keras needs TensorFlow", "tensorflow"),
-    Rule("TF_USE_LEGACY_KERAS", lambda value: value not in ("", "0", "false"), "the workshop uses Keras 3"),
-    Rule("HOROVOD_CONTROLLER", lambda value: value != "mpi", "these ranks talk over MPI, and Horovod would abort"),
-    Rule("HOROVOD_CPU_OPERATIONS", lambda value: value != "mpi", "these ranks talk over MPI, and Horovod would crash"),
-    Rule("TORCH_DISTRIBUTED_DEBUG", lambda value: value == "detail", "DDP crashes with it on a CPU", "INFO"),
+    Rule("TF_USE_LEGACY_KERAS", lambda value: value.lower() not in ("", "0", "false"), "the workshop uses Keras 3"),
+    Rule("HOROVOD_CONTROLLER", lambda value: value.lower() != "mpi", "these ranks talk over MPI, or Horovod aborts"),
+    Rule(
+        "HOROVOD_CPU_OPERATIONS", lambda value: value.lower() != "mpi", "these ranks talk over MPI, or Horovod crashes"
+    ),
+    Rule("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "DDP crashes with it on a CPU", "INFO"),
     Rule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
     Rule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
-    Rule("GLOO_DEVICE_TRANSPORT", lambda value: value != "tcp", "ranks on one host talk over TCP", one_host=True),
+    Rule(
+        "GLOO_DEVICE_TRANSPORT", lambda value: value.upper() != "TCP", "ranks on one host talk over TCP", one_host=True
+    ),
     Rule("MASTER_ADDR", lambda value: value not in LOOPBACK_NAMES, "the ranks are all on this host", None, True, True),
 )
 PINNING = tuple(rule.variable for rule in TABLE if rule.why is PINS)
@@ -75,7 +80,7 @@ def harmful(environ: Mapping[str, str], one_host: bool, launched: bool) -> list[
     found = []
     for rule in TABLE:
         applies = (one_host or not rule.one_host) and not (launched and rule.launchers)
-        if applies and rule.variable in environ and rule.harms(environ[rule.variable].strip().lower()):
+        if applies and rule.variable in environ and rule.harms(environ[rule.variable].strip()):
             found.append(rule)
     return found
 
