@@ -52,25 +52,32 @@ def is_missing_interface(names: str) -> bool:
     return here.isdisjoint(name.strip() for name in names.split(","))
 
 
+def is_one_of(*values: str) -> Callable[[str], bool]:
+    """Whether a variable has one of these values, in whichever case."""
+    return lambda value: value.lower() in values
+
+
+def is_none_of(*values: str) -> Callable[[str], bool]:
+    """Whether a variable has a different value."""
+    return lambda value: value.lower() not in values
+
+
 PINS = "it pins every rank to the same core"
+OVER_MPI = "these ranks talk over MPI, and Horovod would crash"
 TABLE = (
-    Rule("OMP_PROC_BIND", lambda value: value.lower() != "false", PINS, "false"),
-    Rule("OMP_PLACES", lambda value: True, PINS),
-    Rule("GOMP_CPU_AFFINITY", lambda value: True, PINS),
-    Rule("KMP_AFFINITY", lambda value: value.lower() not in ("disabled", "none"), PINS),
-    Rule("KERAS_BACKEND", lambda value: value != "tensorflow", "Horovod's Keras needs TensorFlow", "tensorflow"),
-    Rule("TF_USE_LEGACY_KERAS", lambda value: value.lower() not in ("", "0", "false"), "the workshop uses Keras 3"),
-    Rule("HOROVOD_CONTROLLER", lambda value: value.lower() != "mpi", "these ranks talk over MPI, or Horovod aborts"),
-    Rule(
-        "HOROVOD_CPU_OPERATIONS", lambda value: value.lower() != "mpi", "these ranks talk over MPI, or Horovod crashes"
-    ),
-    Rule("TORCH_DISTRIBUTED_DEBUG", lambda value: value.upper() == "DETAIL", "DDP crashes with it on a CPU", "INFO"),
+    Rule("OMP_PROC_BIND", is_none_of("false"), PINS, "false"),
+    Rule("OMP_PLACES", is_none_of(), PINS),
+    Rule("GOMP_CPU_AFFINITY", is_none_of(), PINS),
+    Rule("KMP_AFFINITY", is_none_of("disabled", "none"), PINS),
+    Rule("KERAS_BACKEND", is_none_of("tensorflow"), "Horovod's Keras needs TensorFlow", "tensorflow"),
+    Rule("TF_USE_LEGACY_KERAS", is_none_of("", "0", "false"), "the workshop uses Keras 3"),
+    Rule("HOROVOD_CONTROLLER", is_none_of("mpi"), OVER_MPI),
+    Rule("HOROVOD_CPU_OPERATIONS", is_none_of("mpi"), OVER_MPI),
+    Rule("TORCH_DISTRIBUTED_DEBUG", is_one_of("detail"), "DDP crashes with it on a CPU", "INFO"),
     Rule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
     Rule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
-    Rule(
-        "GLOO_DEVICE_TRANSPORT", lambda value: value.upper() != "TCP", "ranks on one host talk over TCP", one_host=True
-    ),
-    Rule("MASTER_ADDR", lambda value: value not in LOOPBACK_NAMES, "the ranks are all on this host", None, True, True),
+    Rule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
+    Rule("MASTER_ADDR", is_none_of(*LOOPBACK_NAMES), "the ranks are all on this host", one_host=True, launchers=True),
 )
 PINNING = tuple(rule.variable for rule in TABLE if rule.why is PINS)
 
