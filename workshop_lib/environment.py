@@ -113,12 +113,16 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
 
 def clean(one_host: bool = False) -> None:
     """Take what harms ranks from this process, which is one; called before it imports a framework."""
-    pinned = give_back_cores(PINNING)
+    unpin()
     cleaned = for_ranks(os.environ, one_host, launched=True)
     for name in os.environ.keys() - cleaned.keys():
         del os.environ[name]
     os.environ.update(cleaned)
-    note(os.environ, pinned)
+
+
+def unpin() -> None:
+    """Give this thread back the cores that an OpenMP library took from it, because ranks inherit its cores."""
+    note(os.environ, give_back_cores(PINNING))
 
 
 def note(environ: MutableMapping[str, str], sentence: str) -> None:

@@ -161,7 +161,7 @@ import torch
 from workshop_lib import environment
 pinned = sorted(os.sched_getaffinity(0))
 environment.clean()
-print(pinned, sorted(os.sched_getaffinity(0)), sep="|")
+print(pinned, sorted(os.sched_getaffinity(0)), len(environment.notes()), sep="|")
 """
 
 
@@ -175,9 +175,10 @@ def test_a_process_gets_back_the_cores_that_it_had(deliberate):
     chosen = ["taskset", "-c", str(cores[0])] if deliberate else []
     given = os.environ | {"OMP_PROC_BIND": "true"}
     command = [*chosen, sys.executable, "-c", PINNED]
-    pinned, after = subprocess.check_output(command, text=True, cwd=ROOT, env=given, timeout=60).split("|")
+    pinned, after, notes = subprocess.check_output(command, text=True, cwd=ROOT, env=given, timeout=60).split("|")
     assert len(json.loads(pinned)) == 1
     assert json.loads(after) == cores
+    assert int(notes) == (1 if deliberate else 2)
 
 
 def test_cores_are_left_alone_without_a_variable_that_pins(monkeypatch):

@@ -74,14 +74,9 @@ def python_path() -> str:
 
 
 def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:
-    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings.
-
-    This thread gets the cores back that an OpenMP library may have taken from it, because ranks inherit its cores.
-    """
-    pinned = others.give_back_cores(others.PINNING)
-    cleaned = others.for_ranks(os.environ, one_host)
-    others.note(cleaned, pinned)
-    return cleaned | dict(settings)
+    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings."""
+    others.unpin()
+    return others.for_ranks(os.environ, one_host) | dict(settings)
 
 
 def suspects() -> str:
