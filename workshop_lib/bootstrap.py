@@ -84,7 +84,7 @@ class StepError(SetupError):
     def __init__(self, what, log, lines, errors):
         self.lines = lines
         place = os.path.relpath(log, ROOT)
-        self.reason = errors[-1][len("ERROR: ") :] if errors else f"{what} failed, as {place} shows."
+        self.reason = errors[-1][len("ERROR: ") :] if errors else f"{what} failed."
         super().__init__(f"{what} failed, as the last lines of {place} above say; run it again to continue.")
 
 
@@ -427,7 +427,8 @@ def install_extra(name, settings, log):
         for what, command in extra_steps(name, settings):
             step(what, command, log)
     except StepError as error:
-        write_note(name, settings, installation.FAILED, reason=error.reason)
+        place = os.path.relpath(log, ROOT)
+        write_note(name, settings, installation.FAILED, reason=error.reason, log=place)
     else:
         write_note(name, settings, installation.INSTALLED)
 

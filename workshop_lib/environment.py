@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Rule:
     """A variable that harms ranks with some values, and what they get instead: None for nothing."""
 
     variable: str
-    harms: Callable[[str], bool]  # given its value, in lower case
+    harms: Callable[[str], bool]  # given its value
     why: str
     instead: str | None = None
     one_host: bool = False  # whether it harms only ranks that are all on this host
@@ -47,25 +48,36 @@ def no_gpu() -> bool:
 
 def is_missing_interface(names: str) -> bool:
     """Whether none of these network interfaces, separated by commas, is on this host."""
-    here = Path("/sys/class/net")
-    return here.is_dir() and not any((here / name.strip()).exists() for name in names.split(",") if name.strip())
+    here = {name for _, name in socket.if_nameindex()}
+    return here.isdisjoint(name.strip() for name in names.split(","))
+
+
+def is_one_of(*values: str) -> Callable[[str], bool]:
+    """Whether a variable has one of these values, in whichever case."""
+    return lambda value: value.lower() in values
+
+
+def is_none_of(*values: str) -> Callable[[str], bool]:
+    """Whether a variable has a different value."""
+    return lambda value: value.lower() not in values
 
 
 PINS = "it pins every rank to the same core"
+OVER_MPI = "these ranks talk over MPI, and Horovod would crash"
 TABLE = (
-    Rule("OMP_PROC_BIND", lambda value: value != "false", PINS, "false"),
-    Rule("OMP_PLACES", lambda value: True, PINS),
-    Rule("GOMP_CPU_AFFINITY", lambda value: True, PINS),
-    Rule("KMP_AFFINITY", lambda value: value not in ("disabled", "none"), PINS),
-    Rule("KERAS_BACKEND", lambda value: value != "tensorflow", "Horovod's Keras needs TensorFlow", "tensorflow"),
-    Rule("TF_USE_LEGACY_KERAS", lambda value: value not in ("", "0", "false"), "the workshop uses Keras 3"),
-    Rule("HOROVOD_CONTROLLER", lambda value: value != "mpi", "these ranks talk over MPI, and Horovod would abort"),
-    Rule("HOROVOD_CPU_OPERATIONS", lambda value: value != "mpi", "these ranks talk over MPI, and Horovod would crash"),
-    Rule("TORCH_DISTRIBUTED_DEBUG", lambda value: value == "detail", "DDP crashes with it on a CPU", "INFO"),
+    Rule("OMP_PROC_BIND", is_none_of("false"), PINS, "false"),
+    Rule("OMP_PLACES", is_none_of(), PINS),
+    Rule("GOMP_CPU_AFFINITY", is_none_of(), PINS),
+    Rule("KMP_AFFINITY", is_none_of("disabled", "none"), PINS),
+    Rule("KERAS_BACKEND", is_none_of("tensorflow"), "Horovod's Keras needs TensorFlow", "tensorflow"),
+    Rule("TF_USE_LEGACY_KERAS", is_none_of("", "0", "false"), "the workshop uses Keras 3"),
+    Rule("HOROVOD_CONTROLLER", is_none_of("mpi"), OVER_MPI),
+    Rule("HOROVOD_CPU_OPERATIONS", is_none_of("mpi"), OVER_MPI),
+    Rule("TORCH_DISTRIBUTED_DEBUG", is_one_of("detail"), "DDP crashes with it on a CPU", "INFO"),
     Rule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
     Rule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
-    Rule("GLOO_DEVICE_TRANSPORT", lambda value: value != "tcp", "ranks on one host talk over TCP", one_host=True),
-    Rule("MASTER_ADDR", lambda value: value not in LOOPBACK_NAMES, "the ranks are all on this host", None, True, True),
+    Rule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
+    Rule("MASTER_ADDR", is_none_of(*LOOPBACK_NAMES), "the ranks are all on this host", one_host=True, launchers=True),
 )
 PINNING = tuple(rule.variable for rule in TABLE if rule.why is PINS)
 
@@ -75,7 +87,7 @@ def harmful(environ: Mapping[str, str], one_host: bool, launched: bool) -> list[
     found = []
     for rule in TABLE:
         applies = (one_host or not rule.one_host) and not (launched and rule.launchers)
-        if applies and rule.variable in environ and rule.harms(environ[rule.variable].strip().lower()):
+        if applies and rule.variable in environ and rule.harms(environ[rule.variable].strip()):
             found.append(rule)
     return found
 
@@ -101,12 +113,16 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
 
 def clean(one_host: bool = False) -> None:
     """Take what harms ranks from this process, which is one; called before it imports a framework."""
-    pinned = give_back_cores(PINNING)
+    unpin()
     cleaned = for_ranks(os.environ, one_host, launched=True)
     for name in os.environ.keys() - cleaned.keys():
         del os.environ[name]
     os.environ.update(cleaned)
-    note(os.environ, pinned)
+
+
+def unpin() -> None:
+    """Give this thread back the cores that an OpenMP library took from it, because ranks inherit its cores."""
+    note(os.environ, give_back_cores(PINNING))
 
 
 def note(environ: MutableMapping[str, str], sentence: str) -> None:

@@ -240,17 +240,28 @@ def patch(source: Path) -> None:
 def pip(*arguments: str, env: dict | None = None) -> None:
     """Run pip with its output in ours. Raises HorovodError with the first error that it reports."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    first_error = None
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     assert process.stdout is not None  # it is a pipe
+    lines = []
     for line in process.stdout:
         print(line, end="", flush=True)
-        if first_error is None and re.search(r"\berror: |CMake Error|ERROR: ", line):
-            first_error = line.strip()
+        lines.append(line.strip())
     if process.wait():
-        raise HorovodError(f"Horovod: pip {arguments[0]} failed: {first_error or 'no reason given'}.")
+        raise HorovodError(f"`pip {arguments[0]}` failed: {first_error(lines)}")
+
+
+def first_error(lines: list[str]) -> str:
+    """The first line that names an error; with CMake, that is the one below its "CMake Error at PLACE"."""
+    place = next(
+        (number for number, line in enumerate(lines) if re.search(r"\berror: |CMake Error|ERROR: ", line)), None
+    )
+    if place is None:
+        return "no reason given."
+    if lines[place].startswith("CMake Error at"):
+        return next(filter(None, lines[place + 1 :]), lines[place])
+    return lines[place]
 
 
 if __name__ == "__main__":

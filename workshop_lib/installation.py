@@ -56,7 +56,8 @@ def why_missing(name, prefix=sys.prefix):
     title = TITLES[name]
     if note.get("state") == FAILED:
         reason = note["reason"].rstrip(".")
-        return f"{title} could not be installed: {reason}. {NEEDED_BY[name]}; `make extras` tries again."
+        where = note["log"]
+        return f"{title} could not be installed: {reason} ({where}). {NEEDED_BY[name]}; `make extras` tries again."
     if note.get("state") == UNDER_WAY:
         if is_alive(note.get("pid")):
             return f"{title} is still being installed in the background, as build/extras.log shows: wait a few minutes."

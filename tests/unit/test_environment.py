@@ -12,7 +12,8 @@ from workshop_lib import environment, pinning
 from workshop_lib.cli import doctor
 from workshop_lib.errors import WorkshopError
 from workshop_lib.paths import ROOT
-from workshop_lib.ranks import mpi, processes, scratch
+from workshop_lib.ranks import mpi, processes, scratch, scripts
+from workshop_lib.training.world import loopback
 
 BASE = {"HOME": "/nonexistent", "KERAS_BACKEND": "tensorflow"}
 HARMFUL = [
@@ -81,9 +82,9 @@ def test_the_accelerator_is_there_or_not(monkeypatch, gpu):
 
 
 def test_an_interface_that_exists_is_used():
-    loopback = "lo" if sys.platform == "linux" else "lo0"
-    given = BASE | {"GLOO_SOCKET_IFNAME": loopback}
-    assert environment.for_ranks(given, one_host=True) == given
+    for name in (loopback(), f"ib0,{loopback()}"):
+        given = BASE | {"GLOO_SOCKET_IFNAME": name}
+        assert environment.for_ranks(given, one_host=True) == given
 
 
 def test_settings_of_keras_are_named(tmp_path):
@@ -160,7 +161,7 @@ import torch
 from workshop_lib import environment
 pinned = sorted(os.sched_getaffinity(0))
 environment.clean()
-print(pinned, sorted(os.sched_getaffinity(0)), sep="|")
+print(pinned, sorted(os.sched_getaffinity(0)), len(environment.notes()), sep="|")
 """
 
 
@@ -174,9 +175,10 @@ def test_a_process_gets_back_the_cores_that_it_had(deliberate):
     chosen = ["taskset", "-c", str(cores[0])] if deliberate else []
     given = os.environ | {"OMP_PROC_BIND": "true"}
     command = [*chosen, sys.executable, "-c", PINNED]
-    pinned, after = subprocess.check_output(command, text=True, cwd=ROOT, env=given, timeout=60).split("|")
+    pinned, after, notes = subprocess.check_output(command, text=True, cwd=ROOT, env=given, timeout=60).split("|")
     assert len(json.loads(pinned)) == 1
     assert json.loads(after) == cores
+    assert int(notes) == (1 if deliberate else 2)
 
 
 def test_cores_are_left_alone_without_a_variable_that_pins(monkeypatch):
@@ -224,6 +226,12 @@ def test_scratch_folders_are_short_private_and_removed(monkeypatch):
     made.remove()
     assert not any(folder.exists() for folder in made.folders)
     assert scratch.Scratch("abc", one_host=False).settings == {}
+
+
+def test_what_a_command_leaves_in_its_temporary_folder_goes_away_with_it(capfd):
+    scripts.run(sys.executable, "-c", "import tempfile; print(tempfile.mkstemp()[1])")
+    left = Path(capfd.readouterr().out.splitlines()[-1])
+    assert left.parent.name.startswith(scratch.PREFIX) and not left.parent.exists()
 
 
 def test_ranks_have_these_settings_over_the_users(monkeypatch):

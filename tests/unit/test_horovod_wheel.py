@@ -117,8 +117,20 @@ def test_sources_that_are_not_as_expected_are_refused(tmp_path):
 
 def test_the_first_error_of_a_failing_build_is_told(tmp_path):
     (tmp_path / "setup.py").write_text("print('x.cc:1: fatal error: mpi.h: none'); raise SystemExit(1)")
-    with pytest.raises(HorovodError, match="pip wheel failed: .*error: "):
+    with pytest.raises(HorovodError, match="`pip wheel` failed: .*error: "):
         horovod_wheel.pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(tmp_path), str(tmp_path))
+
+
+def test_cmakes_reason_is_told_and_not_its_place():
+    lines = [
+        "-- The CXX compiler",
+        "CMake Error at /a/b.cmake:71 (message):",
+        "",
+        "The C++ compiler is broken.",
+        "more",
+    ]
+    assert horovod_wheel.first_error(lines) == "The C++ compiler is broken."
+    assert horovod_wheel.first_error(["x"]) == "no reason given."
 
 
 def test_as_a_program_it_ends_with_one_sentence(tmp_path):

@@ -78,13 +78,9 @@ def python_path() -> str:
 
 
 def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:
-    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings.
-
-    This thread gets the cores back that an OpenMP library may have taken from it, because ranks inherit its cores.
-    """
-    pinned = others.give_back_cores(others.PINNING)
+    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings."""
+    others.unpin()
     cleaned = others.for_ranks(os.environ, one_host)
-    others.note(cleaned, pinned)
     for shadow in shadows():
         others.note(cleaned, f"{shadow.found}: left aside")
     return cleaned | dict(settings)

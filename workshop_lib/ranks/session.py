@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+from workshop_lib import environment
 from workshop_lib.shadowing import shadows
 from workshop_lib.training.load import Meter
 
@@ -35,6 +36,7 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
         check_number(n)
     if os.environ.get(ATTACH, "0") != "0":
         return _start_attached(n)
+    environment.unpin()
     job = allocation.find()
     if n is None:
         n = job.ranks() if job else 2
