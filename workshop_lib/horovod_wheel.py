@@ -254,14 +254,12 @@ def pip(*arguments: str, env: dict | None = None) -> None:
 
 def first_error(lines: list[str]) -> str:
     """The first line that names an error; with CMake, that is the one below its "CMake Error at PLACE"."""
-    place = next(
-        (number for number, line in enumerate(lines) if re.search(r"\berror: |CMake Error|ERROR: ", line)), None
-    )
-    if place is None:
-        return "no reason given."
-    if lines[place].startswith("CMake Error at"):
-        return next(filter(None, lines[place + 1 :]), lines[place])
-    return lines[place]
+    for number, line in enumerate(lines):
+        if line.startswith("CMake Error at"):
+            return next(filter(None, lines[number + 1 :]), line)
+        if re.search(r"\berror: |CMake Error|ERROR: ", line):
+            return line
+    return "no reason given."
 
 
 if __name__ == "__main__":
