@@ -94,7 +94,8 @@ def missing_from(index, version, build, python):
         with urllib.request.urlopen(index + "/torch/", timeout=LOOK_LIMIT_S) as page:
             listed = urllib.parse.unquote(page.read().decode(errors="replace"))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return "{} cannot be reached ({})".format(host, getattr(error, "reason", None) or error)
+        reason = getattr(error, "reason", error)
+        return "{} cannot be reached ({})".format(host, getattr(reason, "strerror", None) or reason)
     tag = "cp{}{}".format(*python)
     name = r"torch-{}\+{}-{}-{}-\w*linux\w*_{}\.whl"
     wheel = name.format(re.escape(version), build, tag, tag, re.escape(platform.machine()))
