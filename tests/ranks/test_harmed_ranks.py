@@ -80,6 +80,7 @@ def test_what_would_harm_ranks_does_not_reach_them(tmp_path, home, small_mnist):
     assert not list(long.iterdir())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(len(EVERYTHING) < 2, reason="affinities that differ need Linux and two cores")
 @pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
 def test_ranks_of_the_users_own_launcher_are_cleaned_too(tmp_path, home, launcher, small_mnist):

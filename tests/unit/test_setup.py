@@ -428,10 +428,8 @@ def test_an_extra_that_fails_costs_nobody_the_workshop(checkout, monkeypatch, ca
     monkeypatch.setattr(ours, "step", failing(ours, "no wheel.", "CMake Error at x."))
     assert ours.install_extras(settings) == ["deepspeed", "horovod"]
     said = capsys.readouterr().out
-    assert (
-        "DeepSpeed could not be installed: no wheel (build/setup.log). Notebook 06b needs it; `make extras` tries again."
-        in said
-    )
+    assert "DeepSpeed could not be installed: no wheel (build/setup.log). Notebook 06b needs it" in said
+    assert said.count("`make extras` tries again.") == 2
     assert "Horovod could not be installed: CMake Error at x (build/setup.log). Notebooks 03 and 04 need it" in said
     assert said.count("Everything else works.") == 2 and "make setup HOROVOD=no" in said
     assert ours.install_extras(settings) == ["deepspeed", "horovod"], "not tried again by itself: it takes minutes"
