@@ -115,6 +115,23 @@ def test_a_set_up_checkout_is_done_at_once():
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
+def test_make_takes_nothing_from_another_pythons_variables():
+    """With PYTHONHOME as it is, no Python starts."""
+    environment = os.environ | {"PYTHONHOME": "/nonexistent", "PYTHONPATH": "/nonexistent", "PYTHONUSERBASE": "/x"}
+    printed = "import os; print([name for name in os.environ if name.startswith('PYTHON')])"
+    shown = subprocess.run(
+        ["make", "-s", "-f", "-", "shown"],
+        input=f'include Makefile\nshown:\n\t@{sys.executable} -c "{printed}"\n',
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert not {"PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE"} & set(ast.literal_eval(shown.stdout))
+
+
 def run_bootstrap(folder, timeout=30, python=sys.executable, user=None, **environment):
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **environment}
     return subprocess.run(
