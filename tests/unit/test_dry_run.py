@@ -98,7 +98,7 @@ def write(folder, text):
             "AssertionError in line 3, `assert x == 2, .*: x is wrong",
         ),
         ("print('nothing')\n", "ended after 0 steps"),
-        ("raise SystemExit('no data')\n", "ended itself"),
+        ("raise SystemExit('no data')\n", "ended itself: no data"),
     ],
 )
 def test_a_script_that_fails_is_a_sentence(tmp_path, text, words):

@@ -188,7 +188,8 @@ def metered(script: str, options: list[str], pretended: tuple[int, int] | None, 
             taken = steps - meter.steps
             result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {steps}"}
     except SystemExit as error:
-        result = {"error": f"it ended itself, with exit code {error.code}"}
+        reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
+        result = {"error": f"it ended itself{reason}"}
     except Exception as error:  # whatever a script raises: the one who asked is told
         result = {"error": _sentence(error, script), "raised": True}
     if meter.report is not None:
