@@ -22,16 +22,16 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
-	@$(ANY_PYTHON) workshop_lib/bootstrap.py
+	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py
 
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed
-	@$(ANY_PYTHON) workshop_lib/bootstrap.py --extras-again
+	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-again
 
 # What the workshop wants of JupyterLab: where it opens, no pop-up, text sizes; and its kernel.json.
 lab: export JUPYTER_CONFIG_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: export JUPYTER_PATH = $(CURDIR)/workshop_lib/notebook/jupyter
 lab: ## open JupyterLab on the first notebook (NOTEBOOK=...); DeepSpeed and Horovod may follow in the background
-	@$(ANY_PYTHON) workshop_lib/bootstrap.py --extras-later
+	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py --extras-later
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		$(if $(NOTEBOOK),--LabApp.default_url=/lab/tree/$(patsubst notebooks/%,%,$(NOTEBOOK)))
 
@@ -85,7 +85,7 @@ large-batch-search: search-sgd search-lars search-lamb search-rmsprop-sgd ## pea
 
 large-batch-recipes: setup ## optimizers, decay, momentum, Muon and a growing batch, side by side (5 minutes of one core)
 	@rm -f $(BUILD)/large_batch_recipes.jsonl
-	@$(BIN)/python -m workshop_lib.scaling.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
+	@$(BIN)/python -m workshop_lib.lessons.large_batch.recipes --seeds $(SEEDS) --out $(BUILD)/large_batch_recipes.jsonl
 
 search-%: setup
 	@rm -f $(BUILD)/search_$*.jsonl
@@ -101,16 +101,16 @@ picture: setup ## take the README's picture again, in a browser: assets/session.
 	@WORKSHOP_PICTURE=1 $(BIN)/python -m pytest tests/browser/test_picture.py
 
 notebooks: setup ## write the notebooks from notebooks/source
-	@$(BIN)/python -m workshop_lib.notebook.generate
+	@$(BIN)/python -m workshop_lib.maintain.generate
 
 run-notebooks: setup ## execute all notebooks, learner's and solutions, to build/notebooks
-	@$(BIN)/python -m workshop_lib.notebook.execute
+	@$(BIN)/python -m workshop_lib.maintain.execute
 
 # Sphinx and its parts are for this alone, so they come with the first book and not with `make setup`.
 book: setup ## write the workshop as a site that needs no server, with all outputs: build/book/html (minutes the first time)
 	@$(BIN)/python -c "import axe_playwright_python, furo, myst_nb" 2>/dev/null || \
 		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[book]"
-	@$(BIN)/python -m workshop_lib.notebook.book
+	@$(BIN)/python -m workshop_lib.maintain.book
 
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py

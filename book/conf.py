@@ -1,5 +1,5 @@
 """Settings of the book, and the two things that Sphinx doesn't do by itself: formulas without a script or a network,
-and links from the text to the glossary. workshop_lib/notebook/book.py writes the pages beside this file."""
+and links from the text to the glossary. workshop_lib/maintain/book.py writes the pages beside this file."""
 
 import re
 from pathlib import Path

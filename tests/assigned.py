@@ -4,7 +4,8 @@ import re
 
 import nbformat
 
-from workshop_lib.notebook import generate, grading
+from workshop_lib.classroom import grading
+from workshop_lib.maintain import generate
 
 REGION = re.compile(rf"^( *){grading.BEGIN}\n.*?\n *{grading.END}$", re.MULTILINE | re.DOTALL)
 MARKS = re.compile(rf"^ *(?:{grading.BEGIN}|{grading.END})\n?", re.MULTILINE)

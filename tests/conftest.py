@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 import tiers
+from hosts import CannotCreate, Hosts
 from our_ranks import left_after, our_ranks
-from ranks.ladder import write_small_mnist
+from training.ladder import write_small_mnist
+from training.trainings import train_all
 from xdist.scheduler import LoadScopeScheduling
 
+from workshop_lib import ranks
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import processes
 
+pytest.register_assert_rewrite("judge.verdicts")
 os.environ.setdefault("MPLBACKEND", "Agg")
 for variable, folder in (("IPYTHONDIR", "ipython"), ("MPLCONFIGDIR", "matplotlib")):
     os.environ.setdefault(variable, str(BUILD / folder))
@@ -40,7 +44,7 @@ class Lanes(LoadScopeScheduling):
 
 @functools.cache
 def uses_trainings(path: str) -> bool:
-    """Whether a file looks at the trainings of ranks/trainings.py, which start once for all of them."""
+    """Whether a file looks at the trainings of training/trainings.py, which start once for all of them."""
     return "def trainings(" in (ROOT / path).read_text()
 
 
@@ -113,6 +117,7 @@ def pytest_runtest_protocol(item):
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left_behind():
     yield
+    ranks.stop()  # those that tests of exercises handed on to each other
     left = left_after(10)
     processes.kill(left)
     assert not left, f"processes left by the tests: {left}"
@@ -132,3 +137,61 @@ def nothing_left():
     before = set(our_ranks())
     yield
     assert set(our_ranks()) <= before
+
+
+@pytest.fixture(scope="module")
+def no_ranks_afterwards():
+    """The module's tests may hand their ranks on to the next; after the last one, none are left."""
+    yield
+    ranks.stop()
+    assert not our_ranks(), "processes were left behind"
+
+
+@pytest.fixture(scope="module")
+def hosts(request):
+    """Hosts with the module's NAMES; skips where there can be none, unless WORKSHOP_REQUIRE_CLUSTER=1."""
+    try:
+        made = Hosts(*request.module.NAMES)
+    except CannotCreate as error:
+        if os.environ.get("WORKSHOP_REQUIRE_CLUSTER") == "1":
+            raise
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def only_small_mnist(small_mnist):
+    """The commands that the module's tests run find nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKSHOP_MNIST", small_mnist)
+        yield
+
+
+@pytest.fixture(scope="session")
+def trained(request, tmp_path_factory):
+    """What came of all trainings that the chosen tests ask for (see trainings.py)."""
+    items = request.session.items
+    modules = dict.fromkeys(item.module for item in items if hasattr(item.module, "trainings"))
+    chosen = {tiers.tier_of(item) for item in items if item.module in modules}
+    return train_all(modules, tmp_path_factory.mktemp("trained"), chosen)
+
+
+@pytest.fixture(scope="module")
+def team(request):
+    """Healthy ranks of the same number are kept from file to file."""
+    return ranks.start(getattr(request.module, "RANKS", 2))
+
+
+@pytest.fixture
+def healthy(team):
+    """A wrong answer that left the ranks stuck does not reach the next test."""
+    if not team.healthy:
+        team.restart()
+
+
+@pytest.fixture(scope="class")
+def verdicts(request, team):
+    from judge.verdicts import verdicts_of  # whose asserts are rewritten by now
+
+    return verdicts_of(request.cls, team)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workshop_lib.notebook import generate
+from workshop_lib.maintain import generate
 from workshop_lib.paths import ROOT
 
 TIERS = ("core", "full", "exhaustive")
@@ -21,8 +21,10 @@ FULL_FOLDERS = ("browser", "slurm", "submissions")
 CORE_LESSONS = (*generate.CORE_PATH, "06")
 STEMS = {source.stem for source in generate.sources()}
 LESSONS = [source.stem.partition("_")[0] for source in generate.sources()]
+CORE_FOLDERS = ("data", "models", "training", "ranks", "results", "notebook", "judge", "cli")
+ROOMS = {source.stem.partition("_")[2]: source.stem.partition("_")[0] for source in generate.sources()}
 # A module of these parts is a lesson's own where no more than two notebooks import it.
-OF_LESSONS = re.compile(r"workshop_lib\.(exercises|scaling|notebook\.figures)\.\w+$")
+OF_LESSONS = re.compile(r"workshop_lib\.lessons\.\w+\.\w+$")
 SHARED_BY = 2
 MAGIC = re.compile(r"^(\s*)[%!].*", re.MULTILINE)
 
@@ -34,7 +36,7 @@ def lesson_of(stem: str) -> str:
 
 @functools.cache
 def imported(path: Path) -> set[str]:
-    """The modules of exercises, figures and scaling that a notebook's source or a file of tests imports."""
+    """The modules of lessons that a notebook's source or a file of tests imports."""
     code = MAGIC.sub(r"\1pass", path.read_text())
     found = set()
     for node in ast.walk(ast.parse(code)):
@@ -58,6 +60,11 @@ def lessons_of_modules() -> dict[str, set[str]]:
 @functools.cache
 def lessons_of_file(path: Path) -> set[str]:
     """The lessons with whose own modules a file of tests works."""
+    folders = path.relative_to(ROOT / "tests").parts
+    if folders[0] in CORE_FOLDERS:
+        return set()
+    if folders[0] == "lessons" and folders[1] in ROOMS:
+        return {ROOMS[folders[1]]}
     modules = lessons_of_modules()
     return {lesson for module in imported(path) if module in modules for lesson in modules[module]}
 

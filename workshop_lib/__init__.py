@@ -1,7 +1,8 @@
 """The companion module of the distributed deep learning workshop.
 
-Two worlds meet here and stay apart: `data`, `models`, `comm` and `training` run on every rank; `ranks`, `scaling`,
-`notebook` and `cli` run in the learner's notebook or terminal. `exercises` runs on both sides.
+Its core is small. `data`, `models` and `training` run on every rank; `ranks`, `results`, `notebook` and `cli` run in
+the learner's notebook or terminal; `judge` runs on both sides. Around it are rooms that the core never imports: one for
+each notebook in `lessons`, the teacher's in `classroom`, and ours in `maintain`.
 """
 
 import atexit

@@ -1,5 +1,5 @@
 // Gradients sent in buckets while backward is still computing: each message as it starts and ends, the step that comes
-// of it, and the same for every other bucket size. The formula is overlapped_step_s of workshop_lib/scaling/cost_model.py.
+// of it, and the same for every other bucket size. The formula is overlapped_step_s of workshop_lib/lessons/forecasting/cost_model.py.
 "use strict";
 (() => {
   const { allreduceS, overlappedStepS, count, three, duration, make, controls, mount } = window.workshop;

@@ -1,4 +1,4 @@
-// The formulas of workshop_lib/scaling/cost_model.py, and what the pages with controls share. A test runs the
+// The formulas of workshop_lib/lessons/forecasting/cost_model.py, and what the pages with controls share. A test runs the
 // formulas in a browser and compares them with Python's, so change both or neither.
 "use strict";
 window.workshop = {};

@@ -1,4 +1,4 @@
-// What would more devices bring? The formulas are those of workshop_lib/scaling/forecast.py and catalogue.py; networks
+// What would more devices bring? The formulas are those of workshop_lib/lessons/forecasting/forecast.py and catalogue.py; networks
 // and machines come from the library's presets by way of data.js.
 "use strict";
 (() => {

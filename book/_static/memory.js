@@ -1,4 +1,4 @@
-// Does a model fit the GPUs? The formulas are those of workshop_lib/scaling/zero_memory.py; recipes, GPUs and models
+// Does a model fit the GPUs? The formulas are those of workshop_lib/lessons/zero_and_fsdp/zero_memory.py; recipes, GPUs and models
 // come from the library by way of data.js.
 "use strict";
 (() => {

@@ -20,9 +20,10 @@ from IPython.display import Markdown
 
 from workshop_lib import ranks
 from workshop_lib.cli import doctor
-from workshop_lib.exercises import start_here as check
-from workshop_lib.notebook import generate, profile
-from workshop_lib.notebook.figures import pictures
+from workshop_lib.lessons.start_here import figures
+from workshop_lib.lessons.start_here import judge as check
+from workshop_lib.maintain import generate
+from workshop_lib.notebook import profile
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 
@@ -34,7 +35,7 @@ from workshop_lib.training.options import TrainOptions
 # the next idea depends on it. What you split depends on the reason:
 
 # %%
-pictures.splits()
+figures.splits()
 
 # %% [markdown]
 # A rank is one of the processes (more on ranks below). Coloured boxes show what it holds, dotted ones what it lacks. *State*

@@ -17,9 +17,9 @@ import sys
 import numpy as np
 
 from workshop_lib import ranks
-from workshop_lib.exercises import mpi_basics as check
-from workshop_lib.exercises import programs
-from workshop_lib.notebook.figures import costs, pictures, schedules
+from workshop_lib.lessons.mpi_basics import figures, programs
+from workshop_lib.lessons.mpi_basics import judge as check
+from workshop_lib.lessons.mpi_basics import schedule_figures as schedules
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
@@ -141,7 +141,7 @@ alpha_s = median_s.min()
 beta_s_per_byte = (median_s[-1] - alpha_s) / nbytes[-1]
 print(f"latency α {1e6 * alpha_s:.2f} µs, bandwidth 1/β {1e-9 / beta_s_per_byte:.2f} GB/s")
 print(f"both cost the same at {alpha_s / beta_s_per_byte:,.0f} bytes")
-costs.message_times(nbytes, [median_s, low_s, high_s], alpha_s, beta_s_per_byte)
+figures.message_times(nbytes, [median_s, low_s, high_s], alpha_s, beta_s_per_byte)
 
 # %% [markdown]
 # On the left the curve is flat: a small message costs the same, however small it is. That's the *latency*, $\alpha$. On the
@@ -348,7 +348,7 @@ after = comm.bcast(before, root=1)
 # %%
 def picture(name):
     """What the ranks hold in `before` and `after`."""
-    return pictures.collective(name, team.pull("before"), team.pull("after"))
+    return figures.collective(name, team.pull("before"), team.pull("after"))
 
 
 picture("bcast, root 1")
@@ -448,7 +448,7 @@ picture("alltoall")
 # thick frame marks a chunk that has just come in from the left.
 
 # %%
-pictures.ring(4)
+figures.ring(4)
 
 # %% [markdown]
 # In the first $p - 1$ steps each rank adds the chunk that arrives to its own, and sends this sum on in the next step.

@@ -17,9 +17,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
-from workshop_lib.exercises import sync_sgd as check
+from workshop_lib.lessons.synchronous_sgd import figures as step_figures
+from workshop_lib.lessons.synchronous_sgd import judge as check
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import steps as step_figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.training.options import TrainOptions
 

@@ -26,10 +26,10 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
 from workshop_lib.data import mnist
-from workshop_lib.exercises import horovod_torch as check
+from workshop_lib.lessons.horovod_pytorch import figures
+from workshop_lib.lessons.horovod_pytorch import judge as check
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import horovod
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
@@ -326,7 +326,7 @@ guess = predict("What share of Horovod's time per step goes into negotiation?", 
 guess
 
 # %%
-measured = {"default": horovod.measure("default")}
+measured = {"default": figures.measure("default")}
 recorded = measured["default"].timeline
 print({phase: f"{share:.0%}" for phase, share in recorded.shares().items()})
 
@@ -339,7 +339,7 @@ guess.compare(statistics.median(shares), spread=(min(shares), max(shares)))
 # this is its view. Each bar begins when rank 0 announces the tensor.
 
 # %%
-horovod.draw({"default settings, the step of median length": recorded.typical()})
+figures.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
 # Bars that end together are tensors that travelled together. So a step needs only a few allreduces rather than 16. It needs more
@@ -372,9 +372,9 @@ print(f"{len(recorded.allreduces())} allreduces that carried gradients")
 # off, and the last rank comes 20 ms late to every step. What do you expect to see?
 
 # %%
-late = horovod.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
+late = figures.measure("late", "HOROVOD_CACHE_CAPACITY=0", late_ms=20).timeline
 print({phase: f"{share:.0%}" for phase, share in late.shares().items()})
-horovod.draw({"one rank comes 20 ms late": late.typical()})
+figures.draw({"one rank comes 20 ms late": late.typical()})
 
 # %% [markdown]
 # The digits are ranks, each drawn at the moment its message arrived. The long negotiation isn't Horovod's fault. It's waiting, and
@@ -395,7 +395,7 @@ guess
 settings = {"a cycle every 20 ms": "HOROVOD_CYCLE_TIME=20"}
 if sizes.name != "quick":
     settings |= {"a cycle every 5 ms": "HOROVOD_CYCLE_TIME=5", "no fusion": "HOROVOD_FUSION_THRESHOLD=0"}
-measured |= {name: horovod.measure(name, setting) for name, setting in settings.items()}
+measured |= {name: figures.measure(name, setting) for name, setting in settings.items()}
 
 # %%
 base_ms = statistics.median(measured["default"].step_ms)
@@ -403,10 +403,10 @@ ratios = np.array(measured["a cycle every 20 ms"].step_ms) / base_ms
 guess.compare(np.median(ratios), spread=tuple(np.percentile(ratios, [10, 90])))
 
 # %%
-horovod.compare(measured)
+figures.compare(measured)
 
 # %%
-horovod.draw({name: each.timeline.typical() for name, each in measured.items() if name != "a cycle every 5 ms"})
+figures.draw({name: each.timeline.typical() for name, each in measured.items() if name != "a cycle every 5 ms"})
 
 # %% [markdown]
 # Compare medians, and look at the spread beside them, because on a busy machine conditions differ from run to run. Without
@@ -423,9 +423,9 @@ log = folder / "autotune.csv"
 few_samples = {"WARMUP_SAMPLES": 1, "STEPS_PER_SAMPLE": 1, "BAYES_OPT_MAX_SAMPLES": 6}
 tuning = ["HOROVOD_AUTOTUNE=1", f"HOROVOD_AUTOTUNE_LOG={log}"]
 tuning += [f"HOROVOD_AUTOTUNE_{name}={value}" for name, value in few_samples.items()]
-tuned_ms = horovod.measure("autotune", *tuning, steps=4 * sizes.steps).step_ms[-sizes.steps :]
+tuned_ms = figures.measure("autotune", *tuning, steps=4 * sizes.steps).step_ms[-sizes.steps :]
 print(f"default: {base_ms:.2f} ms per step; the last steps of autotune: {statistics.median(tuned_ms):.2f} ms")
-horovod.tried(log).tail(6)
+figures.tried(log).tail(6)
 
 # %% [markdown]
 # The search begins at four fixed points, with cycles of 5, 10, 25 and 50 ms, and never tries less than 1 ms. It goes by a few

@@ -19,7 +19,7 @@ import sys
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 from workshop_lib import ranks
-from workshop_lib.exercises import horovod_keras as check
+from workshop_lib.lessons.horovod_tensorflow import judge as check
 from workshop_lib.notebook import profile, take_home
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS

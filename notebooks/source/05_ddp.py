@@ -22,9 +22,9 @@ import torch.distributed as dist
 from IPython.display import Code
 
 from workshop_lib import ranks
-from workshop_lib.exercises import ddp as check
+from workshop_lib.lessons.ddp import figures as steps
+from workshop_lib.lessons.ddp import judge as check
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import steps
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
@@ -328,8 +328,8 @@ from contextlib import suppress
 
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.comm import backward
 from workshop_lib.data import mnist, shard
+from workshop_lib.lessons.ddp import backward
 from workshop_lib.models import torch_cnn
 
 train = mnist.load("train")

@@ -22,19 +22,18 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
-from workshop_lib.comm import ring
 from workshop_lib.data import mnist
-from workshop_lib.exercises import overlap
-from workshop_lib.exercises import zero as check
+from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.lessons.zero_and_fsdp import figures, shares
+from workshop_lib.lessons.zero_and_fsdp import judge as check
+from workshop_lib.lessons.zero_and_fsdp import judge_overlap as overlap
+from workshop_lib.lessons.zero_and_fsdp.calculator import calculator
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import state_bytes
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.calculators import calculator
-from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
-from workshop_lib.scaling.zero_memory import state_bytes
-from workshop_lib.training import shares
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -116,7 +115,7 @@ for gib in (16, 40, 80):
 
 # %%
 four = {f"stage {stage}": [state_bytes(10**9, 4, stage)] * 4 for stage in range(4)}
-pictures.zero(four, 10**9)
+figures.zero(four, 10**9)
 
 # %% [markdown]
 # Stage 0 is DDP. Stage 1 splits the optimizer's state among the ranks, stage 2 the gradients too,
@@ -143,11 +142,12 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.comm import ring
-from workshop_lib.comm.counting import CountingComm
 from workshop_lib.data import mnist
+from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.zero_and_fsdp import shares
 from workshop_lib.models import torch_cnn
-from workshop_lib.training import rendezvous, shares, world
+from workshop_lib.training import rendezvous, world
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -502,7 +502,7 @@ scripts.run(*launch, SCRIPTS / "fsdp2.py", *options, timeout_s=sizes.timeout_s)
 # %%ranks
 from torch.distributed.fsdp import fully_shard
 
-from workshop_lib.training.traffic import Traffic
+from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 
 rendezvous.join_process_group(world.detect(), torch.device("cpu"))
 
@@ -539,7 +539,7 @@ if rank == 0:
 # %%
 by_rank = team.pull("held")
 measured = {title: [of_rank[title] for of_rank in by_rank] for title in by_rank[0]}
-pictures.zero({"one process": [one_process]} | measured, parameters)
+figures.zero({"one process": [one_process]} | measured, parameters)
 
 # %% [markdown]
 # These are measurements: the bytes of all tensors alive between backward and step. The dotted frames show what a single
@@ -743,7 +743,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workshop_lib.training.traffic import Traffic
+from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 
 dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
 meshes = {"FSDP over 16": init_device_mesh("cpu", (16,))}

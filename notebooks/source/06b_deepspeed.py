@@ -18,9 +18,9 @@ import pandas as pd
 from IPython.display import display
 
 from workshop_lib import ranks
-from workshop_lib.exercises import deepspeed as check
+from workshop_lib.lessons.deepspeed import judge as check
+from workshop_lib.lessons.zero_and_fsdp import figures
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import pictures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
@@ -153,11 +153,11 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
+from workshop_lib.lessons.zero_and_fsdp.traffic import Traffic
 from workshop_lib.models import torch_cnn
 from workshop_lib.training import memory, world
 from workshop_lib.training.backends import deepspeed as ours
 from workshop_lib.training.backends.deepspeed import deepspeed
-from workshop_lib.training.traffic import Traffic
 
 torch.set_num_threads(1)
 ours.start(world.detect(), torch.device("cpu"))  # deepspeed.init_distributed(), without compiling anything
@@ -237,7 +237,7 @@ guess.compare(sum(measured["stage 3"][0].values()) / parameters)
 
 # %%
 print("loss of the second step:", ", ".join(f"stage {stage} {row['loss']:.4f}" for stage, row in enumerate(by_rank[0])))
-pictures.zero(measured, parameters)
+figures.zero(measured, parameters)
 
 # %% [markdown]
 # - The losses are the same. Stages differ in who holds and sends what, not in what is computed.
@@ -293,7 +293,7 @@ check.bytes_per_rank(bytes_per_rank)
 # %%
 with suppress(NotImplementedError):  # while the exercise is open
     eight = {f"stage {stage}": [bytes_per_rank(parameters, 8, stage)] * 8 for stage in range(4)}
-    display(pictures.zero(eight, parameters))
+    display(figures.zero(eight, parameters))
 
 # %% [markdown]
 # ## Which stage, when you accumulate?
@@ -424,7 +424,7 @@ halves = [train(config_of(64, stage) | {"bf16": {"enabled": True}}, cast=torch.T
 in_bf16 = {
     f"stage {stage}, bf16": [of_rank[at]["held"] for of_rank in team.pull("halves")] for at, stage in enumerate((1, 3))
 }
-pictures.zero({"stage 0, fp32": measured["stage 0"]} | in_bf16, parameters)
+figures.zero({"stage 0, fp32": measured["stage 0"]} | in_bf16, parameters)
 
 # %% [markdown]
 # That's the recipe of ZeRO's paper: 2 bytes per parameter for the weights, 2 for the gradients and 12 for the optimizer.

@@ -23,13 +23,14 @@ from torch.nn.functional import cross_entropy
 
 from workshop_lib import ranks
 from workshop_lib.data import mnist
-from workshop_lib.exercises import large_batch as check
+from workshop_lib.lessons.large_batch import figures, recipes
+from workshop_lib.lessons.large_batch import judge as check
 from workshop_lib.models import torch_cnn
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import accuracy, large_batch
+from workshop_lib.notebook.figures import accuracy
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import curves, recipes, records
+from workshop_lib.results import curves, records
 from workshop_lib.training import optimizers, schedules
 from workshop_lib.training.options import TrainOptions
 
@@ -124,7 +125,7 @@ pd.Series(schedules.STARTING_LR, name="learning rate of one worker").to_frame()
 # steps settle where large ones would jump about.
 
 # %%
-large_batch.decays()
+figures.decays()
 
 # %% [markdown]
 # ### Exercise 1: linear scaling with warm-up
@@ -270,7 +271,7 @@ at_128 = ends[ends["workers"] == 128]
 at_128.pivot(index="recipe", columns="seed", values=["train_accuracy", "test_accuracy"]).round(1)
 
 # %%
-large_batch.by_epoch(full, workers=128)
+figures.by_epoch(full, workers=128)
 
 # %% [markdown]
 # The page that the crosses come from makes three claims, and none of them quite matches what we measured:
@@ -296,7 +297,7 @@ large_batch.by_epoch(full, workers=128)
 
 # %%
 patients = check.patients()
-large_batch.clinic(patients)
+figures.clinic(patients)
 
 # %% [markdown]
 # ### Exercise 2: the diagnosis
@@ -388,7 +389,7 @@ treated = check.treat(team, changes)
 check.changes(changes, treated)
 
 # %%
-large_batch.clinic(patients, treated)
+figures.clinic(patients, treated)
 
 # %% [markdown]
 # *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
@@ -401,7 +402,7 @@ large_batch.clinic(patients, treated)
 # $\eta\lambda$:
 
 # %%
-large_batch.bowl()
+figures.bowl()
 
 # %% [markdown]
 # At a rate below $2/\lambda$ the steps lead down into the bowl. Above it, each step lands higher up on the opposite side.
@@ -477,7 +478,7 @@ seen = {name: followed(*rates[name]) for name in list(rates)[comm.rank :: comm.s
 
 # %%
 seen = {name: run for of_rank in team.pull("seen") for name, run in of_rank.items()}
-large_batch.limits(seen, momentum=0.5)
+figures.limits(seen, momentum=0.5)
 
 # %% [markdown]
 # The right panel shows the two runs with warm-up. The thick lines are the limits, and the thin ones are the rates.
@@ -623,7 +624,7 @@ print("yours:", team.pull("digest")[0][:12], " the library's:", record["weights_
 
 # %%
 found = team.pull("layer_rates")[0]
-large_batch.layer_rates(found, ["convolution 1", "convolution 2", "linear 1", "linear 2"]) if found else None
+figures.layer_rates(found, ["convolution 1", "convolution 2", "linear 1", "linear 2"]) if found else None
 
 # %% [markdown]
 # In *LARC* a layer's rate is $\min(\lambda, \eta)$ instead of $\eta\lambda$, so no layer takes a longer step than it would
@@ -741,7 +742,7 @@ recipes.table(recipes.of(kept, *names, "Adam", "Adam, square-root rule", "Adam, 
 
 # %%
 phases = recipes.of(kept, recipes.CONSTANT, recipes.DECAYED, recipes.GROWN)
-large_batch.phases(phases)
+figures.phases(phases)
 
 # %%
 recipes.table(phases)

@@ -17,13 +17,13 @@
 import numpy as np
 import pandas as pd
 
-from workshop_lib import exercises, ranks
-from workshop_lib.exercises import gradient_noise as check
+from workshop_lib import judge, ranks
+from workshop_lib.lessons.gradient_noise import critical_batch, figures, noise_scale, steps_to_target
+from workshop_lib.lessons.gradient_noise import judge as check
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import learning
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import critical_batch, noise_scale, records, steps_to_target
+from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()
@@ -43,8 +43,8 @@ import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.data import mnist, shard
-from workshop_lib.models.flat import FlatNetwork
-from workshop_lib.scaling import noise_scale
+from workshop_lib.lessons.gradient_noise import noise_scale
+from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
 
 comm = MPI.COMM_WORLD
 train, test = mnist.load("train"), mnist.load("test")
@@ -60,7 +60,7 @@ for batch in (1, 8, 64):
     along[batch] = [(g @ G / true, np.linalg.norm(g)) for g in means]
 
 # %%
-learning.arrows(
+figures.arrows(
     team.pull("true")[0],
     team.pull("along")[0],
     "MNIST, 20 batches of each size; a network that has learned nothing yet",
@@ -134,7 +134,7 @@ check.noise_estimates(noise_estimates)
 # does that with your function. For our 500 images we know the truth. Does your function find it?
 
 # %%
-team.push(estimates=exercises.yours_or(noise_estimates, noise_scale.estimates))
+team.push(estimates=judge.yours_or(noise_estimates, noise_scale.estimates))
 
 # %%
 # %%ranks
@@ -198,7 +198,7 @@ known = curve[np.isfinite(curve[:, 1])]
 guess.compare(known[-1, 1] / known[:, 1].min())
 
 # %%
-learning.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
+figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; exponential average over steps")
 
 # %% [markdown]
 # The dotted lines are the published simple noise scale of MNIST: 50 at the start, and 900 on average over a whole run.
@@ -290,7 +290,7 @@ team.push(job=job)
 # %%ranks
 import time
 
-from workshop_lib.scaling import steps_to_target
+from workshop_lib.lessons.gradient_noise import steps_to_target
 
 began = time.perf_counter()
 steps_to_target.measure(64, 0.1, **job["how"])
@@ -331,7 +331,7 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 here = f"here, to {target:.0%}"
 pairs = {here: steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
 pairs = {name: pair for name, pair in pairs.items() if pair[0]}  # nothing reached the target, if you stopped early
-mine, fits = exercises.yours_or(fit_law, critical_batch.least_squares), {}
+mine, fits = judge.yours_or(fit_law, critical_batch.least_squares), {}
 for name, (batches, counted) in pairs.items():
     try:
         fits[name] = critical_batch.fit(batches, counted)
@@ -344,7 +344,7 @@ for name, (batches, counted) in pairs.items():
 # %%
 if here in fits:
     display(guess.compare(fits[here].b_crit))
-learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
+figures.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at each batch size")
 
 # %% [markdown]
 # The left panel shows steps against batch size, with perfect scaling as a dotted line. The right panel shows the same points
@@ -357,7 +357,7 @@ learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at 
 # A few points give only a rough fit, as the interval shows. The long run, which trained 126 times with three seeds, came
 # from this command:
 #
-#     .venv/bin/python -m workshop_lib.scaling.steps_to_target --out build/steps_to_target.jsonl
+#     .venv/bin/python -m workshop_lib.lessons.gradient_noise.steps_to_target --out build/steps_to_target.jsonl
 #
 # It tried rates a factor of two apart, and the best ones hardly change with the batch size. They follow neither the linear
 # rule nor the square-root rule. On the way to this target, curvature seems to be what limits them
@@ -369,8 +369,8 @@ learning.steps_to_target(pairs, fits, "MNIST, plain SGD, learning rate tuned at 
 batches = {
     "published: critical batch, at the start of training": 20,
     "published: critical batch, mean over training": 200,
-    "published: simple noise scale, at the start": learning.PUBLISHED["at the start"],
-    "published: simple noise scale, mean over training": learning.PUBLISHED["mean over training"],
+    "published: simple noise scale, at the start": figures.PUBLISHED["at the start"],
+    "published: simple noise scale, mean over training": figures.PUBLISHED["mean over training"],
     "rule of thumb: square root of the 60,000 images": 60_000**0.5,
     "the documents' job: 128 workers with 64 each": 128 * 64,
     "here: simple noise scale, at its lowest": known[:, 1].min(),

@@ -15,14 +15,14 @@
 import numpy as np
 import pandas as pd
 
-from workshop_lib import exercises, ranks
-from workshop_lib.comm import compression
-from workshop_lib.exercises import less_communication as check
+from workshop_lib import judge, ranks
+from workshop_lib.lessons.less_communication import compression, figures
+from workshop_lib.lessons.less_communication import judge as check
+from workshop_lib.lessons.less_communication import trainings as less_communication
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import learning
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import less_communication, records
+from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()
@@ -115,16 +115,16 @@ guess = predict("You send the top 1 % of the entries. What share of fp32's bytes
 guess
 
 # %%
-mine = exercises.yours_or(compress, compression.largest)
+mine = judge.yours_or(compress, compression.largest)
 team.push(mine=mine, steps=64 if quick else 256)
 
 # %%
 # %%ranks --timeout 300
 from tqdm.auto import tqdm
 
-from workshop_lib.comm import compression
-from workshop_lib.comm.compression import TopK, registered
-from workshop_lib.scaling.less_communication import train
+from workshop_lib.lessons.less_communication import compression
+from workshop_lib.lessons.less_communication.compression import TopK, registered
+from workshop_lib.lessons.less_communication.trainings import train
 
 hooks = {
     "fp32": compression.ways()["fp32"],
@@ -273,13 +273,13 @@ guess = predict("What test accuracy does your DiLoCo reach, with 64 steps alone?
 guess
 
 # %%
-team.push(outer=exercises.yours_or(outer_step, less_communication.outer_step))
+team.push(outer=judge.yours_or(outer_step, less_communication.outer_step))
 
 # %%
 # %%ranks --timeout 300
 from functools import partial
 
-from workshop_lib.scaling.less_communication import Rounds
+from workshop_lib.lessons.less_communication.trainings import Rounds
 
 averaged = partial(outer, lr=1.0, momentum=0.0)
 rounds = {
@@ -304,7 +304,7 @@ pd.concat([compressed, with_torch, in_rounds]).style.format(shown)
 
 # %%
 kept = records.read(ROOT / "assets" / "results" / "less_communication.jsonl")
-learning.less_communication(kept)
+figures.less_communication(kept)
 
 # %%
 runs = pd.DataFrame([run["what"] | run for run in kept]).groupby(["way", "lr", "momentum"], sort=False)
@@ -403,7 +403,7 @@ pd.DataFrame(rows).style.format({"samples/s": "{:,.0f}", "test accuracy": "{:.2%
 # - **asynchronous**: a *parameter server* holds the weights, and applies each gradient as it arrives.
 #   No worker waits for another.
 #
-# [staleness.py](../workshop_lib/comm/staleness.py) has all of them, each in a dozen lines. We use three ranks. Rank 0 is the
+# [staleness.py](../workshop_lib/lessons/less_communication/staleness.py) has all of them, each in a dozen lines. We use three ranks. Rank 0 is the
 # server of the asynchronous run, and sleeps in the runs that need none. Ranks 1 and 2 are the workers. In every step one of
 # the two is 10 ms late: either always the same one (*fixed*, as on a slow node), or each in turn (*roaming*, like a
 # disturbance that hits one node now and a different one later).
@@ -425,9 +425,9 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from workshop_lib.comm import staleness
 from workshop_lib.data import mnist
-from workshop_lib.models.flat import FlatNetwork
+from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
+from workshop_lib.lessons.less_communication import staleness
 
 comm, LATE_S = MPI.COMM_WORLD, 0.01
 train, test = mnist.load("train"), mnist.load("test")
@@ -476,7 +476,7 @@ runs[columns].style.format(formats).hide()
 
 # %%
 print("gradients of rank 1 and rank 2, asynchronous, rank 2 late:", fixed.loc["asynchronous", "gradients"])
-learning.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them always 10 ms late")
+figures.staleness(dict(fixed["staleness"]), "MNIST, two workers, one of them always 10 ms late")
 
 # %% [markdown]
 # All runs use the same number of gradients. What to look for:

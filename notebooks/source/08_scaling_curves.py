@@ -19,15 +19,15 @@ from statistics import mean, median
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.exercises import scaling as check
+from workshop_lib.lessons.scaling_curves import judge as check
 from workshop_lib.notebook import profile
 from workshop_lib.notebook.figures.accuracy import accuracy_curve
 from workshop_lib.notebook.figures.scaling import scaling_curve, serial_part, weak_scaling_curve
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
-from workshop_lib.scaling import curves, records
-from workshop_lib.scaling.sweep import sweep
+from workshop_lib.results import curves, records
+from workshop_lib.results.sweep import sweep
 from workshop_lib.training import load
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions

@@ -18,15 +18,15 @@ import sys
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.exercises import time_goes as check
+from workshop_lib.lessons.ddp import figures as step_figures
+from workshop_lib.lessons.where_the_time_goes import figures as machines
+from workshop_lib.lessons.where_the_time_goes import judge as check
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import machines
-from workshop_lib.notebook.figures import steps as step_figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import mpi, scripts
 from workshop_lib.ranks.timeline import timeline
-from workshop_lib.scaling import records
+from workshop_lib.results import records
 from workshop_lib.training import load
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.training.options import TrainOptions

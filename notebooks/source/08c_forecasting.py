@@ -22,16 +22,15 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.exercises import forecasting as check
+from workshop_lib.lessons.forecasting import catalogue, figures, fit, published
+from workshop_lib.lessons.forecasting import judge as check
+from workshop_lib.lessons.forecasting.calculator import forecaster
+from workshop_lib.lessons.forecasting.cost_model import allreduce_s, slowest_of
+from workshop_lib.lessons.forecasting.figures import beside_published
+from workshop_lib.lessons.forecasting.forecast import Lateness, Settings
+from workshop_lib.lessons.forecasting.report import what_if_table
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.calculators import forecaster
-from workshop_lib.notebook.figures import costs
-from workshop_lib.notebook.figures.forecasts import beside_published
 from workshop_lib.notebook.prediction import predict
-from workshop_lib.scaling import catalogue, fit, published
-from workshop_lib.scaling.cost_model import allreduce_s, slowest_of
-from workshop_lib.scaling.forecast import Lateness, Settings
-from workshop_lib.scaling.report import what_if_table
 from workshop_lib.training import load
 from workshop_lib.training.options import TrainOptions
 
@@ -90,7 +89,7 @@ theirs, mpis = measured_s(group, 2**20), measured_s("MPI", 2**20)
 guess_gloo.compare(theirs[0] / mpis[0], spread=(theirs[1] / mpis[2], theirs[2] / mpis[1]))
 
 # %%
-costs.allreduce_times(messages)
+figures.allreduce_times(messages)
 
 # %% [markdown]
 # How to read it:
@@ -165,7 +164,7 @@ guess_busy.compare(np.median(slower), spread=(np.min(slower), np.max(slower)))
 
 # %%
 tested = fit.held_out(steps, messages)
-costs.predicted_beside_measured(tested.fitted, tested.others)
+figures.predicted_beside_measured(tested.fitted, tested.others)
 
 # %%
 columns = {"compute_s": "computing", "allreduce_s": "allreduce", "predicted_s": "predicted", "measured_s": "measured"}
@@ -252,7 +251,7 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 #
 # Now look at a machine that you don't have. You need a handful of numbers: how many parameters the network has, how fast *one*
 # device is, and the latency and bandwidth of the links.
-# For large machines they're published, and `workshop_lib/scaling/presets` has some, each
+# For large machines they're published, and `workshop_lib/lessons/forecasting/presets` has some, each
 # with its source.
 #
 # Libraries overlap the two parts: while backward is still computing, the gradients it has finished are already on their way,
@@ -441,7 +440,7 @@ forecaster(laptop)
 #
 # ## Deeper: where the allreduce's time comes from
 #
-# In `workshop_lib.comm.allreduce` you'll find four ways to build an allreduce from sends and receives, in a few lines each.
+# In `workshop_lib.lessons.forecasting.allreduce` you'll find four ways to build an allreduce from sends and receives, in a few lines each.
 # With $p$ ranks and
 # $n$ bytes:
 #
@@ -589,7 +588,7 @@ what_if_table(vgg_16, servers, Settings("horovod", 64), 512)
 # McCandlish et al., *An Empirical Model of Large-Batch Training* (arXiv:1812.06162), for the critical batch; epochs at each batch:
 # github.com/mlcommons/logging, rcp_checker. A. Mathuriya et al., *CosmoFlow* (arXiv:1808.04728), and T. Kurth et al., *Exascale Deep
 # Learning for Climate Analytics* (arXiv:1810.01993), for the largest runs; HPE, *Port Scripts to Use the Cray PE DL Plugin*, for the plugin. S. Rajbhandari et al., *ZeRO* (arXiv:1910.02054), section 10.3,
-# for more than perfect with a reason. Machines and networks: the sources in workshop_lib/scaling/presets.
+# for more than perfect with a reason. Machines and networks: the sources in workshop_lib/lessons/forecasting/presets.
 
 # %%
 ranks.stop()

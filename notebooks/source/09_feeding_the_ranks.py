@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.comm import feeding, readers
 from workshop_lib.data import mnist
-from workshop_lib.exercises import augmentation
-from workshop_lib.exercises import feeding as check
+from workshop_lib.lessons.feeding_the_ranks import feeding, figures, readers
+from workshop_lib.lessons.feeding_the_ranks import judge as check
+from workshop_lib.lessons.feeding_the_ranks import judge_augmentation as augmentation
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import costs
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, SCRIPTS
 from workshop_lib.ranks import scripts
@@ -49,8 +48,8 @@ import torch
 from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
-from workshop_lib.comm import feeding
 from workshop_lib.data import mnist
+from workshop_lib.lessons.feeding_the_ranks import feeding
 from workshop_lib.models import torch_cnn
 
 torch.set_num_threads(1)
@@ -121,7 +120,7 @@ print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
 # | MPI-IO | the same with `MPI.File.Open` and `Read_at_all`, which all ranks call together | the library decides |
 # | a file per rank | $n/p$: its own file, which somebody has cut out beforehand | none |
 #
-# All five are in `workshop_lib/comm/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
+# All five are in `workshop_lib/lessons/feeding_the_ranks/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
 # rank.
 #
 # ### Exercise 1: which bytes are mine?
@@ -212,7 +211,7 @@ measured = feeding.measure(comm, path, parts, repeats)
 
 # %%
 measured = team.pull("measured")[0]
-costs.feeding_table(measured)
+figures.feeding_table(measured)
 
 # %%
 stored = next(row for row in measured if row["way"] == "everyone reads all" and row["cold"])["storage_bytes"]
@@ -225,7 +224,7 @@ else:
     display(guess.compare(np.median(stored_mb), spread=(stored_mb.min(), stored_mb.max())))
 
 # %%
-costs.feeding_ways(measured)
+figures.feeding_ways(measured)
 
 # %% [markdown]
 # The bytes don't depend on how busy the machine is:
@@ -396,7 +395,7 @@ caption = (
     f"2 epochs of {sizes.feed_batches} batches of 64 images on each of {team.n} ranks, from storage that gives "
     f"{share / 1e6:.1f} MB/s per rank; median of {repeats} runs, bars from the fastest to the slowest; the slowest rank counts"
 )
-costs.feeding_shares(runs, caption)
+figures.feeding_shares(runs, caption)
 
 # %%
 in_turn = runs["read, then compute"]
@@ -444,7 +443,7 @@ scripts.run("python", SCRIPTS / "loader.py", times, sizes.feed_batches, min(3, r
 
 # %%
 runs = {name: np.array(seconds) for name, seconds in json.loads(times.read_text()).items()}
-costs.feeding_shares(runs, "An epoch in one process, with a DataLoader and its workers", first="until the first batch")
+figures.feeding_shares(runs, "An epoch in one process, with a DataLoader and its workers", first="until the first batch")
 
 # %%
 totals = {name: seconds.sum(axis=1) for name, seconds in runs.items()}
@@ -596,7 +595,7 @@ team.push(singles=singles, shards=shards, n_pieces=n_pieces, rows=rows)
 
 # %%
 # %%ranks --timeout 120
-from workshop_lib.comm import readers
+from workshop_lib.lessons.feeding_the_ranks import readers
 
 files = [singles / f"{comm.rank * n_pieces + i}.raw" for i in range(n_pieces)]
 scattered = np.random.default_rng(comm.rank).choice(rows, n_pieces, replace=False)
@@ -674,14 +673,14 @@ from functools import partial
 
 from mpi4py import MPI
 
-from workshop_lib.comm import feeding, readers
+from workshop_lib.lessons.feeding_the_ranks import feeding, readers
 
 comm = MPI.COMM_WORLD
 ways = {f"{n} reader{'s' * (n > 1)}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
 scattering = feeding.measure(comm, small, parts_small, repeats, ways)
 
 # %%
-costs.feeding_table(team.pull("scattering")[0])
+figures.feeding_table(team.pull("scattering")[0])
 
 # %% [markdown]
 # MPI's own collective read, `Read_at_all`, may do the same without telling you. The library knows what *all* ranks want before
@@ -782,7 +781,7 @@ try:
     scripts.run(*words, only="Error", timeout_s=2 * sizes.timeout_s)
     runs = {name: np.array(seconds) for name, seconds in json.loads(times_tf.read_text()).items()}
     ratio = np.median(runs["map"].sum(axis=1)) / np.median(runs["map, prefetch"].sum(axis=1))
-    display(costs.feeding_shares(runs, "An epoch with tf.data", first="until the first batch"), guess_tf.compare(ratio))
+    display(figures.feeding_shares(runs, "An epoch with tf.data", first="until the first batch"), guess_tf.compare(ratio))
 except ranks.RankError as error:
     print(error, "Is TensorFlow installed? Everything else here works without it.")
 

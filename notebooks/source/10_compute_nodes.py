@@ -19,10 +19,10 @@ import time
 import torch
 
 from workshop_lib import ranks
-from workshop_lib.exercises import compute_nodes as check
-from workshop_lib.exercises import job_script
+from workshop_lib.lessons.compute_nodes import figures
+from workshop_lib.lessons.compute_nodes import judge as check
+from workshop_lib.lessons.compute_nodes import judge_job_script as job_script
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import machines
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import allocation, launchers, scripts
@@ -236,7 +236,7 @@ free = team.about()
 guess_cores.compare(len(free[0]["cores"]))
 
 # %%
-machines.binding(free, "Not bound")
+figures.binding(free, "Not bound")
 
 # %% [markdown]
 # There's a panel for each host, a row for each rank, and a filled square for each core it may use. Ranks that aren't *bound*
@@ -247,7 +247,7 @@ machines.binding(free, "Not bound")
 # %%
 can_bind = usable_cores() >= sizes.ranks and not team.attached_only
 team = ranks.start(team.n, bind="core") if can_bind else team
-machines.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
+figures.binding(team.about(), "Bound to cores" if can_bind else "These ranks cannot be bound from here")
 
 # %% [markdown]
 # If binding worked, no core is filled in more than one row now.
@@ -457,7 +457,7 @@ print(job.hosts, "with", job.tasks_per_node, "ranks each:", job.ranks(slurm), "r
 # What is your node next to? A large machine is built in levels:
 
 # %%
-machines.dragonfly()
+figures.dragonfly()
 
 # %% [markdown]
 # This is a *dragonfly*. Nodes are attached to *switches*, all switches of a *group* are connected to each other, and so are

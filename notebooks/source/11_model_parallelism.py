@@ -23,18 +23,16 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, linear
 
-from workshop_lib import exercises, ranks
-from workshop_lib.comm import tensors
-from workshop_lib.comm.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
-from workshop_lib.exercises import cut_blocks
-from workshop_lib.exercises import model_parallelism as check
+from workshop_lib import judge, ranks
+from workshop_lib.lessons.model_parallelism import cut, figures, tensors
+from workshop_lib.lessons.model_parallelism import judge as check
+from workshop_lib.lessons.model_parallelism import judge_cut_blocks as cut_blocks
+from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
 from workshop_lib.models import vit
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import parallel
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
-from workshop_lib.training import cut
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -67,7 +65,7 @@ print(f"largest difference to the whole MLP: {(together - mlp(x)).abs().max():.0
 # output. One allreduce adds the parts up.
 
 # %%
-parallel.mlp_in_parts()
+figures.mlp_in_parts()
 
 # %% [markdown]
 # The first kind is called *column-parallel* and the second *row-parallel*, because in $y = xA$ they cut the columns and the
@@ -220,8 +218,8 @@ check.RowParallel(RowParallel)
 
 # %%
 team.push(
-    ColumnParallel=exercises.yours_or(ColumnParallel, cut.ColumnParallel),
-    RowParallel=exercises.yours_or(RowParallel, cut.RowParallel),
+    ColumnParallel=judge.yours_or(ColumnParallel, cut.ColumnParallel),
+    RowParallel=judge.yours_or(RowParallel, cut.RowParallel),
 )
 
 # %%
@@ -233,12 +231,14 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
-from workshop_lib.comm import ring
-from workshop_lib.comm.counting import CountingComm
-from workshop_lib.comm.tensors import allreduce, alltoall, both_ways, counts_from_all, same
 from workshop_lib.data import mnist
+from workshop_lib.lessons.model_parallelism import cut
+from workshop_lib.lessons.model_parallelism.tensors import allreduce, alltoall, both_ways, counts_from_all, same
+from workshop_lib.lessons.mpi_basics import ring
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.zero_and_fsdp import shares
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.training import cut, memory, rendezvous, shares, world
+from workshop_lib.training import memory, rendezvous, world
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -327,7 +327,7 @@ cut_blocks.cut_block(cut_block)
 # ranks *must* have the same ones, because together they are one network. For comparison, rank 0 also trains a whole one alone.
 
 # %%
-team.push(cut_block=exercises.yours_or(cut_block, cut.cut_block), steps=min(sizes.steps, 20))
+team.push(cut_block=judge.yours_or(cut_block, cut.cut_block), steps=min(sizes.steps, 20))
 
 
 # %%
@@ -563,7 +563,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from workshop_lib.comm.counting import counted
+from workshop_lib.lessons.mpi_basics.counting import counted
 
 warnings.filterwarnings("ignore", message="Full backward hook")  # CommDebugMode sets one on the images' layer
 rendezvous.join_process_group(world.detect(), torch.device("cpu"))
@@ -671,7 +671,7 @@ cut_blocks.TokenParallel(TokenParallel)
 # an allreduce at the end. They're small.
 
 # %%
-team.push(TokenParallel=exercises.yours_or(TokenParallel, cut.TokenParallel))
+team.push(TokenParallel=judge.yours_or(TokenParallel, cut.TokenParallel))
 
 
 # %%
@@ -857,7 +857,7 @@ def load_after(steps, weight):
 loads = {"free": load_after(steps, 0.0), "with balancing loss": load_after(steps, 0.1)}
 
 # %%
-parallel.expert_load(team.pull("loads")[0], team.n)
+figures.expert_load(team.pull("loads")[0], team.n)
 
 # %% [markdown]
 # The busiest rank sets the pace. After so few steps a small balancing loss can't do much yet. Real systems train with one for much

@@ -18,16 +18,14 @@ from functools import partial
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.comm import pipeline_orders as orders
-from workshop_lib.exercises import pipelines as check
-from workshop_lib.exercises import yours_or
-from workshop_lib.exercises.pipeline_cuts import best_counts
+from workshop_lib.judge import yours_or
+from workshop_lib.lessons.pipelines import figures, orders, pipeline
+from workshop_lib.lessons.pipelines import judge as check
+from workshop_lib.lessons.pipelines.judge_cuts import best_counts
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import steps
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
 from workshop_lib.ranks import scripts
-from workshop_lib.training import pipeline
 
 sizes = profile.current()
 p = sizes.ranks
@@ -52,8 +50,8 @@ from mpi4py import MPI
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.data import mnist
+from workshop_lib.lessons.pipelines import pipeline
 from workshop_lib.models import torch_cnn, vit
-from workshop_lib.training import pipeline
 
 torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
@@ -278,7 +276,7 @@ print(f"rank {rank}: {difference(stages[0].layers):.0e} from one process")
 # %%
 by_rank = team.pull("by_m")
 measured = {m: orders.fastest([of_rank[m] for of_rank in by_rank]) for m in by_rank[0]}
-steps.pipeline({"The whole batch, measured": measured[1], "8 micro-batches, measured": measured[8]})
+figures.pipeline({"The whole batch, measured": measured[1], "8 micro-batches, measured": measured[8]})
 
 # %%
 guess.compare(100 * orders.bubble(measured[8]))
@@ -385,7 +383,7 @@ def simulated(schedule, ranks, m):
 
 
 four = {"GPipe, simulated": simulated(gpipe, 4, 8), "1F1B, simulated": simulated(one_f_one_b, 4, 8)}
-steps.pipeline(four, unit="1: a forward")
+figures.pipeline(four, unit="1: a forward")
 
 # %% [markdown]
 # The bubble is as long as before, it's just in smaller pieces. The difference is how many micro-batches are in memory: with
@@ -425,7 +423,7 @@ kept.style.format("{:.2g}")
 measured_1f1b = orders.fastest(team.pull("turns"))
 times = orders.typical_times(measured[8])
 predicted = orders.simulate([one_f_one_b(rank, p, 8) for rank in range(p)], *times).spans
-steps.pipeline({"1F1B, simulated": predicted, "1F1B, measured": measured_1f1b})
+figures.pipeline({"1F1B, simulated": predicted, "1F1B, measured": measured_1f1b})
 
 # %% [markdown]
 # *Break it:* start with one more forward on each rank. The check rejects that. What does it cost, and what would it be good
@@ -563,7 +561,7 @@ guess
 
 # %%
 both = orders.fastest(team.pull("uneven")[:2])
-steps.pipeline({"Half of the parameters each, measured": both})
+figures.pipeline({"Half of the parameters each, measured": both})
 
 # %%
 busy_s = [sum(span.end - span.start for span in of_rank) for of_rank in both]
@@ -638,7 +636,7 @@ even = vgg_steps(counts) if rank < 2 else []
 
 # %%
 after = orders.fastest(team.pull("even")[:2])
-steps.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
+figures.pipeline({"Half of the parameters each, measured": both, "Half of the time each, measured": after})
 
 # %% [markdown]
 # Now both ranks have something to do. Still, you can only cut between layers: if one layer takes longer than all the others
@@ -729,7 +727,7 @@ print(f"{max(difference(stage.layers) for stage in stages):.0e} from one process
 # %%
 panels = {"1F1B, measured": orders.fastest(team.pull("plain"))}
 panels["two chunks per rank, measured"] = orders.fastest(team.pull("chunked"))
-steps.pipeline(panels)
+figures.pipeline(panels)
 
 # %%
 rows = {}
@@ -761,7 +759,7 @@ print(f"{max(map(difference, layers)):.0e} from one process; same order as yours
 
 # %%
 # %%ranks
-from workshop_lib.comm.counting import CountingComm
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
 
 def sent(schedule, m, chunks):

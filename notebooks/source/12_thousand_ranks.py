@@ -18,14 +18,15 @@ import contextlib
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.exercises import thousand_ranks as check
+from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.lessons.thousand_ranks import figures as draw
+from workshop_lib.lessons.thousand_ranks import judge as check
+from workshop_lib.lessons.thousand_ranks import mesh_report, meshes, published_meshes
+from workshop_lib.lessons.thousand_ranks.dry_run import dry_run, dry_runs, real_run
+from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 from workshop_lib.notebook import profile, take_home
-from workshop_lib.notebook.figures import meshes as draw
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, SCRIPTS
-from workshop_lib.ranks.dry_run import dry_run, dry_runs, real_run
-from workshop_lib.scaling import catalogue, mesh_report, meshes, published_meshes
-from workshop_lib.scaling.meshes import Gpt, Mesh, Plan
 from workshop_lib.training.options import TrainOptions
 
 sizes = profile.current()

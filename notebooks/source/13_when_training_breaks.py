@@ -23,14 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from workshop_lib import ranks
-from workshop_lib.exercises import breaking as check
-from workshop_lib.exercises import yours_or, zoo
+from workshop_lib.judge import yours_or
+from workshop_lib.lessons.when_training_breaks import checkpoints, fault_catalogue, fault_injection, figures
+from workshop_lib.lessons.when_training_breaks import judge as check
 from workshop_lib.notebook import profile
-from workshop_lib.notebook.figures import breaking as figures
 from workshop_lib.notebook.prediction import predict
 from workshop_lib.paths import BUILD, MNIST, SCRIPTS
-from workshop_lib.ranks import dojo, mpi, scripts
-from workshop_lib.scaling import checkpoints
+from workshop_lib.ranks import mpi, scripts
 
 torch.set_num_threads(1)
 sizes = profile.current()
@@ -53,8 +52,8 @@ guess = predict("In how many of the 15 cases does at least one rank end with an 
 guess
 
 # %%
-met = zoo.meet(*faults)
-zoo.table(met)
+met = fault_catalogue.meet(*faults)
+fault_catalogue.table(met)
 
 # %%
 guess.compare(sum(any(each.end != "exit code 0" for each in of_ranks) for of_ranks in met.values()))
@@ -233,7 +232,7 @@ torchrun = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--standa
 torchrun += ["--nproc-per-node", sizes.ranks]
 if not quick:  # it takes a minute
     command = [*torchrun, "--max-restarts", 99, SCRIPTS / "elastic.py", *options, 60]
-    scores["torchrun"] = dojo.score(command, kinds=["kill"])
+    scores["torchrun"] = fault_injection.score(command, kinds=["kill"])
     print(scores["torchrun"])
     display(guess.compare(100 * scores["torchrun"].share))
 
@@ -305,7 +304,7 @@ check.supervise(supervise)
 # %%
 mine = check.script("survive.py", folder / "survive.py", supervise)
 training = check.script("elastic.py", folder / "elastic.py", save)
-found = {1: dojo.score([mine, sizes.ranks, training, *options, 40 if quick else 200])}
+found = {1: fault_injection.score([mine, sizes.ranks, training, *options, 40 if quick else 200])}
 scores["forked again"] = warm = found[1]
 print(warm)
 
@@ -333,7 +332,7 @@ figures.progress(scores)
 # Six trainings went wrong on rank 1, each in a different way. None of the others knows why. The healthy run is on top.
 
 # %%
-patients = zoo.admit()
+patients = fault_catalogue.admit()
 patients.rows
 
 # %% [markdown]
@@ -379,7 +378,7 @@ diagnoses = {
     # </stub>
     # </solution>
 }
-zoo.diagnoses(diagnoses)
+fault_catalogue.diagnoses(diagnoses)
 
 # %% [markdown]
 # Run E is the nastiest. Comparing digests between ranks doesn't find it, because all ranks are equally wrong. Only
@@ -491,11 +490,11 @@ with suppress(NotImplementedError):  # while the exercise is open
 # remembers each rank's last collectives and their sizes. Here are two faults again, one with each:
 
 # %%
-debugged = zoo.meet("sends another shape", settings={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+debugged = fault_catalogue.meet("sends another shape", settings={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
 print(debugged["sends another shape"][0].words[:330], "…")
 
 # %%
-recorded = zoo.meet("calls in another order", settings={"TORCH_FR_BUFFER_SIZE": "100"})
+recorded = fault_catalogue.meet("calls in another order", settings={"TORCH_FR_BUFFER_SIZE": "100"})
 for rank, each in enumerate(recorded["calls in another order"]):
     print(f"rank {rank}:", *each.flight[-2:], sep="\n    ")
 

@@ -20,9 +20,10 @@ import psutil
 from jupyter_client.manager import start_new_kernel
 
 from workshop_lib import ranks
+from workshop_lib.lessons.forecasting import fit
 from workshop_lib.paths import BUILD, ROOT
 from workshop_lib.ranks import mpi
-from workshop_lib.scaling import fit, records
+from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import TARGET_ACCURACY
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from workshop_lib.notebook import board
+from workshop_lib.classroom import board
 
 SIZES = {"projector": (1920, 1080), "phone": (390, 844)}
 # That it renews itself is what it's for, and a link stops it.

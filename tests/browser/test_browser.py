@@ -6,7 +6,7 @@ import re
 import pytest
 from browser.lab import Lab
 
-from workshop_lib.notebook import generate
+from workshop_lib.maintain import generate
 from workshop_lib.paths import BUILD
 
 SCREENSHOTS = BUILD / "screenshots"
@@ -151,7 +151,7 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
 EXERCISE = """\
 # %%
 from workshop_lib import notebook, ranks
-from workshop_lib.exercises import start_here as check
+from workshop_lib.lessons.start_here import judge as check
 team = ranks.start(2)
 
 # %%

@@ -5,12 +5,14 @@ import json
 
 import pytest
 
-from workshop_lib.notebook import book, calculators
-from workshop_lib.notebook.figures.forecasts import memory_answer
+from workshop_lib.lessons.forecasting import catalogue, cost_model, report
+from workshop_lib.lessons.forecasting.cost_model import Link
+from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
+from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
+from workshop_lib.lessons.zero_and_fsdp import zero_memory
+from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer
+from workshop_lib.maintain import book
 from workshop_lib.paths import ROOT
-from workshop_lib.scaling import catalogue, cost_model, report, zero_memory
-from workshop_lib.scaling.cost_model import Link
-from workshop_lib.scaling.forecast import BACKENDS, Settings, forecast
 
 STATIC = ROOT / "book" / "_static"
 

@@ -7,7 +7,7 @@ import pytest
 from browser.lab import Lab
 from PIL import Image
 
-from workshop_lib.notebook import generate
+from workshop_lib.maintain import generate
 from workshop_lib.paths import BUILD, ROOT
 
 PICTURE = ROOT / "assets" / "session.png"

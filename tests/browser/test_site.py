@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlparse
 import nbformat
 import pytest
 
-from workshop_lib.notebook import book, generate
+from workshop_lib.maintain import book, generate
 
 if not importlib.util.find_spec("myst_nb"):
     pytest.skip("what makes the book is not installed: `make book` does that", allow_module_level=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from browser.lab import Lab
 
-from workshop_lib.notebook import present
+from workshop_lib.classroom import present
 from workshop_lib.paths import BUILD
 
 SIZE = (1280, 720)

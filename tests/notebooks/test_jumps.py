@@ -3,7 +3,8 @@
 import nbformat
 import pytest
 
-from workshop_lib.notebook import execute, generate, present, routes
+from workshop_lib.classroom import present, routes
+from workshop_lib.maintain import execute, generate
 
 FORGET = "from workshop_lib import ranks\n\nranks.stop()\nget_ipython().reset(new_session=False)"
 

@@ -5,9 +5,9 @@ import uuid
 
 import psutil
 import pytest
-from ranks.ladder import write_packed_mnist
+from training.ladder import write_packed_mnist
 
-from workshop_lib.notebook import execute, generate
+from workshop_lib.maintain import execute, generate
 from workshop_lib.ranks import processes
 
 STEMS = [source.stem for source in generate.sources()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ranks import harmed
-from ranks.launching import rank_environment, run_bounded
+from training.launching import rank_environment, run_bounded
 
 from workshop_lib import environment, ranks
 from workshop_lib.paths import ROOT

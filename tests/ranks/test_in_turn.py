@@ -4,7 +4,7 @@ MNIST's."""
 from dataclasses import replace
 
 import pytest
-from ranks.ladder import write_small_mnist
+from training.ladder import write_small_mnist
 
 from workshop_lib import ranks
 from workshop_lib.training.backends import available
@@ -13,7 +13,7 @@ from workshop_lib.training.options import TrainOptions
 
 pytestmark = pytest.mark.full
 
-QUICK = ("mpi", "ddp", "fsdp")  # all others run in the same processes, too, for tests/ranks/trainings.py
+QUICK = ("mpi", "ddp", "fsdp")  # all others run in the same processes, too, for tests/training/trainings.py
 STEPS = {"epochs": 1, "batch_size": 32, "train_samples": 256, **CONSTANT_LR}
 
 

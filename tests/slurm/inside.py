@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from workshop_lib import ranks
-from workshop_lib.notebook.execute import run_notebook
+from workshop_lib.maintain.execute import run_notebook
 
 
 def place() -> dict:

@@ -8,8 +8,8 @@ import sys
 import nbformat
 import pytest
 
-from workshop_lib.notebook.execute import run_notebook
-from workshop_lib.notebook.generate import NOTEBOOKS
+from workshop_lib.maintain.execute import run_notebook
+from workshop_lib.maintain.generate import NOTEBOOKS
 from workshop_lib.paths import ROOT
 
 RANKS_PER_NODE = 1
@@ -19,7 +19,7 @@ NUMBERS = re.compile(r"loss .*, digest .*|test accuracy: .*%|.* images are right
 ATTACHED = """\
 import sys
 from pathlib import Path
-from workshop_lib.notebook.execute import run_notebook
+from workshop_lib.maintain.execute import run_notebook
 print(run_notebook(Path(sys.argv[1]), Path(sys.argv[2]), cell_timeout_s=180))
 """
 

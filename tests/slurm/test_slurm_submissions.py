@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.scaling import records
+from workshop_lib.results import records
 
 
 def completed(slurm, script, output, data, *options, limit_s, **settings) -> str:

@@ -16,7 +16,7 @@ from submissions.jobs import StandIn, submission
 from submissions.scheduler_rules import MACHINES
 
 from workshop_lib.paths import BUILD, ROOT
-from workshop_lib.scaling import records
+from workshop_lib.results import records
 from workshop_lib.training.backends import missing
 
 LAUNCHERS = {

@@ -4,7 +4,7 @@ import os
 
 from workshop_lib.data import mnist
 from workshop_lib.ranks import allocation, session
-from workshop_lib.scaling import records
+from workshop_lib.results import records
 from workshop_lib.training import checkpoint, world
 from workshop_lib.training.backends import FRAMEWORKS
 from workshop_lib.training.options import TrainOptions

@@ -12,15 +12,15 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from workshop_lib import environment
+from workshop_lib import environment, rooms
 from workshop_lib import ranks as teams
-from workshop_lib.cli import course, engines, room, scripts
 from workshop_lib.cli import doctor as machine
+from workshop_lib.cli import engines
 from workshop_lib.cli import options as of
 from workshop_lib.cli.terminal import INTERRUPTED, Interrupt, OfTeam, OfThisRank, prepare_output, show_error
 from workshop_lib.errors import InputError, WorkshopError
-from workshop_lib.scaling import catalogue, forecast, records, report
-from workshop_lib.scaling import sweep as sweeps
+from workshop_lib.results import records
+from workshop_lib.results import sweep as sweeps
 from workshop_lib.training import backends as registry
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import detect
@@ -43,6 +43,15 @@ class OneSentence(TyperGroup):
             show_error("interrupted.")
             raise typer.Exit(INTERRUPTED) from None
 
+    def list_commands(self, ctx):
+        return [*super().list_commands(ctx), *rooms.COMMANDS]
+
+    def get_command(self, ctx, cmd_name):
+        if cmd_name not in rooms.COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        of_room = typer.main.get_group(rooms.load(rooms.COMMANDS[cmd_name]))
+        return of_room.get_command(ctx, cmd_name)
+
 
 HELP = "The workshop's command line: look at this machine, train, measure, draw and forecast."
 app = typer.Typer(cls=OneSentence, add_completion=False, no_args_is_help=True, help=HELP)
@@ -50,11 +59,6 @@ engines_app = typer.Typer(no_args_is_help=True, help="Ranks that a job holds for
 app.add_typer(engines_app, name="engines")
 engines_app.command()(engines.start)
 engines_app.command()(engines.stop)
-TEACHING = course.rehearse, course.present, course.export_nbgrader, room.share, room.board
-for command in (course.assess, course.verify, *TEACHING):
-    app.command()(command)
-app.command(context_settings=scripts.AFTER_DRYRUN)(scripts.dryrun)
-app.command(context_settings=scripts.AFTER_FAULTS)(scripts.faults)
 
 
 def main() -> None:
@@ -213,7 +217,7 @@ def sweep(
         finally:
             teams.stop()
     if of_speed:
-        from workshop_lib.scaling import curves
+        from workshop_lib.results import curves
 
         Console().print(curves.summary(done))
     print(f"records: {out}")
@@ -237,9 +241,7 @@ def plot(
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}
     elif any(record.get("kind") == "steps_to_target" for record in runs):
-        from workshop_lib.notebook.figures.learning import target_curve  # and with it PyTorch
-
-        curves = {"steps_to_target": target_curve}
+        curves = {"steps_to_target": rooms.load(rooms.TARGET_CURVE)}  # and with it PyTorch
     elif not any(record["what"]["world_size"] == 1 for record in runs if "what" in record):
         curves = {"solution": solution_curve, "accuracy": accuracy_curve}  # no speed-up: it needs a run on one rank
     for name, draw in curves.items():
@@ -252,65 +254,3 @@ def plot(
         drawn = True
     if not drawn:
         raise typer.Exit(1)
-
-
-@app.command()
-def predict(
-    model: Annotated[str, typer.Argument(help="A network; an unknown name is answered with all of them.")],
-    machine: Annotated[str, typer.Argument(help="A machine, or laptop with what was measured on it.")],
-    backend: Annotated[str, typer.Option(help="mpi, ddp, horovod, or unfused.")] = "ddp",
-    batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
-    global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
-    devices: Annotated[str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")] = "",
-    overlap: Annotated[bool | None, typer.Option(help="Instead of what the backend does.")] = None,
-    fusion_mb: Annotated[float | None, typer.Option(help="Fused messages; 0: each tensor its own.")] = None,
-    compression: Annotated[float, typer.Option(help="Divides the gradients' bytes; 2 for 16 bits.")] = 1.0,
-    network: Annotated[float, typer.Option(help="Times as fast between nodes.")] = 1.0,
-    samples_per_s: Annotated[
-        float | None, typer.Option(help="Measured on one device, instead of the machine's number.")
-    ] = None,
-    latency_us: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
-    gb_per_s: Annotated[float | None, typer.Option(help="Of a message; laptop only.")] = None,
-    out_dir: Annotated[str | None, typer.Option(help="Folder for forecast.png.")] = None,
-) -> None:
-    """Forecast step time, efficiency and time to an accuracy from 1 to 4,096 devices."""
-    chosen_model = catalogue.model(model)
-    chosen_machine = _machine(machine, latency_us, gb_per_s)
-    if samples_per_s is not None:
-        chosen_machine = chosen_machine.with_speed(chosen_model, samples_per_s)
-    settings = forecast.Settings(
-        backend,
-        batch_size=None if global_batch else batch_size,
-        global_batch=global_batch,
-        compression=compression,
-        network=network,
-        message_bytes=None if fusion_mb is None else fusion_mb * 2**20,
-        overlap=overlap,
-    )
-    counts = [n for n in forecast.DEVICES if n <= (global_batch or n)]
-    if devices:
-        counts = of.whole_numbers("--devices", devices)
-    what = (chosen_model, chosen_machine, settings)
-    points, conditions = forecast.forecast(*what, counts), report.conditions(*what)
-    print(conditions)
-    Console().print(report.table(points))
-    print(f"\n{report.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")
-    Console().print(report.what_if_table(*what, counts[-1]))
-    if out_dir is not None:
-        from workshop_lib.notebook.figures import forecasts, save
-
-        print(f"drawn: {save(forecasts.draw_forecast(points, conditions), Path(out_dir) / 'forecast.png')}")
-
-
-def _machine(name: str, latency_us: float | None, gb_per_s: float | None) -> catalogue.Machine:
-    measured = {"--latency-us": latency_us, "--gb-per-s": gb_per_s}
-    if name != catalogue.LAPTOP:
-        if given := [option for option, value in measured.items() if value is not None]:
-            raise InputError(f"{' and '.join(given)}: only for {catalogue.LAPTOP}; {name} has its own numbers.")
-        return catalogue.machine(name)
-    if latency_us is None or gb_per_s is None:
-        missing = [option for option, value in measured.items() if value is None]
-        raise InputError(f"{name} is forecast from what was measured on it: add {' and '.join(missing)}.")
-    if gb_per_s <= 0:
-        raise InputError(f"--gb-per-s {gb_per_s:g}: give a number above 0.")
-    return catalogue.laptop(latency_us * 1e-6, 1e-9 / gb_per_s, {})

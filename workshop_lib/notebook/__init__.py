@@ -15,13 +15,14 @@ def _setup() -> None:
     # Only a notebook needs these; a command that draws a figure starts without them.
     import mpi4py
 
-    from workshop_lib.notebook import live, magics, sharing, widgets
+    from workshop_lib import rooms
+    from workshop_lib.notebook import live, magics, widgets
     from workshop_lib.ranks import Ranks
 
     # This kernel is not a rank: some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
-    sharing.AfterCells(shell)
+    rooms.load(rooms.AFTER_CELLS)(shell)
     if kernel := getattr(shell, "kernel", None):
         magics.RankAnswers(kernel)
         Ranks.view = live.LiveView if widgets.has_widgets() else live.NotebookView

@@ -29,19 +29,22 @@ from workshop_lib.training.world import forget_other_worlds
 
 from .messages import AboutRank, ErrorReport, Frame, Outcome, Published, PublishedPoint, RankNote
 
+if TYPE_CHECKING:
+    from workshop_lib.training.record import RunRecord
+
+
 # Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
 NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
 # The notebook's own module of this name is empty: what goes there takes its definition along.
 cloudpickle.register_pickle_by_value(NAMESPACE)
 
-if TYPE_CHECKING:
-    from workshop_lib.training.record import RunRecord
 
 # What runs the learner's code.
 HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
+
 
 _stop = threading.Event()
 
@@ -261,16 +264,3 @@ def train_here(options) -> "RunRecord":
     from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])
-
-
-def trial_here(folder, trial: int, setting, images: int, together: bool):
-    """A job of a search as this rank alone, or as all ranks `together`, with its curve published; its Result."""
-    from ipyparallel.engine.datapub import publish_data
-    from mpi4py import MPI
-
-    from workshop_lib.training.trial import Job, run
-
-    def progress(losses: list) -> None:
-        publish_data({"job": json.dumps([trial, images, losses])})
-
-    return run(MPI.COMM_WORLD if together else MPI.COMM_SELF, folder, Job(trial, setting, images), progress)

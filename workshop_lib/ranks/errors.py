@@ -12,7 +12,7 @@ from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 # What carries the learner's code, and what it calls: never the line to look at.
-IN_BETWEEN = ("ranks/engine.py", "ranks/cells.py", "exercises/", "comm/")
+IN_BETWEEN = ("engine.py", "cells.py", "training/torch_mpi.py", "judge/", "lessons/")
 # What waits for other ranks: calls of mpi4py, by their name in the line, and files of the frameworks.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"

@@ -117,7 +117,7 @@ class RunRecord(TypedDict):
     ranks_identical: bool | None
     stopped: bool
     compute: NotRequired[Compute]  # of PyTorch's backends
-    recipe: NotRequired[str]  # its name, and the phases of a run that had several (scaling/recipes.py)
+    recipe: NotRequired[str]  # its name, and the phases of a run that had several (lessons/large_batch/recipes.py)
     phases: NotRequired[list[dict]]
     ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
 

@@ -62,7 +62,7 @@ def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
     if device.type != "cpu":
         raise InputError(f"comm 'mpi': it sends tensors from CPUs, and this run is on {device.type}; add --device cpu")
     world.mpi_comm()
-    from workshop_lib.comm import torch_mpi  # here, because ranks without MPI use this file too
+    from workshop_lib.training import torch_mpi  # here, because ranks without MPI use this file too
 
     return torch_mpi.joined(_timeout())
 

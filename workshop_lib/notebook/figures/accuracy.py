@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
-from workshop_lib.scaling.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
-from workshop_lib.scaling.records import RecordError, name_of
+from workshop_lib.results.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
+from workshop_lib.results.records import RecordError, name_of
 
 PANELS_IN_A_ROW = 5
 X_LABELS = {"seconds": "training time without evaluation (s)", "epochs": "epoch"}

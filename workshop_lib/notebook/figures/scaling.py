@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
-from workshop_lib.scaling import records as record_files
-from workshop_lib.scaling.curves import strong_scaling, to_frame, weak_scaling
+from workshop_lib.results import records as record_files
+from workshop_lib.results.curves import strong_scaling, to_frame, weak_scaling
 
 MOST_CURVES = 5
 EFFICIENCY = ["efficiency", "efficiency_min", "efficiency_max"]

@@ -1,0 +1,162 @@
+"""The record of an assessment, without ranks: which exercises belong to it, and that no change of it goes unnoticed."""
+
+import importlib
+import json
+import re
+
+import jupytext
+import pytest
+from command_line import workshop
+
+from workshop_lib.classroom import answers, assessment, chain
+from workshop_lib.errors import InputError
+from workshop_lib.maintain import generate
+
+CORE_PATH = [source for source in generate.sources() if source.stem[:3].rstrip("_") in generate.CORE_PATH]
+LEFT_OUT = {"changes"}  # of 07: to check it is to train five times
+
+
+def row(notebook: str, exercise: str, ranks: int, *properties: str) -> dict:
+    about = {"notebook": notebook, "exercise": exercise, "core": True, "ranks": ranks}
+    return about | {"properties": list(properties), "source": f"def {exercise}(): …"}
+
+
+ROWS = [
+    row("00_start_here", "whoami", 2, "a", "b"),
+    row("00_start_here", "my_part", 2, "c"),
+    row("08_scaling_curves", "scaling_table", 3, "d"),
+]
+
+
+WRITTEN = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|def (\w+)|(\w+) = \{)", re.MULTILINE)
+
+
+def to_write(source) -> dict[str, str]:
+    """The names that a learner is asked to define or write in a notebook, each with its part."""
+    learner, _ = generate.split(source.read_text(encoding="utf-8"), source.name)
+    cells = jupytext.reads(learner, fmt="py:percent").cells
+    asked = [
+        (text, part)
+        for part, index, text in generate.by_part(cells)
+        if cells[index].cell_type == "code" and generate.YOURS in text
+    ]
+    return {next(filter(None, WRITTEN.search(text).groups())): part for text, part in asked}
+
+
+@pytest.mark.parametrize("source", CORE_PATH, ids=lambda path: path.stem)
+def test_every_exercise_of_the_core_path_is_assessed(source):
+    wanted = {name: part == "core" for name, part in to_write(source).items() if name not in LEFT_OUT}
+    assert wanted == {task.name: task.core for task in assessment.TASKS if task.notebook == source.stem}
+
+
+@pytest.mark.parametrize("task", assessment.TASKS, ids=lambda task: task.title)
+def test_the_solution_is_found_and_the_stub_is_none(task):
+    assert assessment.answer(task, generate.NOTEBOOKS / "solutions")
+    assert assessment.answer(task, generate.NOTEBOOKS) is None
+
+
+@pytest.mark.parametrize("task", [task for task in assessment.TASKS if task.name == task.check], ids=lambda t: t.title)
+def test_the_ranks_are_those_that_the_check_needs(task):
+    check = getattr(importlib.import_module(f"workshop_lib.lessons.{task.module}"), task.check)
+    assert task.ranks == getattr(check, "on", 0)
+
+
+@pytest.fixture
+def record(tmp_path):
+    path = tmp_path / "record.jsonl"
+    assessment.write(path, ROWS, "Ada")
+    return path
+
+
+def verify(path):
+    ended = workshop("verify", path)
+    return ended.exit_code, ended.output
+
+
+def test_a_record_is_verified_as_it_was_written(record):
+    code, said = verify(record)
+    assert code == 0, said
+    assert "3 exercises solved" in said and "doesn't show who wrote it" in said and "Ada" in said
+    assert "2 properties on 2 ranks" in said and "1 property on 3 ranks" in said
+
+
+def changed(number: int, field: str, value):
+    def change(lines: list[dict]) -> list[dict]:
+        return [line | ({field: value} if line["line"] == number else {}) for line in lines]
+
+    return change
+
+
+def resealed(number: int, field: str, value):
+    """The change of somebody who makes this line's own digests right again."""
+
+    def change(lines: list[dict]) -> list[dict]:
+        [new] = [line for line in changed(number, field, value)(lines) if line["line"] == number]
+        new["digests"] = {name: chain.digest(kept) for name, kept in new.items() if name not in chain.OWN}
+        new["sha256"] = chain.digest(new["digests"])
+        return [new if line["line"] == number else line for line in lines]
+
+    return change
+
+
+TAMPERED = {
+    "a source": (changed(3, "source", "def my_part(): pass"), "line 3 (00_start_here, my_part): its source changed"),
+    "the name": (changed(1, "learner", "Bob"), "line 1 (its head): its learner changed"),
+    "a digest": (changed(2, "sha256", "0" * 64), "line 2 (00_start_here, whoami): its digests changed"),
+    "a new field": (changed(2, "grade", "A"), "its grade changed"),
+    "no digests": (changed(2, "digests", None), "its digests changed"),
+    "a line made right again": (resealed(3, "source", "x"), "line 4 (08_scaling_curves, scaling_table) doesn't follow"),
+    "removed": (lambda lines: [*lines[:2], lines[3]], "line 3 (00_start_here, my_part) is missing"),
+    "the last removed": (lambda lines: lines[:3], "line 4 (08_scaling_curves, scaling_table) is missing"),
+    "moved": (lambda lines: [lines[0], lines[2], lines[1], lines[3]], "line 2 stands below line 3"),
+    "twice": (lambda lines: [*lines, lines[3]], "is there 2 times"),
+    "an invented one": (lambda lines: [*lines, {"line": 5, "exercise": "x"}], "has no such exercise"),
+    "no object": (lambda lines: [*lines, 7], "line 5 of the file is no JSON object"),
+    "many": (lambda lines: [*lines, *[{}] * 1000], "and 1981 more"),
+    "deep": (changed(3, "source", json.loads("[" * 900 + "]" * 900)), "its source changed"),
+    "odd ranks": (resealed(4, "ranks", 1000), "1000 ranks, but it's checked on 2 to 8"),
+    "an odd type": (resealed(4, "source", 7), "is missing, or not what it should be"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", TAMPERED)
+def test_what_was_tampered_with_is_named(record, title):
+    change, words = TAMPERED[title]
+    lines = change([json.loads(line) for line in record.read_text().splitlines()])
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, said = verify(record)
+    assert code == 1 and "not as it was written" in said
+    assert words in said, said
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}\n", "[1]\n\n", '{"record": "assessment", "schema": 1, "solved": 5}\n', "[" * 50_000]
+)
+def test_what_is_no_record_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text)
+    code, said = verify(tmp_path / "x.jsonl")
+    assert code == 1 and said.startswith("workshop: ") and said.count("\n") == 1
+    assert verify(tmp_path / "none.jsonl")[0] == 1
+
+
+def test_a_hostile_name_cannot_reach_the_terminal(tmp_path):
+    assessment.write(tmp_path / "x.jsonl", ROWS, "\x1b[2Jx")
+    assert "\x1b" not in verify(tmp_path / "x.jsonl")[1]
+
+
+def test_source_that_never_ends_or_exits_is_a_verdict(monkeypatch):
+    monkeypatch.setattr(assessment, "LOAD_LIMIT_S", 0.2)
+    for source, words in (
+        ("while True: pass", "had not been defined after"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("1 +", "SyntaxError"),
+    ):
+        verdict = assessment.verdict(assessment.TASKS[0], source)
+        assert verdict.passed is False and words in verdict.failed
+
+
+def test_nothing_is_written_while_nothing_is_solved(tmp_path):
+    ended = workshop("assess", "--out", tmp_path / "x.jsonl")
+    assert ended.exit_code == 0 and "0 of" in ended.output and not list(tmp_path.iterdir())
+    with pytest.raises(InputError):
+        answers.code_cells(tmp_path / "00_x.ipynb")

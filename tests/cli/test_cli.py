@@ -1,0 +1,279 @@
+"""The command line without ranks: what it refuses, what it calls an error, and what it draws."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from command_line import workshop
+from record_fixtures import run
+
+from workshop_lib.cli import checks, commands, doctor, terminal
+from workshop_lib.errors import InputError
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import RankError, engine
+from workshop_lib.results import records
+from workshop_lib.training import checkpoint, record
+from workshop_lib.training.backends.pytorch import TorchBackend
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.world import World
+
+ALONE = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("option", [("--threads", "4"), ("--bind", "core"), ("--timeout", "60")])
+def test_options_of_ranks_are_refused_without_ranks(option):
+    ended = workshop("train", "--max-steps", 1, *option)
+    assert ended.exit_code == 1
+    assert ended.output.startswith(f"workshop: {option[0]}") and "--ranks N" in ended.output
+
+
+@pytest.fixture
+def doctor_raises(monkeypatch):
+    """Makes `workshop doctor` call an action that fails."""
+    return lambda action, *arguments: monkeypatch.setattr(doctor, "main", lambda _: action(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments", "word"),
+    [
+        (record.check_identical, (["a", "b"],), "rank 1"),
+        (record.over_ranks, ("test", np.array([0.0, 0.0, 9.0]), 10, ALONE), "9 test samples"),
+        (records.read, ("/nonexistent",), "/nonexistent"),
+        (open, ("/nonexistent",), "/nonexistent"),
+    ],
+)
+def test_what_a_user_can_put_right_is_a_sentence(doctor_raises, action, arguments, word):
+    doctor_raises(action, *arguments)
+    ended = workshop("doctor")
+    assert ended.exit_code == 1
+    assert ended.output.startswith("workshop: ") and word in ended.output
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments"), [(np.add, (np.zeros(2), np.zeros(3))), (torch.add, (torch.zeros(2), torch.zeros(3)))]
+)
+def test_what_torch_or_numpy_raise_keeps_its_traceback(doctor_raises, action, arguments):
+    doctor_raises(action, *arguments)
+    ended = workshop("doctor")
+    assert isinstance(ended.exception, ValueError | RuntimeError)
+    assert not isinstance(ended.exception, SystemExit) and "workshop: " not in ended.output
+
+
+TYPED = """
+--backend fsdp --comm mpi --network classic --precision bf16 --device cpu --seed 7 --data-dir /d --checkpoint /c
+--epochs 3 --max-steps 9 --train-samples 99 --batch-size 8 --emulate-workers 4
+--lr 0.5 --momentum 0.5 --weight-decay 0.01 --label-smoothing 0.05
+--lr-scaling sqrt --warmup constant --warmup-epochs 0.25 --decay step
+"""
+
+
+def test_each_option_of_a_training_is_on_the_command_line_with_its_default(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(commands, "_train_as_one_rank", lambda options, out: chosen.append(options))
+    assert workshop("train").exit_code == 0
+    typed = TYPED.split()
+    assert workshop("train", *typed, "--resume", "--no-nesterov").exit_code == 0
+    assert workshop("train", "--backend", "deepspeed", "--zero-stage", 1, "--optimizer", "adam").exit_code == 0
+    default, every = chosen[0].as_dict(), chosen[1].as_dict()
+    assert chosen[0] == TrainOptions()
+    assert chosen[2] == TrainOptions(backend="deepspeed", zero_stage=1, optimizer="adam")
+    taken = {f"--{name.replace('_', '-')}": str(value) for name, value in every.items() if value != default[name]}
+    assert taken == {**dict(zip(typed[::2], typed[1::2], strict=True)), "--resume": "True", "--nesterov": "False"}
+    assert len(taken) == len(every) - 2, "every option but the two of the last training"
+
+
+@pytest.fixture
+def no_ranks(monkeypatch):
+    """Fails when ranks are started."""
+    monkeypatch.setattr(commands.teams, "start", lambda *_, **__: pytest.fail("ranks were started"))
+
+
+def another_run(path):
+    checkpoint.write(path, {"must_match": dict.fromkeys(checkpoint.MUST_MATCH, 1)})
+    return path
+
+
+REFUSED = [
+    (lambda at: ["--data-dir", at / "none"], "none: there is no such folder"),
+    (lambda at: ["--data-dir", at / "empty"], "empty: this folder is empty"),
+    (lambda at: ["--data-dir", at / "file"], "file: this is a file"),
+    (lambda at: ["--train-samples", 70000], "60,000 training samples"),
+    (lambda at: ["--out", at / "empty"], "empty: the record cannot be written, because it is a folder"),
+    (lambda at: ["--out", at / "file" / "a.jsonl"], "because part of the path is a file"),
+    (lambda at: ["--emulate-workers", 3], "emulate_workers 3: use a multiple"),
+    (lambda at: ["--device", "cuda"], "device 'cuda': this PyTorch sees no GPU"),
+    (lambda at: ["--checkpoint", at / "empty"], "empty: the checkpoint cannot be written, because it is a folder"),
+    (lambda at: ["--checkpoint", at / "none", "--resume"], "none: no checkpoint to resume from"),
+    (lambda at: ["--checkpoint", at / "file", "--resume"], "file: this is not a checkpoint"),
+    (lambda at: ["--checkpoint", another_run(at / "other"), "--resume"], "other: written with epochs 1"),
+]
+SWEEP, TRAIN = ("sweep", "--ranks", "1,2", "--backends", "ddp"), ("train", "--ranks", 2)
+
+
+@pytest.mark.usefixtures("no_ranks")
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    # The last one is refused for the second number of ranks: sweep checks them all before it starts any.
+    [(TRAIN, *case) for case in REFUSED] + [(SWEEP, *REFUSED[at]) for at in (0, 4, 6)],
+)
+def test_what_no_rank_could_use_is_refused_before_one_starts(tmp_path, monkeypatch, command, arguments, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    typed = arguments(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    ended = workshop(*command, *typed)
+    assert ended.exit_code == 1 and ended.output.startswith("workshop: ") and ended.output.count("\n") == 1
+    assert words in ended.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("no_ranks")
+def test_ranks_on_other_hosts_look_for_their_files_themselves(monkeypatch):
+    monkeypatch.setenv("WORKSHOP_ATTACH", "1")
+    checks.before_ranks(TrainOptions(data_dir="/only/there", checkpoint="/only/there", device="cuda"), 2, None)
+
+
+def test_the_result_is_printed_before_its_record_is_written(capsys):
+    with pytest.raises(records.RecordError, match="the disk is full"):
+        commands._report(run("mpi", 2), "/dev/full")
+    assert capsys.readouterr().out.startswith("mpi, 2 ranks: ")
+
+
+def test_ctrl_c_stops_a_process_alone_and_keeps_its_record(small_mnist, tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal.OfThisRank, "on_epoch", lambda *_: signal.raise_signal(signal.SIGINT))
+    handler, out = signal.getsignal(signal.SIGINT), tmp_path / "runs.jsonl"
+    ended = workshop("train", "--data-dir", small_mnist, "--train-samples", 640, "--out", out)
+    assert ended.exit_code == 130
+    assert f"the training was stopped before its end. Its record in {out} says so." in ended.output
+    (record,) = records.read(out)
+    assert record["stopped"] and len(record["epochs"]) == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_is_passed_on_to_ranks_and_a_second_one_ends_the_process():
+    sent = []
+    team = SimpleNamespace(send_signal=lambda ranks, number: sent.append((ranks, number)))
+    with contextlib.closing(terminal.Interrupt()) as interrupt:
+        interrupt.arm()
+        view = terminal.OfTeam(2, team=team, interrupt=interrupt, show=False)
+        view.update([{}, {}], 0.0, [0, 1])
+        assert not sent
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            view.update([{}, {}], 0.0, [0, 1])
+        assert sent == [([0, 1], signal.SIGUSR2)]
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGINT)
+    assert ended.value.code == 130
+
+
+SENTENCE = {"what": "raised DataError", "text": "/data: no such folder", "frames": []}
+QUOTED = {"what": "raised RunError", "text": "rank 1 could not go on: DataError: /data: no such folder", "frames": []}
+BUG = {
+    "what": "raised ZeroDivisionError",
+    "text": "ZeroDivisionError",
+    "frames": [{"file": "a", "line": 1, "name": "f"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "reports", "said"),
+    [
+        ("The ranks did not start: no MPI\nits log", None, "The ranks did not start: no MPI\nits log"),
+        ("any", (SENTENCE, SENTENCE), "/data: no such folder"),
+        ("any", (QUOTED, SENTENCE), "rank 1 could not go on: DataError: /data: no such folder"),
+        ("rank 1 raised:\n    a line\nThe ranks are ready.", (BUG, SENTENCE), "rank 1 raised:\n    a line"),
+        ("not finished\n`timeout=`", (), "not finished\nIf the work only needs longer, give --timeout more seconds."),
+    ],
+)
+def test_errors_of_ranks_are_told_without_what_is_for_notebooks(text, reports, said):
+    error = RankError(text)
+    error.reports = reports
+    assert terminal.text_of(error) == said
+
+
+def test_a_rank_reports_a_mistake_of_the_user_without_frames_of_the_library():
+    with pytest.raises(InputError) as raised:
+        TrainOptions(epochs=0)
+    report = engine.describe(raised.value)
+    assert (report["what"], report["text"]) == ("raised InputError", str(raised.value))
+    assert {frame["file"] for frame in report["frames"]} == {__file__}
+
+
+def test_notes_say_what_is_unusual_about_a_run():
+    info = {"oversubscribed": False, "steps_per_epoch": 2, "global_batch": 100_000, "world_size": 9}
+    assert terminal.notes(info) == []
+    (line,) = terminal.notes(info | {"oversubscribed": True})
+    assert "9 ranks" in line and "oversubscribed" in line
+    (line,) = terminal.notes(info | {"steps_per_epoch": 1})
+    assert "single step" in line and "100,000" in line
+
+
+def test_a_wrong_option_is_refused_before_anything_slow_is_imported():
+    code = (
+        "import sys; from workshop_lib.cli import app\n"
+        "try: app(['train', '--epochs', '0'])\n"
+        "except SystemExit as ended: print(ended.code, *{'torch', 'numpy', 'mpi4py', 'pandas'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["1"] and ran.stderr.startswith("workshop: epochs 0")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "learning_rates", "drawn", "said"),
+    [
+        ((1, 2), (0.1, 0.1), ["accuracy.png", "scaling.png"], ""),
+        ((2, 4), (0.1, 0.1), ["accuracy.png", "solution.png"], ""),
+        ((2, 2), (0.1, 0.1), ["accuracy.png"], "no solution curve: time against ranks needs runs on several"),
+        ((1, 2), (0.1, 0.4), [], "no accuracy curve: these records mix runs with lr = 0.1 and 0.4"),
+    ],
+)
+def test_each_figure_is_drawn_if_it_can_be(tmp_path, ranks, learning_rates, drawn, said):
+    for n, lr in zip(ranks, learning_rates, strict=True):
+        made = run("mpi", n)
+        made["what"]["lr"] = lr
+        records.write(tmp_path / "runs.jsonl", made)
+    ended = workshop("plot", tmp_path / "runs.jsonl", "--out-dir", tmp_path / "figures")
+    assert said in ended.output
+    assert ended.exit_code == (0 if drawn else 1)
+    assert sorted(path.name for path in (tmp_path / "figures").glob("*")) == drawn
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_is_not_utf8_gets_plain_characters(monkeypatch, encoding):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    terminal.prepare_output()
+    print("step 1 → 2 … ‖", "µ" if encoding == "ascii" else "ok")
+    sys.stdout.flush()
+    assert written.getvalue() == b"step 1 -> 2 ... ? " + (b"u\n" if encoding == "ascii" else b"ok\n")
+
+
+def test_each_part_of_a_forecast_is_printed_in_ascii():
+    command = [sys.executable, "-m", "workshop_lib", "predict", "resnet-50", "polaris", "--devices", "1,8"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, b"") and ran.stdout.isascii()
+
+
+def test_output_that_is_closed_fails_nothing(small_mnist):
+    command = f'"{sys.executable}" -m workshop_lib train --data-dir {small_mnist} --max-steps 1 >&-'
+    ran = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
+    command = [sys.executable, "-u", "-m", "workshop_lib", "predict", "resnet-50", "polaris"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1

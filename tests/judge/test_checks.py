@@ -1,0 +1,241 @@
+"""A check runs the learner's function on the ranks, says what it is like, and never ends the notebook."""
+
+import importlib
+import os
+import sys
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+from judge.answers import written
+from jupyter_client.manager import start_new_kernel
+
+from workshop_lib import ranks
+from workshop_lib.judge import Exercise, Mistake, Property, alike, close, shown
+from workshop_lib.lessons.mpi_basics import judge as mpi_basics
+from workshop_lib.paths import ROOT
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks do not have the tests' modules
+
+
+def observe(comm, function):
+    return function(comm)
+
+
+def properties(observations):
+    numbers = all(isinstance(number, int) for number in observations)
+    yield Property("every rank returns a number", numbers, "return a number.")
+    observed = f"the ranks returned {observations}."
+    yield Property("it is the rank's number", observations == list(range(len(observations))), observed=observed)
+
+
+MISTAKES = [
+    Mistake(lambda comm: 1 / 0, "this one raises."),
+    Mistake(lambda comm: comm.rank + 1, "ranks are numbered from 0."),
+    Mistake(lambda comm: comm.size, "that is the number of ranks."),
+]
+number = Exercise("number", observe, properties, MISTAKES, timeout_s=2, stuck="who waits?", unknown="count the ranks.")
+
+
+def learner(body):
+    return written("import os, time", "answer(comm)", body)
+
+
+RIGHT = "return comm.rank"
+
+
+def test_it_is_the_learners_function_that_runs_on_every_rank_and_its_prints_are_seen(tmp_path, team, capsys):
+    def answer(comm):
+        (tmp_path / str(comm.rank)).write_text(str(os.getpid()))
+        print("called on", comm.rank)
+        return comm.rank
+
+    assert number(answer).passed
+    pids = {int((tmp_path / str(rank)).read_text()) for rank in range(2)}
+    assert pids == {about["pid"] for about in team.about()}
+    assert os.getpid() not in pids
+    assert {"[0] called on 0", "[1] called on 1"} <= set(capsys.readouterr().out.splitlines())
+
+
+def test_the_first_property_that_fails_gives_its_hint():
+    verdict = number(learner("return None"))
+    assert verdict.passed is False
+    assert "✗ every rank returns a number" in repr(verdict)
+    assert "Hint: return a number." in repr(verdict)
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ("return 1 + comm.rank", "the ranks returned [1, 2]. ranks are numbered from 0."),
+        ("return 2", "the ranks returned [2, 2]. that is the number of ranks."),
+        ("return 7", "the ranks returned [7, 7]. count the ranks."),
+    ],
+)
+def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_same_evidence(body, hint):
+    verdict = number(learner(body))
+    assert verdict.passed is False
+    assert verdict.held == ["every rank returns a number"]
+    assert verdict.hint == hint
+
+
+def test_what_a_call_leaves_unreceived_does_not_reach_the_next(team):
+    """Nor the known mistakes, which are run on the same ranks to compare with."""
+    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("count the ranks.")
+    assert number(learner("return comm.sendrecv(comm.rank, 1 - comm.rank)")).hint.startswith(
+        "the ranks returned [1, 0]"
+    )
+    assert team.healthy
+
+
+def test_a_stub_is_not_solved_yet(team):
+    verdict = number(learner("raise NotImplementedError('your code here')"))
+    assert verdict.passed is None
+    assert "not solved yet" in repr(verdict)
+    assert team.healthy
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return comm.rnak", ["AttributeError", "in answer", "rnak"]),
+        ("return [lambda: 0]", ["every rank returns a number"]),
+        ("os._exit(3)", ["exit code 3", "Fresh ranks were started"]),
+        ("comm.Barrier() if comm.rank else time.sleep(99)", ["not finished after 2 s", "time.sleep(99)"]),
+    ],
+)
+def test_no_answer_ends_the_notebook(body, words):
+    verdict = number(learner(body))
+    assert verdict.passed is False
+    for word in words:
+        assert word in repr(verdict)
+    assert ("who waits?" in repr(verdict)) == ("not finished" in repr(verdict))
+    assert "workshop_lib/judge" not in verdict.failed, "only the learner's own lines"
+    assert number(learner(RIGHT)).passed
+
+
+def test_the_clock_starts_when_the_ranks_have_imported_what_they_need_and_are_ready(team, tmp_path, monkeypatch):
+    (tmp_path / "slow_import.py").write_text(
+        "import time\ntime.sleep(1)\ndef observe(comm, function):\n    return function(comm)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    team.run(lambda folder: sys.path.append(folder), str(tmp_path), show=False)
+    slow = importlib.import_module("slow_import")
+    exercise = Exercise("slow", slow.observe, properties, ready=lambda: time.sleep(1), timeout_s=0.9)
+    verdict = exercise(learner(RIGHT))
+    assert verdict.passed, verdict
+
+
+def test_ranks_that_do_not_get_ready_are_no_mistake_of_the_learner(monkeypatch):
+    verdict = Exercise("broken", observe, properties, ready=lambda: 1 / 0)(learner(RIGHT))
+    assert "ZeroDivisionError" in verdict.failed
+    monkeypatch.setattr("workshop_lib.judge.READY_LIMIT_S", 2)
+    verdict = Exercise("late", observe, properties, ready=lambda: time.sleep(99), stuck="who waits?")(learner(RIGHT))
+    assert "not finished after 2 s" in verdict.failed
+    assert not verdict.hint
+    assert ranks.current().healthy
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        ("a" * 99, "'" + "a" * 56 + "…"),
+        (np.arange(6.0), "[0. 1. 2. 3.] …"),
+        (np.ones((2, 2)), "[1. 1. 1. 1.]"),
+    ],
+)
+def test_what_was_returned_is_shown_short(value, text):
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "same"),
+    [
+        (1 + 1e-12, 1.0, True),
+        (1 + 1e-6, 1.0, False),
+        ([1.0, 2.0], np.array([1.0, 2.0]), True),
+        ([[1.0, 2.0]], np.array([1.0, 2.0]), False),
+        (np.full(2, np.nan), np.ones(2), False),
+        (np.empty(0), np.empty(0), True),
+        (None, 1.0, False),
+        ("one", 1.0, False),
+    ],
+)
+def test_close_means_the_same_shape_and_the_same_values_up_to_rounding(got, right, same):
+    assert close(got, right) is same
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ({"x": (1, None)}, {"x": (1 + 1e-9, None)}, True),
+        ({"x": 1}, {"y": 1}, False),
+        ([np.ones(3), "a"], [np.ones(3), "a"], True),
+        ([np.ones(3)], [np.ones(3), np.ones(3)], False),
+        (True, 1, False),
+        (None, 0, False),
+        (mpi_basics.Call(np.ones(2), 2.0), mpi_basics.Call(np.ones(2), 2.0), True),
+        (mpi_basics.Call(np.ones(2), 2.0), mpi_basics.Call(np.ones(2), 2.1), False),
+    ],
+)
+def test_evidence_is_alike_when_all_of_its_parts_are(a, b, same):
+    assert alike(a, b) is same
+
+
+def test_what_cannot_be_compared_is_said():
+    verdict = Exercise("sum", observe, lambda observations: iter([observations[0] + 1]))(learner("return None"))
+    assert verdict.passed is False
+    assert "cannot be compared: TypeError" in repr(verdict)
+
+
+def test_a_result_in_place_of_a_function_is_refused():
+    assert "a function was expected, not 3" in repr(number(3))
+
+
+def test_the_number_of_ranks_is_checked():
+    verdict = mpi_basics.exchange(learner(RIGHT))
+    assert verdict.passed is False
+    assert "needs 4 ranks, not 2" in repr(verdict)
+    assert "ranks.start(4)" in repr(verdict)
+
+
+def test_without_ranks_it_says_how_to_start_them(team):
+    started = time.monotonic()
+    ranks.stop()
+    try:
+        verdict = number(learner(RIGHT))
+    finally:
+        team.restart()
+    assert "Start some with" in repr(verdict)
+    assert time.monotonic() - started < 30
+
+
+def test_html_is_escaped():
+    html = number(learner("return '<b>'"))._repr_html_()
+    assert "<b>number: not yet</b>" in html
+    assert "&lt;" in number(learner("return comm['<b>']"))._repr_html_()
+    assert "workshop-check" in html
+
+
+IN_KERNEL = """
+from workshop_lib.lessons.start_here import judge as start_here
+from workshop_lib.lessons.synchronous_sgd import judge as sync_sgd
+from workshop_lib import notebook
+from workshop_lib.lessons.mpi_basics import judge as mpi_basics
+from mpi4py import MPI
+assert not MPI.Is_initialized()
+"""
+
+
+def test_the_kernel_itself_starts_no_mpi():
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(ROOT))
+    try:
+        reply = client.execute(IN_KERNEL, reply=True, timeout=60)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]

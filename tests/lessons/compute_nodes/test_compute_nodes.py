@@ -1,0 +1,136 @@
+"""The exercises of 10: the finished job script passes, as does what starts the same, and each planted mistake gets its
+hint; so do answers for the GPU of each rank."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from judge import answers
+from judge.verdicts import Verdicts, planted
+
+from workshop_lib.lessons.compute_nodes import judge as compute_nodes
+from workshop_lib.lessons.compute_nodes import judge_job_script as check
+from workshop_lib.maintain import generate
+from workshop_lib.paths import SCRIPTS
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+FINISHED = (SCRIPTS / "job.sh").read_text(encoding="utf-8")
+FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+SRUN = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
+RENDEZVOUS = '--rdzv-backend=c10d --rdzv-endpoint="$first:29500" --rdzv-id="$SLURM_JOB_ID"'
+STATIC = '--node-rank="$SLURM_NODEID" --master-addr="$first" --master-port=29400'
+TRAINING = '"$SLURM_JOB_NUM_NODES" --nproc-per-node=2 \\\n    ' + RENDEZVOUS
+RIGHT = {
+    "the finished one": [],
+    "short options": [("--nodes=2", "-N 2"), ("--cpus-per-task=32", "-c 32"), ("srun --cpus-per-task=", "srun -c ")],
+    "tasks in all": [("#SBATCH --nodes=2\n", "#SBATCH -n 2\n")],
+    "a generic resource": [("--gpus-per-node=2", "--gres=gpu:a100:2"), ("--nproc-per-node=2", "--nproc-per-node=gpu")],
+    "GPUs per torchrun": [("--gpus-per-node=2", "--gpus-per-task=2")],
+    "a variable for srun": [(SRUN, 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"\nsrun')],
+    "nothing bound": [(SRUN, "srun --cpu-bind=none"), ("#SBATCH --requeue", "#SBATCH --exclusive --requeue")],
+    "this host": [(FIRST, "$(hostname)")],
+    "its address": [(FIRST, "$(hostname -i)")],
+    "as a module": [("torchrun", "python -m torch.distributed.run")],
+    "numbered": [
+        ("srun --c", "export first\nsrun --c"),
+        ("torchrun", "bash -c 'torchrun"),
+        (TRAINING, f'2 --nproc-per-node=2 {STATIC} "$@"\' _'),
+    ],
+    "without options": [(' "$@"', "")],
+    "waiting in the background": [
+        (' "$@"', ' "$@" &\nwait'),
+        ("#SBATCH --requeue", "#SBATCH --requeue --signal=B:USR1@60"),
+    ],
+}
+WRONG = [(rule.text, change, words) for rule in check.RULES for change, words in rule.wrong.items()]
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*changes):
+        text = FINISHED
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        (tmp_path / "job.sh").write_text(text, encoding="utf-8")
+        return tmp_path / "job.sh"
+
+    return write
+
+
+@pytest.mark.parametrize("title", RIGHT)
+def test_a_right_script_passes(title, written):
+    verdict = check.job(written(*RIGHT[title]))
+    assert verdict.passed is True, verdict
+
+
+@pytest.mark.parametrize(("text", "change", "words"), WRONG, ids=[" -> ".join(change) for _, change, _ in WRONG])
+def test_a_planted_mistake_breaks_its_rule_and_the_hint_names_it(text, change, words, written):
+    verdict = check.job(written(change))
+    assert (verdict.passed, verdict.failed) == (False, text), verdict
+    assert words in verdict.hint
+
+
+def test_a_script_that_never_ends_is_ended_and_one_with_an_error_shows_it(written, monkeypatch):
+    monkeypatch.setattr("workshop_lib.lessons.compute_nodes.judge_slurm.LIMIT_S", 0.5)
+    assert "had not ended after 0.5 s" in check.job(written(("first=", "sleep 60\nfirst="))).hint
+    assert "no_such_program" in check.job(written((SRUN, f"set -e\nno_such_program\n{SRUN}"))).hint
+
+
+def test_the_cell_writes_the_finished_script_and_its_stub_is_unsolved(tmp_path):
+    for folder, passed in (("", None), ("solutions", True)):
+        notebook = (generate.NOTEBOOKS / folder / "10_compute_nodes.ipynb").read_text(encoding="utf-8")
+        cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"]]
+        [written] = [cell.partition("\n")[2] for cell in cells if cell.startswith("%%writefile")]
+        (tmp_path / "job.sh").write_text(written + "\n")
+        assert check.job(tmp_path / "job.sh").passed is passed
+    assert written + "\n" == FINISHED
+
+
+def test_here_the_nodes_run_the_script_with_the_options(tmp_path):
+    commands = list(check.on_this_machine(SCRIPTS / "job.sh", "--epochs", 1))
+    assert len(commands) == 2 and len(set(commands)) == 1
+    assert "--nnodes=2 --nproc-per-node=2" in commands[0] and commands[0].endswith("mnist.pt --epochs 1")
+
+
+def test_shellcheck_finds_nothing_in_it():
+    if shutil.which("shellcheck") is None:
+        assert os.environ.get("WORKSHOP_REQUIRE_CLUSTER") != "1"
+        pytest.skip("shellcheck is not installed (Debian: apt-get install shellcheck)")
+    ran = subprocess.run(["shellcheck", SCRIPTS / "job.sh"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout
+
+
+class TestTheGpuOfEachRank(Verdicts):
+    check, notebook, names = compute_nodes, "10_compute_nodes", ["device_of"]
+    right = {
+        "by counting": lambda: answers.written(
+            "",
+            "device_of(rank, hosts)",
+            "before = 0",
+            "for other, host in enumerate(hosts):",
+            "    if host == hosts[rank] and other < rank:",
+            "        before += 1",
+            "return before",
+        ),
+        "by the list of the host's ranks": lambda: answers.written(
+            "",
+            "device_of(rank, hosts)",
+            "return [r for r, host in enumerate(hosts) if host == hosts[rank]].index(rank)",
+        ),
+    }
+    wrong = planted(
+        notebook,
+        {
+            "device_of": {
+                "no number returned": ([("return ", "")], "`return` the number"),
+                "from the other end": (
+                    [("hosts[:rank].count(hosts[rank])", "-1 - hosts[:rank].count(hosts[rank])")],
+                    "it returns (-1, -2, -3, -4, -1, -2, -3, -4). How many ranks of the same host",
+                ),
+            }
+        },
+    )

@@ -1,0 +1,231 @@
+"""The exercises of 05_ddp accept the solutions, and reject wrong answers with the hint that names the mistake."""
+
+from functools import partial
+
+import pytest
+from judge.answers import written
+from judge.verdicts import Verdicts, planted
+
+from workshop_lib.lessons.ddp import judge as ddp
+from workshop_lib.lessons.ddp import judge_own_ddp as own_ddp
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+NOTEBOOK = "05_ddp"
+ORDER = "order = np.random.default_rng(epoch).permutation(n)"
+
+SEND = "dist.all_reduce(p.grad, async_op=True)"
+HOOK = f"p.grad /= dist.get_world_size()\n        handles.append({SEND})"
+LOOP = "for handle in handles:"
+KEEP = "p.grad /= dist.get_world_size(); kept.append(p)"
+REGISTER = "register_post_accumulate_grad_hook"
+
+WITH = "with contextlib.nullcontext() if last else model.no_sync():"
+LOSS = "loss = loss_function(model(inputs), targets)"
+BACKWARD = "(loss / len(micro_batches)).backward()"
+EMPTY = f"model.zero_grad(); {LOSS}"
+PERMUTATION = "np.random.default_rng(epoch).permutation(n)"
+PART = "order[rank::size].tolist()"
+FILLED = "np.resize(order, -(-n // size) * size)[rank::size]"
+UNEVEN = "order[rank * (n // size) : (rank + 1) * (n // size) if rank < size - 1 else None]"
+
+
+def kept_apart(forward: str, backward: str) -> list[tuple[str, str]]:
+    """The solution of `accumulate` with these conditions for the forward and the backward to communicate."""
+    apart = BACKWARD.join([f"{WITH.replace('last', backward)} ", ""])
+    return [(WITH, WITH.replace("last", forward)), (f"    {BACKWARD}", apart)]
+
+
+LISTS = ("handles = []", "handles, kept = [], []")
+SEND_ALL = f"handles.extend({SEND} for p in kept)\n        kept.clear()"
+SEND_SORTED = SEND_ALL.replace("in kept", "in kept[:: 1 - 2 * dist.get_rank()]")
+TOGETHER = f"{KEEP}\n        if len(kept) < 6: return\n        {SEND_ALL}"
+
+KNOWN = {
+    "accumulate": {
+        "no backward": ([(BACKWARD, "pass")], "no backward has run"),
+        "the first communicates": ([("== len(micro_batches)", "== 1")], ddp.ADDED_HINT),
+        "the last backward alone communicates": (kept_apart("False", "last"), ddp.UNAVERAGED_HINTS[False, True]),
+        "none communicates": ([("if last", "if False")], ddp.UNAVERAGED_HINTS[False, False]),
+        "DDP is not called": ([(WITH, "if True:"), ("(model(", "(model.module(")], ddp.UNAVERAGED_HINTS[True, True]),
+        "not divided": ([("loss / len(micro_batches)", "loss")], "the sum over micro-batches"),
+        "emptied": ([(LOSS, EMPTY)], ddp.EMPTIED_HINT),
+        "emptied, not divided": ([(LOSS, EMPTY), ("loss / len(micro_batches)", "loss")], ddp.EMPTIED_HINT),
+        "divided by the ranks": ([("(loss / ", "(loss / dist.get_world_size() / ")], "takes the mean over ranks"),
+        "divided twice": (
+            [("(loss / ", "(loss / len(micro_batches) / ")],
+            "you divided by the number of micro-batches twice",
+        ),
+        "all communicate": ([("if last", "if True")], ddp.ROUNDS_HINTS[True, True]),
+        "all forwards communicate": (kept_apart("True", "last"), ddp.ROUNDS_HINTS[True, False]),
+        "two communicate": ([("== len(micro_batches)", "% 2 == 0")], ddp.ROUNDS_HINTS[False, False]),
+        "with one micro-batch": ([("== len(micro_batches)", "== 4"), ("/ len(micro_batches)", "/ 4")], "also the last"),
+    },
+    "my_ddp": {
+        "blocking": ([(", async_op=True", "")], own_ddp.BLOCKING_HINT),
+        "waits in the hook": ([(f"handles.append({SEND})", f"{SEND}.wait()")], own_ddp.WAITING_HINT),
+        "not divided": ([("p.grad /= dist.get_world_size()", "pass")], own_ddp.SUM_HINT),
+        "divided twice": ([("p.grad /= dist", "p.grad /= dist.get_world_size() * dist")], own_ddp.TWICE_HINT),
+        "forgot to wait": ([("handle.wait()", "pass")], own_ddp.FORGOT_HINT),
+        "a copy travels": ([("(p.grad, async", "(p.grad.clone(), async")], own_ddp.FORGOT_HINT),
+        "no broadcast": ([("dist.broadcast(p.detach(), src=0)", "pass")], own_ddp.BROADCAST_HINT),
+        "finish is called": ([("return finish", "return finish()")], own_ddp.FINISH_HINT),
+        "after backward": ([LISTS, (HOOK, KEEP), (LOOP, f"{SEND_ALL}\n        {LOOP}")], own_ddp.AFTER_HINT),
+        "together with the last": ([LISTS, (HOOK, TOGETHER)], own_ddp.TOGETHER_HINT),
+        "rank 0 alone sends": ([("handles.append", "dist.get_rank() or handles.append")], own_ddp.SOME_HINT),
+        "another order on each rank": (
+            [LISTS, (HOOK, KEEP), (LOOP, f"{SEND_SORTED}\n        {LOOP}")],
+            own_ddp.ORDER_HINT,
+        ),
+        "no hooks": ([("p.register_post_accumulate_grad_hook(send)", "pass")], own_ddp.NOTHING_HINT),
+        "only matrices": ([("p.register_post", "p.ndim == 1 or p.register_post")], "the hook on every parameter"),
+        "each twice": ([("p.register_post", f"p.{REGISTER}(send); p.register_post")], own_ddp.MORE_HINT),
+    },
+    "my_buckets": {
+        "left unsent": ([("if bucket:", "if False:")], own_ddp.LEFT_HINT),
+        "never emptied": ([("bucket.clear()", "pass")], "empty the bucket once it is sent"),
+        "too small": ([(">= bucket_bytes", ">= 1")], own_ddp.SMALL_HINT),
+        "all in one": ([(">= bucket_bytes", ">= 1e9")], own_ddp.AFTER_HINT),
+        "not copied back": ([("p.grad.copy_(part.view_as(p))", "pass")], own_ddp.FORGOT_HINT),
+        "forgot to wait": ([("handle.wait()", "pass")], own_ddp.FORGOT_HINT),
+        "cut in another order": (
+            [
+                ("zip(parameters, flat", "zip(parameters[::-1], flat"),
+                ("for p in parameters]", "for p in parameters[::-1]]"),
+            ],
+            own_ddp.PIECES_HINT,
+        ),
+        "first step kept": (
+            [("sent.clear()", "sent[:] = sent[:1]"), ("in sent:", "in sent[::-1]:")],
+            own_ddp.AGAIN_HINT,
+        ),
+        "another order on each rank": (
+            [("in bucket]) /", "in bucket[:: 1 - 2 * dist.get_rank()]]) /")],
+            own_ddp.MIXED_HINT,
+        ),
+    },
+    "shard_of": {
+        "unseeded": ([("default_rng(epoch)", "default_rng()")], "must draw the same order"),
+        "numbered from 1": ([(PERMUTATION, f"{PERMUTATION} + 1")], "from 0 to n - 1"),
+        "drawn with replacement": ([("permutation(n)", "integers(n, size=n)")], "has each number once"),
+        "seeded by rank": ([("rng(epoch)", "rng([epoch, rank])")], "share out one permutation"),
+        "everything": ([(PART, "order.tolist()")], "give each only its part"),
+        "filled up": ([(PART, FILLED)], "DistributedSampler fills up"),
+        "cut off": ([(PART, "order[: n // size * size][rank::size]")], "some ranks take one more"),
+        "the rest to the last": ([(PART, UNEVEN)], "spread what is left over"),
+        "in the files' order": ([(PERMUTATION, "np.arange(n)")], "sees neighbours"),
+        "the same in all epochs": ([("rng(epoch)", "rng(1)")], "forget `set_epoch`"),
+        "shared out first": (
+            [("permutation(n)", "permutation(range(rank, n, size))"), (PART, "order")],
+            "shuffle first",
+        ),
+    },
+}
+
+imports = "import contextlib, random, torch, torch.distributed as dist, numpy as np"
+accumulate = partial(written, imports, "accumulate(model, micro_batches, loss_function)", "k = len(micro_batches)")
+my_ddp = partial(written, imports, "my_ddp(model)")
+my_buckets = partial(written, imports, "my_buckets(model, bucket_bytes)")
+shard_of = partial(written, imports, "shard_of(n, epoch, rank, size)")
+
+
+AROUND = ["for p in model.parameters():", "    dist.broadcast(p.data, 0)", f"    p.{REGISTER}(send)", "return finish"]
+
+
+class TestDDP(Verdicts):
+    check, notebook, names = ddp, NOTEBOOK, ["my_ddp", "my_buckets", "accumulate", "shard_of"]
+    right = {
+        "accumulate, last one apart": lambda: accumulate(
+            "model.zero_grad()",
+            "with model.no_sync():",
+            "    for inputs, targets in micro_batches[:-1]:",
+            "        (loss_function(model(inputs), targets) / k).backward()",
+            "inputs, targets = micro_batches[-1]",
+            "(loss_function(model(inputs), targets) / k).backward()",
+        ),
+        "accumulate, divided at the end": lambda: accumulate(
+            "for i, (inputs, targets) in enumerate(micro_batches):",
+            "    with model.no_sync() if i < k - 1 else contextlib.nullcontext():",
+            "        loss_function(model(inputs), targets).backward()",
+            "for p in model.parameters():",
+            "    p.grad /= k",
+        ),
+        "my_ddp, divided after": lambda: my_ddp(
+            "sent = []",
+            "def send(p):",
+            "    sent.append((p, dist.all_reduce(p.grad, async_op=True)))",
+            "def finish():",
+            "    while sent:",
+            "        p, handle = sent.pop()",
+            "        handle.wait()",
+            "        p.grad /= dist.get_world_size()",
+            *AROUND,
+        ),
+        "my_ddp, with futures": lambda: my_ddp(
+            "sent = []",
+            "def send(p):",
+            "    p.grad /= dist.get_world_size()",
+            "    sent.append(dist.all_reduce(p.grad, async_op=True).get_future())",
+            "def finish():",
+            "    torch.futures.wait_all(sent)",
+            "    sent.clear()",
+            *AROUND,
+        ),
+        "my_buckets, a bucket is full before it is too large": lambda: my_buckets(
+            "bucket, sent = [], []",
+            "def leave():",
+            "    flat = torch.cat([p.grad.flatten() for p in bucket])",
+            "    sent.append((dist.all_reduce(flat, async_op=True), flat, tuple(bucket)))",
+            "    bucket.clear()",
+            "def send(p):",
+            "    bucket.append(p)",
+            "    if 8 * sum(p.numel() for p in bucket) >= bucket_bytes: leave()",
+            "def finish():",
+            "    if bucket: leave()",
+            "    for handle, flat, parameters in sent:",
+            "        handle.wait(); at = 0",
+            "        for p in parameters:",
+            "            p.grad = (flat[at:at + p.numel()] / dist.get_world_size()).view_as(p); at += p.numel()",
+            "    sent.clear()",
+            *AROUND,
+        ),
+        "shard_of, in blocks": lambda: shard_of(ORDER, "return [int(i) for i in np.array_split(order, size)[rank]]"),
+        "shard_of, an array": lambda: shard_of(ORDER, "return order[rank::size]"),
+        "shard_of, with Python's random": lambda: shard_of(
+            "order = list(range(n))", "random.Random(epoch).shuffle(order)", "return order[rank::size]"
+        ),
+    }
+    wrong = planted(NOTEBOOK, KNOWN) | {
+        "one forward": (
+            lambda: accumulate(
+                "inputs, targets = map(torch.cat, zip(*micro_batches))",
+                "loss_function(model(inputs), targets).backward()",
+            ),
+            "don't fit into memory together",
+        ),
+        "one backward": (
+            lambda: accumulate("(sum(loss_function(model(x), y) for x, y in micro_batches) / k).backward()"),
+            "`backward()` before the next forward",
+        ),
+        "not returned": (lambda: shard_of(ORDER, "order[rank::size]"), "returned None"),
+    }
+    never_ends = {
+        "rank 0 alone communicates": (
+            lambda: accumulate(
+                "for i, (inputs, targets) in enumerate(micro_batches):",
+                "    last = i == k - 1 and dist.get_rank() == 0",
+                "    with contextlib.nullcontext() if last else model.no_sync():",
+                "        (loss_function(model(inputs), targets) / k).backward()",
+            ),
+            "All ranks must enter `no_sync`",
+        ),
+        "a barrier on rank 0 alone": (lambda: my_ddp("if dist.get_rank() == 0: dist.barrier()"), "inside an `if`"),
+    }
+
+
+def test_the_ranks_keep_their_process_group(team):
+    group = "import __ranks__; __ranks__.group = id(dist.group.WORLD)"
+    ddp.shard_of(shard_of(group, "return []"))
+    first = team.pull("group")
+    ddp.my_ddp(my_ddp(group))
+    assert team.pull("group") == first

@@ -1,0 +1,66 @@
+"""The micro-benchmarks on two real ranks, at tiny sizes: what they report, and what they refuse."""
+
+import pytest
+
+from workshop_lib import ranks
+from workshop_lib.lessons.forecasting import fit
+from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
+
+pytestmark = pytest.mark.full
+
+SIZES = (4, 4096)
+
+
+@pytest.fixture(scope="module")
+def team():
+    yield ranks.start(2)
+    ranks.stop()
+
+
+def test_every_way_is_timed_at_every_size(team):
+    rows = fit.measure_communication(team, SIZES, repeats=5, timeout_s=60)
+    ways = ["MPI", "gloo", *ALGORITHMS]
+    assert [(row["way"], row["message_bytes"]) for row in rows] == [("ping-pong", n) for n in SIZES] + [
+        (way, n) for n in SIZES for way in ways
+    ]
+    for row in rows:
+        assert row["ranks"] == 2
+        assert len(row["seconds"]) == 5
+        assert 0 < row["min_s"] <= row["median_s"] <= row["max_s"] < 1
+        assert row["algorithm_bytes_per_s"] == row["message_bytes"] / row["median_s"]
+        assert row["bus_bytes_per_s"] == row["algorithm_bytes_per_s"]  # 2 (p - 1)/p is 1 on two ranks
+
+
+def test_sizes_that_hold_no_whole_float_are_refused(team):
+    for size in (0, 6):
+        with pytest.raises(ranks.RankError, match=f"a message of {size} bytes: give a multiple of 4"):
+            fit.measure_communication(team, [size], 1)
+        if not team.healthy:
+            team.restart()
+
+
+@pytest.mark.exhaustive  # 08c_forecasting measures them, too
+def test_steps_are_timed_with_and_without_their_allreduce(team):
+    settings = [(8, 4), (16, 2)]
+    rows = fit.measure_steps(team, settings, repeats=2, timeout_s=60)
+    assert [(row["width"], row["batch"], row["ranks"]) for row in rows] == [(8, 4, 2), (16, 2, 2)]
+    for row in rows:
+        assert row["parameters"] == 784 * row["width"] + row["width"] + 10 * row["width"] + 10
+        assert row["message_bytes"] == 4 * row["parameters"]
+        assert len(row["compute_s"]) == len(row["step_s"]) == 2
+        assert min(row["compute_s"] + row["step_s"]) > 0
+    alone = fit.measure_steps(team, settings, repeats=1, timeout_s=60, alone=True)
+    assert [row["ranks"] for row in alone] == [1, 1]
+
+
+def test_the_command_prints_one_table(team, capsys):
+    def command():
+        from workshop_lib.lessons.forecasting import benchmarks
+
+        benchmarks.main(["16"])
+
+    team.run(command, timeout=60)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("2 ranks; median, least and most of 7 rounds" in line for line in lines) == 1
+    for way in ("ping-pong", "MPI", "gloo", *ALGORITHMS):
+        assert [line.split(way)[1].split()[0] for line in lines if f"{way} " in line] == ["4", "16"]

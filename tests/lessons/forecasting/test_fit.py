@@ -1,0 +1,136 @@
+"""Fits recover the constants that made-up times were made from, with errors that mean what they say."""
+
+import numpy as np
+import pytest
+
+from workshop_lib.lessons.forecasting import fit
+from workshop_lib.lessons.forecasting.cost_model import ALGORITHMS, allreduce_s
+
+LATENCY_S, S_PER_BYTE, REDUCE_S_PER_BYTE = 2e-6, 1.5e-10, 4e-11
+COMPUTE = {"a_step_s": 3e-4, "a_parameter_s": 1e-9, "a_sample_s": 2e-6, "a_product_s": 5e-11}
+SIZES = [4**k for k in range(1, 14)]
+EXACT = 1e-9
+
+
+def message_row(nbytes, seconds, way="ping-pong", ranks=2):
+    return {"way": way, "ranks": ranks, "message_bytes": nbytes, "median_s": seconds}
+
+
+def messages(noise=lambda: 1.0, way="ping-pong"):
+    return [message_row(n, (LATENCY_S + S_PER_BYTE * n) * noise(), way) for n in SIZES]
+
+
+def computing_s(width, batch):
+    parameters = 795 * width + 10
+    return sum(COMPUTE[name] * term for name, term in fit.compute_terms(parameters, batch).items())
+
+
+def step_row(width, batch, extra_s=0.0):
+    parameters, compute_s = 795 * width + 10, computing_s(width, batch)
+    return {
+        "width": width,
+        "batch": batch,
+        "ranks": 2,
+        "parameters": parameters,
+        "message_bytes": 4 * parameters,
+        "compute_s": [0.9 * compute_s, compute_s, 7 * compute_s],
+        "step_s": [compute_s, compute_s + LATENCY_S + S_PER_BYTE * 4 * parameters + extra_s, 1.0],
+    }
+
+
+def steps():
+    return [step_row(*setting) for setting in fit.FITTED + fit.HELD_OUT]
+
+
+def test_latency_and_bandwidth_are_recovered():
+    found = fit.message_time([*messages(), message_row(8, 1.0, "ring")])
+    assert found.constants == pytest.approx({"latency_s": LATENCY_S, "s_per_byte": S_PER_BYTE}, rel=EXACT)
+    assert found.standard_errors["latency_s"] < 1e-6 * LATENCY_S
+    assert abs(found.relative_errors).max() < EXACT
+
+
+def test_small_messages_count_as_much_as_large_ones():
+    """By absolute errors, one large message that took 20 % longer would swallow the latency."""
+    rows = messages()
+    rows[-1]["median_s"] *= 1.2
+    assert fit.message_time(rows)["latency_s"] == pytest.approx(LATENCY_S, rel=0.03)
+
+
+def test_the_standard_errors_are_the_scatter_of_repeated_fits():
+    random = np.random.default_rng(1)
+    fits = [fit.message_time(messages(lambda: 1 + 0.05 * random.standard_normal())) for _ in range(300)]
+    for name, true in (("latency_s", LATENCY_S), ("s_per_byte", S_PER_BYTE)):
+        values = np.array([found[name] for found in fits])
+        claimed = np.median([found.standard_errors[name] for found in fits])
+        assert claimed == pytest.approx(values.std(), rel=0.25)
+        assert abs(values.mean() - true) < 0.2 * values.std() + 0.01 * true
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_gamma_is_what_allreduces_take_beyond_messages(ranks):
+    constants = (LATENCY_S, S_PER_BYTE, REDUCE_S_PER_BYTE)
+    rows = [message_row(n, allreduce_s(way, ranks, n, *constants), way, ranks) for way in ALGORITHMS for n in SIZES]
+    other = message_row(8, 1.0, "MPI")
+    found = fit.link([*messages(), *rows, other], tuple(ALGORITHMS))
+    assert tuple(found.constants) == ("latency_s", "s_per_byte", "reduce_s_per_byte")
+    assert tuple(found.constants.values()) == pytest.approx(constants, rel=EXACT)
+
+
+def test_computing_time_is_recovered_from_medians():
+    found = fit.compute_time(step_row(*setting) for setting in fit.FITTED)
+    assert found.constants == pytest.approx(COMPUTE, rel=1e-6)
+    assert fit.compute_s(found, 795 * 77 + 10, 50) == pytest.approx(computing_s(77, 50), rel=1e-6)
+
+
+def test_a_constant_that_would_be_negative_is_zero_and_the_rest_fits_without_it():
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    found = fit.relative_least_squares({"start_s": np.ones(4), "each_s": x}, 2 * x - 0.1)
+    assert found["start_s"] == found.standard_errors["start_s"] == 0
+    alone = fit.relative_least_squares({"each_s": x}, 2 * x - 0.1)
+    assert found["each_s"] == alone["each_s"] < 2
+
+
+def test_what_cannot_be_fitted_is_refused_with_what_to_do():
+    one, two = [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="2 measurements for 2 constants .a, b.: measure at least 3"):
+        fit.relative_least_squares({"a": one[:2], "b": two[:2]}, [1.0, 2.0])
+    with pytest.raises(ValueError, match="must be above 0: .*-1"):
+        fit.relative_least_squares({"a": one}, [1.0, 2.0, -1.0])
+    with pytest.raises(ValueError, match="cannot tell a, b apart"):
+        fit.relative_least_squares({"a": one, "b": [2.0, 2.0, 2.0]}, [1.0, 2.0, 3.0])
+
+
+def test_a_prediction_is_the_sum_and_its_error_is_signed():
+    compute = fit.compute_time(step_row(*setting) for setting in fit.FITTED)
+    message = fit.message_time(messages())
+    row = step_row(128, 32)
+    row["step_s"] = [1e-3, 2e-3, 4e-3]
+    found = fit.predicted([row], compute, message).iloc[0]
+    computing, allreduce = computing_s(128, 32), LATENCY_S + S_PER_BYTE * row["message_bytes"]
+    assert found["low_s"] == pytest.approx(max(computing, allreduce), rel=1e-6)
+    assert found["predicted_s"] == found["high_s"] == pytest.approx(computing + allreduce, rel=1e-6)
+    assert (found["measured_min_s"], found["measured_s"], found["measured_max_s"]) == (1e-3, 2e-3, 4e-3)
+    assert found["error"] == pytest.approx((computing + allreduce) / 2e-3 - 1, rel=1e-6)
+
+
+def test_held_out_steps_are_predicted_and_not_fitted():
+    tested = fit.held_out(steps(), messages(way="MPI"))
+    settings = list(zip(tested.others["width"], tested.others["batch"], strict=True))
+    assert settings == list(fit.HELD_OUT)
+    assert len(tested.fitted) == len(fit.FITTED)
+    assert tested.errors.max() < 1e-6
+    disturbed = [row | {"compute_s": [9.0]} if row["width"] in (128, 512) else row for row in steps()]
+    assert fit.held_out(disturbed, messages(way="MPI")).compute.constants == tested.compute.constants
+
+
+def test_only_messages_about_as_long_as_the_gradients_are_used():
+    rows = [row | {"median_s": 1.0} if row["message_bytes"] < 4096 else row for row in messages(way="MPI")]
+    found = fit.held_out(steps(), rows + messages(way="gloo"))
+    assert found.message["s_per_byte"] == pytest.approx(S_PER_BYTE, rel=EXACT)
+    with pytest.raises(ValueError, match="nothing is held out"):
+        fit.held_out([step_row(*setting) for setting in fit.FITTED], messages(way="MPI"))
+
+
+def test_the_settings_held_out_have_neither_width_nor_batch_of_those_fitted():
+    for fitted, held_out in zip(zip(*fit.FITTED, strict=True), zip(*fit.HELD_OUT, strict=True), strict=True):
+        assert not set(fitted) & set(held_out)

@@ -1,0 +1,68 @@
+"""The fit of steps to target against batch size, on pairs made from known parameters."""
+
+import numpy as np
+import pytest
+
+from workshop_lib.lessons.gradient_noise import critical_batch
+
+S_MIN, E_MIN = 120.0, 36_000.0
+B_CRIT = E_MIN / S_MIN
+BATCHES = np.array([16, 32, 64, 128, 256, 512, 1024, 2048, 4096])
+
+
+def measured(seed, noise=0.05, batches=BATCHES):
+    exact = S_MIN + E_MIN / batches
+    return exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(batches)))
+
+
+def test_exact_pairs_give_the_parameters_back():
+    fit = critical_batch.fit(BATCHES, S_MIN + E_MIN / BATCHES)
+    assert (fit.s_min, fit.e_min, fit.b_crit) == pytest.approx((S_MIN, E_MIN, B_CRIT))
+    for name, value in (("s_min", S_MIN), ("e_min", E_MIN), ("b_crit", B_CRIT)):
+        assert fit.intervals[name] == pytest.approx((value, value))
+
+
+def test_the_law_holds_on_the_frontier():
+    fit = critical_batch.fit(BATCHES, measured(0))
+    steps, samples = fit.steps(BATCHES), fit.samples(BATCHES)
+    assert samples == pytest.approx(steps * BATCHES)
+    assert (steps / fit.s_min - 1) * (samples / fit.e_min - 1) == pytest.approx(np.ones(len(BATCHES)))
+    assert fit.steps(fit.b_crit) == pytest.approx(2 * fit.s_min)
+    assert fit.samples(fit.b_crit) == pytest.approx(2 * fit.e_min)
+    assert np.all(np.diff(steps) < 0) and np.all(np.diff(samples) > 0), "a frontier: none gains in both"
+
+
+def test_noisy_pairs_give_them_back_within_the_stated_intervals():
+    fits = [critical_batch.fit(BATCHES, measured(seed), seed) for seed in range(60)]
+    for name, true in (("s_min", S_MIN), ("e_min", E_MIN), ("b_crit", B_CRIT)):
+        found = np.array([getattr(fit, name) for fit in fits])
+        assert np.median(found) == pytest.approx(true, rel=0.03), name
+        held = np.mean([low <= true <= high for low, high in (fit.intervals[name] for fit in fits)])
+        assert held > 0.8, f"{name} is inside in {held:.0%} of 60 fits"
+        widths = [high / low for low, high in (fit.intervals[name] for fit in fits)]
+        assert np.median(widths) < 1.35, f"{name}: an interval that holds everything says nothing"
+
+
+def test_small_batches_alone_do_not_bound_it_above():
+    few = np.array([1, 2, 4, 8, 16])
+    fit = critical_batch.fit(few, (S_MIN + E_MIN / few) * [1, 0.9, 1.1, 0.9, 1.05])
+    low, high = fit.intervals["b_crit"]
+    assert high == np.inf
+    assert low < B_CRIT
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "complaint"),
+    [
+        ([32, 64], [100, 60], r"2 batch sizes \(32, 64\).*at least 3"),
+        ([32, 64, 64, 32], [100, 60, 61, 99], "2 batch sizes"),
+        ([32, 64, 128], [100, 60], "3 batches and 2 step counts"),
+        ([32, 64, 128], [100, 60, np.nan], "a number of steps of nan: leave out"),
+        ([0, 64, 128], [100, 60, 40], "a batch of 0"),
+        ([32, 64, 128], [40, 60, 100], "as many or more steps"),
+        ([32, 64, 128], [1000, 100, 10], "fewer steps than the law"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_with_the_remedy(batches, steps, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        critical_batch.fit(batches, steps)

@@ -1,0 +1,89 @@
+"""The estimators of the noise scale, on gradients whose mean and covariance are known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, estimates
+
+SMALL, RANKS, STEPS = 8, 4, 3000
+GRADIENT = np.array([0.5, -1.0, 0.25, 0.0, 0.125] * 4)
+DEVIATIONS = np.linspace(0.5, 3, 20)  # Sigma is diagonal
+GRADIENT_SQ, TRACE = GRADIENT @ GRADIENT, (DEVIATIONS**2).sum()
+TRUE = TRACE / GRADIENT_SQ
+
+
+def steps(seed, count=STEPS, ranks=RANKS):
+    """The norms of `count` steps in which each rank averages SMALL samples' gradients."""
+    samples = np.random.default_rng(seed).normal(GRADIENT, DEVIATIONS, size=(count, ranks, SMALL, len(GRADIENT)))
+    of_ranks = samples.mean(axis=2)
+    small_sq = (of_ranks**2).sum(axis=2).mean(axis=1)
+    big_sq = (of_ranks.mean(axis=1) ** 2).sum(axis=1)
+    return [Norms(*pair) for pair in zip(small_sq, big_sq, strict=True)]
+
+
+def followed(norms, **how):
+    follower = Follower(SMALL, SMALL * RANKS, **how)
+    for one in norms:
+        follower.add(one)
+    return follower
+
+
+def test_the_noise_scale_is_within_a_tenth_of_the_true_one():
+    assert followed(steps(seed=1)).noise_scale == pytest.approx(TRUE, rel=0.1)
+
+
+def test_both_estimates_are_unbiased():
+    found = np.array([estimates(*one, SMALL, SMALL * RANKS) for one in steps(seed=2)])
+    errors = found.std(axis=0, ddof=1) / math.sqrt(STEPS)
+    assert np.all(np.abs(found.mean(axis=0) - [GRADIENT_SQ, TRACE]) < 4 * errors)
+    assert np.all(errors < [0.03 * GRADIENT_SQ, 0.03 * TRACE]), "precise enough to see a bias"
+    biased = np.mean(steps(seed=2), axis=0)[1] - GRADIENT_SQ
+    assert biased > 4 * errors[0], "and the plain norm of the average has one"
+
+
+def test_a_gradient_that_is_all_noise_is_estimated_to_be_none():
+    noise = np.random.default_rng(3).normal(size=(STEPS, RANKS, 30)) / math.sqrt(SMALL)
+    norms = [Norms((g**2).sum(axis=1).mean(), (g.mean(axis=0) ** 2).sum()) for g in noise]
+    found = np.array([estimates(*one, SMALL, SMALL * RANKS)[0] for one in norms])
+    assert abs(found.mean()) < 4 * found.std() / math.sqrt(STEPS)
+    assert (found < 0).any(), "so single estimates fall on both sides of 0"
+
+
+def test_the_standard_error_is_that_of_repeated_measurements():
+    measured = [followed(steps(seed, count=300)) for seed in range(100, 160)]
+    scales = np.array([one.noise_scale for one in measured])
+    claimed = np.array([one.standard_error for one in measured])
+    assert np.median(claimed) == pytest.approx(scales.std(ddof=1), rel=0.3)
+    assert np.mean(np.abs(scales - TRUE) < 2 * claimed) > 0.85
+
+
+def test_it_follows_a_change_and_forgets():
+    later = [Norms(4 * one.small_sq, 4 * one.big_sq) for one in steps(seed=4, count=400)]
+    follower = followed([*steps(seed=5, count=400), *later], memory_steps=50)
+    # The gradients doubled: so did both norms, and their ratio stayed.
+    assert follower.gradient_sq == pytest.approx(4 * GRADIENT_SQ, rel=0.35)
+    assert follower.trace == pytest.approx(4 * TRACE, rel=0.1)
+    assert abs(follower.noise_scale - TRUE) < 4 * follower.standard_error
+    over_all = followed([*steps(seed=5, count=400), *later])
+    assert over_all.trace == pytest.approx(2.5 * TRACE, rel=0.1)
+    assert over_all.standard_error < follower.standard_error
+
+
+def test_no_scale_is_made_up_from_nothing():
+    follower = Follower(8, 32)
+    assert math.isnan(follower.gradient_sq) and math.isnan(follower.noise_scale)
+    follower.add(Norms(small_sq=4.0, big_sq=0.5))
+    assert follower.gradient_sq < 0
+    assert math.isnan(follower.noise_scale) and math.isnan(follower.standard_error)
+
+
+@pytest.mark.parametrize("batches", [(8, 8), (16, 8), (0, 8)])
+def test_batches_that_tell_nothing_are_refused(batches):
+    with pytest.raises(ValueError, match=f"small_batch {batches[0]} and big_batch 8.*two ranks"):
+        estimates(2.0, 1.0, *batches)
+    with pytest.raises(ValueError, match="two ranks"):
+        Follower(*batches)
+    with pytest.raises(ValueError, match="memory_steps 0: give 1 or more"):
+        Follower(8, 16, memory_steps=0)

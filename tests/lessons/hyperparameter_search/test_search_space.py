@@ -1,0 +1,140 @@
+"""Schedulers without ranks, what a search has found, and a study in Optuna's journal that outlives a kill -9."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from judge import answers
+
+from workshop_lib.lessons.gradient_noise import steps_to_target
+from workshop_lib.lessons.hyperparameter_search import figures, live, search
+from workshop_lib.lessons.hyperparameter_search.trial import Job
+from workshop_lib.lessons.hyperparameter_search.trials import Done, Search
+from workshop_lib.paths import ROOT
+from workshop_lib.results import records
+
+NOTEBOOK = "14_hyperparameter_search"
+RUNGS = [10, 30, 90]
+
+
+def played(scheduler, budget, ranks=3):
+    """Jobs in the order in which they end, of ranks that take turns; trial 7 is best. (trial, images, new images)"""
+    running, seen, jobs, spent = [], {}, [], 0
+    while True:
+        while len(running) < ranks and spent < budget and (job := scheduler.ask()) is not None:
+            spent += job[2] - seen.get(job[0], 0)
+            running.append(job)
+        if not running:
+            return jobs
+        trial, _, images = running.pop(0)
+        jobs.append((trial, images, images - seen.get(trial, 0)))
+        seen[trial] = images
+        scheduler.tell(trial, images, 1 / (1 + abs(trial - 7)))
+
+
+def test_halving_costs_what_the_formula_says_and_the_best_reaches_the_top():
+    jobs = played(search.Halving(dict, 9, RUNGS), 10**9)
+    assert sum(new for *_, new in jobs) == 9 * 10 + 3 * 20 + 1 * 60
+    assert [trial for trial, images, _ in jobs if images == 90] == [7]
+
+
+def test_asha_stops_at_its_budget_and_sends_a_third_on():
+    jobs = played(search.Asha(dict, RUNGS), 2000)
+    assert 2000 <= sum(new for *_, new in jobs) < 2000 + 3 * 60
+    counts = [sum(images == rung for _, images, _ in jobs) for rung in RUNGS]
+    assert counts[1] == counts[0] // 3 and counts[2] == counts[1] // 3
+    assert len({job[:2] for job in jobs}) == len(jobs)
+
+
+def test_a_grid_has_every_combination_and_ends():
+    settings = search.grid(lr=[1, 2], batch=[3, 4, 5])
+    assert len(settings) == 6 and {"lr": 2, "batch": 4} in settings
+    assert [job[:2] for job in played(search.Listed(settings, 8), 10**9)] == [(at, 8) for at in range(6)]
+    assert search.OneJob({"lr": 1}, 8).ask() == (0, {"lr": 1}, 8)
+
+
+def test_more_seeds_choose_better_and_fewer_are_needed_for_larger_differences():
+    random = np.random.default_rng(1)
+    a, b, c = (random.normal(mean, 0.01, 20) for mean in (0.96, 0.955, 0.93))
+    shares = [search.wrong_winner(a, b, seeds) for seeds in (1, 5, 50)]
+    assert shares == sorted(shares, reverse=True) and 0.1 < shares[0] < 0.5 and shares[-1] < 0.05
+    assert search.wrong_winner(a, a, 3) == pytest.approx(0.5, abs=0.05)
+    assert search.seeds_needed(a, c) <= 2 < search.seeds_needed(a, b)
+
+
+def test_what_to_report_is_the_test_accuracy_of_the_trial_that_the_held_out_images_choose():
+    rows = [{"trial": 1, "held_out": 0.9, "test": 0.8}, {"trial": 2, "held_out": 0.8, "test": 0.9}]
+    assert search.report(rows) == (1, 0.8)
+
+
+def done(trial, images, held_out, ranks, start_s, end_s):
+    result = {"trial": trial, "setting": {"lr": 0.1, "momentum": 0.0, "batch": 32}, "images": images, "losses": []}
+    return Done(result | {"new_images": images, "held_out": held_out, "diverged": False}, ranks, start_s, end_s)
+
+
+def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):
+    state = Search(2, tmp_path, done=[done(0, 10, 0.5, [0], 0, 2), done(1, 10, 0.6, [1], 0, 1)])
+    assert figures.idle_share(state) == pytest.approx(0.25)
+    kept = records.read(ROOT / "assets/results/search.jsonl")
+    rates = steps_to_target.best_rates(records.read(ROOT / "assets/results/steps_to_target.jsonl"))
+    repeated = {str(at): run["held_out"] for at, run in enumerate(run for run in kept if run["what"]["way"] == "seeds")}
+    for figure in (
+        figures.ranks_over_time({"two": state}),
+        figures.best_so_far(kept),
+        figures.wrong_winner(repeated, [1, 3]),
+        figures.rates(state.done, rates),
+    ):
+        assert figure._repr_png_()
+    with pytest.raises(records.RecordError, match="no searches to draw"):
+        figures.best_so_far([])
+
+
+@pytest.mark.parametrize("losses", [[(5, 40.0), (10, 1e30)], [(5, 2.3), (10, 0.1)], [(10, 1e-6)], []])
+def test_the_live_view_draws_whatever_the_losses_are(losses, tmp_path):
+    state = Search(2, tmp_path, 100, done=[done(0, 10, 0.5, [0], 0, 2)])
+    state.done[0].result["losses"] = losses
+    state.running[1] = Job(1, {"lr": 0.1, "momentum": 0.0, "batch": 32}, 30), 0.0, [(5, 1.0)] if losses else []
+    assert "10% of the budget" in live.bar(state) and "on rank 1" in live.table(state)
+    assert live.curves(state).count("data-trial") == 2 * bool(losses)
+
+
+def test_the_record_has_three_ways_three_seeds_and_winners_by_the_held_out_images():
+    runs = [run for run in records.read(ROOT / "assets/results/search.jsonl") if "jobs" in run]
+    assert len({(run["what"]["way"], run["what"]["seed"]) for run in runs}) == 9 == len(runs)
+    for run in runs:
+        top = max(job["images"] for job in run["jobs"])
+        best = max((job for job in run["jobs"] if job["images"] == top), key=lambda job: job["held_out"])
+        assert run["winner"] == best["trial"] and str(best["trial"]) in run["tests"]
+        spent = sum({job["trial"]: job["images"] for job in run["jobs"]}.values())
+        assert run["what"]["budget"] <= spent < run["what"]["budget"] + 2 * (search.RUNGS[2] - search.RUNGS[1])
+
+
+KILLED = """
+rungs = [10, 30, 90]
+study = Study(open_study(sys.argv[1]), rungs)
+for at in range(4):
+    trial, _, images = study.ask()
+    study.tell(trial, images, at / 10)
+study.ask(), study.ask()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_study_goes_on_after_its_process_was_killed(tmp_path):
+    pytest.importorskip("optuna")
+    parts = [answers._source(NOTEBOOK, name, solved=True) for name in ("Study", "open_study")]
+    program = "\n".join(["import os, signal, sys", *parts, KILLED])
+    journal = tmp_path / "study.log"
+    ended = subprocess.run([sys.executable, "-c", program, str(journal)], capture_output=True, timeout=100, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    open_study, scheduler = answers.solution(NOTEBOOK, "open_study"), answers.solution(NOTEBOOK, "Study")
+    open_study.__globals__.update(rungs=RUNGS, TrialState=scheduler.__init__.__globals__["TrialState"])
+    open_study.__globals__.setdefault("optuna", sys.modules["optuna"])
+    study = open_study(journal)
+    states = [trial.state.name for trial in study.trials]
+    assert "RUNNING" not in states and states.count("FAIL") >= 2 and states.count("WAITING") == states.count("FAIL")
+    cut_off = [trial.params for trial in study.trials if trial.state.name == "FAIL"]
+    going_on = scheduler(study, RUNGS)
+    assert [going_on.ask()[1] for _ in cut_off] == cut_off, "their settings come first"

@@ -1,0 +1,129 @@
+"""The exercises of 07 accept the solutions, and reject wrong answers with the hint that names the mistake."""
+
+from functools import partial
+
+import pytest
+from judge.answers import variant, written
+from judge.verdicts import Verdicts
+
+from workshop_lib.lessons.large_batch import judge as check
+from workshop_lib.lessons.large_batch import recipe_clinic as clinic
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+NOTEBOOK = "07_large_batch"
+RATE = "learning_rate(step, base_lr, workers, warmup_steps)"
+LAYER = "layer_rate(weights, gradient, trust, weight_decay)"
+layer = partial(variant, NOTEBOOK, "layer_rate")
+answer = partial(written, "import math\nimport torch")
+
+
+class TestLargeBatch(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["learning_rate", "layer_rate"]
+    right = {
+        "with an if": lambda: answer(
+            RATE,
+            "if step < warmup_steps:",
+            "    return base_lr * workers * (step + 1) / warmup_steps",
+            "return base_lr * workers",
+        ),
+        "sums of squares": lambda: answer(
+            LAYER,
+            "w, g = [math.sqrt(float((t * t).sum())) for t in (weights, gradient)]",
+            "return trust * w / (g + weight_decay * w) if w and g else 1.0",
+        ),
+        "a tensor": lambda: answer(
+            LAYER,
+            "if not weights.any() or not gradient.any(): return torch.tensor(1.0)",
+            "w, g = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(gradient)",
+            "return trust / (g / w + weight_decay)",
+        ),
+    }
+    wrong = {
+        "text": (lambda: answer(RATE, "return 'fast'"), "returned 'fast'"),
+        "each weight": (
+            lambda: layer(("trust * weights_norm / (", "trust * weights.abs() / (")),
+            "one value per weight",
+        ),
+        "nothing": (lambda: answer(LAYER, "trust * weights.norm() / gradient.norm()"), "it returned None"),
+        "zero forgotten": (
+            lambda: layer(("if weights_norm == 0 or gradient_norm == 0:", "if gradient_norm == 0:")),
+            "return 1",
+        ),
+        "in place": (
+            lambda: layer(("weights.norm(), gradient.norm()", "weights.norm(), gradient.add_(1).norm()")),
+            "work on copies",
+        ),
+    }
+
+
+def test_a_diagnosis_is_judged_by_what_the_curves_would_show():
+    assert check.diagnoses(clinic.RUNS).passed is True
+    assert check.diagnoses(clinic.RUNS | {"A": ...}).passed is None
+    for said in clinic.SIGNS:
+        run = next(run for run, illness in clinic.RUNS.items() if illness != said)
+        verdict = check.diagnoses(clinic.RUNS | {run: said})
+        assert verdict.passed is False
+        assert clinic.SIGNS[said] in verdict.hint
+
+
+CURES = {
+    "A": {"weight_decay": 0.0},
+    "B": {"emulate_workers": 8},
+    "C": {"lr": 0.03},
+    "D": {"train_samples": 5000},
+    "E": {"lr": 0.03},
+}
+
+
+def ended(accuracy):
+    return {"epochs": [{"test_accuracy": accuracy}]}
+
+
+def judged(changes, accuracies):
+    return check.changes(changes, {run: ended(accuracy) for run, accuracy in accuracies.items()})
+
+
+WELL = dict.fromkeys(CURES, 0.95)
+
+
+def test_each_change_that_cures_passes_and_dots_are_not_solved_yet():
+    assert judged(CURES, WELL).passed is True
+    assert judged(CURES | {"C": {"optimizer": "lars"}}, WELL).passed is True, "whatever helps"
+    assert judged(CURES | {"E": ...}, {}).passed is None
+    assert check.treat(None, CURES | {"E": ...}) == {}
+
+
+@pytest.mark.parametrize("turn", clinic.WRONG_TURNS, ids=lambda turn: f"{turn.illness}-{turn.option}-{turn.up}")
+def test_a_change_that_does_not_help_is_told_why(turn):
+    run = next(run for run, illness in clinic.RUNS.items() if illness == turn.illness)
+    old = clinic.PATIENTS[run].get(turn.option, 0.1)
+    change = {turn.option: old * 2 if turn.up else type(old)(old / 2)}
+    verdict = judged(CURES | {run: change}, WELL | {run: 0.5})
+    assert verdict.passed is False
+    assert turn.hint in verdict.hint
+    assert "50.0%" in verdict.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"lr": 0.1, "epochs": 20}, "one thing at a time"),
+        ({"lr": 1.0}, "the value it has already"),
+        ({"speed": 2}, "can't be run"),
+        ({"lr": -1}, "lr -1: use a number above 0"),
+        ({"epochs": 1000}, "would take long"),
+        (0.1, "write an option"),
+    ],
+)
+def test_a_change_that_cannot_be_tried_is_not_trained(change, hint):
+    verdict = judged(CURES | {"C": change}, {run: 0.95 for run in WELL if run != "C"})
+    assert verdict.passed is False
+    assert hint in verdict.hint
+
+
+def test_each_patient_is_ill_and_the_healthy_run_is_not():
+    reached = {name: run["epochs"][-1]["test_accuracy"] for name, run in check.patients().items()}
+    assert reached.pop("healthy") > clinic.CURED + 0.02
+    assert set(reached) == set(clinic.RUNS)
+    assert max(reached.values()) < clinic.CURED - 0.02

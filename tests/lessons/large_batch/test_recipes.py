@@ -1,0 +1,62 @@
+"""Recipes: what a run in phases is, and how runs are summed up."""
+
+import pytest
+from record_fixtures import run
+
+from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.lessons.large_batch.recipes import Recipe
+from workshop_lib.training.options import TrainOptions
+
+
+def told(name, accuracies, workers=8, seed=1, phases=None):
+    record = run(accuracies=accuracies, speeds=(1.0,) * len(accuracies))
+    what = TrainOptions(emulate_workers=workers, seed=seed, train_samples=6400, epochs=len(accuracies)).as_dict()
+    alone = [{"epochs": len(accuracies), "emulate_workers": workers}]
+    return record | {"recipe": name, "what": record["what"] | what, "phases": phases or alone}
+
+
+GROWN = [{"epochs": 2, "emulate_workers": 10}, {"epochs": 1, "emulate_workers": 50}]
+RUNS = [told("grown", (0.5, 0.8, accuracy), 10, seed, GROWN) for seed, accuracy in enumerate((0.9, 0.7))]
+RUNS += [told("constant", (0.5, 0.8, 0.85), 10)]
+
+
+def test_the_table_has_the_mean_the_worst_and_the_best_of_each_recipe():
+    table = recipes.table([*RUNS, told("constant", (0.9,), 100)])
+    assert table.index.tolist() == ["grown", "constant"]
+    assert table.columns.tolist() == [10, 100]
+    assert table.loc["grown", 10] == "80.0 (70.0 to 90.0)"
+    assert table.loc["grown", 100] == ""
+
+
+def test_steps_are_those_of_each_phase_also_where_there_is_one():
+    assert recipes.steps(RUNS[0]) == [10, 20, 22]
+    plain = told("", (0.5, 0.8))
+    del plain["phases"]
+    assert recipes.steps(plain) == [13, 26]
+    assert recipes.of(RUNS, "constant", "grown") == [RUNS[2], *RUNS[:2]]
+
+
+def test_a_phase_goes_on_where_the_one_before_it_ended(small_mnist):
+    same = {"data_dir": small_mnist, "train_samples": 640, "epochs": 1, "warmup_epochs": 0.0, "decay": "none"}
+    learns, stands_still = same | {"lr": 0.05, "emulate_workers": 1}, same | {"lr": 1e-12, "emulate_workers": 5}
+    record = recipes.train(Recipe("both", [learns, stands_still]), seed=1)
+    first, second = record["epochs"]
+    assert first["test_accuracy"] == second["test_accuracy"] > 0.3
+    assert [first["epoch"], second["epoch"]] == [1, 2]
+    assert record["recipe"] == "both"
+    assert recipes.steps(record) == [10, 12]
+    assert [phase["lr"] for phase in record["phases"]] == [0.05, 1e-12]
+
+
+def test_every_recipe_can_be_trained_on_the_ranks_of_a_laptop():
+    for recipe in recipes.RECIPES:
+        for phase in recipe.phases:
+            assert TrainOptions(**phase).workers(2) == phase["emulate_workers"]
+    assert len({(recipe.name, recipe.phases[0]["emulate_workers"]) for recipe in recipes.RECIPES}) == len(
+        recipes.RECIPES
+    )
+
+
+@pytest.mark.parametrize("name", recipes.PATIENTS)
+def test_patients_too(name):
+    assert TrainOptions(**recipes.PATIENTS[name]).workers(4)

@@ -1,0 +1,87 @@
+"""The outer step against PyTorch's optimizer, and the figure of what a byte buys."""
+
+import numpy as np
+import pytest
+import torch
+from drawn import words
+
+from workshop_lib import judge
+from workshop_lib.lessons.less_communication import figures
+from workshop_lib.lessons.less_communication.trainings import KIND, Rounds, outer_step, ways
+from workshop_lib.paths import ROOT
+from workshop_lib.results import records
+from workshop_lib.results.records import RecordError
+
+
+class Alone:
+    """A communicator of one rank."""
+
+    size = 1
+
+    def allreduce(self, array):
+        return array
+
+
+def test_the_outer_step_is_sgd_with_nesterovs_momentum():
+    random = np.random.default_rng(1)
+    weights, velocity = random.normal(size=7), np.zeros(7)
+    parameter = torch.nn.Parameter(torch.tensor(weights))
+    optimizer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    for _ in range(5):
+        reached = weights + random.normal(size=7)
+        parameter.grad = parameter.detach() - torch.tensor(reached)
+        optimizer.step()
+        weights, velocity = outer_step(Alone(), weights, reached, velocity)
+        assert weights == pytest.approx(parameter.detach().numpy(), abs=1e-12)
+
+
+def test_local_sgd_goes_to_the_mean():
+    start, mine = np.arange(3.0), np.array([5.0, -1.0, 2.0])
+    weights, _ = Rounds(8).outer(Alone(), start, mine, np.zeros(3))
+    assert weights == pytest.approx(mine, abs=1e-12)
+
+
+def record(way, seed, nbytes, accuracy, steps=64):
+    what = {"way": way, "seed": seed, "world_size": 4, "batch_size": 64, "steps": steps, "lr": 0.1, "momentum": 0.0}
+    return {"kind": KIND, "what": what | {"data_dir": None}, "bytes_per_sample": nbytes, "test_accuracy": accuracy}
+
+
+def test_the_figure_has_a_point_per_way_at_its_median_with_its_seeds():
+    runs = [record("fp32", seed, 1277.0, reached) for seed, reached in ((1, 0.96), (2, 0.97), (3, 0.99))]
+    runs += [record("top 1 %", 1, 25.5, 0.9)]
+    figure = figures.less_communication([{"kind": "bench"}, *runs])
+    [axes] = figure.axes
+    points = [line for line in axes.get_lines() if line.get_marker() in "os"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(1277.0, 97.0), (25.5, 90.0)]
+    assert "4 ranks with batches of 64, 64 steps" in words(figure)
+    with pytest.raises(RecordError, match="steps = 128 and 64"):
+        figures.less_communication([*runs, record("fp32", 1, 1277.0, 0.9, steps=128)])
+    with pytest.raises(RecordError, match="nothing to draw"):
+        figures.less_communication([])
+
+
+def test_every_way_was_recorded_with_three_seeds_and_ended_with_equal_ranks():
+    kept = records.read(ROOT / "assets" / "results" / "less_communication.jsonl")
+    assert all(run["ranks_identical"] for run in kept)
+    plain = [run["what"] for run in kept if not run["what"]["momentum"]]
+    seeds = {way: sorted(run["seed"] for run in plain if run["way"] == way) for way in ways()}
+    assert seeds == dict.fromkeys(ways(), [1, 2, 3])
+
+
+def test_an_unsolved_exercise_gives_way_to_the_librarys_own(capsys):
+    def solved():
+        return 1
+
+    def stub():
+        raise NotImplementedError("your code here")
+
+    class Layer:
+        def forward(self):
+            raise NotImplementedError("your code here")
+
+    assert judge.yours_or(solved, outer_step) is solved and judge.yours_or(Rounds, Layer) is Rounds
+    assert judge.yours_or(Rounds(8).outer, solved) is not solved, "a partial is no stub"
+    assert capsys.readouterr().out == ""
+    assert judge.yours_or(stub, outer_step) is outer_step
+    assert capsys.readouterr().out == "stub isn't solved yet, so the library's own takes its place here.\n"
+    assert judge.yours_or(Layer, Rounds) is Rounds, "a method of a class may be the stub"

@@ -1,0 +1,231 @@
+"""What the cells of 11 compute on their ranks, on 2 and on 4: every difference to one process, and every byte.
+
+The cells themselves run here, with the solutions in them. float32 has 24 bits, and sums are taken in another order, so
+numbers differ in the last of them; training makes that grow. A wrong sum would differ in the first.
+"""
+
+import ast
+import functools
+import re
+import sys
+
+import cloudpickle
+import pytest
+from judge.answers import code_cells
+
+pytestmark = [pytest.mark.lesson("11"), pytest.mark.usefixtures("healthy")]
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+NOTEBOOK = "11_model_parallelism"
+SOLVED = ("ColumnParallel", "RowParallel", "cut_block", "TokenParallel")
+ON_RANKS = ("largest", "cut_model", "allreduces", "on_mesh", "share_tokens", "Experts", "with_experts")
+IMPORTS = (
+    "functools",
+    "torch.nn",
+    "mpi4py",
+    *(f"workshop_lib.{part}" for part in ("data", "models", "training", "lessons")),
+)
+ROUNDING, TRAINED = 1e-5, 1e-4  # of the largest number
+TOKENS_BYTES = 64 * 25 * 64 * 4  # images, tokens, width, bytes
+
+
+@functools.cache
+def program() -> str:
+    """The imports of the notebook, and its cells that define these names."""
+    _, cells = code_cells(NOTEBOOK)
+    trees = [ast.parse(re.sub("^%%ranks.*", "", cell)) for cell in cells]
+    imports = [node for tree in trees for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in imports if str(node.module).startswith(IMPORTS)]
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    named = {node.name: tree for tree in trees for node in tree.body if isinstance(node, kinds)}
+    chosen = {id(named[name]): named[name] for name in (*ON_RANKS[:1], *SOLVED, *ON_RANKS[1:])}
+    return "\n".join(
+        [
+            "import torch\nfrom torch import nn",
+            *map(ast.unparse, imports),
+            "steps = 10",
+            *map(ast.unparse, chosen.values()),
+        ]
+    )
+
+
+def measure(program: str, lines: str) -> dict:
+    """On a rank: run the notebook's cells, then `lines`, and return what these leave in `seen`."""
+    names: dict = {"__name__": "notebook", "seen": {}}
+    exec(program, names)
+    exec(lines, names)
+    return names["seen"]
+
+
+LAYERS = """
+torch.manual_seed(1)
+whole, x = vit.Mlp(64), torch.randn(64, 25, 64)
+counting = CountingComm(comm)
+mine = nn.Sequential(ColumnParallel(whole.up, counting), nn.GELU(), RowParallel(whole.down, counting))
+inputs = [x.clone().requires_grad_() for _ in range(2)]
+outputs = mine(inputs[0]), whole(inputs[1])
+forward = counting.bytes_sent
+for output in outputs:
+    output.square().sum().backward()
+seen["MLP"] = largest([outputs[0], inputs[0].grad], [outputs[1], inputs[1].grad])
+seen["MLP bytes"] = forward, counting.bytes_sent - forward
+expected = [p.grad for p in (ColumnParallel(whole.up, comm).weight, RowParallel(whole.down, comm).weight)]
+alone, together = network(), cut_model(network(), counting)
+for model in (alone, together):
+    train(model, steps)
+seen["trained"] = largest(together.parameters(), cut_model(alone, counting).parameters())
+seen["allreduces"] = allreduces(together, counting)
+for block in together[1:-1]:
+    cut.sum_once(block.attention, counting)
+seen["summed once"] = allreduces(together, counting)
+"""
+PYTORCH = """
+import warnings
+warnings.filterwarnings("ignore", message="Full backward hook")
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+group = rendezvous.join_over_mpi(world.detect(), torch.device("cpu"))
+mesh, (images, labels) = DeviceMesh.from_group(group, "cpu"), batch(0)
+plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+once = {"attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())}
+for title, added in (("as we wrote it", {}), ("summed once", once)):
+    theirs, counting = network(), CountingComm(comm)
+    ours = cut_model(network(), counting)
+    for block in ours[1:-1]:
+        added and cut.sum_once(block.attention, counting)
+    for block in theirs[1:-1]:
+        parallelize_module(block, mesh, plan | added)
+    cross_entropy(ours(images), labels).backward()
+    with CommDebugMode() as debug, counted(group) as sent:
+        cross_entropy(theirs(images), labels).backward()
+    local = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in theirs.parameters()]
+    seen[title] = largest([p.grad for p in ours.parameters()], local)
+    seen[f"{title}, calls"] = debug.get_total_counts()
+    seen[f"{title}, bytes"] = counting.bytes_sent, sent.messages.bytes_sent
+"""
+MESHES = """
+alone = network()
+train(alone, 3)
+images, labels = batch(9)
+for tensor in [t for t in (1, 2, 4) if size % t == 0]:
+    data = size // tensor
+    sent, states, model = on_mesh(data, tensor)
+    numbers = sum(p.numel() for p in model.parameters())
+    with torch.no_grad():
+        seen[f"{data} x {tensor}"] = largest([model(images)], [alone(images)])
+    seen[f"{data} x {tensor} sent"] = data, tensor, numbers, sent, states
+"""
+TOKENS = """
+model = network()
+tokens = model[0](batch(0)[0])[:, :24].detach()
+block, shared, counting, mine = network()[1], network()[1], CountingComm(comm), ring.part(24, rank, size)
+partly = share_tokens(shared, counting)
+inputs = tokens.clone().requires_grad_(), tokens[:, mine].clone().requires_grad_()
+outputs = block(inputs[0]), shared(inputs[1])
+for output in outputs:
+    output.square().sum().backward()
+seen["bytes"] = counting.bytes_sent
+for p in partly:
+    p.grad = allreduce(counting, p.grad)
+seen["small bytes"], seen["numbers"] = counting.bytes_sent - seen["bytes"], sum(p.numel() for p in partly)
+seen["apart"] = largest([outputs[1], inputs[1].grad], [outputs[0][:, mine], inputs[0].grad[:, mine]])
+whole = [*block.norm_1.parameters(), *block.norm_2.parameters(), block.attention.out.bias, block.mlp.down.bias]
+seen["norms and biases"] = largest([p.grad for p in partly], [p.grad for p in whole])
+"""
+TO_EXPERTS = """
+tokens = torch.randn(4 * size, 25, 64, generator=torch.Generator().manual_seed(3))
+counting = CountingComm(comm)
+layer, x = Experts(64, EXPERTS, counting), tokens[rank::size].clone().requires_grad_()
+before = counting.bytes_sent
+output = layer(x)
+between = counting.bytes_sent
+output.square().sum().backward()
+seen["bytes"] = between - before, counting.bytes_sent - between
+leave, visit = (sum(counts) - counts[rank] for counts in (layer.going, layer.coming))
+assert leave == int((layer.chosen // (EXPERTS // size) != rank).sum())
+seen["formula"] = leave * (64 * 4 + 8) + visit * 64 * 4 + (size - 1) * size * 8, (leave + visit) * 64 * 4
+torch.manual_seed(2)
+router, every = nn.Linear(64, EXPERTS, bias=False), [vit.Mlp(64) for _ in range(EXPERTS)]
+whole = tokens.clone().requires_grad_()
+probability, chosen = router(whole).softmax(2).max(2)
+expected = torch.zeros_like(whole)
+for at, expert in enumerate(every):
+    expected = expected + torch.where((chosen == at)[..., None], expert(whole) * probability[..., None], 0.0)
+expected.square().sum().backward()
+seen["outputs"] = largest([output], [expected[rank::size]])
+seen["gradient"] = largest([x.grad], [whole.grad[rank::size]])
+mine = every[ring.part(EXPERTS, rank, size)]
+grads = [[p.grad for expert in experts for p in expert.parameters()] for experts in (layer.mine, mine)]
+pairs = [pair for pair in zip(*grads) if pair[1].abs().max() > 0]  # some have no tokens
+seen["experts"] = largest(*zip(*pairs))
+alone, together = with_experts(MPI.COMM_SELF), with_experts(counting)
+train(alone, 3, after_backward=partial(average, comm=MPI.COMM_SELF))
+train(together, 3, rows=slice(rank, None, size), after_backward=average)
+part = [p for expert in alone[2].mlp.mine[ring.part(EXPERTS, rank, size)] for p in expert.parameters()]
+seen["trained"] = largest(together[2].mlp.mine.parameters(), part)
+"""
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def on(request, team):
+    """Run lines after the notebook's cells on as many ranks; what they have seen, by rank."""
+    if team.n != request.param:
+        team.restart(request.param)
+    return lambda lines: team.run(measure, program(), lines, timeout=240)  # the first optimizer loads much of PyTorch
+
+
+def an_allreduce(ranks: int, nbytes: int = TOKENS_BYTES) -> float:
+    return 2 * (ranks - 1) / ranks * nbytes
+
+
+def test_layers_and_a_trained_network(on):
+    by_rank = on(LAYERS)
+    for seen in by_rank:
+        print(seen)
+        assert seen["MLP"] < ROUNDING and seen["trained"] < TRAINED
+        assert seen["MLP bytes"] == (an_allreduce(len(by_rank)),) * 2
+        assert seen["allreduces"] == [2, 4] and seen["summed once"] == [2, 2]
+
+
+@pytest.mark.exhaustive
+def test_pytorch_computes_and_sends_the_same(on):
+    for seen in on(PYTORCH):
+        print(seen)
+        for title, calls in (("as we wrote it", 18), ("summed once", 12)):
+            ours, theirs = seen[f"{title}, bytes"]
+            assert seen[title] < ROUNDING and ours == theirs and seen[f"{title}, calls"] == calls
+
+
+def test_every_mesh_is_one_process_and_sends_what_the_formulas_say(on):
+    by_rank = on(MESHES)
+    for seen in by_rank:
+        print(seen)
+        meshes = [name for name in seen if not name.endswith("sent")]
+        assert len(meshes) == len(by_rank).bit_length()
+        for mesh in meshes:
+            data, tensor, numbers, sent, states = seen[f"{mesh} sent"]
+            assert seen[mesh] < TRAINED
+            assert sent["tensor"] == 3 * 4 * an_allreduce(tensor, TOKENS_BYTES // data)
+            assert abs(sent["data"] - an_allreduce(data, 4 * numbers)) <= 4 * 2 * data, "parts differ by a number"
+            assert states == 3 * 4 * numbers, "weights, gradients and momentum"
+
+
+def test_shared_tokens_send_what_an_allreduce_sends(on):
+    by_rank = on(TOKENS)
+    ranks = len(by_rank)
+    for seen in by_rank:
+        print(seen)
+        assert seen["apart"] < ROUNDING and seen["norms and biases"] < ROUNDING
+        assert seen["bytes"] == 4 * an_allreduce(ranks, 64 * 24 * 64 * 4)
+        assert seen["small bytes"] == an_allreduce(ranks, 4 * seen["numbers"])
+
+
+def test_experts_on_ranks_are_the_experts_of_one_process(on):
+    for seen in on(TO_EXPERTS):
+        print(seen)
+        assert all(seen[name] < ROUNDING for name in ("outputs", "gradient", "experts")) and seen["trained"] < TRAINED
+        assert seen["bytes"] == seen["formula"]

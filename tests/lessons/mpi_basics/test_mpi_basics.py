@@ -1,0 +1,221 @@
+"""The exercises of 01 accept the solutions, and reject wrong answers with the hint that names the mistake."""
+
+from functools import partial
+
+import pytest
+from judge.answers import variant, written
+from judge.verdicts import Verdicts, planted
+
+from workshop_lib.lessons.mpi_basics import judge as check
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+NOTEBOOK = "01_mpi_basics"
+RANKS = 4
+# Each makes an answer: the solution with texts replaced, or a function with these lines.
+exchange, collect, ring = (
+    partial(partial, variant, NOTEBOOK, name) for name in ("exchange", "collect", "ring_allreduce")
+)
+IMPORTS = "import numpy as np\nfrom mpi4py import MPI"
+own_collect = partial(partial, written, IMPORTS, "collect(comm, result)")
+own_mean = partial(partial, written, IMPORTS, "global_mean(comm, values)")
+own_ring = partial(partial, written, IMPORTS, "ring_allreduce(comm, values)")
+
+MADE = "theirs = np.empty_like(mine)"
+SWAP = "comm.Sendrecv(mine, dest=partner, recvbuf=theirs, source=partner)"
+TURNS = """if comm.rank < partner: comm.Send(mine, partner)
+    comm.Recv(theirs, partner)
+    if comm.rank > partner: comm.Send(mine, partner)"""
+SEND = "if comm.rank > 0:\n        comm.send(result, dest=0)\n        return None"
+RECEIVE = "value = comm.recv(source=MPI.ANY_SOURCE, status=status)"
+MEAN = "return total / count"
+SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
+OTHER_WAY_ROUND = [
+    (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
+    ("(comm.rank - step) % p", "(comm.rank + step) % p"),
+    ("(comm.rank - step - 1) % p", "(comm.rank + step + 1) % p"),
+]
+HALVES = """h = len(outgoing) // 2; g = len(incoming) // 2
+        comm.Sendrecv(outgoing[:h], right, recvbuf=incoming[:g], source=left)
+        comm.Sendrecv(outgoing[h:], right, recvbuf=incoming[g:], source=left)"""
+RING_TURNS = """if comm.rank % 2: comm.Recv(incoming, left)
+        comm.Send(outgoing, right)
+        if comm.rank % 2 == 0: comm.Recv(incoming, left)"""
+EQUAL_CHUNKS = "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for i in range(p)]"
+
+WRONG = {
+    "exchange": {
+        "returns its own": ([("return theirs", "return mine")], "its own values"),
+        "never received": (
+            [(SWAP, "theirs[:] = 0")],
+            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
+        ),
+        "wrong length": (
+            [("return theirs", "return theirs[1:]")],
+            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
+        ),
+        "nothing returned": ([("return theirs", "pass")], "`return` it"),
+        "knows one size only": (
+            [(MADE, "theirs = np.empty(1000)"), ("return theirs", "return theirs[:6]")],
+            "np.empty_like(mine)",
+        ),
+        "received into mine": ([(MADE, "theirs, mine = mine, mine.copy()")], "has overwritten it"),
+        "value by value": (
+            [(SWAP, "for at in range(len(mine)): theirs[at] = comm.sendrecv(mine[at], partner, source=partner)")],
+            "can go in one",
+        ),
+    },
+    "collect": {
+        "the status of another message": (
+            [(RECEIVE, "comm.Probe(MPI.ANY_SOURCE, status=status); value = comm.recv(source=MPI.ANY_SOURCE)")],
+            "in one order, and",
+        ),
+        "one receive too few": ([("range(comm.size - 1)", "range(comm.size - 2)")], "waits in line"),
+        "the own result last": ([("return results", "return results[1:] + results[:1]")], "where [4, 1, 3] is right"),
+        "never waits": ([("comm.send(", "comm.isend(")], "is never waited for"),
+        "knows three ranks only": (
+            [("[None] * (comm.size - 1)", "[None] * 2"), ("range(comm.size - 1)", "range(2)")],
+            "IndexError",
+        ),
+    },
+    "global_mean": {
+        "on rank 0 only": (
+            [("comm.allreduce", "comm.reduce"), (MEAN, f"if comm.rank == 0: {MEAN}")],
+            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
+        ),
+        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "mean of no values"),
+        "an array": ([(MEAN, "return np.array([total]) / count")], "take the number out of it"),
+        "nothing from a rank without values": ([(MEAN, f"if len(values): {MEAN}")], "rank 1 returned None"),
+        "printed": ([(MEAN, "print(total / count)")], "`return` it"),
+    },
+    "ring_allreduce": {
+        "the other way round, a step too few": (
+            [*OTHER_WAY_ROUND, ("range(2 * (p - 1))", "range(2 * (p - 1) - 1)")],
+            "There is a step missing",
+        ),
+        "values changed before": ([("total = values.copy()", "total = np.roll(values, 1) + 1")], "follow one chunk"),
+        "in the array it was given": (
+            [("total = values.copy()", "total = values")],
+            "begin with `total = values.copy()`",
+        ),
+        "equal chunks only": ([("np.array_split(total, p)", EQUAL_CHUNKS)], "np.array_split"),
+        "pickled chunks": (
+            [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],
+            "Use upper-case calls",
+        ),
+        "half chunks": ([(SENDRECV, HALVES)], "in one piece"),
+        "in turns": ([(SENDRECV, RING_TURNS)], "Sendrecv lets a rank send and receive in the same round"),
+    },
+}
+NEVER_ENDS = {
+    "exchange": {
+        "both send first": (
+            [(SWAP, "comm.Send(mine, partner); comm.Recv(theirs, partner)")],
+            "both partners do the same thing first",
+        )
+    },
+    "global_mean": {
+        "on rank 0 alone": ([("total =", "if comm.rank: return 0.0\n    total =")], "is it inside an `if`")
+    },
+}
+RAISES = {
+    "ring_allreduce": {
+        "made ready for the wrong chunk": (
+            [("np.empty_like(place)", "np.empty_like(outgoing)")],
+            "the size of what arrives",
+        ),
+        "the library's own": (
+            [("total = values.copy()", "total = comm.allreduce(values)")],
+            "has no allreduce: build it from Send",
+        ),
+    }
+}
+
+
+class TestMpiBasics(Verdicts):
+    check, notebook, names = check, NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
+    right = {
+        "exchange, in turns": exchange((SWAP, TURNS)),
+        "exchange, waiting for both": exchange(
+            (MADE, f"from mpi4py import MPI; {MADE}"),
+            (SWAP, "MPI.Request.Waitall([comm.Isend(mine, partner), comm.Irecv(theirs, partner)])"),
+        ),
+        "exchange, of objects without waiting": exchange(
+            (SWAP, "request = comm.irecv(source=partner); comm.ssend(mine, partner)"),
+            ("return theirs", "return request.wait()"),
+        ),
+        "collect, the rank is in the message": own_collect(
+            "if comm.rank:",
+            "    return comm.send((comm.rank, result), dest=0)",
+            "pairs = [(0, result)] + [comm.recv() for _ in range(comm.size - 1)]",
+            "return [value for rank, value in sorted(pairs)]",
+        ),
+        "collect, probed first": collect(
+            (RECEIVE, "comm.Probe(MPI.ANY_SOURCE, status=status); value = comm.recv(source=status.source)")
+        ),
+        "collect, in an array": own_collect(
+            "mine, results = np.array([result]), np.full(comm.size, result)",
+            "if comm.rank:",
+            "    return comm.Send(mine, dest=0)",
+            "status = MPI.Status()",
+            "for _ in range(1, comm.size):",
+            "    comm.Recv(mine, MPI.ANY_SOURCE, MPI.ANY_TAG, status)",
+            "    results[status.source] = mine[0]",
+            "return results",
+        ),
+        "collect, the own result by a message, too": collect(
+            (SEND, "request = comm.isend(result, dest=0)"),
+            ("range(comm.size - 1)", "range(comm.size if comm.rank == 0 else 0)"),
+            ("return results", "request.wait()\n    return results"),
+        ),
+        "mean, one allreduce of two numbers": own_mean(
+            "both = np.array([values.sum(), values.size])",
+            "comm.Allreduce(MPI.IN_PLACE, both)",
+            "return both[0] / both[1]",
+        ),
+        "mean, reduced and broadcast": own_mean(
+            "total, count = comm.reduce(values.sum()), comm.reduce(len(values))",
+            "return comm.bcast(total / count if comm.rank == 0 else None)",
+        ),
+        "ring, the other way round": ring(*OTHER_WAY_ROUND),
+        "ring, without waiting": ring(
+            (SENDRECV, "r = comm.Isend(outgoing, right); comm.Recv(incoming, left); r.Wait()")
+        ),
+        "ring, Irecv first": ring((SENDRECV, "r = comm.Irecv(incoming, left); comm.Send(outgoing, right); r.Wait()")),
+    }
+    wrong = planted(NOTEBOOK, WRONG) | {
+        "ring, whole arrays go round": (
+            own_ring(
+                "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size",
+                "total, moving, incoming = values.copy(), values.copy(), np.empty_like(values)",
+                "for step in range(comm.size - 1):",
+                "    comm.Sendrecv(moving, right, recvbuf=incoming, source=left)",
+                "    moving[:] = incoming",
+                "    total += incoming",
+                "return total",
+            ),
+            "whole array in each step",
+        ),
+        "ring, through rank 0": (
+            own_ring(
+                "total, incoming = values.copy(), np.empty_like(values)",
+                "if comm.rank:",
+                "    comm.Send(values, 0); comm.Recv(total, 0)",
+                "else:",
+                "    for other in range(1, comm.size):",
+                "        comm.Recv(incoming, other); total += incoming",
+                "    for other in range(1, comm.size):",
+                "        comm.Send(total, other)",
+                "return total",
+            ),
+            "Rank 0 does most of the work",
+        ),
+    }
+    never_ends = {
+        "ring, every rank sends first": (
+            ring((SENDRECV, "comm.Send(outgoing, right); comm.Recv(incoming, left)")),
+            "when every rank sends first, nobody receives",
+            "comm.Send(outgoing, right)",
+        )
+    } | planted(NOTEBOOK, NEVER_ENDS)
+    raises = planted(NOTEBOOK, RAISES)

@@ -1,0 +1,249 @@
+"""The exercises of 11b accept every right way, and reject wrong ones with the hint that names the mistake; and what a
+stage does is the same on real ranks, with every schedule."""
+
+import sys
+from functools import partial
+
+import cloudpickle
+import numpy as np
+import pytest
+from judge.answers import solution, variant
+from judge.verdicts import Verdicts, planted
+
+from workshop_lib import ranks
+from workshop_lib.lessons.pipelines import judge as check
+from workshop_lib.lessons.pipelines import judge_cuts as pipeline_cuts
+from workshop_lib.lessons.pipelines import orders
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import this file
+NOTEBOOK = "11b_pipelines"
+AHEAD = "ahead = min(m, ranks - 1 - rank)"
+FURTHER = "ahead = min(total, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)"
+SEND_BACK = "self.send_gradient(i, x.grad)"
+TAKE_OUT = "x, y = self.kept.pop(i)"
+LOOK = "x, y = self.kept[i]"
+SLOWEST = "slowest = max(sum(seconds[start:end])"
+LENGTHS = "[end - start for start, end in edges]"
+ONE_CHUNK_AFTER_THE_OTHER = [("divmod(n, ranks * chunks)", "(0, n)"), ("divmod(within, ranks)", "divmod(within, m)")]
+GPIPE = 'return [("F", i) for i in range(m)] + [("B", i) for i in range(m)]'
+BACK = '[("B", i) for i in range(m)]'
+BACK_REVERSED = '[("B", m - 1 - i) for i in range(m)]'
+
+
+class TestPipelines(Verdicts):
+    check, notebook = check, NOTEBOOK
+    names = ("MyStage", "gpipe", "one_f_one_b", "balanced", "interleaved")
+    right = {
+        title: partial(variant, NOTEBOOK, name, *replacements)
+        for name, title, *replacements in (
+            ("MyStage", "divided in backward", ("/ self.m", ""), ("y.backward()", "(y / self.m).backward()")),
+            (
+                "MyStage",
+                "kept by name",
+                ("= x, y", "= {'x': x, 'y': y}"),
+                (TAKE_OUT, "x, y = self.kept.pop(i).values()"),
+            ),
+            ("gpipe", "last in, first out", ('("B", i) for i in range(m)', '("B", m - 1 - i) for i in range(m)')),
+            ("gpipe", "as lists", ('("F", i)', '["F", i]')),
+            (
+                "one_f_one_b",
+                "backward first in each turn",
+                (AHEAD, "ahead = min(m, ranks - rank)"),
+                ('("F", ahead + i), ("B", i)', '("B", i), ("F", ahead + i)'),
+            ),
+            # What is twice as far in Megatron-LM leaves time for messages, which take none here.
+            ("interleaved", "ahead by one for each rank", (FURTHER, FURTHER.replace("2 * ", ""))),
+        )
+    }
+    wrong = planted(
+        NOTEBOOK,
+        {
+            "MyStage": {
+                "the gradient that came isn't used": (
+                    [("y.backward(self.receive_gradient(i))", "y.sum().backward()")],
+                    "takes the gradient",
+                ),
+                "never taken out": ([(TAKE_OUT, LOOK)], "self.kept.pop(i)"),
+                "taken out too late": (
+                    [(TAKE_OUT, LOOK), (SEND_BACK, f"{SEND_BACK}\n        self.kept.pop(i - 1, None)")],
+                    "self.kept.pop(i)",
+                ),
+                "kept elsewhere": (
+                    [("self.kept[i] = x, y", "self.__dict__[i] = x, y"), (TAKE_OUT, "x, y = self.__dict__.pop(i)")],
+                    "in `self.kept[i]`",
+                ),
+            },
+            "gpipe": {
+                "no backward": ([('+ [("B", i) for i in range(m)]', "")], "lacks ('B', 0)"),
+                "one micro-batch too many": ([("range(m)", "range(m + 1)")], "too often"),
+                "numbers": ([('("F", i)', "i")], "Return a list"),
+                "one after the other": (
+                    [(GPIPE, 'return [(kind, i) for i in range(m) for kind in "FB"]')],
+                    check.MIXED_HINT,
+                ),
+                "backward first": (
+                    [(GPIPE, 'return [(kind, i) for kind in "BF" for i in range(m)]')],
+                    check.NO_FORWARD_HINT,
+                ),
+                "odd ranks in reverse": ([(BACK, f"({BACK_REVERSED} if rank % 2 else {BACK})")], check.ORDER_HINT),
+            },
+            "one_f_one_b": {
+                "fewer micro-batches than ranks": ([(AHEAD, "ahead = ranks - 1 - rank")], "of rank 0"),
+                "one more ahead": ([(AHEAD, "ahead = min(m, ranks - rank)")], "ranks *behind* you"),
+            },
+            "balanced": {
+                "as many layers each": ([(SLOWEST, "slowest = max(end - start")], "seconds"),
+                "the shortest sum": ([("max(sum", "min(sum")], "sets the pace"),
+                "edges": ([(LENGTHS, "[end for start, end in edges]")], "each at least 1"),
+                "an empty stage": (
+                    [("    return best[1]", "    return [0, *[len(seconds) // stages] * (stages - 1)]")],
+                    pipeline_cuts.COUNTS_HINT,
+                ),
+            },
+            "interleaved": {
+                "everything ahead": ([(FURTHER, "ahead = total")], "Take turns between chunks"),
+                "one chunk after the other": (
+                    ONE_CHUNK_AFTER_THE_OTHER,
+                    check.ONE_CHUNK_HINT,
+                ),
+                "no chunks": ([('chunk if kind == "F" else chunks - 1 - chunk', "0")], "lacks"),
+            },
+        },
+    )  # fmt: skip
+
+
+def on_ranks(make, size: int) -> dict:
+    """On a rank: how far the gradients of each schedule are from one process, what was kept, and what was sent."""
+    import torch
+    from mpi4py import MPI
+    from torch.nn.functional import cross_entropy
+
+    from workshop_lib.lessons.mpi_basics.counting import CountingComm
+    from workshop_lib.lessons.pipelines import pipeline
+    from workshop_lib.models import vit
+
+    torch.set_num_threads(1)
+    comm, tokens, width, m = MPI.COMM_WORLD, 25, 64, 8
+    images = torch.randn(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(8) % 10
+
+    def network(stages):
+        torch.manual_seed(1)
+        blocks = 2 * size // stages
+        counts = [blocks + (stage == 0) + (stage == stages - 1) for stage in range(stages)]
+        return pipeline.split(vit.vit(10, depth=2 * size), counts)
+
+    [whole] = network(1)
+    loss = cross_entropy(whole(images), labels)
+    loss.backward()
+    right = {name: p.grad for name, p in whole.named_parameters()}
+    largest = max(gradient.abs().max() for gradient in right.values())
+    seen = {}
+    for schedule, chunks in ((orders.gpipe, 1), (orders.one_f_one_b, 1), (partial(orders.interleaved, chunks=2), 2)):
+        counting = CountingComm(comm)
+        stages = pipeline.stages_of_rank(make, network(size * chunks), counting)
+        for stage in stages:
+            stage.load(images, labels, m)
+        order = schedule(comm.rank, size, m)
+        taken = pipeline.step(stages, order, comm, count_bytes=True)
+        apart = [(p.grad - right[name]).abs().max() for each in stages for name, p in each.layers.named_parameters()]
+        neighbours = sum((not stage.first) + (not stage.last) for stage in stages)
+        seen[chunks if chunks > 1 else schedule.__name__] = {
+            "apart": float(max(apart) / largest),
+            "loss": abs(taken.loss - loss.item()) if stages[-1].last else 0.0,
+            "kept": (taken.most_kept, orders.most_alive(order)),
+            "bytes": (counting.bytes_sent, neighbours * 8 * tokens * width * 4),
+            "messages": (counting.messages_sent, neighbours * m),
+            "saved_bytes": taken.saved_bytes,
+            "spans": taken.spans,
+        }
+    return seen
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_every_schedule_does_on_ranks_what_one_process_does(size):
+    team = ranks.start(size)
+    for of_rank in team.run(on_ranks, solution(NOTEBOOK, "MyStage"), size, timeout=120):
+        for seen in of_rank.values():
+            assert seen["apart"] < 1e-5, "measured: 1e-6"
+            assert seen["loss"] < 1e-5
+            for what in ("kept", "bytes", "messages"):
+                got, formula = seen[what]
+                assert got == formula
+            starts = [span.start for span in seen["spans"]]
+            assert starts == sorted(starts) and all(span.end > span.start for span in seen["spans"])
+        kept = of_rank["gpipe"]["saved_bytes"] / of_rank["one_f_one_b"]["saved_bytes"]
+        counts = of_rank["gpipe"]["kept"][0] / of_rank["one_f_one_b"]["kept"][0]
+        assert kept == pytest.approx(counts, rel=0.15), "memory follows the count"
+
+
+def with_pytorch(make, size: int) -> list[tuple]:
+    """On a rank: for each of PyTorch's schedules how far its gradients are from those by hand, what it did, and what
+    ours does."""
+    import torch
+    from mpi4py import MPI
+    from torch.distributed import pipelining
+    from torch.nn.functional import cross_entropy
+
+    from workshop_lib.lessons.ddp.judge_own_ddp import join
+    from workshop_lib.lessons.pipelines import pipeline
+
+    join()
+    torch.set_num_threads(1)
+    comm, m, seen = MPI.COMM_WORLD, 2 * size, []
+    images, labels = torch.randn(2 * m, 6, generator=torch.Generator().manual_seed(1)), torch.arange(2 * m) % 6
+
+    class Recorded(pipelining.PipelineStage):
+        def forward_one_chunk(self, i, *rest, **options):
+            done.append(("F", i, self.stage_index // size))
+            return super().forward_one_chunk(i, *rest, **options)
+
+        def backward_one_chunk(self, i, *rest, **options):
+            done.append(("B", i, self.stage_index // size))
+            return super().backward_one_chunk(i, *rest, **options)
+
+    def network(stages):
+        torch.manual_seed(1)
+        return [torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(stages)]
+
+    for kind, schedule, chunks in (
+        (pipelining.ScheduleGPipe, orders.gpipe, 1),
+        (pipelining.Schedule1F1B, orders.one_f_one_b, 1),
+        (pipelining.ScheduleInterleaved1F1B, partial(orders.interleaved, chunks=2), 2),
+    ):
+        stages = pipeline.stages_of_rank(make, network(size * chunks), comm, (6,))
+        for stage in stages:
+            stage.load(images, labels, m)
+        order = schedule(comm.rank, size, m)
+        pipeline.step(stages, order, comm)
+        theirs, done = network(size * chunks)[comm.rank :: size], []
+        numbers = range(comm.rank, size * chunks, size)
+        pairs = zip(theirs, numbers, strict=True)
+        wrapped = [Recorded(part, number, size * chunks, torch.device("cpu")) for part, number in pairs]
+        run = kind(wrapped if chunks > 1 else wrapped[0], n_microbatches=m, loss_fn=cross_entropy)
+        run.step(*([images] if comm.rank == 0 else []), target=labels)
+        own = [p.grad for stage in stages for p in stage.layers.parameters()]
+        other = [p.grad for part in theirs for p in part.parameters()]
+        apart = max(float((a - b).abs().max()) for a, b in zip(own, other, strict=True))
+        seen.append((apart, done, [tuple(orders.Operation(*each)) for each in order]))
+    return seen
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_pytorch_does_the_same_in_the_same_order(size):
+    team = ranks.start(size)
+    for of_rank in team.run(with_pytorch, solution(NOTEBOOK, "MyStage"), size, timeout=120):
+        for apart, done, ours in of_rank:
+            assert apart < 1e-7, "measured: 0"
+            assert done == ours
+
+
+def test_the_solution_cuts_as_the_library_does():
+    balanced = solution(NOTEBOOK, "balanced")
+    random = np.random.default_rng(1)
+    for stages in (1, 2, 3, 5):
+        seconds = random.random(7).tolist()
+        cuts = [balanced(seconds, stages), pipeline_cuts.best_counts(seconds, stages)]
+        assert pipeline_cuts.slowest(seconds, cuts[0]) == pytest.approx(pipeline_cuts.slowest(seconds, cuts[1]))

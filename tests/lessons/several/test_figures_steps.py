@@ -1,0 +1,117 @@
+"""The bars of a step and its timelines show every rank, and what was measured on it."""
+
+import itertools
+
+import pytest
+from matplotlib.colors import to_hex
+
+from workshop_lib.lessons.ddp import figures as steps
+from workshop_lib.lessons.pipelines import figures as pipelines_figures
+from workshop_lib.lessons.pipelines import orders as pipeline_orders
+from workshop_lib.lessons.synchronous_sgd import figures as synchronous_sgd_figures
+from workshop_lib.notebook.figures import STEP_LOOKS
+from workshop_lib.ranks.timeline import timeline
+
+EVEN = [{"computing": 6.0, "waiting": 1.0, "Allreduce": 0.5}, {"computing": 6.5, "waiting": 0.5, "Allreduce": 0.5}]
+UNEVEN = [{"computing": 6.0, "waiting": 9.0, "Allreduce": 0.5}, {"computing": 15.0, "waiting": 0.0, "Allreduce": 0.5}]
+
+
+def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
+    upper, lower = synchronous_sgd_figures.step_times({"even": EVEN, "uneven": UNEVEN}).axes
+    for axes, of_ranks in ((upper, EVEN), (lower, UNEVEN)):
+        drawn = [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in axes.patches]
+        wanted = []
+        for times in of_ranks:
+            left = 0.0
+            for kind, (colour, _) in STEP_LOOKS.items():
+                wanted.append((left, times[kind], colour))
+                left += times[kind]
+        assert drawn == wanted
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+        assert axes.get_ylim()[0] > axes.get_ylim()[1], "rank 0 is at the top"
+    assert upper.get_xlim() == lower.get_xlim()
+    assert [text.get_text() for text in lower.texts] == ["6.0", "9.0", "15.0"], "no number where there is no room"
+
+
+def times(end: float, messages: list) -> dict:
+    return {"backward": 40.0, "ready": [10.0, 25.0, 40.0], "messages": messages, "end": end}
+
+
+AFTER = [times(70.0, [[41.0, 69.0]]), times(71.0, [[43.0, 70.0]])]
+DURING = [times(55.0, [[11.0, 20.0], [26.0, 38.0], [41.0, 54.0]])] * 2
+
+
+def test_each_message_is_drawn_from_sent_to_arrived():
+    figure = steps.overlap({"after": AFTER, "during": DURING})
+    upper, lower = figure.axes
+    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == steps.MESSAGE.colour.lower()]
+    assert [(bar.get_x(), bar.get_width()) for bar in bars[:3]] == [(11.0, 9.0), (26.0, 12.0), (41.0, 13.0)]
+    assert len(bars) == 6
+    assert [text.get_text().strip() for text in upper.texts] == ["70 ms", "71 ms"], "the end"
+    assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
+
+
+def test_of_many_turns_the_middle_one_is_drawn_and_the_slowest_rank_counts():
+    by_rank = [
+        [{"after": times(end, []), "during": times(end - 10, [])} for end in ends]
+        for ends in ((60, 90, 70), (61, 80, 75))
+    ]
+    assert steps.durations_ms(by_rank)["after"].tolist() == [61, 90, 75]
+    figure = steps.typical_overlap(by_rank)
+    drawn = [[text.get_text().strip() for text in axes.texts] for axes in figure.axes]
+    assert drawn == [["70 ms", "75 ms"], ["60 ms", "65 ms"]]
+
+
+def test_bands_do_not_overlap_and_are_named():
+    axes = steps.overlap({"during": DURING}).axes[0]
+    buckets = ["message 1", "message 2", "message 3"]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["rank 0: backward", *buckets, "rank 1: backward", *buckets]
+    assert min(b - a for a, b in itertools.pairwise(axes.get_yticks())) >= 1
+
+
+@pytest.mark.parametrize(
+    ("draw", "panels"),
+    [
+        (synchronous_sgd_figures.step_times, {}),
+        (synchronous_sgd_figures.step_times, {"nobody": []}),
+        (steps.overlap, {}),
+        (steps.overlap, {"nothing": []}),
+        (steps.steps, {"nothing": timeline([[], []])}),
+        (pipelines_figures.pipeline, {}),
+        (pipelines_figures.pipeline, {"nobody": []}),
+    ],
+)
+def test_nothing_to_draw_is_refused(draw, panels):
+    with pytest.raises(ValueError, match="at least one"):
+        draw(panels)
+
+
+# (step, start, end, (when it came to the meeting, when it left))
+ALIKE = [[(1, 0.0, 0.010, ((0.008, 0.009),))], [(1, 0.0, 0.010, ((0.006, 0.009),))]]
+LATE = [[(1, 0.0, 0.030, ((0.008, 0.029),))], [(1, 0.0, 0.030, ((0.028, 0.029),))]]
+
+
+def test_a_straggler_is_the_rank_without_waiting():
+    figure = steps.steps({"alike": timeline(ALIKE), "one late": timeline(LATE)})
+    upper, lower = figure.axes
+    assert upper.get_xlim() == lower.get_xlim(), "lengths can be compared"
+    waiting = to_hex(steps.TIMELINE_LOOKS["waiting"][0])
+    drawn = [bar for bar in lower.patches if to_hex(bar.get_facecolor()) == waiting and bar.get_width() > 1e-9]
+    assert [(bar.get_x(), bar.get_width()) for bar in drawn] == [(pytest.approx(8), pytest.approx(20))]
+    assert [text.get_text().strip() for text in lower.texts] == ["waits 67%", "waits 0%"]
+
+
+def test_each_operation_of_a_pipeline_is_drawn_with_its_number_and_idle_time_is_told():
+    spans = pipeline_orders.simulate([pipeline_orders.gpipe(rank, 2, 2) for rank in range(2)]).spans
+    figure = pipelines_figures.pipeline({"simulated": spans}, unit="1: a forward")
+    [axes] = figure.axes
+    looks = {look.colour.lower(): kind for kind, (look, *_) in pipelines_figures.CHUNK_LOOKS.items()}
+    bars = [(looks[colour], bar) for bar in axes.patches if (colour := to_hex(bar.get_facecolor())) in looks]
+    drawn = sorted((round(bar.get_y()), bar.get_x(), kind, bar.get_width()) for kind, bar in bars)
+    wanted = [(rank, s.start, s.kind, s.end - s.start) for rank, row in enumerate(spans) for s in row]
+    assert [(round(bar_y + 0.0), x, kind, width) for bar_y, x, kind, width in drawn] == sorted(wanted)
+    texts = [text.get_text().strip() for text in axes.texts]
+    assert texts == ["0", "1", "0", "1", "idle 33%"] * 2
+    assert axes.get_title(loc="left") == "simulated: 33% idle"
+    assert axes.get_xlabel() == "time (1: a forward)"

@@ -1,0 +1,167 @@
+"""The exercises about scaling, of 08, 08b, 08c and 12: right answers pass, and wrong ones get the hint that names the
+mistake."""
+
+from functools import partial
+
+import pytest
+from judge.answers import written
+from judge.verdicts import Verdicts, planted
+
+from workshop_lib.lessons.forecasting import judge as forecasting
+from workshop_lib.lessons.scaling_curves import judge as scaling
+from workshop_lib.lessons.thousand_ranks import judge as thousand_ranks
+from workshop_lib.lessons.where_the_time_goes import judge as time_goes
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+answer = partial(written, "import math\nimport numpy as np\nfrom statistics import mean, median")
+
+TABLE = "scaling_table(seconds)"
+TYPICAL = "median(mean(run[1:]) for run in runs)"
+SPEEDUP = "(typical_s[1] / s, typical_s[1] / s / n)"
+FRACTION = "(1 / speedup - 1 / n) / (1 - 1 / n)"
+
+
+class TestScalingCurves(Verdicts):
+    check, notebook, names = scaling, "08_scaling_curves", ["scaling_table", "serial_fraction"]
+    right = {
+        "with numpy": lambda: answer(
+            TABLE,
+            "time = {n: np.median(np.array(runs)[:, 1:].sum(axis=1)) for n, runs in seconds.items()}",
+            "return {n: [time[1] / time[n], time[1] / (n * time[n])] for n in sorted(time)}",
+        ),
+        "one median of all epochs but the first": lambda: answer(
+            TABLE,
+            "time = {n: median(s for run in runs for s in run[1:]) for n, runs in seconds.items()}",
+            "return {n: (time[1] / time[n], time[1] / time[n] / n) for n in time}",
+        ),
+        "another form": lambda: answer("serial_fraction(speedup, n)", "return (n / speedup - 1) / (n - 1)"),
+    }
+    wrong = planted(
+        notebook,
+        {
+            "scaling_table": {
+                "not sorted": ([(TYPICAL, "mean(runs[len(runs) // 2][1:])")], "without sorting"),
+                "without 1 rank": ([("in typical_s.items()", "in typical_s.items() if n > 1")], "1 included"),
+                "speed-up alone": ([(SPEEDUP, "typical_s[1] / s")], "it returned"),
+                "prints": ([("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")], "`return` the"),
+            },
+            "serial_fraction": {
+                "something unknown": ([(FRACTION, f"2 * {FRACTION}")], "none of the known mistakes"),
+                "nothing returned": ([("return ", "")], "`return` the fraction"),
+                "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
+            },
+        },
+    )
+    # Every function that needs no ranks is stopped like this one.
+    never_ends = planted(notebook, {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}})
+
+
+class TestTimeGoes(Verdicts):
+    check, notebook, names = time_goes, "08b_where_the_time_goes", ["straggler", "fair_speedups"]
+    right = {
+        "by sorting": lambda: answer(
+            "straggler(shares)",
+            "order = sorted(range(len(shares)), key=lambda rank: shares[rank]['waiting'])",
+            "return order[0] if shares[order[-1]]['waiting'] > 0.1 else None",
+        ),
+        "with a loop": lambda: answer(
+            "fair_speedups(runs)",
+            "found = {}",
+            "for run in [run for run in runs if not run['threads'] > run['cores']]:",
+            "    found[run['ranks'], run['threads']] = run['samples_per_s']",
+            "return {key: found[key] / found[(1, key[1])] for key in found}",
+        ),
+    }
+    wrong = planted(
+        notebook,
+        {
+            "straggler": {
+                "somebody always": ([("max(waiting) <= 0.1", "False")], "no rank waits for more"),
+                "nobody ever": ([("max(waiting) <= 0.1", "True")], "return that rank's number"),
+            },
+            "fair_speedups": {
+                "one thread alone": (
+                    [(' if run["cores"] >= run["threads"]', ' if run["threads"] == 1')],
+                    "its keys are",
+                ),
+                "nothing returned": ([("return {", "found = {")], "it returned None"),
+            },
+        },
+    )
+
+
+COMMUNICATION = "latency_s + s_per_byte * message_bytes"
+BATCH = "smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte)"
+
+
+class TestForecasting(Verdicts):
+    check, notebook, names = forecasting, "08c_forecasting", ["smallest_batch", "overlapped_step"]
+    right = {
+        "by trying": lambda: answer(
+            BATCH,
+            f"batch, communication_s = 1, {COMMUNICATION}",
+            "while communication_s > share * (communication_s + t0_s + t1_s * batch):",
+            "    batch += 1",
+            "return batch",
+        ),
+        "as a float": lambda: answer(
+            BATCH, f"return max(1.0, np.ceil((({COMMUNICATION}) * (1 / share - 1) - t0_s) / t1_s))"
+        ),
+        "message after message": lambda: answer(
+            "overlapped_step(forward_s, backward_s, message_s, messages)",
+            "end = forward_s",
+            "for j in range(1, messages + 1):",
+            "    end = max(end, forward_s + backward_s * j / messages) + message_s",
+            "return end",
+        ),
+    }
+    wrong = planted(
+        notebook,
+        {
+            "smallest_batch": {
+                "rounded": ([("math.ceil", "round")], "round up"),
+                "nothing returned": ([("return ", "")], "`return` the number"),
+            },
+            "overlapped_step": {
+                "the sum of both": ([("max(keeps_up, busy)", "keeps_up + busy")], "none of the known mistakes"),
+                "nothing returned": ([("return ", "")], "`return` the seconds"),
+            },
+        },
+    )
+
+
+class TestThousandRanks(Verdicts):
+    check, notebook, names = thousand_ranks, "12_thousand_ranks", ["mesh_bytes", "best_mesh"]
+    right = {
+        "collective by collective": lambda: answer(
+            "mesh_bytes(data, tensor, layers, cut, whole, activations)",
+            "def ring(p, n):",
+            "    return (p - 1) / p * n",
+            "sent = {'data': 0, 'tensor': 0.0}",
+            "for _ in range(layers):",
+            "    sent['data'] += sum(ring(data, whole + cut / tensor) for _ in range(3))",
+            "    sent['tensor'] += sum(2 * ring(tensor, activations) for _ in range(4))",
+            "return sent",
+        ),
+        "by the utilization": lambda: written(
+            "from workshop_lib.lessons.thousand_ranks import judge as check",
+            "best_mesh(cluster, candidates)",
+            "best, most = None, 0.0",
+            "for mesh, plan in candidates:",
+            "    made = check.try_mesh(cluster, mesh, plan)",
+            "    if made.peak_bytes < cluster.memory_bytes and made.mfu > most:",
+            "        best, most = (mesh, plan), made.mfu",
+            "return best",
+        ),
+    }
+    wrong = planted(
+        notebook,
+        {
+            "mesh_bytes": {
+                "nothing returned": ([("return {", "found = {")], "return {"),
+                "three allreduces": ([("4 * 2 *", "3 * 2 *")], "none of the known mistakes"),
+            },
+            "best_mesh": {"nothing returned": ([("return mesh, plan", "chosen = mesh, plan")], "a pair of a Mesh")},
+        },
+    )

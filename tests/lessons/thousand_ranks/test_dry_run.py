@@ -1,0 +1,187 @@
+"""The dry run: what it reads of a rank among many, what it refuses, and PyTorch's private parts that it rests on."""
+
+import math
+import re
+import shlex
+import time
+
+import psutil
+import pytest
+import torch
+from command_line import workshop
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.thousand_ranks import dry_run as dry
+from workshop_lib.lessons.thousand_ranks import pretend
+from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+from workshop_lib.paths import ROOT, SCRIPTS
+
+MESH = SCRIPTS / "mesh.py"
+WIDTH, LAYERS, TOKENS = 64, 2, 32  # of the script, if not told otherwise
+
+
+@pytest.fixture(scope="module")
+def thousand():
+    return dry.dry_run(MESH, "--width", 1024, "--heads", 16, "--batch", 256, world_size=1024, mesh="64x16", rank=37)
+
+
+def by_name(report: Report, name: str):
+    return next(shard for shard in report.shards if shard.name == name)
+
+
+def test_any_rank_of_a_thousand_has_its_shards(thousand):
+    assert (thousand.rank, thousand.world_size, thousand.fake_tensors) == (37, 1024, True)
+    up = by_name(thousand, "1.up.weight")
+    assert (up.shape, up.local_shape) == ([4096, 1024], [4096 // 1024, 1024])
+    down = by_name(thousand, "1.down.weight")
+    assert (down.shape, down.local_shape) == ([1024, 4096], [1024 // 64, 4096 // 16])
+    norm = by_name(thousand, "1.norm1.weight")
+    assert norm.local_shape == [1024 // 64], "tensor parallelism leaves it whole, FSDP cuts it"
+    assert thousand.state_bytes["optimizer"] >= 2 * thousand.state_bytes["parameters"], "Adam's two, and its steps"
+    assert thousand.state_bytes["gradients"] == thousand.state_bytes["parameters"]
+
+
+def test_a_thousand_ranks_send_what_the_formulas_say(thousand):
+    w, tokens, samples = 1024, TOKENS, 4
+    over = {(each.kind, each.over): each for each in thousand.collectives}
+    allreduce = over["allreduce", "tensor"]
+    assert (allreduce.ranks, allreduce.calls) == (16, 4 * LAYERS)
+    assert allreduce.handed_bytes == 4 * LAYERS * 4 * samples * tokens * w
+    layer = 4 * ((12 * w**2 + 4 * w) // 16 + 5 * w)
+    ends = 4 * (2 * 256 * w + 256 + 2 * w)
+    gather = over["allgather", "data"]
+    assert gather.handed_bytes == LAYERS * 2 * layer + ends
+    assert over["reduce-scatter", "data"].handed_bytes == LAYERS * layer + ends
+    assert math.isclose(gather.sent_bytes, 63 / 64 * gather.handed_bytes)
+
+
+def test_the_operations_are_those_of_the_matrices(thousand):
+    w, tokens, samples = 1024, TOKENS, 4
+    layer, attention = 12 * w**2, 2 * tokens * w  # the products of a token, those of its attention
+    forward = samples * tokens * 2 * (LAYERS * (layer + attention) / 16 + 256 * w)
+    assert thousand.flops == pytest.approx(3 * forward, rel=0.01), "backward takes twice as many"
+
+
+@pytest.mark.exhaustive
+def test_a_model_larger_than_the_memory_of_this_machine_is_no_problem():
+    options = "--width 8192 --heads 64 --layers 2 --vocabulary 128000 --dtype bfloat16 --batch 512"
+    report = dry.dry_run(MESH, *options.split(), world_size=4096, mesh="512x8")
+    whole = sum(math.prod(shard.shape) for shard in report.shards) * 4
+    assert whole > 10 * 2**30 > 8 * report.resident_bytes
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("script", ["ddp.py", "fsdp2.py"])
+def test_scripts_that_know_nothing_of_meshes_run_too(script):
+    report = dry.dry_run(SCRIPTS / script, "--images", 6400, world_size=16)
+    parameters = sum(math.prod(shard.shape) for shard in report.shards)
+    local = sum(math.prod(shard.local_shape) for shard in report.shards)
+    kinds = {each.kind: each.handed_bytes for each in report.collectives}
+    if script == "ddp.py":
+        assert local == parameters and kinds["allreduce"] == 4 * parameters
+    else:
+        assert local < parameters and set(kinds) == {"allgather", "reduce-scatter"}
+
+
+def write(folder, text):
+    path = folder / "mine.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "import torch\nx = 1\nassert x == 2, 'x is wrong'\n",
+            "AssertionError in line 3, `assert x == 2, .*: x is wrong",
+        ),
+        ("print('nothing')\n", "ended after 0 steps"),
+        ("raise SystemExit('no data')\n", "ended itself: no data"),
+    ],
+)
+def test_a_script_that_fails_is_a_sentence(tmp_path, text, words):
+    with pytest.raises(InputError, match=words):
+        dry.dry_run(write(tmp_path, text), world_size=4)
+
+
+def test_a_mesh_that_the_world_does_not_fill_is_refused_before_anything_starts():
+    started = time.monotonic()
+    with pytest.raises(InputError, match="there is no script"):
+        dry.dry_run("none.py", world_size=4)
+    for mesh, size, words in [
+        ("64x16", 1000, "64x16 has 1,024 ranks, and the world has 1,000"),
+        ("64x", 64, "give its dimensions as in 64x16"),
+        ("0x4", 4, "give its dimensions"),
+        ("", 0, "a world of 0 ranks"),
+        ("", 10**9, "a world of"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            dry.dry_run(MESH, world_size=size, mesh=mesh)
+    with pytest.raises(InputError, match="rank 4 of 4"):
+        dry.dry_run(MESH, world_size=4, rank=4)
+    assert time.monotonic() - started < 1
+
+
+def test_a_script_that_never_ends_is_ended_with_all_its_processes(tmp_path):
+    endless = write(
+        tmp_path,
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(97)'])\n"
+        "while True: subprocess.run([sys.executable, '-c', 'import time; time.sleep(96)'])\n",
+    )
+    with pytest.raises(InputError, match="had not taken two steps after 6 s"):
+        dry.dry_run(endless, world_size=4, timeout_s=6)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "time.sleep(97)" in " ".join(p.info["cmdline"] or [])]
+
+
+def invoke(*words):
+    return workshop("dryrun", *words)
+
+
+def test_the_command_prints_tables_and_refuses_in_a_sentence(thousand, monkeypatch):
+    called = []
+    with monkeypatch.context() as patched:
+        patched.setattr(dry, "dry_run", lambda *words, **named: called.append((words, named)) or thousand)
+        ended = invoke(MESH, "--mesh", "64x16", "--rank", 37, "--width", 1024)
+    assert ended.exit_code == 0, ended.output
+    [(words, named)] = called
+    assert words == (str(MESH), "--width", "1024") and (named["world_size"], named["mesh"]) == (1024, "64x16")
+    assert "rank 37 of 1,024" in ended.output and "allreduce" in ended.output and "*.up.weight" in ended.output
+    for words, said in [
+        ((MESH,), "how many ranks?"),
+        ((MESH, "--mesh", "8x8", "--world-size", 60), "make them equal"),
+        (("none.py", "--mesh", "8x8"), "there is no script"),
+    ]:
+        refused = invoke(*words)
+        assert refused.exit_code == 1 and refused.output.startswith("workshop: ") and said in refused.output
+
+
+def test_the_command_that_the_readme_and_notebook_12_show(monkeypatch):
+    [command] = re.findall(r"^\.venv/bin/(workshop dryrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert f"`{command}`" in (ROOT / "notebooks" / "source" / "12_thousand_ranks.py").read_text()
+    monkeypatch.chdir(ROOT)
+    shown = workshop(*shlex.split(command)[1:])
+    assert shown.exit_code == 0, shown.output
+    assert "rank 0 of 1,024, mesh 64x16" in shown.output
+
+
+def test_the_private_parts_of_pytorch_are_where_they_are_looked_for():
+    from torch._C._distributed_c10d import _resolve_process_group  # noqa: F401
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch.distributed._tools import fake_collectives
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    assert FakeStore and fake_collectives.collective_ops
+    with pretend.fake_tensors():
+        made = torch.empty(10**6, 10**6)
+        assert pretend.is_fake(made) and made.nbytes == 4 * 10**12
+        with unset_fake_temporarily():
+            assert not pretend.is_fake(torch.ones(1))
+    assert isinstance(FakeTensorMode(), FakeTensorMode)
+
+
+def test_a_ring_sends_less_than_the_whole():
+    assert Collective("allreduce", "tensor", 4, 1, 100).sent_bytes == 150
+    assert Collective("allgather", "data", 4, 1, 100).sent_bytes == 75

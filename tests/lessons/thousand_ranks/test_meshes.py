@@ -1,0 +1,124 @@
+"""The forecast of a mesh: its formulas against cases that can be worked out by hand, and against published runs."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting.catalogue import Machine
+from workshop_lib.lessons.forecasting.cost_model import Link
+from workshop_lib.lessons.thousand_ranks import figures as draw
+from workshop_lib.lessons.thousand_ranks import judge as exercise
+from workshop_lib.lessons.thousand_ranks import meshes, published_meshes
+from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
+from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
+
+GPT = Gpt(layers=4, width=8, parameters=4000, tokens=10)
+MACHINE = Machine(
+    "m", "", "", 8, "cheapest", Link(0.0, 1e-9), Link(0.0, 1e-8), "", {}, {"bf16": 1e9}, {"transformer": 0.5}
+)
+
+
+def test_work_is_what_can_be_worked_out_by_hand():
+    made = meshes.work(GPT, Mesh(4, 2), Plan(micro_batch=3))
+    assert made.flops == 3 * (6 * 4000 * 10 + 12 * 4 * 8 * 100) / 2
+    over = {(each.kind, each.over): each for each in made.collectives}
+    assert over["allreduce", "tensor"].handed_bytes == 4 * 4 * 2 * 3 * 10 * 8
+    assert over["allgather", "data"].handed_bytes == 2 * 2 * 4000 / 2
+    assert over["reduce-scatter", "data"].handed_bytes == 4 * 4000 / 2
+    again = meshes.work(GPT, Mesh(4, 2), Plan(micro_batch=3, recompute=True))
+    assert again.flops == 4 / 3 * made.flops and again.peak_bytes < made.peak_bytes
+    assert [each.kind for each in meshes.work(GPT, Mesh(1), Plan()).collectives] == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "expected_s"),
+    [
+        (8, 1, 2 * 7 / 8 * 1e-9),  # inside a node
+        (4, 8, 2 * 3 / 4 * 8e-8),  # one rank per node, and seven other groups share its network
+        (16, 1, 2 * 15 / 16 * 1e-8),  # two whole nodes: one ring, which has the network for itself
+        (8, 2, 2 * 7 / 8 * 2e-8),  # four ranks per node, two groups
+    ],
+)
+def test_groups_share_the_network_of_their_nodes(ranks, stride, expected_s):
+    one = Collective("allreduce", "data", ranks, 1, 1000)
+    assert meshes.collective_s(MACHINE, one, stride) == pytest.approx(1000 * expected_s)
+    half = replace(one, kind="allgather", calls=10)
+    assert meshes.collective_s(MACHINE, half, stride) == pytest.approx(500 * expected_s)
+
+
+def test_a_pipeline_is_idle_as_long_as_the_paper_says():
+    plan = Plan(micro_batches=8, sharding="none")
+    made = meshes.of_formulas(GPT, MACHINE, Mesh(1, 1, 4), plan)
+    assert made.bubble_s == pytest.approx(3 / 8 * made.compute_s)
+    interleaved = meshes.of_formulas(GPT, MACHINE, Mesh(1, 1, 4), replace(plan, interleaved=2))
+    assert interleaved.bubble_s == pytest.approx(made.bubble_s / 2)
+    alone = meshes.of_formulas(GPT, MACHINE, Mesh(1), Plan())
+    assert alone.mfu == pytest.approx(0.5) and alone.step_s == alone.compute_s
+
+
+def test_what_is_no_mesh_is_refused():
+    with pytest.raises(InputError, match="tensor is 0"):
+        Mesh(4, 0)
+    with pytest.raises(InputError, match="sharding 'some'"):
+        Plan(sharding="some")
+    with pytest.raises(InputError, match="two can be drawn"):
+        draw.mesh(Report(0, 8, [], {}, 0, 0), "2x2x2")
+
+
+def test_every_candidate_fills_the_cluster_and_the_batch():
+    for cluster in exercise.CLUSTERS.values():
+        choices = exercise.candidates(cluster)
+        assert len(choices) == len(set(choices)) > 50
+        for mesh, plan in choices:
+            assert mesh.ranks == cluster.ranks
+            assert mesh.data * plan.micro_batch * plan.micro_batches == cluster.global_batch
+        default = exercise.try_mesh(cluster, *exercise.default(cluster))
+        best = exercise.try_mesh(cluster, *exercise.right_mesh(cluster))
+        assert default.peak_bytes <= cluster.memory_bytes and best.step_s * exercise.GAIN < default.step_s
+
+
+def test_parameters_of_published_models_are_those_of_their_layers():
+    for table in published_meshes.TABLES.values():
+        for run in table.runs:
+            layers = 12 * run.model.layers * run.model.width**2
+            # Llama's layers have grouped heads and a wider MLP; all have embeddings besides.
+            assert 0.97 * layers < run.model.parameters < 1.28 * layers or "Llama" in table.name, run
+
+
+def test_forecasts_of_published_runs_are_as_far_off_as_the_notebook_says():
+    rows = published_meshes.beside_forecast()
+    assert len(rows) >= 20 and rows["table"].nunique() >= 5
+    assert rows["error"].abs().median() < 0.1
+    zero = rows[rows["table"] == "Narayanan et al., ZeRO-3"]
+    assert zero["error"].max() > 0.3, "the bad one"
+    for name, table in published_meshes.TABLES.items():
+        if table.like == name:
+            run = table.runs[0]
+            made = meshes.of_formulas(run.model, table.machine, run.mesh, run.plan, published_meshes.share_of(name))
+            assert math.isclose(made.mfu, published_meshes.mfu(run, table), rel_tol=1e-6)
+
+
+def test_more_layers_cost_what_one_more_costs_each_time():
+    one, two, eight = (meshes.work(replace(GPT, layers=n, parameters=1000 * n), Mesh(4, 2), Plan()) for n in (1, 2, 8))
+    grown = meshes.with_layers(one, two, 7)
+    assert grown.flops == pytest.approx(eight.flops)
+    assert [each.handed_bytes for each in grown.collectives] == [each.handed_bytes for each in eight.collectives]
+    assert [each.calls for each in grown.collectives] == [each.calls for each in eight.collectives]
+
+
+def test_the_drawn_mesh_has_the_rank_its_groups_and_what_it_sends():
+    sent = [Collective("allreduce", "tensor", 8, 16, 4e6), Collective("allgather", "data", 128, 9, 8e6)]
+    figure = draw.mesh(Report(18, 1024, [], {}, 0, 0, sent), "128x8", a_node=8)
+    [axes] = figure.axes
+    numbers = {text.get_text() for text in axes.texts}
+    assert {"0", "7", "18", "1023"} <= numbers and "⋮" in numbers
+    words = {text.get_text() for text in figure.texts}
+    assert {"over tensor: sends 7.00 MB", "  16 × allreduce", "  9 × allgather", "dashed: a node of 8 ranks"} <= words
+
+
+def test_the_title_says_how_far_off_the_forecasts_are():
+    rows = published_meshes.beside_forecast()
+    [title, caption] = [text.get_text() for text in draw.beside_published(rows).texts]
+    assert f"{rows['error'].abs().median():.0%} off" in title and "ZeRO-3 on 1,536 GPUs" in caption

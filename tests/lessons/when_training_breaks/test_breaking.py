@@ -1,0 +1,237 @@
+"""The exercises of 13 accept every right way, and reject wrong answers with the hint that names the mistake."""
+
+import runpy
+
+import pytest
+from judge.answers import variant, written
+from judge.verdicts import Verdicts
+
+from workshop_lib.lessons.ddp import clinic
+from workshop_lib.lessons.when_training_breaks import fault_catalogue
+from workshop_lib.lessons.when_training_breaks import judge as check
+from workshop_lib.lessons.when_training_breaks import judge_supervise as supervise
+from workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks import FAULTS
+from workshop_lib.paths import SCRIPTS
+
+pytestmark = pytest.mark.usefixtures("healthy")
+
+NOTEBOOK = "13_when_training_breaks"
+REPLACE = 'os.replace(f"{path}.part", path)'
+IMPORTS = "import math, os, pathlib, shutil, signal, tempfile\nimport numpy as np\nimport torch"
+
+
+def answer(head, *lines):
+    return lambda: written(IMPORTS, head, *lines)
+
+
+def supervisor(*changes):
+    return lambda: variant(NOTEBOOK, "supervise", *changes)
+
+
+SAVE, SHARE, INTERVAL = "save(state, path)", "my_share(batch, rank, size)", "interval_s(save_s, mtbf_s)"
+SUPERVISE = "supervise(start, ranks, restarts)"
+RIGHT = {
+    "a temporary file": answer(
+        SAVE,
+        "with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:",
+        "    torch.save(state, file)",
+        "os.rename(file.name, path)",
+    ),
+    "pathlib": answer(SAVE, "part = path.with_suffix('.new')", "torch.save(state, part)", "part.replace(path)"),
+    "moved": answer(SAVE, "torch.save(state, f'{path}.new')", "shutil.move(f'{path}.new', path)"),
+    "split": answer(SHARE, "mine = np.array_split(batch, size)[rank]", "return mine, len(mine) / len(batch)"),
+    "bounds": answer(
+        SHARE,
+        "first, last = len(batch) * rank // size, len(batch) * (rank + 1) // size",
+        "return list(batch[first:last]), torch.tensor((last - first) / len(batch))",
+    ),
+    "Daly": answer(
+        INTERVAL, "x = save_s / (2 * mtbf_s)", "return np.sqrt(2 * save_s * mtbf_s) * (1 + x**0.5 / 3 + x / 9) - save_s"
+    ),
+    "tried out": answer(
+        INTERVAL,
+        "tried = np.geomspace(1e-3 * mtbf_s, mtbf_s, 1000)",
+        "return tried[np.argmin(save_s / tried + tried / (2 * mtbf_s))]",
+    ),
+    "kills all, then waits": supervisor(
+        (
+            "for pid in running:\n            os.kill(pid, signal.SIGKILL)\n            os.waitpid(pid, 0)",
+            "for pid in running:\n            os.kill(pid, signal.SIGKILL)\n"
+            "        for pid in running:\n            os.waitpid(pid, 0)",
+        )
+    ),
+    "looks now and then": answer(
+        SUPERVISE,
+        "import time",
+        "for attempt in range(restarts + 1):",
+        "    running = [start(rank, attempt) for rank in range(ranks)]",
+        "    lost = False",
+        "    while running and not lost:",
+        "        time.sleep(0.01)",
+        "        for pid in list(running):",
+        "            done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)",
+        "            if done and status == 0: running.remove(pid)",
+        "            elif done:",
+        "                lost = True",
+        "                if not os.WIFSTOPPED(status): running.remove(pid)",
+        "    if not lost: return attempt",
+        "    for pid in running:",
+        "        os.kill(pid, signal.SIGKILL)",
+        "        os.waitpid(pid, 0)",
+        "raise RuntimeError('too many restarts')",
+    ),
+}
+WRONG = {
+    "straight into the file": (answer(SAVE, "torch.save(state, path)"), check.DIRECT_HINT),
+    "deleted first": (
+        answer(
+            SAVE, "torch.save(state, f'{path}.part')", "path.unlink(missing_ok=True)", "os.rename(f'{path}.part', path)"
+        ),
+        check.GONE_HINT,
+    ),
+    "copied": (
+        answer(SAVE, "torch.save(state, f'{path}.part')", "shutil.copyfile(f'{path}.part', path)"),
+        check.COPIED_HINT,
+    ),
+    "silent": (
+        answer(SAVE, "try:", "    torch.save(state, f'{path}.part')", f"    {REPLACE}", "except OSError:", "    pass"),
+        check.SILENT_HINT,
+    ),
+    "the weights alone": (answer(SAVE, "torch.save(state['weights'], f'{path}.part')", REPLACE), check.WEIGHTS_HINT),
+    "truncated to 0 and pickled first": (
+        answer(
+            SAVE,
+            "import io",
+            "buffer = io.BytesIO()",
+            "torch.save(state, buffer)",
+            "path.write_bytes(buffer.getvalue())",
+        ),
+        "Rename the file instead",
+    ),
+    "no kill of a stopped one": (supervisor((", os.WUNTRACED", ", 0")), supervise.STOPPED_HINT),
+    "no error at the end": (
+        supervisor(('raise SystemExit(f"given up after {restarts} restarts")', "return")),
+        supervise.ERROR_HINT,
+    ),
+    "waits for one rank after the other": (
+        answer(
+            SUPERVISE,
+            "for attempt in range(restarts + 1):",
+            "    pids = [start(rank, attempt) for rank in range(ranks)]",
+            "    if not any([os.waitpid(pid, 0)[1] for pid in pids]): return",
+            "raise SystemExit('given up')",
+        ),
+        supervise.IN_TURN_HINT,
+    ),
+    "starts the lost one alone": (
+        answer(
+            SUPERVISE,
+            "rank_of, attempt = {start(rank, 0): rank for rank in range(ranks)}, 0",
+            "while rank_of:",
+            "    pid, status = os.waitpid(-1, os.WUNTRACED)",
+            "    rank = rank_of.pop(pid)",
+            "    if status:",
+            "        attempt += 1",
+            "        rank_of[start(rank, attempt)] = rank",
+        ),
+        supervise.ALONE_HINT,
+    ),
+    "takes every end for a good one": (supervisor(("lost = status != 0", "lost = False")), supervise.STATUS_HINT),
+    "every attempt is the first": (supervisor(("start(rank, attempt)", "start(rank, 0)")), supervise.NUMBER_HINT),
+    "kills nobody": (supervisor(("for pid in running:", "for pid in ():")), supervise.KILL_HINT),
+    "never gives up": (supervisor(("range(restarts + 1)", "__import__('itertools').count()")), supervise.BOUND_HINT),
+    "one restart too few": (supervisor(("range(restarts + 1)", "range(restarts)")), supervise.COUNT_HINT),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_scenes():
+    """A scene that never ends takes the whole limit, and many a wrong answer has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorter = f"import {supervise.__name__} as supervise; supervise.LIMIT_S = 2.0; "
+        patch.setattr(supervise, "PROGRAM", shorter + supervise.PROGRAM)
+        yield
+
+
+class TestBreaking(Verdicts):
+    check, notebook = check, NOTEBOOK
+    names = ("save", "interval_s", "my_share", "supervise")
+    right, wrong = RIGHT, WRONG
+    at_once = {"supervise": 4}  # each in a process of its own, which mostly waits
+
+
+def test_the_dojo_gets_the_learners_function_and_the_modules_it_uses(tmp_path):
+    mine = written(IMPORTS, SAVE, "torch.save(state, f'{path}.mine')", "shutil.move(f'{path}.mine', path)")
+    text = check.script("elastic.py", tmp_path / "elastic.py", mine).read_text()
+    assert "shutil.move" in text and "import shutil as shutil" in text and "os.replace" not in text
+    assert text.count("def save(") == text.count("def train(") == 1
+    compile(text, "elastic.py", "exec")
+
+
+def test_an_open_exercise_leaves_the_scripts_own_function(tmp_path, capsys):
+    stub = written("", SAVE, "raise NotImplementedError('your code here')")
+    assert check.script("elastic.py", tmp_path / "mine.py", stub).read_text() == (SCRIPTS / "elastic.py").read_text()
+    assert "save isn't solved yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("of", [clinic, fault_catalogue])
+def test_a_wrong_diagnosis_is_told_what_it_would_show(of):
+    assert of.diagnoses(of.RUNS).passed is True
+    assert of.diagnoses(of.RUNS | {"C": ...}).passed is None
+    for said, sign in of.SIGNS.items():
+        run = next(run for run, illness in of.RUNS.items() if illness != said)
+        verdict = of.diagnoses(of.RUNS | {run: said})
+        assert verdict.passed is False
+        assert verdict.failed == f"run {run}: {said}"
+        assert sign in verdict.hint
+        assert len(verdict.held) == len(of.RUNS) - 1, "the others are right"
+
+
+def test_an_unknown_diagnosis_is_answered_with_the_known_ones():
+    assert "averaged twice" in clinic.diagnoses(clinic.RUNS | {"A": "a cold"}).hint
+
+
+@pytest.fixture(scope="module")
+def met():
+    return fault_catalogue.meet(
+        "is healthy", "raises", "computes a NaN", "flips a bit of its weights", "flips a bit of its gradient"
+    )
+
+
+def test_healthy_ranks_agree_and_a_bit_of_ones_weights_is_seen_in_its_digest(met):
+    digests = {fault: [rank.digest for rank in ranks] for fault, ranks in met.items()}
+    assert len(set(digests["is healthy"])) == 1
+    sick = digests["flips a bit of its weights"]
+    assert sick[0] == sick[2] != sick[1]
+    [wrong] = set(digests["flips a bit of its gradient"])
+    assert wrong != digests["is healthy"][0]
+
+
+def test_a_nan_is_on_all_ranks_and_nobody_says_a_word(met):
+    for rank in met["computes a NaN"]:
+        assert rank.end == "exit code 0" and rank.words == "" and rank.losses[-1] != rank.losses[-1]
+
+
+def test_the_others_name_the_connection_and_not_the_cause(met):
+    first, sick, last = met["raises"]
+    assert "ValueError" in sick.words
+    assert "ValueError" not in first.words + last.words and first.after_s < 2
+    row = fault_catalogue.table(met).loc["raises"]
+    assert row["rank 1 ends with"] == "exit code 1" and row["same weights"] == "yes"
+
+
+@pytest.mark.exhaustive
+def test_every_fault_of_the_zoo_shows_what_the_notebook_says():
+    quiet = ("is slow", "computes a NaN", "flips a bit of its gradient", "flips a bit of its weights")
+    met = fault_catalogue.meet(*FAULTS)
+    for fault, ranks in met.items():
+        loud = any(rank.end != "exit code 0" for rank in ranks)
+        assert loud == (fault not in (*quiet, fault_catalogue.HEALTHY)), (fault, ranks)
+    assert [rank.end for rank in met["is killed"]][1] == "SIGKILL"
+    assert met["hangs"][1].end == "still running" and met["is stopped"][1].end == "stopped"
+
+
+def test_the_script_to_take_home_has_the_solution():
+    supervise = runpy.run_path(str(SCRIPTS / "survive.py"), run_name="script")["supervise"]
+    verdict = check.supervise.verdict([check.supervise.observe(None, supervise)])
+    assert verdict.passed is True, verdict

@@ -1,0 +1,39 @@
+"""Young's and Daly's intervals are near the best of the exact expectation, which simulated jobs agree with."""
+
+import statistics
+
+import numpy as np
+import pytest
+
+from workshop_lib.lessons.when_training_breaks import checkpoints, fault_injection, figures
+
+COSTS = [(1.0, 1000.0), (60.0, 10_800.0), (0.1, 1.2)]
+
+
+@pytest.mark.parametrize(("save_s", "mtbf_s"), COSTS)
+def test_the_rules_are_near_the_best(save_s, mtbf_s):
+    young, daly = checkpoints.young(save_s, mtbf_s), checkpoints.daly(save_s, mtbf_s)
+    tried = np.geomspace(young / 5, young * 5, 2000)
+    shares = [checkpoints.useful_share(interval, save_s, mtbf_s) for interval in tried]
+    best = tried[int(np.argmax(shares))]
+    assert daly == pytest.approx(best, rel=0.01) and abs(daly - best) < abs(young - best)
+    assert checkpoints.useful_share(young, save_s, mtbf_s) > max(shares) - 0.003
+
+
+@pytest.mark.parametrize("restart_s", [0.0, 300.0])
+def test_simulated_jobs_agree_with_the_expectation(restart_s):
+    jobs = [checkpoints.simulated_share(100 * 10_800, 1000, 60, 10_800, restart_s, seed) for seed in range(40)]
+    expected = checkpoints.useful_share(1000, 60, 10_800, restart_s)
+    assert statistics.mean(jobs) == pytest.approx(expected, abs=4 * statistics.stdev(jobs) / 40**0.5)
+
+
+def test_the_figures_show_what_they_were_given():
+    axes = figures.checkpoint_interval(60, 10_800, 300, jobs=2, measured=[(500, 0.5)]).axes[0]
+    expected, measured = ([line for line in axes.get_lines() if len(line.get_xdata()) == n][-1] for n in (200, 1))
+    assert max(expected.get_ydata()) == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
+    assert measured.get_ydata()[0] == 0.5
+    free = fault_injection.Run([(5.0, 1), (6.0, 11)], weights={"a"})
+    faulty = fault_injection.Run([(0.0, 1), (2.0, 11)], [(1.0, fault_injection.Fault(6, 0, "kill", 0.0))], {"a"})
+    axes = figures.progress({"mine": fault_injection.Score(free, faulty)}).axes[0]
+    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[1, 11], [1, 11], [6]]
+    axes.figure._repr_png_()

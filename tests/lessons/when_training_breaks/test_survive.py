@@ -1,0 +1,52 @@
+"""elastic.py and survive.py: lost ranks change nothing in the weights, and any number of ranks can go on."""
+
+import pytest
+import torch
+from training.ladder import write_packed_mnist
+
+from workshop_lib.lessons.when_training_breaks import fault_injection
+from workshop_lib.paths import SCRIPTS
+from workshop_lib.ranks import scripts
+
+pytestmark = pytest.mark.full
+
+IMAGES = 1000
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The first images of MNIST."""
+    write_packed_mnist(folder := tmp_path_factory.mktemp("mnist"), IMAGES)
+    return folder
+
+
+def test_a_training_that_loses_ranks_ends_with_the_same_weights(data, nothing_left):
+    options = ["--data", data, "--batch", 48, "--steps", 24]
+    score = fault_injection.score(
+        [SCRIPTS / "survive.py", 2, SCRIPTS / "elastic.py", *options], every=6, show=lambda line: None
+    )
+    assert score.same_weights and score.free.ranks == 2
+    assert len(score.faulty.faults) == 4 and score.faulty.starts == 1, "only ranks were started again"
+
+
+@pytest.mark.exhaustive
+def test_fewer_ranks_go_on_with_the_same_global_batch(data, tmp_path):
+    def train(ranks, steps, out):
+        options = ["--data", data, "--batch", 50, "--steps", steps, "--out", tmp_path / out]
+        scripts.run("python", SCRIPTS / "survive.py", ranks, SCRIPTS / "elastic.py", *options)
+        weights, _, done = torch.load(tmp_path / out, weights_only=True)
+        assert done == steps
+        return torch.cat([value.flatten() for value in weights.values()])
+
+    train(3, 4, "fewer.pt")
+    fewer, alone = train(2, 8, "fewer.pt"), train(1, 8, "alone.pt")
+    assert (fewer - alone).abs().max() < 1e-5 * alone.abs().max()
+
+
+@pytest.mark.exhaustive
+def test_torchrun_starts_the_same_script_again(data):
+    torchrun = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", "torchrun", "--standalone", "--local-addr", "127.0.0.1"]
+    command = [*torchrun, "--nproc-per-node", 2, "--max-restarts", 9, SCRIPTS / "elastic.py"]
+    options = ["--data", data, "--batch", 48, "--steps", 12]
+    score = fault_injection.score([*command, *options], every=5, kinds=["kill"], show=lambda line: None)
+    assert score.same_weights and len(score.faulty.faults) == 2 and score.faulty.starts == 1

@@ -1,0 +1,203 @@
+"""The memory of ZeRO's stages against the papers' own numbers, and its figure."""
+
+import math
+
+import pytest
+import torch
+from drawn import check_text, check_title_and_conditions
+
+from workshop_lib.lessons.zero_and_fsdp import figures
+from workshop_lib.lessons.zero_and_fsdp.calculator import GPT_2, MODELS
+from workshop_lib.lessons.zero_and_fsdp.figures import draw_memory as draw
+from workshop_lib.lessons.zero_and_fsdp.figures import memory_answer as answer
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import (
+    GIB,
+    RECIPES,
+    SHARDED,
+    Transformer,
+    activation_bytes,
+    offloaded,
+    plan,
+    state_bytes,
+)
+from workshop_lib.models import torch_cnn
+from workshop_lib.training.memory import live_bytes
+
+GPT_3 = Transformer(layers=96, hidden=12288, vocabulary=51200, positions=2048)
+BF16 = RECIPES["bf16, Adam"]
+PSI = 10**9
+
+
+def total(parameters, ranks, stage, **recipe):
+    return sum(state_bytes(parameters, ranks, stage, **recipe).values())
+
+
+def test_figure_1_of_the_zero_paper():
+    gigabytes = [total(7.5e9, 64, stage) / 1e9 for stage in range(4)]
+    assert gigabytes == pytest.approx([120, 31.4, 16.6, 1.9], abs=0.05)
+    assert total(10**12, 1024, 3) / 1e9 == pytest.approx(15.6, abs=0.05), "table 1, 1T parameters"
+
+
+def test_the_recipes_cost_what_their_sources_say():
+    assert [sum(RECIPES[name].values()) for name in RECIPES if "Adam" in name] == [16, 16, 18]
+
+
+def test_a_stage_divides_its_states_and_no_others():
+    whole = {"parameters": 2 * PSI, "gradients": 2 * PSI, "optimizer": 12 * PSI}
+    for stage, divided in enumerate([set(), {"optimizer"}, {"optimizer", "gradients"}, set(whole)]):
+        found = state_bytes(PSI, 8, stage)
+        assert found == {kind: size // 8 if kind in divided else size for kind, size in whole.items()}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_shares_make_up_the_whole_and_shrink_with_each_stage(recipe):
+    each = RECIPES[recipe]
+    assert 64 * total(64 * 1001, 64, 3, **each) == total(64 * 1001, 1, 0, **each)
+    for ranks in (1, 2, 7, 64):
+        sizes = [total(1_000_003, ranks, stage, **each) for stage in range(4)]
+        assert sizes == sorted(sizes, reverse=True)
+        assert (len(set(sizes)) == 1) == (ranks == 1)
+    assert state_bytes(10, 4, 3, **each)["parameters"] == 3 * each["parameter_bytes"], "rounded up"
+
+
+@pytest.mark.parametrize(("recipe", "optimizer"), [("fp32, Adam", "Adam"), ("fp32, SGD with momentum", "SGD")])
+def test_live_tensors_have_the_size_of_the_formula(recipe, optimizer):
+    model = torch_cnn.build(0)
+    options = {"momentum": 0.9} if optimizer == "SGD" else {}
+    stepping = getattr(torch.optim, optimizer)(model.parameters(), lr=0.1, **options)
+    model(torch.zeros(1, 1, 28, 28)).sum().backward()
+    stepping.step()
+    live = live_bytes(model, stepping)
+    counts = sum(state.nbytes for of_one in stepping.state.values() for state in of_one.values() if not state.ndim)
+    formula = state_bytes(MODELS["the workshop's CNN"][0], 1, 0, **RECIPES[recipe])
+    assert live | {"optimizer": live["optimizer"] - counts} == formula, "without Adam's step counts"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: state_bytes(1000, 2, 4), "stage is 4: ZeRO has the stages 0"),
+        (lambda: state_bytes(1000, 0, 1), "ranks is 0: give a whole number"),
+        (lambda: state_bytes(math.nan, 2, 1), "parameters is nan"),
+        (lambda: activation_bytes(GPT_2, 0, 1), "sequence is 0"),
+        (lambda: activation_bytes(GPT_2, 1024, -1), "batch is -1"),
+        (lambda: plan(PSI, 4, 80 * GIB, BF16, reserve=-0.1), "reserve is"),
+        (lambda: plan(PSI, 4, 80 * GIB, BF16, reserve=1), "reserve is"),
+        (lambda: plan(PSI, 4, 80 * GIB, BF16, reserve=math.nan), "reserve is"),
+    ],
+)
+def test_what_makes_no_sense_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_activations_are_those_of_korthikanti_and_checkpointing_keeps_the_inputs_and_one_layer():
+    sbh, of_logits = 1024 * GPT_2.hidden, 4 * 1024 * GPT_2.vocabulary
+    assert activation_bytes(GPT_2, 1024, 1) == 48 * 34 * sbh + 5 * sbh + of_logits
+    assert activation_bytes(GPT_2, 1024, 1, checkpointing=True) == 48 * 2 * sbh + 34 * sbh + 5 * sbh + of_logits
+    masks = 48 * 2 * sbh
+    in_fp32 = activation_bytes(GPT_2, 512, 2, value_bytes=4)
+    assert in_fp32 == 2 * (48 * 34 * sbh - masks) + masks + 9 * sbh + of_logits, "masks stay bytes"
+
+
+def llama(layers, hidden, inner, key_value_share=1):
+    """Its parameters from its shapes: attention, three linear layers, two norms; embedding, head and norm."""
+    layer = (2 + 2 * key_value_share) * hidden**2 + 3 * hidden * inner + 2 * hidden
+    return layers * layer + 2 * 32000 * hidden + hidden
+
+
+def test_parameters_of_the_models():
+    assert GPT_2.parameters == pytest.approx(1_557_611_200, rel=1e-5)  # as counted in the published weights
+    assert GPT_3.parameters == pytest.approx(175e9, rel=0.01)
+    assert MODELS["Llama 7B"][0] == llama(32, 4096, 11008)
+    assert MODELS["Llama 13B"][0] == llama(40, 5120, 13824)
+    assert MODELS["Llama 70B"][0] == llama(80, 8192, 28672, 1 / 8)
+
+
+def test_a_stage_offloads_what_it_divides():
+    assert offloaded(state_bytes(PSI, 1, 2), 2) == (
+        {"parameters": 2 * PSI, "gradients": 0, "optimizer": 0},
+        14 * PSI,
+    ), "ZeRO-Offload: 2 M bytes on the GPU, 14 M on the host"
+    assert [offloaded(state_bytes(PSI, 4, stage), stage)[1] // PSI for stage in SHARDED] == [0, 3, 3.5 // 1, 4]
+    for stage in SHARDED:
+        states = state_bytes(PSI, 4, stage)
+        left, host = offloaded(states, stage)
+        assert sum(left.values()) + host == sum(states.values())
+
+
+def test_the_first_stage_that_fits():
+    found = plan(7.5e9, 64, 32 * GIB, BF16, reserve=0)
+    assert [at.fits for at in found.stages] == [False, True, True, True]
+    assert (found.first_fit, found.ranks_needed) == (1, None)
+    assert plan(7.5e9, 64, 32 * GIB, BF16, reserve=0.1).first_fit == 2, "28.8 GiB are usable, 29.2 needed"
+    assert answer(found) == "It fits from stage 1 on: 29.2 of 32 GiB a GPU."
+    assert "at every stage, even without ZeRO: 112 of 141 GiB" in answer(plan(7.5e9, 8, 141 * GIB, BF16))
+    assert "fits at stage 3: " in answer(plan(7.5e9, 64, 13 * GIB, BF16))
+
+
+@pytest.mark.parametrize(("activations", "reserve"), [(0, 0.1), (10 * GIB, 0.1), (71 * GIB, 0), (0, 0)])
+def test_the_ranks_needed_are_enough_and_one_less_is_not(activations, reserve):
+    options = {"activations": activations, "reserve": reserve}
+    found = plan(70e9, 8, 80 * GIB, BF16, **options)
+    assert found.first_fit is None and found.ranks_needed > 8
+    assert plan(70e9, found.ranks_needed, 80 * GIB, BF16, **options).first_fit == 3
+    assert plan(70e9, found.ranks_needed - 1, 80 * GIB, BF16, **options).first_fit is None
+    assert answer(found) == f"It does not fit on 8 GPUs; with stage 3 it would from {found.ranks_needed} GPUs on."
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_activations_that_leave_no_room_never_fit(offload):
+    found = plan(7e9, 8, 80 * GIB, BF16, activations=73 * GIB, offload=offload)
+    assert (found.first_fit, found.ranks_needed) == (None, None)
+    assert "fits on no number of GPUs" in answer(found)
+    assert "73 GiB alone, and 72 of 80 GiB are usable" in answer(found)
+
+
+def test_offloading_frees_the_gpu_and_fills_the_host():
+    without, with_it = (plan(PSI, 4, 4 * GIB, BF16, offload=offload) for offload in (False, True))
+    assert (without.first_fit, with_it.first_fit) == (None, 2)
+    assert [at.host_bytes for at in without.stages] == [0, 0, 0, 0]
+    assert [at.host_bytes for at in with_it.stages] == [0, 3 * PSI, 3.5 * PSI, 4 * PSI]
+    assert answer(with_it).endswith("a GPU, and 3.26 GiB of host memory for each.")
+
+
+def texts(figure):
+    axes = figure.axes[0]
+    legend = figure.legends[0].get_texts()
+    return [text.get_text() for text in [*figure.texts, *axes.texts, *axes.get_yticklabels(), *legend]]
+
+
+def test_the_figure_says_what_it_shows():
+    found = plan(7.5e9, 64, 32 * GIB, BF16, activations=2 * GIB)
+    figure = draw(found, "under these conditions")
+    axes, shown = figure.axes[0], texts(figure)
+    assert axes.get_xlabel() == "memory of one GPU (GiB)"
+    kinds = {"parameters", "gradients", "optimizer", "activations", "the GPU: 32 GiB", "less 10% reserve: 28.8 GiB"}
+    bars = {"stage 0 (DDP)", "stage 3 (FSDP)", "17.5 GiB, fits", "31.2 GiB, does not fit", "… 114 GiB, does not fit"}
+    assert {answer(found), "under these conditions"} | kinds | bars <= set(shown)
+    assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([32, 28.8])
+    widths = [bar.get_width() for bar in axes.patches]
+    assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
+    assert sum(widths[:4]) == pytest.approx(figures.LONGEST * 32), "cut"
+    assert len({bar.get_hatch() for bar in axes.patches}) == 4, "told apart in a grey print"
+
+
+def test_where_nothing_fits_no_bar_is_shorter_than_it_should_be():
+    figure = draw(plan(70e9, 2, 80 * GIB, BF16))
+    assert sum(bar.get_width() for bar in figure.axes[0].patches[12:]) == pytest.approx(70e9 * 8 / GIB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        plan(70e9, 2, 16 * GIB, BF16, activations=171 * GIB),
+        plan(20_434, 2, 141 * GIB, BF16),
+        plan(70e9, 2, 80 * GIB, BF16, offload=True),
+    ],
+    ids=["too much", "next to nothing", "offloaded"],
+)
+def test_text_is_large_and_inside_the_figure(found):
+    figure = draw(found, "; ".join(["conditions that take two lines"] * 6))
+    check_text(figure, 12, *figure.axes[0].texts, *figure.axes[0].get_yticklabels(), figure.axes[0].xaxis.label)
+    check_title_and_conditions(figure)

@@ -1,0 +1,301 @@
+"""The scripts in notebooks/scripts: without the library, and with its results.
+
+On two ranks and from the same initial weights, a script takes the same 12 steps as the library's backend: the same
+samples on the same ranks at the same learning rates. The weights then differ by rounding, measured as 3e-7 of the
+largest weight. Many more steps would not compare better: at the peak learning rate, one maximum of a pool that
+rounding has decided otherwise grows to percents within ten steps.
+"""
+
+import ast
+import copy
+import io
+import re
+import runpy
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from notebooks.scripts_in_turn import IMAGES, SCRIPTS, short
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from training import ladder
+from training.launching import rank_environment, run_bounded
+
+from notebooks import scripts_in_turn
+from workshop_lib.data import mnist
+from workshop_lib.lessons.less_communication.trainings import outer_step
+from workshop_lib.models import torch_cnn
+from workshop_lib.ranks import mpi
+from workshop_lib.training.backends import available
+from workshop_lib.training.equivalence import largest_relative_difference
+
+pytestmark = pytest.mark.full
+
+PYTHON = [sys.executable]
+TORCHRUN = [*PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+BACKEND = {
+    "mpi_by_hand": "mpi",
+    "horovod_torch": "horovod",
+    "horovod_tf": "horovod-tf",
+    "horovod_keras": "horovod-keras",
+    "ddp": "ddp",
+    "fsdp2": "fsdp",
+    "zero_deepspeed": "deepspeed",
+}
+HERE = {name: backend for name, backend in BACKEND.items() if backend in available()}
+UNDER_TORCHRUN = ("ddp", "fsdp2", "zero_deepspeed")
+# Scripts whose results are tested elsewhere. Here they only refuse too few images: under MPI, and under torchrun.
+REFUSING = (["search"] if find_spec("optuna") else [], ["diloco", "pipeline", "tensor_parallel"])
+WITHIN = 1e-4
+TEST_IMAGES = 500
+
+
+def quick(*names):
+    """The scripts that can run here, of which `make test-full` runs the ones named."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.exhaustive) for name in HERE]
+
+
+def launcher(name):
+    """The command that starts a script on two ranks, without the script."""
+    if name == "one_process":
+        return PYTHON
+    if name in UNDER_TORCHRUN:
+        return TORCHRUN
+    return [*mpi.mpiexec(), "-n", "2", *PYTHON, *(("-m", "mpi4py") if name == "mpi_by_hand" else ())]
+
+
+def run(*words, **variables):
+    [(status, output)] = run_bounded([words], [rank_environment(**variables)], 200)
+    return status, output
+
+
+def write_data(folder):
+    ladder.write_packed_mnist(folder, IMAGES, TEST_IMAGES)
+
+
+def trainings(folder):
+    write_data(folder / "data")
+    options = {"data_dir": str(folder / "data"), "train_samples": IMAGES, "epochs": 1}
+    runs = []
+    for name, backend in HERE.items():
+        checkpoint = {"checkpoint": str(folder / f"library-{name}.pt")}
+        runs.append({"name": f"library-{name}", "options": options | checkpoint | {"backend": backend}})
+    return {2: runs}
+
+
+def script_weights(folder, name):
+    """The parameters that a script has saved, in PyTorch's layout."""
+    if (saved := folder / f"{name}.pt").exists():
+        return torch.load(saved, weights_only=True)["model"]
+    import h5py  # here, because it comes with Keras
+
+    content = zipfile.ZipFile(folder / f"{name}.keras").read("model.weights.h5")
+    with h5py.File(io.BytesIO(content)) as file:
+        layers = [file["layers"][layer]["vars"] for layer in ("conv2d", "conv2d_1", "dense")]
+        weights = {
+            f"{place}.{kind}": vars[key][:]
+            for place, vars in zip("037", layers, strict=True)
+            for kind, key in (("weight", "0"), ("bias", "1"))
+        }
+    for place in "03":
+        weights[f"{place}.weight"] = weights[f"{place}.weight"].transpose(3, 2, 0, 1)
+    weights["7.weight"] = weights["7.weight"].reshape(4, 4, -1, 10).transpose(3, 2, 0, 1).reshape(10, -1)
+    return {key: torch.tensor(np.ascontiguousarray(value)) for key, value in weights.items()}
+
+
+def check(name, output, trained):
+    """A script's output and checkpoint are those of the library's backend."""
+    [row] = ladder.agreed_record(trained.outcomes, f"library-{name}")["epochs"]
+    assert f"test accuracy {row['test_accuracy']:.2%}" in output and row["test_accuracy"] > 0.7
+    assert "images/s" in output
+    library = ladder.weights(trained.folder, f"library-{name}")
+    assert largest_relative_difference(script_weights(trained.folder, name), library) < WITHIN
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_needs_nothing_from_here(path):
+    text = path.read_text()
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {alias.name for node in imports for alias in node.names} | {getattr(n, "module", "") for n in imports}
+    assert not any(str(module).startswith("workshop_lib") for module in modules)
+    assert path.name in text.splitlines()[0], "the docstring says how to start it"
+
+
+def test_every_script_is_tested():
+    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
+    elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
+    here = {"one_process", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
+
+
+def test_one_process(tmp_path, trained):
+    (tmp_path / "data").symlink_to(trained.folder / "data")
+    status, output = run(*PYTHON, SCRIPTS / "one_process.py", *short(tmp_path, "one_process"))
+    assert status == 0, output
+    assert float(output.rpartition("test accuracy ")[2].rstrip("%\n")) > 70 and not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("launcher_of", ["mpi_by_hand", "ddp"])
+def test_the_scripts_of_a_launcher_have_the_librarys_results(launcher_of, trained, tmp_path):
+    """In one start, since imports take longest; the notebooks start each by itself.
+
+    Settings of Keras that a user may have change nothing, and each script has a sentence for too few images.
+    """
+    names = [name for name in HERE if (name in UNDER_TORCHRUN) == (launcher_of in UNDER_TORCHRUN)]
+    refusing = REFUSING[launcher_of in UNDER_TORCHRUN]
+    (tmp_path / "keras.json").write_text(
+        '{"floatx": "float16", "backend": "jax", "image_data_format": "channels_first"}'
+    )
+    variables = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "torch", "TF_USE_LEGACY_KERAS": "1"}
+    variables["WORKSHOP_TEST_REFUSING"] = " ".join(refusing)
+    status, output = run(*launcher(launcher_of), scripts_in_turn.__file__, trained.folder, *names, **variables)
+    assert status == 0, output
+    said = re.findall(r"(\w+) ended: --images 3 [^.]*: give [^.]*\.", output)
+    assert Counter(said) == dict.fromkeys((*names, *refusing), 2), output
+    lines = [line for line in output.splitlines() if line.startswith("epoch 1: ")]
+    for name, line in zip(names, lines, strict=True):
+        check(name, line, trained)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif("zero_deepspeed" not in HERE, reason="DeepSpeed is not installed")
+@pytest.mark.parametrize("launcher", ["deepspeed", "mpiexec"])
+def test_deepspeeds_script_under_its_own_launcher_and_under_mpi(launcher, trained):
+    if launcher == "mpiexec" and not subprocess.check_output(["hostname", "-I"]).strip():
+        pytest.skip("DeepSpeed asks `hostname -I` for an address to meet at, and this machine has none")
+    own = ["--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1"]
+    deepspeed = [Path(sys.executable).parent / "deepspeed", *own]
+    words = {"deepspeed": deepspeed, "mpiexec": [*mpi.mpiexec(), "-n", "2", *PYTHON]}[launcher]
+    out = short(trained.folder, "zero_deepspeed")
+    status, output = run(*words, SCRIPTS / "zero_deepspeed.py", *out, LOCAL_SIZE="2")  # ranks that a CPU has room for
+    assert status == 0, output
+    check("zero_deepspeed", output, trained)
+
+
+def step_by_hand(model, optimizer, rows):
+    """A step on these images of MNIST."""
+    train = mnist.load("train")
+    optimizer.zero_grad()
+    images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+    cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
+    optimizer.step()
+
+
+class Alone:
+    """A communicator of one rank."""
+
+    size = 1
+
+    def allreduce(self, array):
+        return array
+
+
+def diloco_by_hand(alone, steps, lr=0.05):
+    """The weights after DiLoCo on two ranks, in this process alone."""
+    common = torch_cnn.build(seed=1)
+    ranks = [copy.deepcopy(common) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr, momentum=0.9, nesterov=True) for model in ranks]
+    start = parameters_to_vector(common.parameters()).detach().numpy()
+    velocity = np.zeros_like(start)
+    order = np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 2, 64)
+    for step, batches in enumerate(order, 1):
+        for model, optimizer, rows in zip(ranks, optimizers, batches, strict=True):
+            step_by_hand(model, optimizer, rows)
+        if step % alone == 0 or step == steps:
+            mean = np.mean([parameters_to_vector(model.parameters()).detach().numpy() for model in ranks], axis=0)
+            start, velocity = outer_step(Alone(), start, mean, velocity)
+            for model in [*ranks, common]:
+                vector_to_parameters(torch.tensor(start), model.parameters())
+    return common.state_dict()
+
+
+def test_diloco(tmp_path):
+    write_data(tmp_path / "data")
+    words = [*short(tmp_path, "diloco"), "--images", "512", "--alone", "3"]  # two rounds: of three steps, and of one
+    status, output = run(*TORCHRUN, SCRIPTS / "diloco.py", *words)
+    assert status == 0, output
+    saved = script_weights(tmp_path, "diloco")
+    assert largest_relative_difference(saved, diloco_by_hand(alone=3, steps=4)) < WITHIN
+    assert largest_relative_difference(saved, diloco_by_hand(alone=4, steps=4)) > 100 * WITHIN
+
+
+def mlp_by_hand(steps):
+    """The weights of one process after as many steps with 128 images, at the script's learning rates."""
+    warmup = steps // 2
+    torch.manual_seed(1)
+    layers = torch.nn.Flatten(), torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10)
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
+    for step, rows in enumerate(np.random.default_rng([1, 1]).permutation(128 * steps).reshape(steps, 128)):
+        optimizer.param_groups[0]["lr"] = 0.1 * min((step + 1) / warmup, (steps - step) / (steps - warmup))
+        step_by_hand(model, optimizer, rows)
+    return model.state_dict()
+
+
+@pytest.mark.exhaustive  # 11_model_parallelism runs it
+def test_tensor_parallel(tmp_path):
+    write_data(tmp_path / "data")
+    status, output = run(*TORCHRUN, SCRIPTS / "tensor_parallel.py", *short(tmp_path, "tensor_parallel"))
+    assert status == 0, output
+    assert "images/s, test accuracy" in output
+    saved = script_weights(tmp_path, "tensor_parallel")
+    assert [tuple(value.shape) for value in saved.values()] == [(1024, 784), (1024,), (10, 1024), (10,)]
+    assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128)) < WITHIN
+    assert largest_relative_difference(saved, mlp_by_hand(IMAGES // 128 - 1)) > 10 * WITHIN
+
+
+@pytest.mark.exhaustive  # 11b_pipelines runs it
+def test_a_pipeline_takes_the_steps_of_one_process(tmp_path, monkeypatch):
+    write_data(tmp_path / "data")
+    few = ["--images", "768"]  # 12 steps, for the reason given above
+    status, output = run(*TORCHRUN, SCRIPTS / "pipeline.py", *short(tmp_path, "pipeline"), *few)
+    assert status == 0, output
+    monkeypatch.setattr(sys, "argv", ["one_process.py", *short(tmp_path, "one_process"), *few])
+    runpy.run_path(str(SCRIPTS / "one_process.py"))
+    assert largest_relative_difference(*(script_weights(tmp_path, n) for n in ("pipeline", "one_process"))) < WITHIN
+
+
+@pytest.mark.exhaustive  # 14_hyperparameter_search kills a study, too
+def test_search_goes_on_with_what_a_crash_has_left(tmp_path):
+    """A journal with a trial that somebody was training when the machine went down."""
+    optuna = pytest.importorskip("optuna")
+    write_data(tmp_path / "data")
+    journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
+    storage = optuna.storages.JournalStorage(journal)
+    study = optuna.create_study(storage=storage, study_name="mnist", direction="maximize")
+    cut_off = study.ask()
+    cut_off.suggest_float("lr", 1e-3, 1, log=True)
+    cut_off.suggest_categorical("momentum", [0.0, 0.5, 0.9])
+    words = "--data", tmp_path / "data", "--images", IMAGES, "--trials", "3", "--out", tmp_path / "study.log"
+    status, output = run(*launcher("mpi_by_hand"), SCRIPTS / "search.py", *map(str, words))
+    assert status == 0 and "held-out accuracy" in output, output
+    trials = study.get_trials()
+    assert [trial.state.name for trial in trials][:1] == ["FAIL"] and len(trials) == 4
+    assert all(trial.state.is_finished() for trial in trials)
+    assert cut_off.params in [trial.params for trial in trials[1:]], "its settings are tried again"
+
+
+@pytest.mark.parametrize("name", quick("mpi_by_hand"))
+def test_a_rank_that_raises_ends_all(name, tmp_path):
+    write_data(tmp_path / "data")
+    words = [*launcher(name), scripts_in_turn.__file__, tmp_path, name]
+    status, output = run(*words, WORKSHOP_TEST_FAILING_RANK="1")
+    assert status != 0
+    assert f"isn't in {tmp_path / 'missing'}: give MNIST's folder with --data." in output
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["one_process", *HERE])
+def test_two_epochs_of_mnist(name, tmp_path):
+    out = tmp_path / ("cnn.keras" if name in ("horovod_tf", "horovod_keras") else "cnn.pt")
+    status, output = run(*launcher(name), SCRIPTS / f"{name}.py", "--out", out)
+    assert status == 0, output
+    accuracy = float(output.rpartition("test accuracy ")[2].split("%")[0])
+    assert accuracy >= 98.9
+    assert list(tmp_path.iterdir()) == [out]

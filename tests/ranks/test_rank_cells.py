@@ -1,0 +1,206 @@
+"""Rank cells in the notebook: order of output, what stands side by side, options, completion, a new kernel."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from workshop_lib.maintain import bootstrap
+from workshop_lib.notebook import live, magics
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import RankError, cells, session
+from workshop_lib.ranks.messages import displayed_key
+from workshop_lib.ranks.output import Output, Row
+
+PNG = b"\x89PNG"
+
+
+class Rank:
+    """The result of one rank, as it arrives."""
+
+    def __init__(self, stdout="", stderr="", displays=(), over=False):
+        self.stdout, self.stderr, self.over = stdout, stderr, over
+        self.data = {displayed_key(number): shown for number, shown in enumerate(displays)}
+
+    def ready(self):
+        return self.over
+
+
+def shown(html, after=0, **more):
+    data = {"text/html": html, "text/plain": "<object at 0x1>"}
+    return {"data": data, "metadata": {}, "lines": (after, 0), "name": None, "updates": False, "clears": False} | more
+
+
+def news(ranks, whole=True):
+    output = Output(dict(enumerate(ranks)))
+    return [item if isinstance(item, str) else sorted(item.parts) for item in output.news(whole)]
+
+
+def htmls(row):
+    return {rank: part["data"]["text/html"] for rank, part in row.parts.items()}
+
+
+def test_what_is_displayed_stands_between_what_is_printed_before_and_after():
+    ranks = [Rank("before\nafter\n", displays=[shown("a", 1)]), Rank("early\nlate\n", displays=[shown("b", 1)])]
+    assert news(ranks) == ["[0] before", "[1] early", [0, 1], "[0] after", "[1] late"]
+
+
+def test_a_rank_with_nothing_to_display_delays_no_other_for_long(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("workshop_lib.ranks.output.time.monotonic", lambda: clock[0] + 1)
+    output = Output({0: Rank("x\ny\n", displays=[shown("a", 1), shown("b", 2)]), 1: Rank("z\n")})
+    assert output.news() == ["[0] x", "[1] z"]
+    clock[0] = 0.6
+    assert [str(item)[:3] for item in output.news()] == ["Row", "[0]", "Row"], "the second at once"
+
+
+def test_the_line_that_is_being_written_is_its_last_state():
+    ranks = {0: Rank(stderr="10%\r 20%"), 1: Rank("done\n"), 2: Rank("tail")}
+    output = Output(ranks)
+    assert output.unfinished() == ["[0]  20%", "[2] tail"]
+    assert output.news() == ["[1] done"]
+    assert output.news(whole=True) == ["[0]  20%", "[2] tail"]
+    assert output.news(whole=True) == []
+
+
+def test_a_display_is_updated_and_cleared_in_its_place():
+    rank = Rank(displays=[shown("one", name="x"), shown("two"), shown("three", name="x", updates=True)])
+    output = Output({0: rank})
+    assert [htmls(row) for row in output.news(True)] == [{0: "three"}, {0: "two"}]
+    rank.data[displayed_key(3)] = shown("new", clears=True)
+    first, second = output.news(True)
+    assert (htmls(first), htmls(second)) == ({0: "new"}, {})
+    assert live.bundle(second) == {"text/plain": ""}
+
+
+def row(bundles):
+    parts = {rank: shown("") | {"data": data} for rank, data in enumerate(bundles)}
+    return Row(list(parts), parts)
+
+
+def test_few_ranks_stand_side_by_side_and_many_are_opened_one_by_one():
+    two = live.bundle(row([{"image/png": PNG, "text/plain": "<Figure>"}, {"text/plain": "a < b"}]))
+    assert "display: flex" in two["text/html"]
+    assert "data:image/png;base64,iVBORw==" in two["text/html"]
+    assert "<b>rank 1</b>" in two["text/html"] and "a &lt; b" in two["text/html"]
+    assert two["text/plain"] == "[0] <Figure>\n[1] a < b"
+    four = live.bundle(row([{"text/html": str(rank)} for rank in range(4)]))["text/html"]
+    assert (four.count("<details"), four.count(" open>")) == (4, 1)
+
+
+def test_what_is_the_same_on_all_ranks_is_shown_once():
+    bundles = [{"text/html": "<i>x</i>", "text/plain": f"<object at {rank}>"} for rank in range(4)]
+    html = live.bundle(row(bundles))["text/html"]
+    assert html.count("<i>x</i>") == 1 and "the same on all 4 ranks" in html
+    part = Row([0, 1], {0: shown("x")})
+    assert "the same" not in live.bundle(part)["text/html"], "one rank alone"
+
+
+def test_a_widget_is_shown_in_words_and_what_is_too_large_is_named():
+    static = cells._static({cells.WIDGET: {}, "text/plain": "IntSlider(value=3)"})
+    assert "IntSlider(value=3)" in static["text/html"] and cells.STATIC in static["text/html"]
+    assert cells._static({cells.WIDGET: {}, "image/png": PNG, "text/plain": "x"}) == {
+        "image/png": PNG,
+        "text/plain": "x",
+    }
+    bounded = cells._bounded({"text/html": "x" * (cells.MAX_ITEM_BYTES + 1), "text/plain": "a table"})
+    assert bounded == {"text/plain": "a table\n(not shown: text/html, 2.0 MB; at most 2 MB each)"}
+
+
+@pytest.mark.parametrize("text", ["x" * 2 * cells.MAX_CHARACTERS, "x\n" * 2 * cells.MAX_LINES])
+def test_what_a_cell_prints_is_cut_off_and_says_so_once(text):
+    written = []
+    printed = cells._Printed(types.SimpleNamespace(write=written.append))
+    for _ in range(3):
+        printed.write(text)
+    printed.write("\r 50%")
+    whole = "".join(written)
+    assert len(whole) < cells.MAX_CHARACTERS + 200 and whole.count("\n") == printed.lines <= cells.MAX_LINES + 2
+    assert whole.count("cut off here") == 1
+
+
+def test_a_progress_bar_may_be_redrawn_forever():
+    printed = cells._Printed(types.SimpleNamespace(write=lambda text: len(text)))
+    for _ in range(2 * cells.MAX_CHARACTERS // 100):
+        printed.write("\r" + "x" * 100)
+    assert not printed.is_cut
+
+
+def test_the_ranks_of_a_cell_are_chosen_by_number():
+    assert magics.PARSER.parse_args(["--on", "2,0"]).on == [0, 2]
+    with pytest.raises(RankError, match="--on: a is neither a rank nor several, as 0,2 is. Usage: %%ranks"):
+        magics.PARSER.parse_args(["--on", "a"])
+
+
+class Team:
+    def __init__(self, reply=None):
+        self.reply = reply
+
+    def ask(self, function, *args, limit_s):
+        self.asked = function, *args
+        return self.reply
+
+
+def answers(monkeypatch, team):
+    kernel = types.SimpleNamespace(do_complete=lambda *args: args, do_inspect=lambda *args: args)
+    monkeypatch.setattr(magics, "current", lambda: team)
+    magics.RankAnswers(kernel)
+    return kernel
+
+
+def test_rank_0_completes_and_inspects_inside_a_rank_cell_and_the_kernel_elsewhere(monkeypatch):
+    match = {"start": 0, "end": 2, "text": "comm"}
+    reply = {"matches": ["comm"], "cursor_start": 0, "cursor_end": 2}
+    team = Team(reply | {"metadata": {"_jupyter_types_experimental": [match]}})
+    kernel = answers(monkeypatch, team)
+    code = "%%ranks --on 1\nco"
+    assert kernel.do_complete(code, len(code))["cursor_start"] == match["start"] == 15
+    assert match["end"] == len(code)
+    assert team.asked == (cells.complete, "co", 2)
+    assert kernel.do_complete(code, 4) == (code, 4), "in the magic's own line"
+    assert kernel.do_complete("co", 2) == ("co", 2)
+    assert kernel.do_inspect("co", 2) == ("co", 2, 0, ())
+    team.reply = {"found": True}
+    assert kernel.do_inspect(code, 17, 1) == {"found": True}
+    assert team.asked == (cells.inspect, "co", 2, 1)
+
+
+def test_busy_ranks_complete_nothing(monkeypatch):
+    kernel = answers(monkeypatch, Team())
+    assert kernel.do_complete("%%ranks\nco", 10)["matches"] == []
+    assert kernel.do_inspect("%%ranks\nco", 10)["found"] is False
+
+
+def test_a_rank_cell_in_a_new_kernel_names_the_line_that_starts_ranks(monkeypatch, tmp_path):
+    source = ["from workshop_lib import ranks\n", "team = ranks.start(2)\n"]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(path))
+    monkeypatch.setattr(session.CURRENT, "team", None)  # an earlier test may have left ranks
+    with pytest.raises(RankError, match=r"run the cell with `team = ranks.start\(2\)` again; Run > Run All Above"):
+        magics._team()
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "none"))
+    with pytest.raises(RankError, match="run the cell that starts ranks again"):
+        magics._team()
+
+
+def test_a_new_kernel_has_the_magic_from_a_startup_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(bootstrap, "VENV", str(tmp_path))
+    bootstrap.add_startup_file()
+    registered = {}
+    monkeypatch.setattr(
+        "IPython.core.magic.register_cell_magic", lambda name: lambda function: registered.update({name: function})
+    )
+    namespace = {"__builtins__": __builtins__}
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    exec((tmp_path / "etc/ipython/startup/workshop.py").read_text(), namespace)
+    assert set(namespace) <= {"__builtins__", "__doc__"}, "nothing is left in the learner's namespace"
+    assert sys.path.index("") == len(sys.path) - 1, "a file beside the notebook hides no package"
+    shell = types.SimpleNamespace(run_cell_magic=lambda *args: args)
+    monkeypatch.setattr("IPython.get_ipython", lambda: None)
+    import workshop_lib.notebook  # noqa: F401
+
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    assert registered["ranks"]("--on 1", "1 + 1") == ("ranks", "--on 1", "1 + 1")
+    assert (ROOT / "workshop_lib/notebook/startup.py").is_file()

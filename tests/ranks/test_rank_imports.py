@@ -1,0 +1,66 @@
+"""What importing a module loads: on a rank no notebook, and no framework where none is needed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from workshop_lib import ranks
+from workshop_lib.paths import ROOT
+from workshop_lib.ranks import errors, session
+
+NOTEBOOK = {"IPython", "ipyparallel", "ipywidgets", "workshop_lib.ranks.cluster"}
+FRAMEWORKS = {"torch", "tensorflow"}
+# What each must not load, those that may load least first: one process imports them in this order.
+MUST_NOT_LOAD = {
+    "lessons.start_here.judge": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "data.mnist": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "data.shard": {"mpi4py", *FRAMEWORKS, *NOTEBOOK},
+    "training.callbacks": FRAMEWORKS | NOTEBOOK,
+    "training.equivalence": FRAMEWORKS | NOTEBOOK,
+    "training.record": FRAMEWORKS | NOTEBOOK,
+    "notebook.figures.accuracy": NOTEBOOK,
+    "ranks.errors": NOTEBOOK,
+    "ranks.engine": NOTEBOOK,
+    "ranks.progress": NOTEBOOK,
+    "lessons.synchronous_sgd.judge": NOTEBOOK,
+    "cli": NOTEBOOK,
+}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """All modules that have been loaded once each of these is imported."""
+    code = (
+        "import importlib, json, sys\n"
+        "print(json.dumps({name: importlib.import_module('workshop_lib.' + name) and list(sys.modules)\n"
+        "                  for name in sys.argv[1:]}))"
+    )
+    return json.loads(subprocess.check_output([sys.executable, "-c", code, *MUST_NOT_LOAD], cwd=ROOT, timeout=60))
+
+
+@pytest.mark.parametrize("module", MUST_NOT_LOAD)
+def test_a_module_loads_no_more_than_it_may(loaded, module):
+    assert f"workshop_lib.{module}" in loaded[module]
+    assert not MUST_NOT_LOAD[module] & set(loaded[module])
+
+
+def test_the_notebooks_side_is_there_when_it_is_used():
+    for name in set(ranks.__all__) - {"RankError"}:
+        assert getattr(ranks, name) is getattr(session, name)
+    assert ranks.RankError is errors.RankError
+    with pytest.raises(AttributeError, match="strat"):
+        _ = ranks.strat
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/a/workshop_lib/b/workshop_lib/lessons/mpi_basics/ring.py", "workshop_lib/lessons/mpi_basics/ring.py"),
+        ("/venv/lib/python3.11/site-packages/torch/nn.py", "torch/nn.py"),
+        ("/home/me/mine.py", "/home/me/mine.py"),
+    ],
+)
+def test_files_are_named_as_the_learner_knows_them(file, shown):
+    assert errors._short(file) == shown

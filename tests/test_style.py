@@ -1,0 +1,190 @@
+"""Lint, format, types, and which part of the library may import which."""
+
+import ast
+import graphlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workshop_lib.paths import ROOT
+
+LIBRARY = ROOT / "workshop_lib"
+ALWAYS = {
+    "paths",
+    "errors",
+    "quantities",
+    "rooms",
+    "environment",
+    "installation",
+    "learner",
+    "shadowing",
+    "__version__",
+}
+DATA, MODELS = ALWAYS | {"data"}, ALWAYS | {"data", "models"}
+TRAINING = ALWAYS | {"data", "models", "training"}
+CORE = TRAINING | {"ranks", "results", "judge", "notebook", "cli"}
+# `ranks` gives its errors to code on a rank, too: that importing it loads nothing else is test_rank_imports'.
+MAY_IMPORT = {
+    "data": DATA,
+    "models": MODELS,
+    "training": TRAINING,
+    "ranks": TRAINING | {"ranks"},
+    "results": TRAINING | {"results"},
+    "judge": TRAINING | {"ranks", "judge"},
+    "notebook": TRAINING | {"ranks", "results", "judge", "notebook"},
+    "cli": CORE,
+    "lessons": CORE | {"lessons"},
+}
+OUTSIDE = ("lessons", "classroom", "maintain")  # the core never imports these
+# The core names them here alone, as text; and one command that users know has kept its old name.
+NAMES_ROOMS = ("rooms.py", "training/benchmarks.py")
+LESSONS = [path.stem.partition("_")[2] for path in sorted((ROOT / "notebooks" / "source").glob("*.py"))]
+ON_RANKS = ["data", "models", "training", "judge", "lessons"]
+ON_NOTEBOOKS = ("calculator.py", "live.py")  # those files of lessons that show something with widgets
+HEAVY = ["torch", "matplotlib", "pandas", "numpy", "mpi4py", "ipyparallel", "tensorflow"]
+NOTEBOOK_ONLY = ("ipywidgets", "IPython", "ipyparallel")
+MODULES = sorted(LIBRARY.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of what a module imports, anywhere in it, relative imports resolved."""
+    package = (ROOT / path).relative_to(ROOT).parent.parts
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+    return names
+
+
+def parts_of_the_library(path: Path) -> set[str]:
+    """The parts (first names under workshop_lib) that a module imports, without its own."""
+    names = [name.split(".") for name in imported(path)]
+    return {name[1] for name in names if name[0] == "workshop_lib" and len(name) > 1}
+
+
+def test_relative_imports_are_resolved(tmp_path):
+    assert "workshop_lib.results.records.RecordError" in imported(LIBRARY / "results" / "curves.py")
+    relative = [path for path in MODULES if "\nfrom ." in path.read_text()]
+    for path in relative:
+        assert not any(name.startswith(".") for name in imported(path))
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_arrows_between_the_parts_run_one_way(part):
+    for path in (LIBRARY / part).rglob("*.py"):
+        wrong = parts_of_the_library(path) - MAY_IMPORT[part] - {part}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; {part} must not know them"
+
+
+def test_the_core_imports_no_room():
+    for path in MODULES:
+        of_core = path.relative_to(LIBRARY)
+        if of_core.parts[0] in OUTSIDE:
+            continue
+        wrong = parts_of_the_library(path) & set(OUTSIDE)
+        assert not wrong, f"{of_core} imports {wrong}; the core must not know them"
+        named = [room for room in OUTSIDE if f"workshop_lib.{room}" in path.read_text()]
+        assert not named or str(of_core) in NAMES_ROOMS, f"{of_core} names {named}; only {NAMES_ROOMS} may"
+
+
+def test_every_notebook_has_a_room():
+    rooms = {path.name for path in (LIBRARY / "lessons").iterdir() if (path / "__init__.py").is_file()}
+    assert rooms == set(LESSONS)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_imports_no_later_one(lesson):
+    later = set(LESSONS[LESSONS.index(lesson) + 1 :])
+    for path in (LIBRARY / "lessons" / lesson).rglob("*.py"):
+        names = [name.split(".") for name in imported(path)]
+        wrong = later & {name[2] for name in names if name[:2] == ["workshop_lib", "lessons"]}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}, which come after {lesson}"
+
+
+def name_of(path: Path) -> str:
+    """The module in this file, as imports name it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of_each(modules: list[Path]) -> dict[str, set[str]]:
+    """The files that each file imports, inside functions too. `from package import name` means the submodule
+    of that name where there is one, else the package's own file."""
+    known = {name_of(path) for path in modules}
+
+    def file_of(name: str) -> str | None:
+        return next((each for each in (name, name.rpartition(".")[0]) if each in known), None)
+
+    return {name_of(path): {file_of(name) for name in imported(path)} - {None, name_of(path)} for path in modules}
+
+
+def a_circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle, in order; empty when there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_circle_of_imports_hides_in_a_function():
+    assert not a_circle(imports_of_each(MODULES))
+
+
+def test_a_circle_would_be_found():
+    assert set(a_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    command_line = imports_of_each(MODULES)["workshop_lib.cli.commands"]
+    assert "workshop_lib.results.curves" in command_line, "imported inside a function"
+    assert "workshop_lib.ranks" in command_line, "a package's own file"
+
+
+@pytest.mark.parametrize("part", ON_RANKS)
+def test_code_on_ranks_knows_no_notebook(part):
+    for path in (LIBRARY / part).rglob("*.py"):
+        wrong = {name for name in imported(path) if name.split(".")[0] in NOTEBOOK_ONLY}
+        wrong = {name for name in wrong if not name.startswith("ipyparallel.engine.")}
+        assert not wrong or path.name in ON_NOTEBOOKS, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_the_engine_side_uses_no_client():
+    names = imported(LIBRARY / "ranks" / "engine.py")
+    wrong = {name for name in names if name.split(".")[0] in ("ipywidgets", "IPython")}
+    parallel = {name for name in names if name.split(".")[0] == "ipyparallel"}
+    wrong |= {name for name in parallel if not name.startswith("ipyparallel.engine.")}
+    assert not wrong
+
+
+def test_importing_the_library_is_quick_and_light():
+    code = (
+        "import time; start = time.perf_counter(); import workshop_lib, sys;"
+        f"print(time.perf_counter() - start, *set({HEAVY}) & set(sys.modules))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = [
+        subprocess.check_output([sys.executable, "-c", code], text=True, env=env, timeout=30).split() for _ in range(3)
+    ]
+    assert min(float(seconds) for seconds, *_ in shown) < 0.5
+    assert all(len(words) == 1 for words in shown), f"imported too much: {shown}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "workshop_lib", "tests", "book", "notebooks/source"],
+        ["ruff", "format", "--check", "workshop_lib", "tests", "book"],
+        ["mypy"],
+    ],
+    ids=["lint", "format", "types"],
+)
+def test_nothing_is_found_by(command):
+    ran = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

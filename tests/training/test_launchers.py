@@ -1,0 +1,169 @@
+"""The same training code under every launcher."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
+
+from workshop_lib import ranks
+from workshop_lib.paths import ROOT
+from workshop_lib.training import world
+from workshop_lib.training.options import TrainOptions
+
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("only_small_mnist")]
+OPTIONS = {"max_steps": 6}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def runs_file(folder, *backends):
+    folder.mkdir(exist_ok=True)
+    runs = [{"name": name, "options": OPTIONS | {"backend": name}} for name in backends]
+    (folder / "runs.json").write_text(json.dumps(runs))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def under_mpiexec(tmp_path_factory, only_small_mnist):
+    folder = tmp_path_factory.mktemp("mpiexec")
+    # Twice each, as in engines, where a process trains many times.
+    runs = runs_file(folder, "mpi", "ddp") + runs_file(folder, "mpi", "ddp")
+    return run_training(folder, runs, 2)
+
+
+def weights(outcomes, backend):
+    return outcomes[backend][0]["record"]["weights_sha256"]
+
+
+def test_mpiexec(under_mpiexec):
+    for backend in ("mpi", "ddp"):
+        for rank, outcome in enumerate(under_mpiexec[backend]):
+            expected = {"rank": rank, "world_size": 2, "local_rank": rank, "local_size": 2}
+            assert outcome["world"] == expected | {"launcher": "mpiexec"}
+
+
+@pytest.mark.exhaustive  # a notebook's kernel, and one rank of `workshop train`, are alone, too
+def test_alone(tmp_path):
+    outcomes = run_training(tmp_path, runs_file(tmp_path, "mpi", "ddp"), 1)
+    assert outcomes["ddp"][0]["world"]["launcher"] == "single"
+    assert weights(outcomes, "mpi") == weights(outcomes, "ddp")
+
+
+def test_torchrun(tmp_path, under_mpiexec):
+    runs = runs_file(tmp_path, "ddp")
+    command = [*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, tmp_path]
+    [(status, output)] = run_bounded([command], [rank_environment()], 120)
+    assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert outcomes["ddp"][1]["world"]["launcher"] == "torchrun"
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+
+
+@pytest.mark.exhaustive
+def test_the_readmes_torchrun_where_nothing_knows_this_machines_name(tmp_path):
+    """--local-addr is what it takes: without it, torchrun waited for more than 90 s."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root, to take another host name")
+    [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (ROOT / "README.md").read_text())
+    _, *words = shlex.split(command)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *words]
+    options = ["--images", "1600", "--epochs", "1", "--out", str(tmp_path / "cnn.pt")]
+    named = ["unshare", "--uts", "sh", "-c", 'hostname nobody.invalid; exec "$@"', "sh"]
+    environment = rank_environment()
+    environment.pop("GLOO_SOCKET_IFNAME", None)
+    [(status, output)] = run_bounded([[*named, *torchrun, *options]], [environment], 80)
+    assert status == 0 and "test accuracy" in output, output
+
+
+@pytest.mark.exhaustive
+def test_mpi_under_torchrun_says_what_to_do(tmp_path):
+    runs = runs_file(tmp_path, "mpi")
+    command = [*TORCHRUN, "--nproc-per-node", "2", TRAIN_RUNS, tmp_path]
+    [(status, output)] = run_bounded([command], [rank_environment()], 120)
+    assert status == 0, output
+    for rank in read_outcomes(tmp_path, runs, 2)["mpi"]:
+        assert "torchrun started 2 ranks, but MPI sees 1" in rank["error"]
+        assert "choose --backend ddp" in rank["error"]
+
+
+def test_a_world_that_another_launcher_describes(tmp_path, under_mpiexec):
+    runs = runs_file(tmp_path, "mpi", "ddp")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20_000 + os.getpid() % 12_000)}
+    environments = [rank_environment(RANK=str(rank), **place) for rank in range(2)]
+    for status, output in run_bounded([[sys.executable, TRAIN_RUNS, tmp_path]] * 2, environments, 120):
+        assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert outcomes["ddp"][1]["world"]["launcher"] == "environment"
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+    for rank in outcomes["mpi"]:
+        assert "the launcher that set RANK and WORLD_SIZE started 2 ranks, but MPI sees 1" in rank["error"]
+
+
+@pytest.mark.exhaustive  # the same variables as above
+def test_deepspeeds_own_launcher(tmp_path, under_mpiexec):
+    pytest.importorskip("deepspeed")
+    runs = runs_file(tmp_path, "ddp")
+    program = Path(sys.executable).parent / "deepspeed"
+    command = [program, "--no_local_rank", "--num_gpus", "2", "--master_addr", "127.0.0.1", TRAIN_RUNS, tmp_path]
+    [(status, output)] = run_bounded([command], [rank_environment()], 120)
+    assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert [rank["world"]["launcher"] for rank in outcomes["ddp"]] == ["environment"] * 2
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+
+
+def test_ranks_of_a_notebook_inside_another_world_have_their_own(monkeypatch, nothing_left):
+    around = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "1", "LOCAL_RANK": "3"}
+    for name, value in (around | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4", "PMI_SIZE": "1"}).items():
+        monkeypatch.setenv(name, value)
+    team = ranks.start(2)
+    try:
+        assert team.run(world.left_over, show=False) == [[], []]
+        record = team.train(TrainOptions(backend="ddp", **OPTIONS), show=False)
+        assert record["what"]["world_size"] == 2
+        neutralized = " ".join(record["where"]["neutralized"])
+        assert "RANK, TORCHELASTIC_RUN_ID, WORLD_SIZE ignored: another launcher's world" in neutralized
+    finally:
+        ranks.stop()
+
+
+def slurm_environment(rank: int, ranks: int) -> dict[str, str]:
+    """What srun sets for each task, without MPI."""
+    return rank_environment(
+        SLURM_JOB_ID=str(os.getpid()),
+        SLURM_STEP_ID="0",
+        SLURM_STEP_NUM_TASKS=str(ranks),
+        SLURM_STEP_TASKS_PER_NODE=str(ranks),
+        SLURM_STEP_NODELIST="localhost",
+        SLURM_NTASKS=str(ranks),
+        SLURM_PROCID=str(rank),
+        SLURM_LOCALID=str(rank),
+        SLURM_NODEID="0",
+    )
+
+
+def test_srun_without_mpi(tmp_path, under_mpiexec):
+    runs = runs_file(tmp_path, "mpi", "ddp")
+    command = [sys.executable, TRAIN_RUNS, tmp_path]
+    results = run_bounded([command] * 2, [slurm_environment(rank, 2) for rank in range(2)], 120)
+    for status, output in results:
+        assert status == 0, output
+    outcomes = read_outcomes(tmp_path, runs, 2)
+    assert outcomes["ddp"][1]["world"]["launcher"] == "srun"
+    assert weights(outcomes, "ddp") == weights(under_mpiexec, "ddp")
+    for rank in outcomes["mpi"]:
+        assert "srun started 2 ranks, but MPI sees 1" in rank["error"]
+
+
+def test_missing_peer_ends_at_the_timeout(tmp_path):
+    runs_file(tmp_path, "ddp")
+    environment = slurm_environment(0, 2) | {"WORKSHOP_GLOO_TIMEOUT_S": "3"}
+    [(status, output)] = run_bounded([[sys.executable, TRAIN_RUNS, tmp_path]], [environment], 60)
+    assert status == 0, output
+    [outcome] = read_outcomes(tmp_path, [{"name": "ddp"}], 1)["ddp"]
+    assert "1 of 2" in outcome["error"] or "1/2" in outcome["error"], outcome

@@ -1,0 +1,138 @@
+"""Which launcher started this process, from the variables that each sets."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from training.launching import rank_environment
+
+from workshop_lib import environment as environments
+from workshop_lib.training import world
+
+STEP = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"}
+STEP["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)"
+HERE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+NODES = HERE | {"MASTER_ADDR": "n1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+TORCHRUN = NODES | {"TORCHELASTIC_RUN_ID": "none"}
+ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture(autouse=True)
+def mpi_agrees(monkeypatch):
+    def as_told(launcher, started=None):
+        return world.World(0, started, 0, launcher)
+
+    monkeypatch.setattr(world, "_from_mpi", as_told)
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher", "world_size"),
+    [
+        ({}, "single", 1),
+        (STEP, "srun", 4),
+        (STEP | {"PMI_SIZE": "4"}, "srun", 4),  # srun's own PMI plug-in
+        (STEP | {"PMI_SIZE": "16"}, "mpiexec", 16),  # MPICH's mpiexec: srun started one proxy a node
+        (STEP | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec", 4),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, "single", 1),  # a batch script without srun
+        ({"PALS_SIZE": "8"}, "mpiexec", 8),
+        *((STEP | {name: "1"}, "srun", 4) for name in world.MPIEXEC_SIZES),  # left over from around the step
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, "mpiexec", 1),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "PMI_SIZE": "4"}, "mpiexec", 4),
+        (TORCHRUN, "torchrun", 2),
+        (STEP | TORCHRUN, "torchrun", 2),  # srun started one torchrun per node
+        ({"TORCHELASTIC_RUN_ID": "none"}, "single", 1),
+        (STEP | {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}, "srun", 4),
+        (HERE, "environment", 2),
+        (NODES, "environment", 2),
+        (HERE | {"OMPI_COMM_WORLD_SIZE": "1"}, "environment", 2),
+        (ONE, "single", 1),
+        (ONE | {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec", 4),
+        (STEP | ONE | {"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "srun", 4),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, "mpiexec", 4),  # exported by a job's prolog
+        (STEP | HERE | {"WORLD_SIZE": "4"}, "srun", 4),
+        ({"FLUX_JOB_SIZE": "2"}, "flux", 2),
+        ({"FLUX_JOB_SIZE": "2", "PMI_SIZE": "2"}, "mpiexec", 2),
+        ({"JSM_NAMESPACE_SIZE": "2"}, "jsrun", 2),
+        ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"}, "horovodrun", 2),
+        ({"HOROVOD_SIZE": "8", "OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec", 4),
+        ({"WORKSHOP_LAUNCHER": "engines", "OMPI_COMM_WORLD_SIZE": "2"} | STEP | TORCHRUN, "engines", None),
+    ],
+)
+def test_who_started_this_process(environment, launcher, world_size):
+    found = world.detect(environment)
+    assert (found.launcher, found.world_size) == (launcher, world_size)
+
+
+def test_the_place_among_the_tasks_of_srun():
+    assert world.detect(STEP) == world.World(3, 4, 1, "srun", 2)
+    with pytest.raises(world.LaunchError, match="SLURM_STEP_TASKS_PER_NODE is 'two', but srun writes it as in 4"):
+        world.detect(STEP | {"SLURM_STEP_TASKS_PER_NODE": "two"})
+
+
+@pytest.mark.parametrize("more", [{}, {"LOCAL_SIZE": "1", "LOCAL_RANK": "0"}])
+def test_the_place_in_a_world_that_another_launcher_describes(more):
+    assert world.detect(HERE | more) == world.World(1, 2, 1, "environment", 2), "the address is on this host"
+    assert world.detect(HERE | {"MASTER_ADDR": "n1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}) == world.World(
+        1, 2, 0, "environment", 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        (
+            {"WORLD_SIZE": "2"},
+            "^WORLD_SIZE describes .* RANK, MASTER_ADDR and MASTER_PORT are not set: .*unset WORLD_SIZE",
+        ),
+        ({"RANK": "1"}, "^RANK describes .*, but WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not set"),
+        (HERE | {"MASTER_PORT": ""}, "^RANK, WORLD_SIZE and MASTER_ADDR describe .*, but MASTER_PORT is not set"),
+        (HERE | {"MASTER_ADDR": "n1"}, "but LOCAL_RANK and LOCAL_WORLD_SIZE are not set: "),
+        (HERE | {"RANK": "2"}, "^RANK is 2, but WORLD_SIZE is 2, and ranks count from 0: "),
+        ({"WORLD_SIZE": "two"}, "^WORLD_SIZE is 'two', where launchers write a whole number: unset WORLD_SIZE"),
+        (STEP | HERE, "^srun started 4 processes, but RANK, .* describe a world of 2: .* unset RANK WORLD_SIZE MASTER"),
+        ({"PMI_SIZE": "4"} | HERE, "^mpiexec started 4 processes, but RANK, "),
+    ],
+)
+def test_variables_that_are_incomplete_or_contradict_each_other_are_named(environment, sentence):
+    with pytest.raises(world.LaunchError, match=sentence):
+        world.detect(environment)
+
+
+@pytest.mark.parametrize("variable", ["FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_processes_that_mpi_cannot_join_are_refused(variable):
+    """In a process of its own, which may start MPI."""
+    code = "from workshop_lib.training.world import detect; detect()"
+    environment = rank_environment(**{variable: "2"})
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    last = ran.stderr.strip().splitlines()[-1]
+    assert re.search(rf"LaunchError: \w+ started 2 ranks, but MPI sees 1: .*mpiexec.*unset {variable}\.$", last), last
+
+
+def test_a_rank_forgets_the_world_around_it():
+    kept = {"PATH": "/bin", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0", "HOROVOD_CACHE": "x", "SIZE": "1"}
+    other = TORCHRUN | {"GROUP_RANK": "0", "ROLE_WORLD_SIZE": "2", "CROSS_SIZE": "1", "HOROVOD_RANK": "3"}
+    environment = kept | other
+    world.forget_other_worlds(environment)
+    [sentence] = environments.notes(environment)
+    assert all(name in sentence for name in other)
+    assert environment == kept | {environments.NOTE: environment[environments.NOTE]}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment", "device"),
+    [
+        ("srun", {"SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),  # Slurm hides the others' GPUs
+        ("srun", {}, "cpu"),  # two ranks would share one
+        ("mpiexec", {"SLURM_GPUS_PER_TASK": "1"}, "cpu"),  # what mpiexec starts sees what its one task sees
+    ],
+)
+def test_auto_takes_the_one_gpu_that_slurm_gave_this_rank(monkeypatch, launcher, environment, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(world.choose_device("auto", world.World(1, 4, 1, launcher, 2))) == device

@@ -1,0 +1,240 @@
+"""What a learner can do: the exercises of the core path that they solved, in a record that others can check.
+
+`assess` takes the learner's answers from their saved notebooks, runs the checks once more, and writes a line for each
+exercise that is solved: its source, the ranks, the properties that held. The lines hold together (chain.py). `problems`
+says where a record isn't as it was written, and `rerun` runs the checks on the sources in it: that executes them.
+"""
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
+import io
+import itertools
+import json
+import linecache
+import platform
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import workshop_lib
+from workshop_lib import paths, ranks
+from workshop_lib.classroom import answers, chain
+from workshop_lib.errors import InputError
+from workshop_lib.judge import Verdict
+
+SCHEMA = 1
+MOST_BYTES = 2_000_000  # of a record; a whole one has some 30,000
+MOST_RANKS = 8
+FIELDS = {"ranks": int, "properties": list, "source": str}
+IN_HEAD = {"learner": str, "made": str, "versions": dict, "checks": str, "solved": list}
+LOAD_LIMIT_S = 60.0  # for defining a function, whose imports may take long
+ALL_LIMIT_S = 300.0  # for checking a record again
+VERSIONS = ("numpy", "torch", "mpi4py")
+_number = itertools.count(1)
+
+
+class Task(NamedTuple):
+    """An exercise: its notebook, what it's called there, and the check `CHECK` of the lesson's MODULE.
+
+    ranks: how many it needs; None, any number; 0, none. core: whether it is in a core section.
+    """
+
+    notebook: str
+    name: str
+    module: str
+    check: str
+    ranks: int | None = None
+    core: bool = True
+
+    @property
+    def title(self) -> str:
+        return f"{self.notebook}, {self.name}"
+
+
+def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks: int) -> list[Task]:
+    """Tasks whose check has the function's name."""
+    parts = [(name, True) for name in core.split()] + [(name, False) for name in deeper.split()]
+    return [Task(notebook, name, module, name, ranks.get(name), is_core) for name, is_core in parts]
+
+
+DDP, LARGE = "05_ddp", "07_large_batch"
+TASKS = [
+    *_functions("00_start_here", "start_here.judge", "whoami my_part"),
+    *_functions("01_mpi_basics", "mpi_basics.judge", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
+    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0),  # it starts processes of its own
+    *_functions("01_mpi_basics", "mpi_basics.judge", "", "collect global_mean", global_mean=4),
+    *_functions(
+        "02_synchronous_sgd",
+        "synchronous_sgd.judge",
+        "average_gradients train_epoch broadcast_weights",
+        "average_in_one_message weighted_mean",
+    ),
+    Task(DDP, "changes.py", "ddp.judge", "script"),
+    *_functions(DDP, "ddp.judge", "my_ddp", "my_buckets accumulate shard_of"),
+    Task(DDP, "diagnoses", "ddp.judge", "diagnoses", 0, core=False),
+    *_functions(LARGE, "large_batch.judge", "learning_rate"),
+    Task(LARGE, "diagnoses", "large_batch.judge", "diagnoses", 0),
+    *_functions(LARGE, "large_batch.judge", "", "layer_rate"),
+    *_functions("08_scaling_curves", "scaling_curves.judge", "scaling_table serial_fraction"),
+]
+TITLES = {task.title: task for task in TASKS}
+
+
+def answer(task: Task, notebooks: Path) -> str | None:
+    """The source of the learner's answer, from the saved notebook; None where there is none yet."""
+    cells = answers.code_cells(notebooks / f"{task.notebook}.ipynb")
+    if task.name.endswith(".py"):
+        return answers.file(cells, task.name)
+    return (answers.answers if task.check == "diagnoses" else answers.function)(cells, task.name)
+
+
+def verdict(task: Task, source: str) -> Verdict:
+    """The verdict on an answer, on the current ranks. Executes the answer."""
+    check = getattr(importlib.import_module(f"workshop_lib.lessons.{task.module}"), task.check)
+    try:
+        if task.check == "diagnoses":
+            return check(ast.literal_eval(source))
+        if not task.name.endswith(".py"):
+            return check(_defined(source, task.name))
+    except (Exception, SystemExit) as error:
+        return Verdict(task.name, False, failed=f"its source can't be used: {type(error).__name__}: {error}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = Path(folder, task.name)
+        path.write_text(source, encoding="utf-8")
+        return check(path)
+
+
+def _defined(source: str, name: str):
+    """The function `name` of this source, as if a notebook had defined it."""
+    file = f"answer_{next(_number)}.py"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # an error shows its line
+    namespace = {"__name__": "__main__"}
+    before = signal.signal(signal.SIGALRM, _too_long)
+    timer = signal.setitimer(signal.ITIMER_REAL, LOAD_LIMIT_S)
+    try:
+        exec(compile(source, file, "exec"), namespace)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+    return namespace[name]
+
+
+def _too_long(*_) -> None:
+    raise TimeoutError(f"it had not been defined after {LOAD_LIMIT_S:g} s")
+
+
+def _on_ranks(tasks: dict[Task, str], n: int) -> Iterator[tuple[Task, Verdict, int]]:
+    """The verdict on each answer and the ranks on which it was found, those on few ranks first."""
+    for task in sorted(tasks, key=lambda task: n if task.ranks is None else task.ranks):
+        count = n if task.ranks is None else task.ranks
+        if count:
+            ranks.start(count)
+        yield task, verdict(task, tasks[task]), count
+
+
+def assess(notebooks: Path, n: int = 2) -> Iterator[tuple[Task, Verdict | None, dict]]:
+    """Each exercise with its verdict, None where there is no answer, and what a record says of one that is solved."""
+    given = {task: source for task in TASKS if (source := answer(task, notebooks)) is not None}
+    verdicts = {task: (each, count) for task, each, count in _on_ranks(given, n)}
+    for task in TASKS:
+        each, count = verdicts.get(task, (None, 0))
+        row: dict = {}
+        if each is not None and each.passed:
+            row = {"notebook": task.notebook, "exercise": task.name, "core": task.core, "ranks": count}
+            row |= {"properties": each.held, "source": given[task]}
+        yield task, each, row
+
+
+def write(path: Path, rows: list[dict], learner: str) -> None:
+    """Write the record of these exercises, in place of an older one."""
+    versions = {name: importlib.metadata.version(name) for name in VERSIONS}
+    versions |= {"workshop": workshop_lib.__version__, "python": platform.python_version()}
+    with contextlib.suppress(ranks.RankError):  # answers that need no ranks
+        versions["mpi"] = ranks.current().about()[0]["mpi"]
+    header = {"record": "assessment", "schema": SCHEMA, "learner": learner, "versions": versions, "checks": checks()}
+    header["made"] = datetime.now(UTC).isoformat(timespec="seconds")
+    header["solved"] = [_title(row) for row in rows]
+    with paths.replacing(path) as temporary:
+        lines = [json.dumps(line, ensure_ascii=False) for line in chain.chained([header, *rows])]
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def checks() -> str:
+    """A digest of the exercises' checks, which says whether two checkouts have the same."""
+    library = paths.ROOT / "workshop_lib"
+    files = sorted([*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py")])
+    return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
+
+
+def _title(row: dict) -> str:
+    return f"{row.get('notebook')}, {row.get('exercise')}"
+
+
+def read(path: Path) -> tuple[dict, list[dict], list[str]]:
+    """A record's first line, its exercises, and a sentence on everything that isn't as it was written.
+
+    Raises InputError for what is no record at all.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path} is larger than any record ({MOST_BYTES:,} bytes).")
+    lines, wrong = chain.read(path.read_text(encoding="utf-8", errors="replace"))
+    headers = [line for line in lines if line.get("record") == "assessment" and line.get("schema") == SCHEMA]
+    if not headers or any(not isinstance(headers[0].get(field), kind) for field, kind in IN_HEAD.items()):
+        raise InputError(f"{path} is no record of an assessment, as `workshop assess` writes it, or its head is gone.")
+    if len(headers[0]["solved"]) > len(TASKS):
+        raise InputError(f"{path} lists more exercises than there are ({len(TASKS)}).")
+    header, rows = headers[0], [line for line in lines if line is not headers[0]]
+    wrong += chain.problems(lines, ["its head", *map(str, header["solved"])])
+    for row in rows:
+        task = TITLES.get(_title(row))
+        if task is None or task.title not in header["solved"]:
+            wrong.append(f"{_title(row)}: the core path has no such exercise, or the record's head doesn't list it.")
+        elif any(not isinstance(row.get(field), kind) for field, kind in FIELDS.items()):
+            wrong.append(f"{task.title}: one of {', '.join(FIELDS)} is missing, or not what it should be.")
+        elif row["ranks"] != task.ranks if task.ranks is not None else row["ranks"] not in range(2, MOST_RANKS + 1):
+            wanted = f"2 to {MOST_RANKS}" if task.ranks is None else str(task.ranks)
+            wrong.append(f"{task.title}: it says {row['ranks']} ranks, but it's checked on {wanted}.")
+    return header, rows, wrong
+
+
+def listed(rows: list[dict]) -> Iterator[tuple[Task, str]]:
+    """Each exercise of a record, and what it says of it."""
+    for row in rows:
+        yield TITLES[_title(row)], in_words(row)
+
+
+def in_words(row: dict) -> str:
+    held = len(row["properties"])
+    return f"{held} propert{'y' if held == 1 else 'ies'}" + (f" on {row['ranks']} ranks" if row["ranks"] else "")
+
+
+def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:
+    """Each exercise of a record whose digests are right, and how its check differs from what the record says; ""
+    if it doesn't. Executes what the record holds."""
+    end_s = time.monotonic() + ALL_LIMIT_S
+    known = {TITLES[_title(row)]: row for row in rows}
+    for n in sorted({row["ranks"] for row in rows}):
+        sources = {task: row["source"] for task, row in known.items() if row["ranks"] == n}
+        for task in sources:
+            if time.monotonic() > end_s:
+                yield task, f"not checked: {ALL_LIMIT_S:g} s are over."
+                continue
+            [(_, each, _)] = _on_ranks({task: sources[task]}, n)
+            yield task, _difference(known[task], each)
+
+
+def _difference(row: dict, each: Verdict) -> str:
+    if not each.passed:
+        return f"its source doesn't pass: {each.failed or 'it is still a stub'}"
+    recorded = set(map(str, row["properties"]))
+    if unheld := recorded - set(each.held):
+        return f"the record says {min(unheld)!r}, which the check doesn't."
+    missing = set(each.held) - recorded
+    return f"the record leaves out {min(missing)!r}." if missing else ""

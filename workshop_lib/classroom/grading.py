@@ -1,0 +1,161 @@
+"""Notebooks as assignments for nbgrader: a cell for each answer, and a locked cell with its check, worth a point.
+
+They're made from the sources. nbgrader's own marks take the place of our markers around a solution, and what the stub
+says stands above them as comments, because nbgrader replaces a solution by a stub of its own. A graded cell raises when
+the check doesn't pass: nbgrader counts errors. The cells that start ranks are locked, so that a check finds its ranks.
+"""
+
+import ast
+import itertools
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jupytext
+import nbformat
+
+from workshop_lib import paths
+from workshop_lib.errors import InputError
+from workshop_lib.maintain import generate
+
+SCHEMA_VERSION = 3  # of nbgrader's metadata
+POINTS = 1  # for each exercise
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+START = "# Start from this:"
+STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
+ASKED = re.compile(r"(: |  # )your code here")
+NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
+CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
+SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
+LINK = re.compile(r"\]\((\d\d[a-z]?_\w+)\.ipynb")
+CONFIG = """\
+# Settings of this course for nbgrader, written by `workshop export-nbgrader`. It leaves them alone once they're there.
+import os
+
+c = get_config()  # noqa: F821
+c.Execute.timeout = 300  # seconds for a cell: some of them train
+os.environ.setdefault("WORKSHOP_PROFILE", "quick")  # grading runs whole notebooks, and this makes their runs short
+os.environ["WORKSHOP_WIDGETS"] = "0"
+"""
+
+
+class Assignment(NamedTuple):
+    """An assignment's file in the course, and the names of its exercises."""
+
+    file: Path
+    exercises: list[str]
+
+
+def export(stems: Sequence[str], course: Path) -> list[Assignment]:
+    """Write an assignment for each of these notebooks, all of them if none, into the folder of a course.
+
+    Raises InputError for an unknown notebook, or one that's there already, before anything is written.
+    """
+    files = {stem: course / "source" / stem / f"{stem}.ipynb" for stem in generate.chosen(stems)}
+    if there := [file for file in files.values() if file.exists()]:
+        raise InputError(
+            f"{there[0]} is there already, perhaps with your changes. Move it away, or give another --out."
+        )
+    written = []
+    for stem, file in files.items():
+        text, exercises = assignment(generate.NOTEBOOKS / "source" / f"{stem}.py")
+        with paths.replacing(file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        if "scripts/" in text:
+            shutil.copytree(paths.SCRIPTS, file.parent / "scripts", dirs_exist_ok=True)
+        written.append(Assignment(file, exercises))
+    config = course / "nbgrader_config.py"
+    if not config.exists():
+        config.write_text(CONFIG, encoding="utf-8")
+    return written
+
+
+def assignment(source: Path) -> tuple[str, list[str]]:
+    """The instructor's notebook, with solutions, that is made from this source, and the names of its exercises."""
+    notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    named = list(_cells(notebook.cells))
+    notebook.cells, exercises = [cell for cell, _ in named], [name for _, name in named if name]
+    files = [name for name in exercises if "." in name]
+    if files:  # in a folder that is the same for everyone who is graded on this machine
+        setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        removed = [f'(folder / "{name}").unlink(missing_ok=True)' for name in files]
+        setup.source += "\n".join(["", "", "# So that nobody is graded for a file of somebody else's.", *removed])
+    shown = nbformat.read(generate.NOTEBOOKS / f"{source.stem}.ipynb", as_version=4)
+    time = generate.TIME.search(shown.cells[0].source)
+    return generate.finished(notebook, time[0] if time else ""), exercises
+
+
+def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
+    """The cells of an assignment from a source's; a graded one with the name of its exercise, others with ""."""
+    setup = next(cell for cell in cells if cell.cell_type == "code")
+    starts = itertools.count(1)
+    answer, names = setup, []  # the cell whose check is still to come, and what it defines
+    for cell in cells:
+        if cell.cell_type != "code":
+            cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
+            yield cell, ""
+            continue
+        if generate.BLOCK.search(cell.source):
+            code, cell.source = _parts(cell.source)
+            names = [next(filter(None, found.groups())) for found in NAME.finditer(code)]
+            answer = nbformat.v4.new_code_cell(code)
+            yield answer, ""
+        if checked := _checked(cell.source, names):
+            _mark(answer, checked, solution=True)
+            _mark(cell, f"check-{checked}", grade=True, locked=True, points=POINTS)
+            cell.source += ".must_pass()"
+            names = []
+        elif cell is setup or "ranks.start(" in cell.source:
+            _mark(cell, f"start-{next(starts)}", locked=True)
+        if cell.source:
+            yield cell, checked
+
+
+def _checked(code: str, names: list[str]) -> str:
+    """Which of these names the last line of a cell checks; "" if none."""
+    called = CHECK.match(code.rpartition("\n")[2])
+    return next((name for name in names if called and re.search(rf"\b{re.escape(name)}\b", called[1])), "")
+
+
+def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
+    """Give a cell nbgrader's metadata."""
+    about = {"grade": False, "solution": False, "locked": False, "task": False} | marks
+    cell.metadata["nbgrader"] = {"schema_version": SCHEMA_VERSION, "grade_id": name.replace(".", "-"), **about}
+
+
+def _parts(code: str) -> tuple[str, str]:
+    """A cell's answer with nbgrader's marks, and what follows it in the same cell: its check, if any."""
+    if not re.match(r"\w+ = \{", code):
+        comments = bool(generate.SHELL_FILE.match(code))  # its lines are comments in the source
+        return generate.BLOCK.sub(lambda block: _marked(block, keep=comments), code), ""
+    # The whole dictionary is the answer, because nbgrader's stub is a statement.
+    stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
+    rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
+    shown = [f"# {ASKED.sub('', line)}" for line in stub[: len(stub) - rest]]
+    answer, check = solution[: len(solution) - rest], solution[len(solution) - rest :]
+    return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
+
+
+def _marked(block: re.Match, keep: bool) -> str:
+    """One of our blocks with nbgrader's marks, below what its stub says. keep: leave the stub's lines as they are."""
+    indent, stub = block[1], (block[3] or "").splitlines()
+    if not keep:
+        stub = [f"{indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
+    stub = [ASKED.sub("", line) for line in stub]
+    return "\n".join([*stub, indent + BEGIN, block[2].rstrip("\n"), indent + END])
+
+
+def _said(stub: list[str]) -> list[str]:
+    """What a stub says, as comments: its hints, or the code to start from."""
+    blanks = [STUB.fullmatch(line.strip()) for line in stub]
+    hints = [f"# {blank[1]}" if blank else line for line, blank in zip(stub, blanks, strict=True)]
+    if all(line.startswith("#") for line in hints):
+        return [line for line in hints if line != "# None"]
+    code = [
+        f"{line[: len(line) - len(line.lstrip())]}..." if blank else line
+        for line, blank in zip(stub, blanks, strict=True)
+        if not blank or line.startswith(" ")
+    ]
+    return [START, *(f"# {line}".rstrip() for line in code)]

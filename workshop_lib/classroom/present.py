@@ -1,0 +1,200 @@
+"""A notebook, or a route, for a projector: sections folded up under their headings, few words, and everything large.
+
+JupyterLab opens and closes a section (Right and Left on its heading), and each section's first cell makes ready what
+it needs, so a talk can jump. A recording is the same file after it ran here: every output says so.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+
+import nbformat
+from IPython.core.getipython import get_ipython
+from IPython.utils.capture import capture_output
+from nbformat.sign import NotebookNotary
+
+from workshop_lib import paths, ranks
+from workshop_lib.classroom import needs, routes
+from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.maintain import execute
+from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, sources
+from workshop_lib.notebook import profile
+from workshop_lib.ranks import engine
+from workshop_lib.training.cores import usable_cores
+
+STAGE = paths.BUILD / "stage"
+JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
+SETTINGS = STAGE / ".jupyter"  # the presenter's, apart from the learner's
+READY = "workshop_ready"  # in the metadata of a section's first cell
+RECORDED_KERNEL = {"display_name": "Recorded: nothing runs here", "language": "python", "name": "recorded"}
+LEAD_WORDS = 45  # of a text that a projector shows; the rest is a click away
+SENTENCE_END = re.compile(r"(?<=[a-z0-9)*`%][.?!])\s+(?=[A-Z*`\"(])")
+FOLDED = {"jupyter": {"source_hidden": True}}
+
+
+def short(text: str) -> str:
+    """A text cell for a projector: its heading and its first sentences, the rest folded up."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    at = next((at for at, block in enumerate(blocks) if not block.startswith("#")), len(blocks))
+    shown, rest = blocks[: at + 1], blocks[at + 1 :]
+    if at < len(blocks) and not re.match(r"[|<$-]|\d+\. ", blocks[at]):
+        lead, *sentences = SENTENCE_END.split(blocks[at])
+        while sentences and len(f"{lead} {sentences[0]}".split()) <= LEAD_WORDS:
+            lead = f"{lead} {sentences.pop(0)}"
+        shown[-1] = lead
+        rest = [" ".join(sentences), *rest] if sentences else rest
+    while rest and shown[-1].endswith(":"):  # the formula or the list that it announces
+        shown.append(rest.pop(0))
+    return "\n\n".join([*shown, *(["<details><summary>more</summary>", *rest, "</details>"] if rest else [])])
+
+
+def first_cell(name: str, under: tuple[str, ...]) -> str:
+    """The code that makes ready the section under these headings."""
+    arguments = ", ".join(json.dumps(each, ensure_ascii=False) for each in (name, *under[1:]))
+    return f"# what this section needs\nfrom workshop_lib.classroom import present\n\npresent.ready({arguments})"
+
+
+def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.NotebookNode:
+    """These sections of a notebook with solutions, each folded up, with a first cell that makes it ready."""
+    cells = routes.Code.of(name).notebook.cells
+    learners = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    shown: list = []
+    ready_for: tuple[str, ...] = ()
+    for index, text, under in routes.pieces(cells):
+        if len(under) > 1 and not routes.stands_in(sections, under):
+            continue
+        if cells[index].cell_type == "markdown":
+            if text.startswith("## "):  # in a cell of its own, which is all that a folded section shows
+                heading, _, text = text.partition("\n")
+                folded = {"jp-MarkdownHeadingCollapsed": True}
+                shown.append(nbformat.v4.new_markdown_cell(heading, metadata=folded))
+            if text.strip():
+                shown.append(nbformat.v4.new_markdown_cell(short(text)))
+        elif len(under) > 1:  # those at the top are run by the first section that needs them, which is any
+            if under != ready_for:
+                ready_for = under
+                first = nbformat.v4.new_code_cell(first_cell(name, under), metadata=FOLDED)
+                first.metadata[READY] = True
+                shown.append(first)
+            if YOURS in learners[index].source:  # to be written on stage, or opened
+                cells[index].metadata.update(FOLDED)
+            shown.append(cells[index])
+    return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
+
+
+def ready(name: str, *section: str) -> None:
+    """In a section's first cell: if anything that the section needs isn't there, start fresh ranks and run the cells
+    that it needs. Raises WorkshopError when one of them fails."""
+    os.chdir(NOTEBOOKS)
+    missing, needed = _missing(name, section)
+    if not missing:
+        return
+    print(f"Starting over with {len(needed)} earlier cell{'s' * (len(needed) > 1)}: … ", end="", flush=True)
+    ranks.stop()
+    began = time.perf_counter()
+    for source in needed:
+        with capture_output():
+            result = get_ipython().run_cell(source)
+        if error := result.error_before_exec or result.error_in_exec:
+            line = source.splitlines()[0]
+            raise WorkshopError(f"{section[-1]!r} isn't ready: the cell that begins {line!r} failed: {error}")
+    print(f"ready after {time.perf_counter() - began:.0f} s.")
+
+
+def _missing(name: str, section: tuple[str, ...]) -> tuple[set, list[str]]:
+    """The variables that aren't there for this section, and the sources of the cells that make them all."""
+    code = routes.Code.of(name)
+    own = [number for number, under in enumerate(code.under) if under[1:] == section]
+    there = {(needs.NOTEBOOK, variable) for variable in get_ipython().user_ns}
+    try:
+        of_ranks = ranks.current().run(engine.variables, show=False)
+        there |= {(needs.RANKS, variable) for variable in set.intersection(*of_ranks)}
+    except ranks.RankError:
+        there.discard(needs.TEAM)
+    needed = [code.sources[each] for each in code.before(own)]
+    defined = set().union(*(needs.names(source).defines for source in needed))
+    return {(where, variable) for where, variable in defined - there if where != needs.FILES}, needed
+
+
+def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(notebook, sections) for each file of slides: of a route's steps, of a notebook, or of these sections of one.
+
+    Raises InputError for a name or a section that there isn't.
+    """
+    if what in (known := [source.stem for source in sources()]):
+        cells = nbformat.read(NOTEBOOKS / f"{what}.ipynb", as_version=4).cells
+        there = dict.fromkeys(under[-1] for _, _, under in routes.pieces(cells) if len(under) > 1)
+        if wrong := [each for each in sections if each not in there]:
+            raise InputError(f"{what} has no section {wrong[0]!r}; it has {', '.join(map(repr, there))}.")
+        yield what, sections or (routes.CORE,)
+    elif what not in (names := routes.load()):
+        raise InputError(f"{what!r} is neither a notebook nor a route. There are {', '.join([*names, *known])}.")
+    elif sections:
+        raise InputError(f"{what} is a route: give --section with a notebook.")
+    else:
+        for name, steps in groupby(names[what].steps, key=lambda step: step.notebook):
+            if name:
+                yield name, tuple(section for step in steps for section in step.sections)
+
+
+def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
+    """Write slides to build/stage, beside recordings that are there; returns their files in order."""
+    files = []
+    for number, (name, chosen) in enumerate(parts(what, sections), 1):
+        files.append(STAGE / what / f"{number:02}_{name}.ipynb")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(slides(name, chosen), files[-1])
+    return files
+
+
+def record(file: Path) -> Path:
+    """Run slides here, and write them with what they showed into the folder "recorded" beside them.
+
+    Every output says when and where it was made. Raises WorkshopError when a cell fails.
+    """
+    target = file.parent / "recorded" / file.name
+    running = target.with_suffix(".running")
+    target.parent.mkdir(exist_ok=True)
+    outcome = execute.run_notebook(file, running)
+    notebook = nbformat.read(running, as_version=4)
+    running.unlink()
+    if outcome.error:
+        raise WorkshopError(str(outcome))
+    about = f"on {datetime.now():%d %B %Y, %H:%M}, {usable_cores()} cores, profile {profile.current().name}"
+    notebook.cells = [cell for cell in notebook.cells if READY not in cell.metadata]
+    for cell in notebook.cells:
+        if cell.get("outputs"):
+            label = f"<b>Recorded</b> {about}; this cell took {execute.seconds_of(cell):.1f} s"
+            data = {"text/html": f'<div class="workshop-recorded">{label}</div>', "text/plain": f"Recorded {about}"}
+            cell.outputs.insert(0, nbformat.v4.new_output("display_data", data))
+    notebook.metadata["kernelspec"] = RECORDED_KERNEL
+    trusted = SETTINGS / "data"
+    trusted.mkdir(parents=True, exist_ok=True)
+    NotebookNotary(data_dir=str(trusted)).sign(notebook)  # else JupyterLab doesn't show all of its HTML
+    with paths.replacing(target) as temporary:
+        nbformat.write(notebook, temporary)
+    return target
+
+
+def lab(file: Path) -> tuple[list[str], dict[str, str]]:
+    """The command that opens JupyterLab on slides, at a projector's size, and its environment."""
+    stage = Path(__file__).parent / "stage"
+    for name, values in json.loads((stage / "settings.json").read_text(encoding="utf-8")).items():
+        kept = SETTINGS / "config" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
+        if not kept.exists():  # what the presenter has changed stays
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(values), encoding="utf-8")
+    env = {**os.environ, "WORKSHOP_LEARNER_FILE": str(SETTINGS / "progress.jsonl")}
+    env |= dict.fromkeys(("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), f"{stage}{os.pathsep}{JUPYTER}")
+    env |= {f"JUPYTER_{each.upper()}_DIR": str(SETTINGS / each) for each in ("config", "data", "runtime")}
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={file.parent}"]
+    command += [f"--LabApp.default_url=/doc/tree/{file.name}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    return command, env

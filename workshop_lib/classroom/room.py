@@ -1,0 +1,105 @@
+"""`workshop share`: a learner shows the room their results; `board`: a page of what the room shares."""
+
+import contextlib
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workshop_lib import learner
+from workshop_lib.classroom import sharing
+from workshop_lib.errors import InputError, cause
+
+app = typer.Typer()  # cli.commands offers its commands
+ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
+ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
+SHARED = """\
+Under the name {name}, everyone who can read {file} will see:
+  - predictions, each with the question, your first guess and what was measured: {predictions}
+  - names of checks that you've solved: {solved}
+  - best training speeds: {speeds}, scores: {scores}
+  - cores here: {cores}
+No code, no notebook, no path and no answer. But the file belongs to your account, and whoever can list the folder
+sees whose it is. From now on, cells that add to this update the file. `workshop share --stop` removes it."""
+
+
+@app.command()
+def share(
+    folder: Annotated[Path | None, typer.Argument(help="The room's folder, which the instructor names.")] = None,
+    name: Annotated[str, typer.Option(help="A pseudonym; without one, you get an animal and a number.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask before sharing.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Remove what you shared, and share no more.")] = False,
+) -> None:
+    """Show the room your guesses, solved checks and speeds, under a pseudonym. It says what before it does."""
+    before = sharing.chosen()
+    if stop:
+        removed = sharing.stop()
+        print(f"removed: {removed.file}" if removed else "You share nothing.")
+        return
+    if folder is None and before is None:
+        raise InputError("which folder? Give the one that your instructor names: workshop share FOLDER.")
+    place = Path(before.folder) if folder is None and before else Path(folder or "").absolute()
+    _require_folder(place)
+    if not name:
+        same = before and before.folder == str(place)
+        name = before.name if before and same else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
+    if not sharing.NAME.holds(name):
+        raise InputError(f"--name {name!r}: give {sharing.NAME.words}.")
+    mine = sharing.Sharing(str(place), name)
+    result = sharing.summary(name, learner.kept())
+    counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
+    print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
+    if not yes:
+        # A notebook's `!` has a terminal, too, but nobody can answer there.
+        if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
+            raise InputError("nothing is shared yet: add --yes.")
+        typer.confirm("Share this?", abort=True)
+    sharing.start(mine)
+    print(f"shared: {mine.file}")
+
+
+@app.command()
+def board(
+    folder: Annotated[Path, typer.Argument(help="The folder that learners share in.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any free one.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the page to this file instead, once.")] = None,
+) -> None:
+    """Serve a page of what the room shares in FOLDER, to this machine alone, until Ctrl-C."""
+    from workshop_lib.classroom import board as boards  # with an HTTP server, which other commands do without
+    from workshop_lib.classroom import board_page
+
+    _require_folder(folder)
+    if out is not None:
+        out.write_text(board_page.page(boards.read(folder)), "utf8")
+        print(f"written: {out}")
+        return
+    if _anyone_may_remove(folder):
+        print(f"note: anybody may remove other people's files in {folder}: chmod +t {folder}")
+    with boards.Server(folder, port) as server, contextlib.suppress(KeyboardInterrupt):
+        port = server.server_address[1]
+        print(f"http://{boards.HOST}:{port}  until Ctrl-C")
+        print(
+            f"From another computer: ssh -L {port}:{boards.HOST}:{port} THIS_MACHINE, then the same address.",
+            flush=True,
+        )
+        server.serve_forever()
+    print("\nThe board is closed. What was shared is still in the folder.")
+
+
+def _require_folder(folder: Path) -> None:
+    try:
+        mode = folder.stat().st_mode
+    except OSError as error:
+        how = f"mkdir -m 1777 {folder}"
+        raise InputError(f"{folder}: {cause(error)}. Whoever teaches makes one for everybody: {how}") from None
+    if not stat.S_ISDIR(mode):
+        raise InputError(f"{folder} is a file: give a folder.")
+
+
+def _anyone_may_remove(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)

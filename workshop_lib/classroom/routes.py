@@ -1,0 +1,158 @@
+"""Routes through the workshop for an instructor: which sections of which notebooks, in how many minutes each.
+
+They are data (assets/instructor/routes.toml); steps.md beside it says what to say. `rehearse` runs the cells of a
+route, from the notebooks with solutions, and says how long those of each step take on this machine.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import nbformat
+
+from workshop_lib import paths
+from workshop_lib.classroom import needs
+from workshop_lib.errors import InputError
+from workshop_lib.maintain import execute
+from workshop_lib.maintain.generate import NOTEBOOKS, Effort, is_deeper, pieces
+
+FOLDER = paths.ROOT / "assets" / "instructor"
+REHEARSED = paths.BUILD / "rehearsal"
+STEP = "workshop_step"  # in a cell's metadata: whose cell it is
+CORE = "core"  # in place of headings: all sections that aren't marked "Deeper"
+OPENING = " (opening)"  # after a heading: without the sections below it
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some minutes with sections of a notebook, by their headings, or without any notebook.
+
+    who: who works, the instructor on the projector or everyone.
+    """
+
+    title: str
+    minutes: int
+    notebook: str = ""
+    sections: tuple[str, ...] = ()
+    who: str = "instructor"
+
+
+@dataclass(frozen=True)
+class Route:
+    name: str
+    title: str
+    minutes: int
+    steps: tuple[Step, ...]
+
+
+def load() -> dict[str, Route]:
+    """Every route by its name."""
+    content = tomllib.loads((FOLDER / "routes.toml").read_text(encoding="utf-8"))
+    routes = {}
+    for name, about in content["route"].items():
+        steps = [content["step"][each.pop("step")] | each for each in about["steps"]]
+        chosen = tuple(Step(**step | {"sections": tuple(step.get("sections", ()))}) for step in steps)
+        routes[name] = Route(name, about["title"], about["minutes"], chosen)
+    return routes
+
+
+def route(name: str) -> Route:
+    """The route of this name. Raises InputError with all names if there is none."""
+    routes = load()
+    if name not in routes:
+        raise InputError(f"there is no route {name!r}; there are {', '.join(routes)}.")
+    return routes[name]
+
+
+def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
+    """Whether what stands under these headings belongs to one of the sections."""
+    core = CORE in sections and len(under) > 1 and not is_deeper(under)
+    return core or bool(set(sections) & {*under[1:], under[-1] + OPENING})
+
+
+def effort(step: Step) -> Effort:
+    """What a step asks of the people in the room. An instructor shows exercises, but doesn't do them."""
+    total = Effort()
+    if step.notebook:
+        cells = nbformat.read(NOTEBOOKS / f"{step.notebook}.ipynb", as_version=4).cells
+        for index, text, under in pieces(cells):
+            if stands_in(step.sections, under):
+                total.add(cells[index].cell_type, text)
+    if step.who == "instructor":
+        total.exercises = 0
+    return total
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code cells of a notebook with solutions: the index, the source and the headings of each."""
+
+    notebook: nbformat.NotebookNode
+    at: list[int]
+    sources: list[str]
+    under: list[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, name: str) -> "Code":
+        notebook = nbformat.read(NOTEBOOKS / "solutions" / f"{name}.ipynb", as_version=4)
+        code = [piece for piece in pieces(notebook.cells) if notebook.cells[piece[0]].cell_type == "code"]
+        return cls(notebook, *map(list, zip(*code, strict=True)))
+
+    def of_sections(self, sections: tuple[str, ...]) -> list[int]:
+        """Which of them are in these sections."""
+        return [number for number, under in enumerate(self.under) if stands_in(sections, under)]
+
+    def before(self, own: list[int]) -> list[int]:
+        """Which of them must run before these: those at the top, and what they need."""
+        top = [number for number, under in enumerate(self.under) if len(under) < 2]
+        return sorted({*top, *needs.before(self.sources, [*top, *own])} - {*own})
+
+
+def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
+    """A notebook with the cells of these steps and what they need, each marked with the number of the first step that
+    needs it, from the one with solutions."""
+    code = Code.of(name)
+    of_step: dict[int, int] = {}
+    for number, step in steps.items():
+        own = code.of_sections(step.sections)
+        of_step = dict.fromkeys([*code.before(own), *own], number) | of_step
+    for each, number in of_step.items():
+        code.notebook.cells[code.at[each]].metadata[STEP] = number
+    code.notebook.cells = [code.notebook.cells[code.at[each]] for each in sorted(of_step)]
+    return code.notebook
+
+
+def before(step: Step) -> list[str]:
+    """The sections with cells that a step needs, besides those at the top of its notebook."""
+    code = Code.of(step.notebook)
+    needed = code.before(code.of_sections(step.sections))
+    return list(dict.fromkeys(code.under[each][-1] for each in needed if len(code.under[each]) > 1))
+
+
+@dataclass
+class Rehearsed:
+    """A step as it ran: its cells, their seconds, and the error of its notebook, if there was one."""
+
+    step: Step
+    cells: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+
+def rehearse(chosen: Route) -> Iterator[Rehearsed]:
+    """Run a route's cells and yield each step. Steps in a row from one notebook share a kernel."""
+    for notebook, group in groupby(enumerate(chosen.steps, 1), key=lambda pair: pair[1].notebook):
+        steps = dict(group)
+        done = {number: Rehearsed(step) for number, step in steps.items()}
+        if notebook:
+            path = REHEARSED / chosen.name / f"{min(steps):02}_{notebook}.ipynb"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            nbformat.write(assembled(notebook, steps), path)
+            outcome = execute.run_notebook(path, path)
+            for cell in nbformat.read(path, as_version=4).cells:
+                result = done[cell.metadata[STEP]]
+                result.cells += 1
+                result.seconds += execute.seconds_of(cell)
+            done[max(steps)].error = str(outcome) if outcome.error else ""
+        yield from done.values()

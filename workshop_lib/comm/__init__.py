@@ -1,1 +1,0 @@
-"""Communication written by hand, and what counts it. Runs on every rank."""

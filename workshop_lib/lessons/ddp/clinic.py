@@ -1,0 +1,161 @@
+"""The clinic of 05_ddp: trainings that somebody broke, next to a healthy one, to be diagnosed from what they show.
+
+All of them train the workshop's network with gradients averaged after backward, on real ranks. Two hosts are emulated:
+each has half of the ranks.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from workshop_lib import ranks
+from workshop_lib.data import mnist
+from workshop_lib.judge import Verdict
+from workshop_lib.lessons.ddp.backward import averaged_after
+from workshop_lib.lessons.ddp.judge_own_ddp import descend, join
+from workshop_lib.models import torch_cnn
+from workshop_lib.ranks.timeline import Timeline, timeline
+from workshop_lib.training.callbacks import StepTrace, Tracer
+
+HEALTHY = "healthy"
+# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+SIGNS = {
+    "sampler forgotten": "all ranks would take the same images, so their losses would be equal in every step",
+    "sharded by local rank": "ranks on different hosts would take the same images, so losses would be equal in pairs",
+    "one rank diverged": "the weights of one rank would have a different digest",
+    "one rank is slow": "all the other ranks would wait in every step, and this one never",
+    "averaged twice": "each rank would communicate twice in every step",
+}
+RUNS = {
+    "A": "averaged twice",
+    "B": "one rank diverged",
+    "C": "sampler forgotten",
+    "D": "one rank is slow",
+    "E": "sharded by local rank",
+}
+IMAGES, BATCH, LR = 512, 16, 0.05  # images of an epoch; per rank in a step
+# Each step also sleeps, as a longer backward would take: so four ranks need no four cores, and differ by what is ill.
+STEP_S, SLOW_S = 0.01, 0.04
+DRAWN_STEPS = 3
+
+
+@dataclass
+class Run:
+    """One training on one rank: the loss of each step, a digest of the final weights, and the last steps."""
+
+    losses: list[float]
+    digest: str
+    trace: list[StepTrace]
+
+
+@dataclass
+class Clinic:
+    """All runs by name, the healthy one first; each a list of what every rank saw."""
+
+    runs: dict[str, list[Run]]
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        traces = {name: [run.trace for run in of_ranks] for name, of_ranks in self.runs.items()}
+        return {_titled(name): timeline(of_ranks, last_steps=DRAWN_STEPS) for name, of_ranks in traces.items()}
+
+    @property
+    def rows(self) -> list[dict]:
+        """For each run and rank: the steps of its epoch, the loss of the last ones, and the digest of the weights."""
+        return [
+            {
+                "run": _titled(name),
+                "rank": rank,
+                "steps": len(run.losses),
+                "last three losses": "  ".join(f"{loss:.4f}" for loss in run.losses[-3:]),
+                "weights": run.digest[:8],
+            }
+            for name, of_ranks in self.runs.items()
+            for rank, run in enumerate(of_ranks)
+        ]
+
+
+def _titled(name: str) -> str:
+    return name if name == HEALTHY else f"run {name}"
+
+
+def admit(team) -> Clinic:
+    """Train the healthy and the broken runs, on an even number of ranks, at least 4."""
+    if team.n < 4 or team.n % 2:
+        raise ranks.RankError(f"the clinic needs an even number of ranks, at least 4, not {team.n}: `ranks.start(4)`.")
+    by_rank = team.run(_all_runs, timeout=120, show=False)
+    return Clinic({name: [runs[name] for runs in by_rank] for name in by_rank[0]})
+
+
+def _all_runs() -> dict[str, Run]:
+    from mpi4py import MPI  # on the ranks only
+
+    join()
+    torch.set_num_threads(1)
+    return {name: _train(MPI.COMM_WORLD, illness) for name, illness in {HEALTHY: "", **RUNS}.items()}
+
+
+def _images_of(comm, illness: str) -> np.ndarray:
+    """The images that this rank trains on, in order."""
+    order = np.random.default_rng(1).permutation(IMAGES)
+    if illness == "sampler forgotten":
+        return order
+    if illness == "sharded by local rank":
+        local_size = comm.size // 2
+        return order[comm.rank % local_size :: local_size]
+    return order[comm.rank :: comm.size]
+
+
+def _train(comm, illness: str) -> Run:
+    """An epoch on this rank."""
+    train, tracer = mnist.load("train"), Tracer(comm)
+    diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
+    model, average = averaged_after(torch_cnn.build(seed=2 if diverged else 1))
+    mine = _images_of(comm, illness)
+    losses = []
+    for step, batch in enumerate(mine[: len(mine) // BATCH * BATCH].reshape(-1, BATCH)):
+        start_s = time.perf_counter()
+        images = torch_cnn.normalise(torch.tensor(train.images[batch]))
+        model.zero_grad()
+        loss = cross_entropy(model(images), torch.tensor(train.labels[batch]).long())
+        loss.backward()
+        time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else STEP_S)
+        spans = [_timed(average)]
+        if illness == "averaged twice":
+            time.sleep(STEP_S / 2)  # somebody clips the gradients, and then averages them, to be safe
+            spans.append(_timed(average))
+        descend(model, LR)
+        losses.append(loss.item())
+        tracer.add(step, start_s, spans)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    return Run(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
+
+
+def _timed(average: Callable[[], None]) -> tuple[float, float]:
+    """When this rank began to average the gradients, and when it ended."""
+    began_s = time.perf_counter()
+    average()
+    return began_s, time.perf_counter()
+
+
+def diagnoses(answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS) -> Verdict:
+    """The verdict on a diagnosis for each run, by its name."""
+    verdict = Verdict("diagnoses")
+    if any(not isinstance(answers.get(run), str) for run in runs):
+        return verdict
+    verdict.passed = False
+    for run, illness in runs.items():
+        diagnosis = answers[run]
+        if diagnosis == illness:
+            verdict.held.append(f"run {run}: {illness}")
+        elif not verdict.failed:
+            verdict.failed = f"run {run}: {diagnosis}"
+            known = f"if it were that, {signs[diagnosis]}. Do you see it?" if diagnosis in signs else ""
+            verdict.hint = known or f"use one of these: {', '.join(signs)}."
+    verdict.passed = not verdict.failed
+    return verdict

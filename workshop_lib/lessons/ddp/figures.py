@@ -1,0 +1,102 @@
+"""What ranks do in a step, as bars over time: backward and its allreduces, who waits for whom."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from workshop_lib.notebook import figures
+from workshop_lib.ranks.timeline import KINDS, Timeline
+
+BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
+TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
+AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # of a row
+BORDER = {"color": "black", "linestyle": (0, (4, 2))}
+
+
+class BackwardTimes(TypedDict):
+    """One step of one rank in milliseconds since the start of its backward."""
+
+    backward: float  # when backward had ended
+    ready: Sequence[float]  # when each gradient was there
+    messages: Sequence[Sequence[float]]  # (sent, arrived) of each allreduce, in order
+    end: float  # when all gradients were averaged
+
+
+def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigure:
+    """Draw backward and its allreduces in one step of each panel, by title, on a common axis.
+
+    A panel has one entry per rank. Raises InputError when there is nothing to draw.
+    """
+    right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
+    rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
+    heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
+    handles = [
+        Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
+        *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
+        figures.entry("all gradients averaged", **BORDER, linewidth=2),
+    ]
+    x_label = "milliseconds since the start of backward"
+    figure = figures.stacked(heights, x_label, handles, left=0.16, row_inches=0.3)
+    for axes, (title, ranks) in zip(figure.axes, panels.items(), strict=True):
+        _backwards(axes, ranks, rows[title], right)
+    return figure
+
+
+def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> dict[str, np.ndarray]:
+    """How long each way took in each turn, by title: until its slowest rank was done. by_rank[rank][turn][title]."""
+    turns = list(zip(*by_rank, strict=True))
+    return {title: np.array([max(times[title]["end"] for times in turn) for turn in turns]) for title in turns[0][0]}
+
+
+def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ranks: int = 2) -> figures.RecordFigure:
+    """Draw the middle one of each way's turns, on the first ranks: what `comm.backward.compare` measured."""
+    middle = {title: int(np.argsort(ms)[len(ms) // 2]) for title, ms in durations_ms(by_rank).items()}
+    return overlap({title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()})
+
+
+def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: float) -> None:
+    labels, places = [], []
+    for rank, times in enumerate(ranks):
+        top, end, messages = rank * (rows + 1.1), times["end"], times["messages"]
+        figures.draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8)
+        axes.vlines(times["ready"], top - 0.4, top + 0.4, color="white", lw=1.4)
+        for number, (sent, arrived) in enumerate(messages):
+            figures.draw_bar(axes, top + 1 + number, sent, arrived - sent, MESSAGE, 0.8)
+        axes.vlines(end, top - 0.5, top + rows - 0.5, linewidth=2, **BORDER)
+        axes.text(end, top - 0.1, f"  {end:.0f} ms", **AT_END)
+        buckets = [f"message {number}" for number in range(1, 1 + len(messages))]
+        labels += [f"rank {rank}: backward", *(buckets if len(messages) != 1 else ["all gradients"])]
+        places += [top + row for row in range(1 + len(messages))]
+    axes.set_xlim(-0.01 * right, right)
+    axes.set_ylim(len(ranks) * (rows + 1.1) - 1.3, -0.8)
+    axes.set_yticks(places, labels)
+
+
+def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
+    """Draw what each rank did in the steps of each panel, by title, on a common axis.
+
+    The number at the end of a band is the share of its time for which this rank waited. Raises InputError
+    when there is nothing to draw.
+    """
+    right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
+    rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}
+    handles = [*figures.patches(TIMELINE_LOOKS), figures.entry("a step begins", **BORDER, linewidth=1.2)]
+    figure = figures.stacked(rows, "milliseconds since the first of these steps began", handles)
+    for axes, timeline in zip(figure.axes, panels.values(), strict=True):
+        _bands(axes, timeline, right_ms)
+    return figure
+
+
+def _bands(axes: Axes, timeline: Timeline, right_ms: float) -> None:
+    zero_s = timeline.steps[0][1]
+    for rank, (pieces, shares) in enumerate(zip(timeline.pieces, timeline.shares(), strict=True)):
+        for kind, start_s, end_s in pieces:
+            figures.draw_bar(axes, rank, 1e3 * (start_s - zero_s), 1e3 * (end_s - start_s), TIMELINE_LOOKS[kind])
+        axes.text(1e3 * (pieces[-1].end_s - zero_s), rank, f"  waits {shares['waiting']:.0%}", **AT_END)
+    for _, start_s in timeline.steps:
+        axes.axvline(1e3 * (start_s - zero_s), linewidth=1.2, **BORDER)
+    figures.name_rows(axes, (f"rank {rank}" for rank in range(len(timeline.pieces))))
+    axes.set_xlim(0, right_ms)

@@ -1,0 +1,236 @@
+"""An exercise of 05_ddp: one_process.py, a plain script, becomes one for many processes.
+
+The learner writes the lines that change, in numbered parts. They replace lines of the script, which then runs on every
+rank with a small part of MNIST, inside the process group that the ranks already have.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import io
+import linecache
+import re
+import runpy
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workshop_lib.data import mnist
+from workshop_lib.errors import InputError
+from workshop_lib.judge import Exercise, Property, Verdict
+from workshop_lib.judge.network import weights_of
+from workshop_lib.lessons.ddp.judge_own_ddp import join
+from workshop_lib.paths import SCRIPTS, replacing
+
+# Each part replaces this many lines of one_process.py, of which the first begins like this.
+REPLACED = [
+    ("device = ", 1),
+    ("model = ", 1),
+    ("steps = ", 1),
+    ("for batch in ", 3),
+    ("speed = ", 1),
+    ("with torch.no_grad", 6),
+]
+GIVEN = ("from torch import nn\n", "from torch import distributed, nn\n")
+LAST = "distributed.destroy_process_group()\n"
+PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
+BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
+IMAGES, TESTED, EPOCHS, BATCH = 640, 400, 2, 64  # of the small MNIST on which it is checked
+
+
+def filled(changes: str) -> str:
+    """one_process.py with these parts in it. Raises InputError when a part is missing."""
+    _, *pieces = PART.split(changes)
+    parts = {int(number): text for number, text in zip(pieces[::2], pieces[1::2], strict=True)}
+    lines = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, (first, count) in enumerate(REPLACED, 1):
+        if number not in parts:
+            raise InputError(f"part {number} is missing: it begins with a line `# {number}. …`, as all of them do.")
+        at = next(at for at, line in enumerate(lines) if line.strip().startswith(first))
+        indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
+        lines[at : at + count] = [textwrap.indent(parts[number].strip("\n") + "\n", indent)]
+    return "".join(lines).replace(*GIVEN, 1) + LAST
+
+
+@dataclass
+class Ran:
+    """What the script did on one rank."""
+
+    trained: list[bytes]  # a digest of each image, in the order in which the network saw them
+    batches: set[int]  # sizes
+    tested: int  # images, in one epoch
+    weights: str  # a digest
+    printed: str
+    saved: list[str] | None  # the names in the checkpoint, if there is one
+    accuracy: float = field(compare=False)  # of the final weights, on all test images
+
+
+def observe_script(comm, function: Callable[[], str]) -> Ran:
+    """Run the text that `function` returns as a program on every rank."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data, script, out = folder / "mnist", folder / "my_ddp.py", folder / "out.pt"
+        _small_mnist(data)
+        text = function()
+        script.write_text(text, encoding="utf-8")
+        # So that an error shows the line, also once the file is gone.
+        linecache.cache[str(script)] = (len(text), None, text.splitlines(keepends=True), str(script))
+        words = ["--data", data, "--images", IMAGES, "--epochs", EPOCHS, "--out", out]
+        trained: list[torch.Tensor] = []
+        tested: list[int] = []
+        hook = nn.modules.module.register_module_forward_pre_hook(functools.partial(_note, trained, tested))
+        output = io.StringIO()
+        try:
+            with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
+                model = runpy.run_path(str(script), run_name="__main__")["model"]
+        except SystemExit as ended:  # its own sentence about options that it can't train with
+            raise InputError(str(ended)) from None
+        finally:
+            hook.remove()
+        saved = list(torch.load(out, weights_only=True)["model"]) if out.exists() else None
+    images = torch.cat(trained).numpy() if trained else np.zeros((0, 1))
+    digests = [hashlib.sha256(image.tobytes()).digest()[:8] for image in images]
+    digest = hashlib.sha256(weights_of(model).tobytes()).hexdigest()
+    sizes = {len(batch) for batch in trained}
+    tests = sum(tested) // EPOCHS
+    return Ran(digests, sizes, tests, digest, output.getvalue(), saved, _accuracy(getattr(model, "module", model)))
+
+
+def _note(trained: list, tested: list, module: nn.Module, inputs: tuple) -> None:
+    """Called before every layer: what enters the network's first one is what the network sees."""
+    if isinstance(module, nn.Conv2d) and module.in_channels == 1:
+        (images,) = inputs
+        if torch.is_grad_enabled():
+            trained.append(images.contiguous())
+        else:
+            tested.append(len(images))
+
+
+@contextlib.contextmanager
+def _this_group(argv: list[str]) -> Iterator[None]:
+    """For a script that would join a process group and leave it: it gets the one that the ranks keep, on the CPU."""
+    threads = torch.get_num_threads()
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.object(dist, "init_process_group"),
+        mock.patch.object(dist, "destroy_process_group"),
+        mock.patch.object(torch.cuda, "is_available", return_value=False),
+    ):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _small_mnist(folder: Path) -> None:
+    """The first images of MNIST, in files like MNIST's."""
+    folder.mkdir()
+    for split, count in (("train", IMAGES), ("test", TESTED)):
+        loaded = mnist.load(split)
+        for name, array in zip(mnist.FILES[split], (loaded.images[:count], loaded.labels[:count]), strict=True):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes(), compresslevel=1))
+
+
+@torch.no_grad()
+def _accuracy(network: nn.Module) -> float:
+    test = mnist.load("test")
+    images = (torch.tensor(test.images[:TESTED, None]) - 33.3184) / 78.5675
+    return float((network(images).argmax(1).numpy() == test.labels[:TESTED]).mean())
+
+
+SAME_HINT = "they take the same images. In part 4, each rank picks its own 64 of every 64 * size: index with `rank`."
+AGAIN_HINT = "some images are seen twice in an epoch, others never: cut the order into steps, and each step into ranks."
+STEPS_HINT = (
+    "an epoch has `args.images // (64 * size)` steps: in each of them, all ranks together see 64 * size images."
+)
+APART_HINT = (
+    "each rank trained a network of its own: wrap it, `ddp = nn.parallel.DistributedDataParallel(model)`, and "
+    "call `ddp`."
+)
+TESTED_HINT = "every test image should be tested once, on one rank: begin at `rank`, and take every `size`-th."
+SHARE_HINT = (
+    "that's the accuracy of rank 0's share: add up the counts of all ranks first, with `distributed.all_reduce(right)`."
+)
+ALL_PRINT_HINT = "every rank prints: `if rank == 0:`."
+ALL_SAVE_HINT = "every rank writes the same file, and they may overwrite each other: `if rank == 0:`."
+NOT_SAVED_HINT = "rank 0 wrote no file: keep the lines with `torch.save` and `replace`."
+WRAPPED_HINT = (
+    "the names begin with `module.`, so only a wrapped network could load them: save those of the network inside."
+)
+
+
+def script_properties(observations: list[Ran]) -> Iterator[Property]:
+    size = len(observations)
+    epoch = IMAGES // (BATCH * size) * BATCH  # images that a rank trains on
+    seen = [each.trained[:epoch] for each in observations]
+    everywhere = [image for images in seen for image in images]
+    right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
+    yield Property(f"in every step of every epoch, each rank takes {BATCH} images", right, STEPS_HINT)
+    same = size > 1 and any(set(seen[0]) & set(images) for images in seen[1:])
+    yield Property("each rank trains on images of its own", not same, SAME_HINT)
+    yield Property("no image comes twice in an epoch", len(set(everywhere)) == len(everywhere), AGAIN_HINT)
+    alike = len({each.weights for each in observations}) == 1
+    yield Property("all ranks end with the same weights, to the last bit", alike, APART_HINT)
+    yield Property("each test image is tested once", sum(each.tested for each in observations) == TESTED, TESTED_HINT)
+    yield from _reports(observations)
+
+
+def _reports(observations: list[Ran]) -> Iterator[Property]:
+    """What rank 0 prints and saves, and nobody else."""
+    first, *others = observations
+    reported = re.findall(r"([\d.]+)%", first.printed)
+    right = bool(reported) and abs(float(reported[-1]) / 100 - first.accuracy) < 0.5 / TESTED
+    hint = SHARE_HINT if reported else "it prints no accuracy: keep the line with `print`."
+    yield Property("rank 0 prints the accuracy on all test images", right, hint)
+    yield Property("no other rank prints", not any(each.printed for each in others), ALL_PRINT_HINT)
+    yield Property("rank 0 writes the checkpoint", first.saved is not None, NOT_SAVED_HINT)
+    yield Property("no other rank does", all(each.saved is None for each in others), ALL_SAVE_HINT)
+    plain = not any(name.startswith("module.") for name in first.saved or [])
+    yield Property("one process can load it", plain, WRAPPED_HINT)
+
+
+converted = Exercise(
+    "script",
+    observe_script,
+    script_properties,
+    ready=join,
+    timeout_s=30.0,
+    stuck=(
+        "a rank waits for others: every rank must call `distributed.all_reduce`, so it can't be inside `if rank == 0:`."
+    ),
+)
+
+
+def script(changes: str | Path) -> Verdict:
+    """The verdict on the file with the learner's parts; a right one is written beside it, as my_ddp.py."""
+    text = Path(changes).read_text(encoding="utf-8")
+    if "your code here" in text and BLANK.search(text):
+        return Verdict("script")
+    try:
+        whole = filled(text)
+    except InputError as error:
+        return Verdict("script", False, failed="its parts can't be put into one_process.py", hint=str(error))
+    verdict: Verdict = converted(functools.partial(str, whole))
+    target = Path(changes).with_name("my_ddp.py")
+    target.unlink(missing_ok=True)
+    if verdict.passed:
+        with replacing(target) as temporary:
+            temporary.write_text(whole, encoding="utf-8")
+    return verdict
+
+
+def mine_or_finished(changes: str | Path) -> Path:
+    """The learner's script once it is right, and the finished one until then."""
+    mine = Path(changes).with_name("my_ddp.py")
+    return mine if mine.exists() else SCRIPTS / "ddp.py"

@@ -1,0 +1,302 @@
+"""The exercises of 09_feeding_the_ranks: which bytes of a file a rank reads, and reading while computing."""
+
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workshop_lib.judge import Exercise, Mistake, Property, shown
+from workshop_lib.lessons.start_here import judge as start_here
+
+
+class File(NamedTuple):
+    rows: int
+    row_bytes: int
+    header_bytes: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows of {self.row_bytes} bytes, header of {self.header_bytes}, on {self.size} rank(s)"
+
+
+FILES = [File(12, 5, 16, 3), File(10, 5, 16, 4), File(60_000, 784, 16, 7), File(8, 3, 0, 1), File(2, 784, 16, 4)]
+BATCHES = 6
+READ_S = 0.005
+LATE_S = 0.3  # how long a consumer computes at most, for the next read to begin meanwhile
+STILL_S = 0.03  # no read has begun for so long: no more are coming
+FAILS_AT = 2
+MOST_AHEAD = 2  # one that is ready, and one that is being read
+
+
+def observe_parts(comm, function: Callable) -> list[list]:
+    """What `function` returns for every rank, for each of FILES."""
+    return [
+        [_plain(function(file.rows, file.row_bytes, file.header_bytes, rank, file.size)) for rank in range(file.size)]
+        for file in FILES
+    ]
+
+
+def _plain(returned):
+    """A pair of whole numbers as such, whatever kind they have; anything else as it is."""
+    try:
+        return tuple(operator.index(number) for number in returned)
+    except TypeError:
+        return returned
+
+
+def parts_properties(observations: list) -> Iterator[Property]:
+    by_file = observations[0]
+    other = [part for parts in by_file for part in parts if not _is_pair(part)]
+    yield Property("it returns two whole numbers", not other, _pair_hint(other[0]) if other else "")
+    for text, problem_of in (
+        ("the header belongs to nobody", _header),
+        ("each part begins and ends between two rows", _torn),
+        ("every row is read once, even where the ranks do not divide the rows", _cover),
+        ("no rank reads two rows more than another", _balance),
+    ):
+        problems = [(file, problem_of(file, parts)) for file, parts in zip(FILES, by_file, strict=True)]
+        first = next((f"{file}: {problem}:" for file, problem in problems if problem), "")
+        yield Property(text, not first, evidence=first, observed=first)
+
+
+def _is_pair(part) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(number, int) for number in part)
+
+
+def _pair_hint(part) -> str:
+    if part is None:
+        return "it returned nothing: `return` the offset and the number of bytes."
+    if isinstance(part, tuple | list) and len(part) == 2:
+        return f"it returned {shown(part)}: `//` divides whole numbers, but `/` makes a fraction."
+    return f"it returned {shown(part)}: return a pair, (offset, bytes)."
+
+
+def _header(file: File, parts: list) -> str:
+    first = min(offset for offset, _ in parts)
+    return "" if first == file.header_bytes else f"the first part begins at {first}"
+
+
+def _torn(file: File, parts: list) -> str:
+    for rank, (offset, nbytes) in enumerate(parts):
+        if (offset - file.header_bytes) % file.row_bytes or nbytes % file.row_bytes:
+            return f"rank {rank} begins at {offset} and reads {nbytes} bytes"
+    return ""
+
+
+def _cover(file: File, parts: list) -> str:
+    taken: list[int] = []
+    for rank, (offset, nbytes) in enumerate(parts):
+        first, count = (offset - file.header_bytes) // file.row_bytes, nbytes // file.row_bytes
+        if count < 0:
+            return f"rank {rank} reads {nbytes} bytes"
+        if count and first + count > file.rows:
+            end = file.header_bytes + file.rows * file.row_bytes
+            return f"rank {rank} reads up to {offset + nbytes}, but the file ends at {end}"
+        taken += range(first, first + count)
+    missing, twice = file.rows - len(set(taken)), len(taken) - len(set(taken))
+    if twice:
+        return f"several ranks read the same rows, {twice} too many"
+    return f"nobody reads {missing} of the rows" if missing else ""
+
+
+def _balance(file: File, parts: list) -> str:
+    counts = [nbytes // file.row_bytes for _, nbytes in parts]
+    return f"the ranks read {counts} rows" if max(counts) - min(counts) > 1 else ""
+
+
+def _part(
+    hint: str,
+    share: Callable = start_here.fair_parts,
+    offset: Callable = lambda header, first, row: header + first * row,
+    nbytes: Callable = lambda header, first, end, row: (end - first) * row,
+) -> Mistake:
+    """A wrong `my_bytes`, from the first and the end of a rank's rows, and what it makes of them."""
+
+    def my_bytes(rows: int, row_bytes: int, header_bytes: int, rank: int, size: int) -> tuple[int, int]:
+        first, end = share(rows, rank, size)
+        return offset(header_bytes, first, row_bytes), nbytes(header_bytes, first, end, row_bytes)
+
+    return Mistake(my_bytes, hint)
+
+
+def _bytes_shared_out(rows: int, row_bytes: int, header: int, rank: int, size: int) -> tuple[int, int]:
+    first, end = start_here.fair_parts(rows * row_bytes, rank, size)
+    return header + first, end - first
+
+
+_COUNTED = "the header is counted in the number of bytes, but it only moves the offset."
+_BALANCE = "all wait for the rank with the most rows. Spread the leftover rows, as `rows * rank // size` does."
+_WRONG_PARTS = [
+    _part("the header comes first: rank 0 would take it for pixels.", offset=lambda header, first, row: first * row),
+    _part("the header is counted twice in the offset.", offset=lambda header, first, row: 2 * header + first * row),
+    _part(_COUNTED, nbytes=lambda header, first, end, row: header + (end - first) * row),
+    _part("that counts its rows: multiply by `row_bytes`.", nbytes=lambda header, first, end, row: end - first),
+    _part("a row is torn in two: the offset counts rows, not bytes.", offset=lambda header, first, row: header + first),
+    Mistake(_bytes_shared_out, "a row is torn in two. Share out rows first, then turn them into bytes."),
+    _part("return a count of bytes, rather than where they end.", nbytes=lambda header, first, end, row: end * row),
+    _part("`rows // size` leaves some rows over. Who reads them?", start_here.floor_parts),
+    _part("the number of rows per rank is rounded up. Does the last rank take fewer?", start_here.ceiling_parts),
+    _part("every rank reads all rows: begin where the previous rank ends.", lambda rows, rank, size: (0, rows)),
+    _part(
+        "each rank also reads the first row of the next one: leave out the row at which that one begins.",
+        lambda rows, rank, size: (rows * rank // size, rows * (rank + 1) // size + (rank < size - 1)),
+    ),
+    _part(_BALANCE, start_here.floor_parts_rest_to_last),
+    _part(_BALANCE, start_here.ceiling_parts_within),
+]
+my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, communicates=False)
+
+
+class Reader:
+    """Stands for a storage: `read(i)` takes a while and gives batch i, an array full of i."""
+
+    def __init__(self, n: int, fails_at: int | None = None):
+        self.n, self.fails_at = n, fails_at
+        self.began = [threading.Event() for _ in range(n)]
+        self.reads: list[int] = []
+        self.threads: set[int] = set()
+        self.outside: list[int] = []
+
+    def __call__(self, i: int) -> np.ndarray:
+        if not 0 <= i < self.n:
+            self.outside.append(i)
+            raise IndexError(f"there is no batch {i}: they are numbered from 0 to {self.n - 1}")
+        self.reads.append(i)
+        self.threads.add(threading.get_ident())
+        self.began[i].set()
+        time.sleep(READ_S)
+        if i == self.fails_at:
+            raise OSError(f"batch {i} cannot be read")
+        return np.full(3, i)
+
+
+@dataclass
+class Consumed:
+    """One loop over the batches."""
+
+    reads: list[int]
+    outside: list[int]  # what was asked for, but does not exist
+    got: list[int | None] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list, compare=False)  # how many more had been read or begun
+    overlapped: list[bool] = field(default_factory=list)  # whether the next read began while one was used
+    error: str = ""
+    not_batches: str = ""  # what came instead of batches
+    same_thread: bool = False  # whether the consumer's own thread read
+
+    def __str__(self) -> str:
+        error = f" and then {self.error}" if self.error else ", without an error" * bool(self.got)
+        return f"{self.got}{error}"
+
+
+def observe_loops(comm, function: Callable) -> list[Consumed]:
+    """What comes for several batches, for one, for none, and for several of which one cannot be read."""
+    return [_consumed(function, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
+
+
+def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consumed:
+    """One loop over the batches, with pauses in which a prefetching reader gets on with the next ones."""
+    read = Reader(n, fails_at)
+    loop = Consumed(read.reads, read.outside)
+    try:
+        batches: Any = function(read, n)
+        if not hasattr(batches, "__iter__"):
+            loop.not_batches, batches = repr(batches), ()
+        for batch in batches:
+            if not isinstance(batch, np.ndarray):
+                loop.not_batches = f"a {type(batch).__name__}"
+                break
+            loop.got.append(int(batch.flat[0]) if batch.size else None)
+            _compute(read, loop)
+            if len(loop.got) > n:
+                break
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        loop.error = f"{type(error).__name__}: {error}"
+    loop.same_thread = threading.get_ident() in read.threads
+    return loop
+
+
+def _compute(read: Reader, loop: Consumed) -> None:
+    """Until the next read has begun, or LATE_S have passed; then until no more begin."""
+    coming = len(loop.got)
+    if coming < read.n and all(loop.overlapped):
+        loop.overlapped.append(read.began[coming].wait(LATE_S))
+    begun = -1
+    while begun < len(read.reads):
+        begun = len(read.reads)
+        time.sleep(STILL_S)
+    loop.ahead.append(begun - coming)
+
+
+def loops_properties(observations: list) -> Iterator[Property]:
+    """Each has its own hint: the known mistakes would take a second each to run."""
+    several, one, none, failing = observations[0]
+    yield Property("it hands out batches", not several.not_batches, _kind_hint(several))
+    right = list(range(BATCHES))
+    in_order = several.got == right and not several.error and not several.outside
+    yield Property("all batches come, each once and in order", in_order, _order_hint(several, right))
+    hint = f"`read` was called {len(several.reads)} times, for the batches {sorted(set(several.reads))}."
+    yield Property("each is read once", sorted(several.reads) == right, hint)
+    most = max(several.ahead)
+    hint = (
+        f"while the consumer had one batch, {most} more were read or begun. A whole data set may not fit into memory, "
+        "and one read ahead is enough to have the next batch ready."
+    )
+    yield Property("it reads only a little ahead", most <= MOST_AHEAD, hint)
+    hint = (
+        "the thread that reads also computes, and it can't do both at a time. Let a second thread read: "
+        "`helper.submit(read, i)`."
+        if several.same_thread
+        else "the next read begins only when the next batch is asked for. A generator stands still at `yield` while "
+        "its batch is used, so submit the next read before `yield`, and call its `result()` only after."
+    )
+    yield Property("the next batch is read while this one is used", all(several.overlapped), hint)
+    short = one.got == [0] and none.got == [] and not any(loop.error or loop.outside for loop in (one, none))
+    hint = f"for n = 1 it gave {one}, for n = 0 {none}."
+    yield Property("also for a single batch, and for none", short, hint)
+    hint = (
+        f"`read({FAILS_AT})` raised an error, and the consumer got {failing}. Its training would continue with "
+        "only part of the data, and nobody would notice. `future.result()` raises the error again."
+    )
+    yield Property("an error while reading reaches the consumer", "cannot be read" in failing.error, hint)
+
+
+def _kind_hint(loop: Consumed) -> str:
+    if loop.not_batches == "None":
+        return "it returned nothing: hand out the batches with `yield`, one at a time."
+    if loop.not_batches == "a Future":
+        return "it hands out a Future, the promise of a batch. Call its `result()`, which waits for the batch itself."
+    return f"it gave {loop.not_batches}: hand out what `read` returns, with `yield`."
+
+
+def _order_hint(loop: Consumed, right: list[int]) -> str:
+    if loop.outside:
+        return f"it asked for batch {loop.outside[0]}, but the last one is {right[-1]}."
+    if loop.error:
+        return f"after {loop.got} it ended with {loop.error}."
+    if loop.got == right[:-1]:
+        return "the last batch is missing: when the loop ends, one is still to come."
+    if loop.got == right[1:]:
+        return "batch 0 is missing: submit its read before the loop."
+    if len(loop.got) > len(set(loop.got)):
+        return f"it handed out {loop.got}, some of them twice. Is the next read submitted with the next number?"
+    if sorted(loop.got, key=str) == right:
+        return f"they came as {loop.got}: hand them out in order, whichever was read first."
+    return f"it handed out {loop.got} instead of {right}."
+
+
+prefetch = Exercise(
+    "prefetch",
+    observe_loops,
+    loops_properties,
+    communicates=False,
+    stuck=(
+        "the loop over the batches waits for one that never comes. Does the thread end silently after an error in "
+        "`read`, or after the last batch? `future.result()` raises the error again."
+    ),
+)

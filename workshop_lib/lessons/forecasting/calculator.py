@@ -1,0 +1,58 @@
+"""A calculator with controls: what would more devices bring?"""
+
+import ipywidgets as widgets
+
+from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.lessons.forecasting.catalogue import Machine
+from workshop_lib.lessons.forecasting.figures import draw_forecast
+from workshop_lib.lessons.forecasting.forecast import BACKENDS, Settings, forecast
+from workshop_lib.lessons.forecasting.report import answer, conditions, digits
+from workshop_lib.lessons.zero_and_fsdp.calculator import TYPED, _choice, _parsed
+from workshop_lib.notebook.figures import RecordFigure
+from workshop_lib.notebook.widgets import Answers
+
+OVERLAP = {"as the backend": None, "no": False, "yes": True}
+
+
+class Forecaster(Answers):
+    """The forecast for the chosen model, machine, backend and batch, and for what could be changed."""
+
+    def __init__(self, machines: dict[str, Machine]):
+        self.machines, self.models = machines, catalogue.models()
+        first = next(iter(machines))
+        known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
+        self.model = _choice("model", self.models, known)
+        self.machine = _choice("machine", machines, first)
+        self.backend = _choice("backend", BACKENDS, "ddp")
+        self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
+        self.speed = widgets.Text(description="samples/s each", **TYPED)  # empty: what the machine's file gives
+        self.compression = _choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
+        self.network = _choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
+        self.overlap = _choice("overlap", OVERLAP, "as the backend")  # a choice whose value is None looks empty
+        columns = [
+            [self.model, self.machine, self.speed],
+            [self.backend, self.batch, self.overlap],
+            [self.compression, self.network],
+        ]
+        super().__init__(columns, "workshop-forecast")
+
+    def answer(self) -> tuple[str, RecordFigure]:
+        model, machine = self.models[self.model.value], self.machines[self.machine.value]
+        if self.speed.value.strip():
+            machine = machine.with_speed(model, _parsed("samples/s each", self.speed.value))
+        changes = {name: getattr(self, name).value for name in ("compression", "network")}
+        settings = Settings(self.backend.value, self.batch.value, **changes, overlap=OVERLAP[self.overlap.value])
+        points = forecast(model, machine, settings)
+        self.speed.placeholder = digits(points[0].samples_per_s)
+        return answer(points), draw_forecast(points, conditions(model, machine, settings))
+
+
+def forecaster(measured: Machine | None = None) -> Forecaster:
+    """Controls for model, machine, backend, batch and what could be changed, with the forecast for 1 to 4,096
+    devices.
+
+    It is the value of a cell. `measured`, such as a `catalogue.laptop`, is offered beside the published
+    machines.
+    """
+    machines = dict(catalogue.machines())
+    return Forecaster(machines if measured is None else {measured.name: measured, **machines})

@@ -1,0 +1,189 @@
+"""Figures of a forecast for more devices, and of what allreduces and steps were predicted and measured to take."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, PercentFormatter
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting.forecast import Point, outgrows_learning, takes_over
+from workshop_lib.lessons.forecasting.report import UNITS_S, answer
+from workshop_lib.notebook import figures
+from workshop_lib.training.cores import usable_cores
+
+SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))
+
+
+def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.RecordFigure:
+    """Efficiency (left), and the time to the model's target or, if it has none, the throughput (right).
+
+    `conditions` go under the title, which is the answer. Raises InputError without points.
+    """
+    if not points:
+        raise InputError("no points to draw: give at least one number of devices.")
+    # Low enough that in a notebook the legend is on the screen together with the controls above.
+    figure, top = figures.answer_figure(answer(points), conditions, height_inches=5.2)
+    left, right = figure.subplots(1, 2)
+    handles = [*_draw_efficiency(left, points), *_draw_outcome(right, points)]
+    places = {
+        "communication takes longer than computing": (takes_over(points), (0, (1, 1))),
+        "the global batch is above the critical one": (outgrows_learning(points), (0, (7, 3))),
+    }
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("devices")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        marks = [
+            axes.axvline(devices, color="black", linestyle=line, linewidth=1.8, label=name)
+            for name, (devices, line) in places.items()
+            if devices
+        ]
+    figures.draw_legend(figure, handles + marks)
+    figure.subplots_adjust(top=top - 0.03)
+    return figure
+
+
+def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+    table = pd.DataFrame(points).set_index("devices")
+    work, share = table["efficiency"] * table["step_s"], {"color": SPEED.colour, "alpha": 0.22, "linewidth": 0}
+    band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
+    band.set_label("range: has nine of ten published points")
+    handles = [_line(axes, table["efficiency"], SPEED, "speed: forecast")]
+    if points[0].learning:
+        useful = table["learning"].fillna(0.0)
+        handles.append(_line(axes, useful, LEARNING, "learning: samples that a small batch needs too"))
+        handles.append(_line(axes, useful * table["efficiency"], BOTH, "both: what a device contributes"))
+    axes.set(ylim=(0, 1.08), ylabel="efficiency")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return [*handles, band]
+
+
+def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+    """The time to the target, or the throughput without one, and what perfect scaling would make of it."""
+    table = pd.DataFrame(points).set_index("devices")
+    growth = table.index / table.index[0]
+    if first_s := points[0].time_to_target_s:
+        large_enough = (unit for unit in UNITS_S if first_s >= 10 * UNITS_S[unit])
+        unit = max(large_enough, key=UNITS_S.__getitem__, default="s")
+        values, label, style, growth = (
+            table["time_to_target_s"] / UNITS_S[unit],
+            f"time to the target ({unit})",
+            BOTH,
+            1 / growth,
+        )
+    else:
+        values, label, style = table["samples_per_s"], "samples/s", SPEED
+    _line(axes, values, style)
+    axes.set(yscale="log", ylabel=label)
+    perfect = figures.PERFECT | {"linewidth": 2, "label": "perfect scaling of the first point"}
+    return axes.plot(table.index, values.iloc[0] * growth, **perfect)
+
+
+def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -> Line2D:
+    axes.plot(values.index, values, marker=style.marker, markersize=7, **style.curve)
+    return figures.handle_of(name, style)
+
+
+def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.RecordFigure:
+    """Published against forecast efficiencies, from rows of `scaling.published.beside_forecast`: those that the model
+    was fitted to, and those held out. Bars are the range of the forecast; on the line both are the same."""
+    inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
+    error = held_out["difference_points"].abs().mean()
+    title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
+    figure = figures.new_figure(title, "efficiencies in published tables of others; bars: the range of the forecast")
+    axes, handles = figure.subplots(), []
+    for number, (name, rows) in enumerate((("used in the fit", fitted), ("held out", held_out))):
+        style = figures.Style.number(number)
+        forecast, low, high = (100 * rows[column] for column in ("forecast", "low", "high"))
+        bars = figures.spread(forecast, low, high)
+        figures.draw_points(axes, forecast, 100 * rows["published"], bars, style, hollow=False, across=True)
+        handles.append(figures.handle_of(name, style, line=False))
+    axes.plot([0, 100], [0, 100], **figures.PERFECT)
+    axes.set(xlim=(15, 104), ylim=(40, 104), xlabel="forecast efficiency (%)", ylabel="published efficiency (%)")
+    figures.draw_legend(figure, handles, [figures.entry("forecast = published", **figures.PERFECT)])
+    return figure
+
+
+BESIDE = 0.12  # of a doubling of the size, from one curve to the next in `allreduce_times`
+WITHIN = 0.1  # of the measured time: the band in `predicted_beside_measured`
+
+
+def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> Figure:
+    """Time (left) and bus bandwidth (right) of allreduces against the size of the message, one curve per algorithm.
+
+    `rows` are those of benchmark.py, all on one number of ranks. Points are medians, bars
+    go from the fastest to the slowest round; hollow points ran more ranks than `cores` (those of this
+    machine). Raises InputError without rows, or for rows of several numbers of ranks.
+    """
+    frame = pd.DataFrame([row for row in rows if row["way"] != "ping-pong"])
+    if frame.empty:
+        raise InputError("no allreduce among these rows: nothing to draw.")
+    counts = sorted(frame["ranks"].unique())
+    if len(counts) > 1:
+        numbers = " and ".join(map(str, counts))
+        raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
+    hollow, repeats = bool(counts[0] > (cores or usable_cores())), frame["seconds"].map(len).min()
+    caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
+    figure, handles = figures.new_figure(f"An allreduce on {counts[0]}{'*' * hollow} ranks", caption), []
+    time, bandwidth = figure.subplots(1, 2)
+    curves = list(frame.groupby("way", sort=False))
+    for number, (way, curve) in enumerate(curves):
+        style = figures.Style.number(number)
+        # Beside each other, so that the bars of one curve do not hide those of the next.
+        sizes = curve["message_bytes"] * 2 ** (BESIDE * (number - (len(curves) - 1) / 2))
+        median_s, min_s, max_s = (curve[f"{name}_s"] for name in ("median", "min", "max"))
+        bus_gb = curve["bus_bytes_per_s"] * median_s / 1e9
+        figures.draw_curve(time, sizes, (1e6 * median_s, 1e6 * min_s, 1e6 * max_s), style, hollow)
+        figures.draw_curve(bandwidth, sizes, (bus_gb / median_s, bus_gb / max_s, bus_gb / min_s), style, hollow)
+        handles.append(figures.handle_of(way, style))
+    for axes, label in ((time, "time (µs)"), (bandwidth, "bus bandwidth (GB/s)")):
+        axes.set_xscale("log", base=2)
+        axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more would touch each other
+        axes.xaxis.set_major_formatter(_size)
+    figures.draw_legend(figure, handles, figures.hollow_note(hollow))
+    return figure
+
+
+def _size(nbytes: float, _) -> str:
+    """1024 -> "1 Ki"."""
+    for unit in ("", " Ki"):
+        if nbytes < 1024:
+            return f"{nbytes:g}{unit}"
+        nbytes /= 1024
+    return f"{nbytes:g} Mi"
+
+
+def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores: int | None = None) -> Figure:
+    """Measured against predicted step times: those that the fit used, and those held out.
+
+    Both are tables of `scaling.fit.predicted`. Bars go from the fastest to the slowest round; on the line
+    both times are the same, and in the band they differ by at most a tenth. Hollow points ran more ranks than
+    `cores` (those of this machine).
+    """
+    both = pd.concat([fitted, others])
+    repeats, hollow = int(both["repeats"].min()), bool(both["ranks"].max() > (cores or usable_cores()))
+    ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + "*" * hollow
+    caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
+    figure = figures.new_figure("Step times, predicted and measured", caption)
+    axes, handles = figure.subplots(), []
+    for number, (name, table) in enumerate((("used in the fit", fitted), ("held out", others))):
+        style = figures.Style.number(number)
+        times = [1e3 * table[f"measured{end}_s"] for end in ("", "_min", "_max")]
+        figures.draw_points(axes, 1e3 * table["predicted_s"], times[0], figures.spread(*times), style, hollow)
+        handles.append(figures.handle_of(name, style, line=False))
+    ends = [0.8e3 * both["predicted_s"].min(), 1.25e3 * both["predicted_s"].max()]
+    axes.loglog(ends, ends, **figures.PERFECT)
+    low, high = ([end / (1 + sign * WITHIN) for end in ends] for sign in (1, -1))
+    axes.fill_between(ends, low, high, color=figures.GREY, alpha=0.15, linewidth=0)
+    axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
+    for axis in (axes.xaxis, axes.yaxis):
+        figures.log_ticks(axis, "{x:g}")
+    same = figures.entry(f"the same; shaded: within {WITHIN:.0%}", **figures.PERFECT)
+    figures.draw_legend(figure, handles, [same, *figures.hollow_note(hollow)])
+    return figure

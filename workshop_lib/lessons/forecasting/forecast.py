@@ -1,0 +1,237 @@
+"""What a training would do on more devices: step time, efficiency, and the time to an accuracy.
+
+A formula with numbers looked up or measured on one device, and one thing they don't tell: how much later than
+usual the slowest of the devices is. That, and how far a forecast may be off, is fitted to published scaling
+(published.py, Lateness below).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting import cost_model
+from workshop_lib.lessons.forecasting.catalogue import Machine, Model
+from workshop_lib.quantities import positive, whole
+
+DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How gradients are averaged: in messages of at most `message_bytes` (None: all in one; 0: one per tensor),
+    and whether this overlaps with backward."""
+
+    message_bytes: float | None
+    overlap: bool
+
+
+BACKENDS = {
+    # One Allreduce of all gradients after backward (training/backends).
+    "mpi": Backend(None, overlap=False),
+    # Buckets of 25 MiB (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
+    "ddp": Backend(25 * 2**20, overlap=True),
+    # Fusion buffers of 64 MiB (Sergeev and Del Balso 2018, arXiv:1802.05799, section 6).
+    "horovod": Backend(64 * 2**20, overlap=True),
+    # Each gradient on its own as soon as it is there (Goyal et al. 2017, arXiv:1706.02677, section 4.1).
+    "unfused": Backend(0, overlap=True),
+}
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late the slowest of n devices is, as a share of computing: this times `cost_model.slowest_of(n)`.
+
+    typical is for the forecast. At worst it is `at_worst`, nothing overlaps, and messages take `slower_messages` times
+    as long as the data sheets say: no GPUDirect, half of the links behind another socket, a network shared with others.
+    """
+
+    typical: float
+    at_worst: float
+    slower_messages: float
+
+
+# As published.fit_lateness finds them from the tables that it is given by default.
+LATENESS = Lateness(typical=0.036, at_worst=0.103, slower_messages=3)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a forecast is for. One of batch_size (each device's: weak scaling of a step) and global_batch
+    (shared out among the devices: strong scaling) is None.
+
+    compression: by how much the bytes of the gradients are divided, 2 for fp16. network: times as fast as the
+    machine's network between nodes, in bytes/s; latencies stay.
+    """
+
+    backend: str = "ddp"
+    batch_size: int | None = 32
+    global_batch: int | None = None
+    compression: float = 1.0
+    network: float = 1.0
+    message_bytes: float | None = None  # of each fused message, instead of the backend's
+    overlap: bool | None = None  # instead of the backend's
+
+    def __post_init__(self):
+        if self.backend not in BACKENDS:
+            raise InputError(f"backend {self.backend!r} is not known: choose one of {', '.join(BACKENDS)}")
+        if (self.batch_size is None) == (self.global_batch is None):
+            raise InputError("give either batch_size, a device's, or global_batch, that of all devices")
+        for name in ("batch_size", "global_batch"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name))
+        positive(compression=self.compression, network=self.network)
+        if self.message_bytes is not None and not self.message_bytes >= 0:
+            raise InputError(f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for one message per tensor")
+
+    @property
+    def how(self) -> Backend:
+        """The backend, with what these settings change of it."""
+        known = BACKENDS[self.backend]
+        size = known.message_bytes if self.message_bytes is None else self.message_bytes
+        return Backend(size, known.overlap if self.overlap is None else self.overlap)
+
+    def batch_per_device(self, devices: int) -> float:
+        """Samples of each of `devices`; raises InputError for no such number of devices."""
+        devices = whole("devices", devices)
+        if self.batch_size is not None:
+            return self.batch_size
+        if self.global_batch is None or devices > self.global_batch:
+            raise InputError(
+                f"a global batch of {self.global_batch} cannot be shared out among {devices} devices: ask for fewer"
+            )
+        return self.global_batch / devices
+
+
+@dataclass(frozen=True)
+class Point:
+    """The forecast for one number of devices; seconds are of one step, or to the model's target.
+
+    least_s and most_s are the range of step_s: everything that can overlaps and nobody is late; and as bad as
+    `Lateness` says. time_to_target_s and learning (the share of the samples that a small batch would need too) are
+    None where the model has no target.
+    """
+
+    devices: int
+    global_batch: int
+    messages: int
+    compute_s: float
+    communication_s: float
+    least_s: float
+    step_s: float
+    most_s: float
+    samples_per_s: float
+    efficiency: float
+    learning: float | None
+    time_to_target_s: float | None
+
+    @property
+    def waiting_s(self) -> float:
+        """Communication that computing does not hide, or the slowest device."""
+        return self.step_s - self.compute_s
+
+    @property
+    def device_hours(self) -> float | None:
+        """To the target: what a machine's owner counts, hours times devices, busy or waiting."""
+        to = self.time_to_target_s
+        return None if to is None else to / 3600 * self.devices
+
+
+def forecast(
+    model: Model,
+    machine: Machine,
+    settings: Settings | None = None,
+    devices: Iterable[int] = DEVICES,
+    lateness: Lateness = LATENESS,
+) -> list[Point]:
+    """One Point for each number of devices; a last node that is not full counts as a full one.
+
+    The efficiency is against one device with the same batch per device, or the same global batch. Raises
+    InputError if a number of devices is not a whole number from 1 on, or more than the samples of a global
+    batch, and as `Machine.compute_of`.
+    """
+    settings = settings or Settings()
+    return [_point(model, machine, settings, n, lateness) for n in devices]
+
+
+def _point(model: Model, machine: Machine, settings: Settings, devices: int, lateness: Lateness) -> Point:
+    batch = settings.batch_per_device(devices)
+    compute = machine.compute_of(model)
+    compute_s = compute.step_s(batch)
+    messages = _messages(model, settings)
+    size = model.gradient_bytes / settings.compression / messages
+    message_s = machine.allreduce_s(devices, size, settings.network)
+    late_s = compute_s * cost_model.slowest_of(devices)
+    least_s, step_s = cost_model.step_bounds_s(compute_s, messages * message_s)
+    if settings.how.overlap:
+        backward_s = compute.backward_share * compute_s
+        step_s = cost_model.overlapped_step_s(compute_s - backward_s, backward_s, message_s, messages)
+    # The longer of the two, not their sum: so the forecast is nearer to the tables that it has not been fitted to.
+    step_s = max(step_s, compute_s + lateness.typical * late_s)
+    global_batch = round(batch * devices)
+    samples_per_s = batch * devices / step_s
+    learning = to_target_s = None
+    if model.target:
+        least_samples = model.target.least_samples
+        samples = cost_model.samples_to_target(global_batch, model.target.critical_batch, least_samples)
+        learning, to_target_s = least_samples / samples, step_s * samples / global_batch
+    return Point(
+        devices,
+        global_batch,
+        messages,
+        compute_s,
+        communication_s=messages * message_s,
+        least_s=least_s,
+        step_s=step_s,
+        most_s=compute_s + lateness.at_worst * late_s + lateness.slower_messages * messages * message_s,
+        samples_per_s=samples_per_s,
+        efficiency=samples_per_s / devices / alone_samples_per_s(model, machine, settings),
+        learning=learning,
+        time_to_target_s=to_target_s,
+    )
+
+
+def alone_samples_per_s(model: Model, machine: Machine, settings: Settings) -> float:
+    """Of one device with the same batch per device, or the same global batch."""
+    batch = settings.batch_per_device(1)
+    return batch / machine.compute_of(model).step_s(batch)
+
+
+def _messages(model: Model, settings: Settings) -> int:
+    """As many as fill the buffers, but not more than there are tensors; in reality they differ in size."""
+    size = settings.how.message_bytes
+    if not size:
+        return 1 if size is None else model.tensors
+    buffers = math.ceil(model.gradient_bytes / settings.compression / size)
+    return min(model.tensors, buffers)
+
+
+def takes_over(points: Iterable[Point]) -> int | None:
+    """The first number of devices at which communication takes longer than computing: from there on no
+    overlap can keep a step from becoming longer."""
+    return next((point.devices for point in points if point.communication_s > point.compute_s), None)
+
+
+def outgrows_learning(points: Iterable[Point]) -> int | None:
+    """The first number of devices whose global batch is above the critical one: with a small batch, less than half
+    of the samples would have been enough."""
+    return next((point.devices for point in points if point.learning and point.learning < 0.5), None)
+
+
+def what_if(model: Model, machine: Machine, settings: Settings, devices: int) -> dict[str, Point]:
+    """The same training on this number of devices, each time with one thing changed."""
+    how = settings.how
+    batch = "global_batch" if settings.batch_size is None else "batch_size"
+    changes: dict[str, dict[str, Any]] = {
+        "as it is": {},
+        "no overlap" if how.overlap else "overlap": {"overlap": not how.overlap},
+        "a message a tensor": {"message_bytes": 0},
+        "one message": {"message_bytes": 2**62},
+        "gradients in 16 bits": {"compression": 2 * settings.compression},
+        "twice the batch": {batch: 2 * getattr(settings, batch)},
+        "a network 4 times as fast": {"network": 4 * settings.network},
+    }
+    return {
+        name: forecast(model, machine, replace(settings, **change), [devices])[0] for name, change in changes.items()
+    }

@@ -1,0 +1,152 @@
+"""Scaling that others have published (presets/published.toml), beside the forecast, and what is fitted to it."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.lessons.forecasting.cost_model import slowest_of
+from workshop_lib.lessons.forecasting.forecast import LATENESS, Lateness, Point, Settings, forecast
+
+# By table. The constants have never seen HELD_OUT, but that lateness is the only term, and that the longer of it and of
+# messages counts, was chosen because it came out best there. What the tables in neither measured has more in it than
+# steps: start-up, tests, and a baseline that was slowed down.
+FITTED = ("DLPerf ResNet-50", "DLPerf BERT", "Horovod")
+HELD_OUT = ("Goyal et al.", "NVIDIA PyTorch", "NVIDIA MXNet", "TensorFlow")
+COVERED = 0.9  # of the points, by the range
+
+
+@dataclass(frozen=True)
+class Published:
+    """Efficiencies by number of devices, against `baseline` devices; the batch is each device's.
+
+    account: why forecast and measurement differ, where they do.
+    """
+
+    what: str
+    model: str
+    machine: str
+    settings: Settings
+    efficiency: dict[int, float]
+    source: str
+    baseline: int = 1
+    samples_per_s: float | None = None  # of one device, where it is the published one
+    account: str = ""
+
+    @property
+    def table(self) -> str:
+        """Whose table it is from."""
+        return self.what.partition(",")[0]
+
+
+def _published(what: str, entry: dict) -> Published:
+    settings = Settings(entry.pop("backend"), entry.pop("batch_size"))
+    speeds = entry.pop("speeds", {})
+    efficiency = _efficiency(entry.pop("efficiency", {}), entry.pop("times_s", {}), speeds)
+    entry = {"samples_per_s": speeds.get("1")} | entry
+    return Published(what, settings=settings, efficiency=efficiency, **entry)
+
+
+def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, float]:
+    """As published, or from seconds of the same work or samples/s, against one device."""
+    efficiency = efficiency | {n: times_s["1"] / (int(n) * s) for n, s in times_s.items() if n != "1"}
+    efficiency |= {n: speed / (int(n) * speeds["1"]) for n, speed in speeds.items() if n != "1"}
+    return {int(n): share for n, share in efficiency.items()}
+
+
+EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogue.PRESETS / "published.toml").items()]
+
+
+def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
+    """One row per entry and number of devices: published, forecast, and the ends of its range.
+
+    Efficiencies are shares; difference_points is forecast - published in percentage points, inside whether the range
+    has the published one.
+    """
+    rows = []
+    for entry in EVERYTHING:
+        base, *points = _forecast(entry, [entry.baseline, *entry.efficiency], lateness)
+        for point, published in zip(points, entry.efficiency.values(), strict=True):
+            row = {"table": entry.table, "what": entry.what, "devices": point.devices}
+            rows.append(row | _compared(base, point, published))
+    return pd.DataFrame(rows)
+
+
+def _forecast(entry: Published, devices: Iterable[int], lateness: Lateness) -> list[Point]:
+    model, machine = catalogue.model(entry.model), catalogue.machine(entry.machine)
+    if entry.samples_per_s:
+        machine = machine.with_speed(model, entry.samples_per_s)
+    return forecast(model, machine, entry.settings, devices, lateness)
+
+
+def _compared(base: Point, point: Point, published: float) -> dict[str, float | bool]:
+    expected, low, high = base.step_s / point.step_s, base.step_s / point.most_s, base.least_s / point.least_s
+    return {
+        "published": published,
+        "forecast": expected,
+        "low": low,
+        "high": high,
+        "difference_points": 100 * (expected - published),
+        "inside": low <= published <= high + 1e-9,
+    }
+
+
+def errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """By table, from rows of `beside_forecast`: how many points, for how many the forecast is too high, the mean and
+    the largest error in percentage points, and how many of them the range has."""
+    rows = rows.assign(error=rows["difference_points"].abs(), too_high=rows["difference_points"] > 0)
+    found = rows.groupby("table", sort=False).agg(
+        points=("error", "size"),
+        too_high=("too_high", "sum"),
+        mean_error=("error", "mean"),
+        largest_error=("error", "max"),
+        inside=("inside", "sum"),
+    )
+    return found.round(1)
+
+
+class _Step(NamedTuple):
+    """A published point: measured seconds of a step, and what the forecast has without anybody late."""
+
+    table: str
+    measured_s: float
+    punctual: Point
+
+    def error(self, typical: float) -> float:
+        """Of the efficiency, if the slowest device is so late: a share."""
+        compute_s = self.punctual.compute_s
+        late_s = compute_s * (1 + typical * slowest_of(self.punctual.devices))
+        return abs(compute_s / max(self.punctual.step_s, late_s) - compute_s / self.measured_s)
+
+    def at_worst_needed(self) -> float:
+        """The least `at_worst` with which the range reaches down to what was measured."""
+        point = self.punctual
+        lost_s = self.measured_s - point.compute_s - LATENESS.slower_messages * point.communication_s
+        return lost_s / (point.compute_s * slowest_of(point.devices))
+
+
+def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
+    """The `typical` lateness with the least mean error over these tables, each of which counts the same, and the one
+    `at_worst` with which the range reaches down to COVERED of their points; both to a thousandth."""
+    steps = [step for entry in EVERYTHING if entry.table in tables for step in _steps(entry)]
+    tries = [number / 1000 for number in range(201)]
+
+    def error(typical: float) -> float:
+        of_tables: dict[str, list[float]] = {}
+        for step in steps:
+            of_tables.setdefault(step.table, []).append(step.error(typical))
+        return sum(sum(of) / len(of) for of in of_tables.values())
+
+    needed = sorted(step.at_worst_needed() for step in steps)
+    at_worst = needed[math.ceil(COVERED * len(needed)) - 1]
+    return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)
+
+
+def _steps(entry: Published) -> list[_Step]:
+    """Of an entry whose baseline is one device."""
+    points = _forecast(entry, entry.efficiency, Lateness(0.0, 0.0, 1.0))
+    shares = entry.efficiency.values()
+    return [_Step(entry.table, point.compute_s / share, point) for point, share in zip(points, shares, strict=True)]

@@ -1,0 +1,176 @@
+"""How many optimizer steps reach a test accuracy, at several batch sizes, each with its own learning rate.
+
+    python -m workshop_lib.lessons.gradient_noise.steps_to_target --out build/steps_to_target.jsonl
+
+The protocol of Shallue et al. 2019 (arXiv:1811.03600), small: the same network, data and target at every
+batch size, and the learning rate tuned at each. What counts is steps, so no clock is needed, and the machine
+may be busy. One process computes the whole batch, which is what any number of ranks would compute together.
+"""
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from workshop_lib.data import mnist, shard
+from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.lessons.gradient_noise.flat import FlatNetwork
+from workshop_lib.models import torch_cnn
+from workshop_lib.results import records
+from workshop_lib.training import SCHEMA
+
+KIND = "steps_to_target"
+TARGET, TEST_SAMPLES, MAX_EPOCHS = 0.97, 1000, 10
+BATCHES = (16, 32, 64, 128, 256, 512, 1024)
+LRS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+LOOK_EVERY = 1.1  # the number of steps grows by this factor from one test to the next
+
+
+def measure(
+    batch: int,
+    lr: float,
+    seed: int = 1,
+    target: float = TARGET,
+    test_samples: int = TEST_SAMPLES,
+    max_steps: int | None = None,
+    data_dir: str | None = None,
+    stop: Callable[[], bool] = bool,
+) -> int | None:
+    """Steps of plain SGD until the accuracy on the first test_samples test images reaches `target`.
+
+    No momentum, no schedule: the learning rate is the one thing that is tuned. The accuracy is looked at
+    after 1, 2, 3, … steps, later each time their number has grown by a tenth, so the answer is late by up to a
+    tenth, at every batch size alike.
+    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it, or when `stop` said to end. Raises
+    InputError for a batch larger than the training set, and for a target outside 0 to 1.
+    """
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    train, test = mnist.load("train", data_dir), mnist.load("test", data_dir)
+    if not 1 <= batch <= train.total:
+        raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
+    if not 0 < target < 1:
+        raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
+    network = FlatNetwork(network=torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train, test)))
+    weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
+    look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
+    for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):
+        if stop():
+            return None
+        weights -= np.float32(lr) * network.gradient(weights, train.images[rows], train.labels[rows])
+        if step >= look_at or step == limit:
+            if not math.isfinite(weights.sum()):
+                return None  # it diverged, and no later step helps
+            network.set(weights)
+            if network.accuracy(images, labels) >= target:
+                return step
+            look_at = max(step + 1, math.ceil(step * LOOK_EVERY))
+    return None
+
+
+def _batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
+    for epoch in itertools.count(1):
+        for rows, _ in shard.epoch_batches(size, batch, 0, 1, seed, epoch):
+            if len(rows) == batch:  # the rest of an epoch would be a step of another batch size
+                yield rows
+
+
+def tune(
+    batches: Iterable[int],
+    lrs: Iterable[float],
+    seeds: Iterable[int] = (1,),
+    target: float = TARGET,
+    stop: Callable[[], bool] = bool,
+    **how: Any,
+) -> Iterator[dict]:
+    """Yield a record for each batch, learning rate and seed, until `stop` says to end; `how` goes to `measure`.
+
+    Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken
+    1.5 times the steps of the slowest seed at the batch's best rate so far.
+    """
+    lrs, seeds = sorted(lrs), list(seeds)
+    outwards = sorted(lrs, key=lambda lr: abs(lrs.index(lr) - len(lrs) // 2))
+    for batch in batches:
+        slowest: int | None = None
+        for lr in outwards:
+            limits = [how.get("max_steps"), slowest and math.ceil(1.5 * slowest)]
+            limit = min((limit for limit in limits if limit), default=None)
+            taken = []
+            for seed in seeds:
+                steps = measure(batch, lr, seed, target, **(how | {"max_steps": limit}), stop=stop)
+                if stop():
+                    return
+                what = {"batch": batch, "lr": lr, "seed": seed, "target": target, "lrs": lrs} | how
+                yield {"schema": SCHEMA, "kind": KIND, "what": what, "steps": steps}
+                taken += [steps] if steps else []
+            if len(taken) == len(seeds):
+                slowest = min(max(taken), slowest or max(taken))
+
+
+class BestRate(NamedTuple):
+    """The learning rate that needs the fewest steps, these steps of each seed, and whether the rate is the
+    smallest or largest that was tried, so that a better one may lie beyond."""
+
+    lr: float
+    steps: list[int]
+    at_edge: bool
+
+
+def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
+    """The best rate by batch, ascending: its median over the seeds is lowest, among rates at which every seed
+    reached the target. A batch without such a rate is left out. Records of another kind are passed over."""
+    steps: dict[int, dict[float, list]] = {}
+    rates: dict[int, list[float]] = {}
+    for record in runs:
+        if record.get("kind") == KIND:
+            what = record["what"]
+            steps.setdefault(what["batch"], {}).setdefault(what["lr"], []).append(record["steps"])
+            rates[what["batch"]] = what["lrs"]
+    chosen = {}
+    for batch in sorted(steps):
+        reached = {lr: of_seeds for lr, of_seeds in steps[batch].items() if None not in of_seeds}
+        if reached:
+            lr = min(reached, key=lambda lr: statistics.median(reached[lr]))
+            chosen[batch] = BestRate(lr, reached[lr], at_edge=lr in (min(rates[batch]), max(rates[batch])))
+    return chosen
+
+
+def pairs(runs: Iterable[dict]) -> tuple[list[int], list[int]]:
+    """Batches and steps for `critical_batch.fit`: one pair per batch and seed, at the batch's best rate."""
+    chosen = best_rates(runs)
+    flat = [(batch, steps) for batch, best in chosen.items() for steps in best.steps]
+    return [batch for batch, _ in flat], [steps for _, steps in flat]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command above; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.gradient_noise.steps_to_target")
+    parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
+    parser.add_argument("--lrs", type=float, nargs="+", default=LRS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
+    parser.add_argument("--target", type=float, default=TARGET, help="test accuracy to reach")
+    parser.add_argument("--max-steps", type=int)
+    parser.add_argument("--data-dir")
+    chosen = parser.parse_args(arguments)
+    how = {"max_steps": chosen.max_steps, "data_dir": chosen.data_dir}
+    try:
+        for record in tune(chosen.batches, chosen.lrs, chosen.seeds, chosen.target, **how):
+            records.write(chosen.out, record)
+            what = record["what"]
+            outcome = f"{record['steps']} steps" if record["steps"] else "not reached"
+            print(f"batch {what['batch']}, lr {what['lr']:g}, seed {what['seed']}: {outcome}", flush=True)
+    except WorkshopError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Horovod's steps, measured in processes of their own, and its timeline: read from the file that rank 0 records,
+counted, and drawn, one row per tensor.
+
+The file is in Chrome's trace format: a tensor is a "process", and what Horovod does with it begins ("B")
+and ends ("E") at microseconds. It may also mark when a rank announced the tensor ("X", named by the
+rank), and when a cycle of the background thread began ("CYCLE_START").
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from workshop_lib.errors import InputError
+from workshop_lib.notebook import figures, profile
+from workshop_lib.paths import BUILD
+from workshop_lib.ranks import scripts
+
+NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
+LOOKS = {  # from a tensor's first phase to its last
+    NEGOTIATION: figures.Look(figures.YELLOW, "//"),
+    QUEUE: figures.Look("#BBBBBB", ""),
+    COPY: figures.Look(figures.PURPLE, ".."),
+    TRANSFER: figures.Look(figures.BLUE, ""),
+}
+LEGEND = {
+    NEGOTIATION: "negotiation: not all ranks have it",
+    QUEUE: "queue: agreed on, not yet sent",
+    COPY: "copy into or out of the fusion buffer",
+    TRANSFER: "allreduce",
+}
+
+
+class Span(NamedTuple):
+    """One phase of one tensor in one step; milliseconds since the recording's first event."""
+
+    tensor: str
+    step: int  # from 0
+    phase: str
+    start_ms: float
+    end_ms: float
+
+
+class Ready(NamedTuple):
+    """When rank 0 learned that a rank has the tensor."""
+
+    tensor: str
+    step: int
+    rank: int
+    at_ms: float
+
+
+@dataclass
+class Timeline:
+    spans: list[Span] = field(default_factory=list)
+    ready: list[Ready] = field(default_factory=list)
+    cycles_ms: list[float] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        return 1 + max((span.step for span in self.spans), default=-1)
+
+    def of_step(self, step: int) -> "Timeline":
+        """That step alone; its first event is at 0 ms."""
+        spans = [span for span in self.spans if span.step == step]
+        if not spans:
+            raise InputError(f"there is no step {step}; the recording has {self.steps} steps, from 0.")
+        start, end = min(s.start_ms for s in spans), max(s.end_ms for s in spans)
+        return Timeline(
+            [s._replace(start_ms=s.start_ms - start, end_ms=s.end_ms - start) for s in spans],
+            [r._replace(at_ms=r.at_ms - start) for r in self.ready if r.step == step],
+            [cycle - start for cycle in self.cycles_ms if start <= cycle <= end],
+        )
+
+    def typical(self) -> "Timeline":
+        """The step of median length, alone."""
+        steps = [self.of_step(step) for step in range(self.steps)]
+        return sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))[len(steps) // 2]
+
+    def allreduces(self) -> list[tuple[float, float]]:
+        """(start, end) of each allreduce; tensors that travelled together count once."""
+        merged: list[tuple[float, float]] = []
+        for start, end in sorted((s.start_ms, s.end_ms) for s in self.spans if s.phase == TRANSFER):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+    def shares(self) -> dict[str, float]:
+        """Share of each phase in the time in which Horovod had at least one tensor; the sum is 1.
+
+        At a moment when tensors are in different phases, the one nearest to the end counts: an allreduce
+        before a copy, a copy before the queue, and all of them before negotiation.
+        """
+        edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
+        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # from each edge to the next
+        for span in self.spans:
+            first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
+            nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
+        spent = np.bincount(nearest[:-1], np.diff(edges), len(phases))[1:]
+        return dict(zip(LOOKS, (spent / (spent.sum() or 1.0)).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What Horovod took with some settings: milliseconds per step, and the timeline of five more steps."""
+
+    step_ms: list[float]
+    timeline: Timeline
+
+
+def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None = None) -> Measured:
+    """Steps of a network with 16 small tensors, in new processes with these settings, each "HOROVOD_NAME=value".
+
+    In the recorded steps the last rank comes `late_ms` late. Raises RankError when the processes fail or hang.
+    """
+    sizes = profile.current()
+    out = BUILD / "horovod_steps" / name.replace(" ", "_")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    launch = ["mpiexec", "-n", sizes.ranks, "env", "HOROVOD_TIMELINE=DYNAMIC", *settings]
+    program = [
+        sys.executable,
+        "-m",
+        "workshop_lib.lessons.horovod_pytorch.horovod_steps",
+        out,
+        steps or 3 * sizes.steps,
+        late_ms,
+    ]
+    scripts.run(*launch, *program, timeout_s=sizes.timeout_s)
+    step_ms = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    return Measured(step_ms, read(out.with_suffix(".timeline.json")))
+
+
+def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
+    """The steps of each setting: their median, the middle 80 %, and how many allreduces one takes."""
+    rows = {}
+    for name, each in measured.items():
+        low, middle, high = np.percentile(each.step_ms, [10, 50, 90])
+        allreduces = len(each.timeline.allreduces()) / each.timeline.steps
+        rows[name] = [f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{allreduces:.1f}"]
+    columns = ["median step in ms", "80 % of the steps", "allreduces per step"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def tried(path: str | os.PathLike) -> pd.DataFrame:
+    """The settings in a HOROVOD_AUTOTUNE_LOG, the best last. Raises InputError when it holds none."""
+    names = {
+        "cycle_time_ms": "cycle in ms",
+        "tensor_fusion_threshold": "fuse up to MiB",
+        "cache_enabled": "cache",
+        "score": "bytes per µs",
+    }
+    log = pd.read_csv(path, skipinitialspace=True).rename(columns=names)
+    if log.empty:
+        raise InputError(f"{path} holds no setting: were there too few steps, or the settings given too late?")
+    return log[list(names.values())].sort_values("bytes per µs")
+
+
+def read(path: str | os.PathLike) -> Timeline:
+    """The timeline in this file. Raises InputError when it holds no tensor."""
+    text = Path(path).read_text(encoding="utf-8")
+    events = json.loads(text) if text.strip() else []
+    zero_us = min((event["ts"] for event in events if "ts" in event), default=0)
+    names = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
+    timeline, tensors = Timeline(), dict[int, _Tensor]()
+    for event in events:
+        at_ms = (event["ts"] - zero_us) / 1000 if "ts" in event else 0.0
+        if event["ph"] == "i":
+            timeline.cycles_ms.append(at_ms)
+        elif event["ph"] in "BEX":
+            tensor = tensors.setdefault(event["pid"], _Tensor(names[event["pid"]]))
+            tensor.take(event, at_ms, timeline)
+    if not timeline.spans:
+        raise InputError(f"{path} holds no tensor: was anything sent between start_timeline and stop_timeline?")
+    return timeline
+
+
+class _Tensor:
+    """What is open for one tensor while its events are read in order."""
+
+    def __init__(self, name: str):
+        self.name, self.step = name.removeprefix("allreduce."), -1
+        self.open: list[str] = []
+        self.since_ms = 0.0
+        self.finished = True
+
+    def take(self, event: dict, at_ms: float, timeline: Timeline) -> None:
+        if event["ph"] == "X":
+            timeline.ready.append(Ready(self.name, self.step, int(event["name"]), at_ms))
+            return
+        if self.step >= 0 and at_ms > self.since_ms and (phase := self._phase()):
+            timeline.spans.append(Span(self.name, self.step, phase, self.since_ms, at_ms))
+        if event["ph"] == "B":
+            self.step += event["name"].startswith("NEGOTIATE")
+            self.open.append(event["name"])
+            self.finished = False
+        elif self.open:
+            self.finished = not self.open.pop().startswith("NEGOTIATE") and not self.open
+        self.since_ms = at_ms
+
+    def _phase(self) -> str | None:
+        """The phase since the last event; between two of them, and outside any activity, it is queued."""
+        if not self.open:
+            return None if self.finished else QUEUE
+        name = self.open[-1]
+        if name.startswith("NEGOTIATE"):
+            return NEGOTIATION
+        if name.startswith("MEMCPY"):
+            return COPY
+        return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
+
+
+def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
+    """Draw one step of each panel, by title, on a common axis; a row for each tensor, first sent on top.
+
+    A number in a negotiation is a rank, drawn when rank 0 learned that it has the tensor; a tick at the top is
+    a cycle. Raises InputError when there is nothing to draw.
+    """
+    right_ms = max((span.end_ms for timeline in panels.values() for span in timeline.spans), default=0.0)
+    tensors: dict[str, list[str]] = {}
+    for title, timeline in panels.items():
+        by_start = sorted(timeline.spans, key=lambda span: (span.start_ms, span.end_ms))
+        tensors[title] = list(dict.fromkeys(span.tensor for span in by_start))
+    look = {"linestyle": "", "color": "black", "markersize": 9}
+    handles = figures.patches({LEGEND[phase]: look for phase, look in LOOKS.items()})
+    handles.append(figures.entry("start of a cycle", marker="|", **look))
+    if any(timeline.ready for timeline in panels.values()):
+        handles.append(figures.entry("the rank with this number has it", marker="$0$", **look))
+    x_label = "milliseconds since the first tensor was announced"
+    rows = {title: len(names) + 1.1 if names else 0 for title, names in tensors.items()}
+    figure = figures.stacked(rows, x_label, handles, left=0.13, row_inches=0.25, legend_columns=2)
+    for axes, (title, timeline) in zip(figure.axes, panels.items(), strict=True):
+        _tensors(axes, timeline, tensors[title], right_ms)
+    return figure
+
+
+def _tensors(axes: Axes, timeline: Timeline, tensors: list[str], right_ms: float) -> None:
+    for span in timeline.spans:
+        figures.draw_bar(
+            axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8
+        )
+    number = {"ha": "center", "va": "center", "fontsize": 8, "weight": "bold"}
+    for ready in timeline.ready:
+        axes.text(ready.at_ms, tensors.index(ready.tensor), str(ready.rank), **number)
+    axes.plot(timeline.cycles_ms, [-0.9] * len(timeline.cycles_ms), "|", color="black", markersize=9)
+    axes.set(xlim=(-0.01 * right_ms, 1.02 * right_ms), ylim=(len(tensors) - 0.4, -1.5))
+    axes.set_yticks(range(len(tensors)), tensors)
+    axes.tick_params(axis="y", labelsize=figures.FONT_SIZE - 3)

@@ -1,0 +1,90 @@
+"""Steps with Horovod of a network of many small tensors: timed, then recorded. Started by mpiexec, on every rank:
+
+    mpiexec -n 2 env HOROVOD_TIMELINE=DYNAMIC [NAME=VALUE …] \\
+        python -m workshop_lib.lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
+
+Rank 0 writes OUT.json, the milliseconds of each step, and OUT.timeline.json, Horovod's record of five more, in which
+the last rank comes LATE_MS late. Horovod reads some settings as it is imported and others as it starts, so each choice
+of them needs new processes.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mpi4py import MPI  # isort: skip  (initialises MPI before Horovod does)
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+LAYERS, WIDTH, BATCH = 8, 64, 64
+WARM_UP, RECORDED = 5, 5
+PAUSE_S = 0.02  # between recorded steps, as if the ranks computed something else
+
+
+def network() -> nn.Module:
+    """A network with 16 parameters, none larger than 16 KiB; the same weights on every rank."""
+    torch.manual_seed(1)
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+    return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
+
+
+def averaging(model: nn.Module) -> Callable[[], None]:
+    """From now on, backward hands each gradient to Horovod. The result waits until all of them are averaged.
+
+    Horovod's DistributedOptimizer does the same; PyTorch's first optimizer would take each process a second to load.
+    """
+    handles: list[int] = []
+    for name, p in model.named_parameters():
+        p.register_post_accumulate_grad_hook(
+            lambda p, name=name: handles.append(hvd.allreduce_async_(p.grad, name=name, op=hvd.Average))
+        )
+
+    def finish() -> None:
+        while handles:
+            hvd.synchronize(handles.pop())
+
+    return finish
+
+
+def timed(model: nn.Module, finish: Callable[[], None], inputs: torch.Tensor) -> float:
+    """Milliseconds of backward and averaging in one step, which all ranks begin together."""
+    model.zero_grad()
+    loss = model(inputs).square().mean()
+    MPI.COMM_WORLD.Barrier()
+    start = time.perf_counter()
+    loss.backward()
+    finish()
+    return 1000 * (time.perf_counter() - start)
+
+
+def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torch.Tensor, late_ms: float) -> None:
+    hvd.start_timeline(path, mark_cycles=True)
+    time.sleep(0.05)
+    for _ in range(RECORDED):
+        if hvd.rank() == hvd.size() - 1:
+            time.sleep(late_ms / 1000)
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+        finish()
+        time.sleep(PAUSE_S)
+    hvd.stop_timeline()
+    time.sleep(0.05)  # a thread of its own writes the file
+
+
+def main(out: str, steps: int, late_ms: float) -> None:
+    torch.set_num_threads(1)
+    model, inputs = network(), torch.randn(BATCH, WIDTH)
+    hvd.init()
+    finish = averaging(model)
+    step_ms = [timed(model, finish, inputs) for _ in range(WARM_UP + steps)][WARM_UP:]
+    record(f"{out}.timeline.json", model, finish, inputs, late_ms)
+    if hvd.rank() == 0:
+        Path(f"{out}.json").write_text(json.dumps(step_ms), encoding="utf-8")
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,1 @@
+"""What 14_hyperparameter_search uses besides the core and earlier lessons."""

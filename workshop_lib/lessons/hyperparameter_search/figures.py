@@ -1,0 +1,149 @@
+"""Figures of a search: who trained what when, the best so far, how many seeds tell two settings apart, and rates."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from workshop_lib.lessons.gradient_noise.steps_to_target import BestRate
+from workshop_lib.lessons.hyperparameter_search import search as settings
+from workshop_lib.lessons.hyperparameter_search.trials import Done, Search
+from workshop_lib.notebook import figures
+from workshop_lib.results.records import RecordError
+
+RUNG_LOOKS = (figures.Look(figures.YELLOW, ""), figures.Look(figures.BLUE, "//"), figures.Look(figures.GREEN, "||"))
+
+
+def idle_share(state: Search) -> float:
+    """The share of the ranks' time without a job, from the first job's start to the last one's end."""
+    busy = sum((done.end_s - done.start_s) * len(done.ranks) for done in state.done)
+    return 1 - busy / (state.n * max(done.end_s for done in state.done))
+
+
+def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
+    """Who trained which trial when: a row per rank, a bar per job with its trial's number, coloured by rung."""
+    rungs = sorted({done.result["images"] for state in searches.values() for done in state.done})
+    looks = {f"until {images:,} images": RUNG_LOOKS[min(at, len(RUNG_LOOKS) - 1)] for at, images in enumerate(rungs)}
+    longest = max(done.end_s for state in searches.values() for done in state.done)
+
+    rows = {f"{name}: idle {idle_share(state):.0%} of the time": state.n for name, state in searches.items()}
+    figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
+    for axes, state in zip(figure.axes, searches.values(), strict=True):
+        for done in state.done:
+            width, look = done.end_s - done.start_s, looks[f"until {done.result['images']:,} images"]
+            for rank in done.ranks:
+                figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
+                if width > longest / 40:
+                    figures.number_bar(axes, rank, done.start_s, width, str(done.result["trial"]), fontsize=11)
+        figures.name_rows(axes, [f"rank {rank}" for rank in range(state.n)])
+        axes.set_xlim(0, longest)
+    return figure
+
+
+def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
+    """The held-out error of the best trial so far, by time (left) and by images per rank (right), of each way.
+
+    A line per seed; a filled point where the search ended. Raises RecordError when there are no such records.
+    """
+    runs = [run for run in records if run.get("kind") == settings.KIND and "jobs" in run]
+    if not runs:
+        raise RecordError(
+            "no searches to draw: measure some with "
+            "`python -m workshop_lib.lessons.hyperparameter_search.measure --out FILE`."
+        )
+    what = runs[0]["what"]
+    seeds = {run["what"]["seed"] for run in runs}
+    caption = (
+        f"MNIST, {what['ranks']} ranks, a budget of {what['budget']:,} images each; seeds: {len(seeds)}, a line each"
+    )
+    figure = figures.new_figure("The best model so far", caption)
+    left, right = figure.subplots(1, 2, sharey=True)
+    ways = list(dict.fromkeys(run["what"]["way"] for run in runs))
+    for run in runs:
+        style = figures.Style.number(ways.index(run["what"]["way"]))
+        for axes, x in ((left, "end_s"), (right, "images_per_rank")):
+            places, errors = _improvements(run, x)
+            axes.step(places, errors, where="post", alpha=0.8, **style.curve)
+            axes.plot(places[-1], errors[-1], style.marker, color=style.colour, ms=8)
+    left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
+    right.set(xlabel="images that each rank has worked through", yscale="log")
+    right.xaxis.set_major_formatter("{x:,.0f}")
+    right.locator_params(axis="x", nbins=5)
+    figures.log_ticks(left.yaxis, "{x:g}", (1, 2, 3, 5))
+    figures.draw_legend(figure, figures.handles_of(ways))
+    return figure
+
+
+def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
+    """(where, best error in per cent from there on), the last at the end of the search."""
+    seen, work = dict[int, int](), dict.fromkeys(range(run["what"]["ranks"]), 0.0)
+    places, errors, best = [], [], 100.0
+    for job in sorted(run["jobs"], key=lambda job: job["end_s"]):
+        new = job["images"] - seen.get(job["trial"], 0)
+        seen[job["trial"]] = job["images"]
+        for rank in job["ranks"]:
+            work[rank] += new / len(job["ranks"])
+        best = min(best, 100 * (1 - job["held_out"]))
+        places.append(job["end_s"] if x == "end_s" else max(work.values()))
+        errors.append(best)
+    return places, errors
+
+
+def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> figures.RecordFigure:
+    """How often the worse of two settings wins, by the number of seeds that are averaged: a curve per pair.
+
+    accuracies: of each setting, one for each seed that was measured.
+    """
+    names = sorted(accuracies, key=lambda name: -np.mean(accuracies[name]))
+    measured = len(accuracies[names[0]])
+    figure = figures.new_figure(
+        "How often the worse setting wins", f"drawn again and again from {measured} measured seeds each"
+    )
+    axes, handles = figure.subplots(), []
+    for number, worse in enumerate(names[1:]):
+        style = figures.Style.number(number)
+        shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
+        axes.plot(seeds, shares, marker=style.marker, ms=8, **style.curve)
+        points = 100 * (np.mean(accuracies[names[0]]) - np.mean(accuracies[worse]))
+        handles.append(figures.handle_of(f"{worse}: {points:.2f} points behind {names[0]}", style))
+    axes.axhline(5, **figures.LEVEL)
+    axes.set(xlabel="seeds per setting", ylabel="wrong winner (%)", ylim=(0, None), xscale="log")
+    figures.ticks_at(axes.xaxis, seeds)
+    figures.draw_legend(figure, handles, [figures.entry("5 %", **figures.LEVEL)])
+    return figure
+
+
+def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordFigure:
+    """Left: trials of a search by batch and learning rate, the larger and darker the better. Right: the best rate of
+    each batch, from steps to a target, with the linear and the square-root rule through the smallest batch."""
+    # The last job of each trial, whichever search it belongs to.
+    last = {(each.result["trial"], str(each.result["setting"])): each.result for each in done}
+    seeds = len(next(iter(best.values())).steps)
+    where = f"left: your trials, large dark points do well; right: recorded runs, plain SGD, {seeds} seeds"
+    figure = figures.new_figure("Learning rate against batch", where)
+    left, right = figure.subplots(1, 2)
+    errors = np.array([max(1e-3, 1 - result["held_out"]) for result in last.values()])
+    settings_ = [result["setting"] for result in last.values()]
+    # Momentum m takes steps 1 / (1 - m) times as long in the end, so that is the rate to compare.
+    x = [setting["batch"] for setting in settings_]
+    y = [setting["lr"] / (1 - setting["momentum"]) for setting in settings_]
+    look = {"cmap": "viridis", "norm": "log", "edgecolors": "black", "linewidths": 0.5}
+    drawn = left.scatter(x, y, c=100 * errors, s=30 + 60 * np.clip(np.log10(1 / errors), 0, 2), **look)
+    bar = figure.colorbar(drawn, ax=left, label="error on held-out images (%)")
+    figures.log_ticks(bar.ax.yaxis, "{x:g}", (1, 2, 5))
+    batches = np.array(sorted(best))
+    tuned = np.array([best[batch].lr for batch in batches])
+    style = figures.Style.number(0)
+    right.plot(batches, tuned, style.marker, color=style.colour, ms=10)
+    growth, rules = batches / batches[0], []
+    for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
+        look = {"color": figures.GREY, "linewidth": 2, "linestyle": line, "zorder": 1}
+        right.plot(batches, tuned[0] * factors, **look)
+        rules.append(figures.entry(name, **look))
+    right.set_ylim(tuned.min() / 2, tuned.max() * 4)
+    for axes, label in ((left, "learning rate / (1 - momentum)"), (right, "best learning rate")):
+        axes.set(xscale="log", yscale="log", xlabel="batch (samples)", ylabel=label)
+        figures.log_ticks(axes.yaxis, "{x:g}")
+    figures.ticks_at(left.xaxis, sorted(set(x)), [f"{batch:g}" for batch in sorted(set(x))])
+    figures.ticks_at(right.xaxis, batches)
+    figures.draw_legend(figure, [figures.handle_of("best of the rates tried", style, line=False)], rules)
+    return figure

@@ -1,0 +1,127 @@
+"""A search on the notebook's ranks, with a live table of its trials and their training curves."""
+
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from IPython.display import HTML, DisplayHandle
+
+from workshop_lib.lessons.hyperparameter_search import trial, trials
+from workshop_lib.notebook import charts
+from workshop_lib.paths import BUILD
+
+ROWS = 8  # trials in the table: those under way, and the best of the others
+COLUMNS = ["trial", "learning rate", "momentum", "batch", "images", "held out", ""]
+
+
+def run(
+    team, scheduler: trials.Scheduler, budget: int | None = None, together: bool = False, timeout_s: float = 60.0
+) -> trials.Search:
+    """Search on these ranks until the scheduler has no more jobs, or all trials together have seen `budget` images.
+
+    The trials' weights are in a folder of their own, which goes away with what is returned. See `trials.search`.
+    """
+    BUILD.mkdir(exist_ok=True)  # on a cluster, nodes share it with the notebook, unlike /tmp
+    place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
+    live = DisplayHandle()
+    live.display(HTML(""))
+    state = trials.search(
+        team, scheduler, Path(place.name), budget, together, timeout_s, lambda state: live.update(drawn(state))
+    )
+    weakref.finalize(state, place.cleanup)
+    print(in_words(state))
+    return state
+
+
+def in_words(state: trials.Search) -> str:
+    numbers = {done.result["trial"] for done in state.done}
+    best = max((done.result["held_out"] for done in state.done), default=0.0)
+    spent = sum(done.result["new_images"] for done in state.done)
+    return f"{len(numbers)} trials, {spent:,} images, {state.seconds:.0f} s; best held-out accuracy {best:.2%}"
+
+
+def test_accuracies(team, state: trials.Search) -> dict[int, float]:
+    """The test accuracy, by number, of every trial that has seen as many images as any."""
+    longest = max(done.result["images"] for done in state.done)
+    numbers = [done.result["trial"] for done in state.done if done.result["images"] == longest]
+    return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
+
+
+def drawn(state: trials.Search) -> HTML:
+    """The search so far. It's drawn again in its place as it goes on; the last drawing stays in the saved notebook."""
+    return HTML(f"{bar(state)}{table(state)}{curves(state)}")
+
+
+def bar(state: trials.Search) -> str:
+    seen = sum(done.result["new_images"] for done in state.done)
+    if state.budget is None:
+        return f"{seen:,} images, {state.seconds:.0f} s"
+    share = min(1.0, seen / state.budget)
+    label = f"{share:.0%} of the budget of {state.budget:,} images, {state.seconds:.0f} s"
+    return f'<progress max="1" value="{share:.3f}" style="width: 22em"></progress> {label}'
+
+
+def table(state: trials.Search) -> str:
+    """Trials under way first, then the best by accuracy, of those that have seen the most images."""
+    last = {done.result["trial"]: done.result for done in state.done}
+    under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
+    rows = [
+        _row(number, job.setting, f"to {job.images:,}", last.get(number), f"on rank {rank}")
+        for number, (job, rank) in under_way.items()
+    ]
+    others = [result for number, result in last.items() if number not in under_way]
+    for each in sorted(others, key=lambda r: (r["images"], r["held_out"]), reverse=True)[: ROWS - len(rows)]:
+        note = "diverged" if each["diverged"] else ""
+        rows.append(_row(each["trial"], each["setting"], f"{each['images']:,}", each, note))
+    hidden = len(last | under_way) - len(rows)
+    shown = pd.DataFrame(rows, columns=COLUMNS).to_html(index=False, border=0)
+    return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
+
+
+def _row(number: int, setting: Mapping[str, float], images: str, result: trial.Result | None, note: str) -> tuple:
+    held_out = f"{result['held_out']:.2%}" if result else ""
+    return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
+
+
+def curves(state: trials.Search) -> str:
+    """Training loss of every trial by the images that it has seen: under way, best so far, and the others."""
+    by_trial: dict[int, list] = {}
+    for done in state.done:
+        by_trial.setdefault(done.result["trial"], []).extend(done.result["losses"])
+    for job, _, losses in state.running.values():
+        by_trial.setdefault(job.trial, []).extend(losses)
+    by_trial = {number: losses for number, losses in by_trial.items() if losses}
+    if not by_trial:
+        return ""
+    values = [loss for losses in by_trial.values() for _, loss in losses]
+    low = min(max(min(values), 1e-3), 5.0)  # a trial that diverges leaves the drawing at the top
+    high = max(2 * low, min(max(values), 10.0))
+    end = max(losses[-1][0] for losses in by_trial.values())
+    axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)
+    running = {job.trial for job, _, _ in state.running.values()}
+    longest = max((done.result["images"] for done in state.done), default=0)
+    finished = [done.result for done in state.done if done.result["images"] == longest]
+    best = max(finished, key=lambda result: result["held_out"])["trial"] if finished else None
+    parts = [axes.frame(range(0), "images that it has seen")]
+    for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
+        colour, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
+        if number != best and number not in running:
+            colour, width = charts.LIGHT_BLUE, 1.0
+        points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
+        parts.append(axes.line(points, colour, width, f'data-trial="{number}"'))
+    return charts.drawing(charts.CURVES_HEIGHT, "".join(parts) + _key(charts.CURVES_HEIGHT - 8))
+
+
+def _key(y: float) -> str:
+    entries = (
+        (charts.ORANGE, 3.0, "best so far"),
+        (charts.BLUE, 2.0, "under way"),
+        (charts.LIGHT_BLUE, 1.0, "stopped or done"),
+    )
+    return "".join(
+        f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{colour}" stroke-width="{width}"/>'
+        f'<text x="{94 + 200 * at}" y="{y}">{text}</text>'
+        for at, (colour, width, text) in enumerate(entries)
+    )

@@ -1,0 +1,111 @@
+"""Measure how best to spend ranks on a search: one large job, or many small ones; and what another seed changes.
+
+    python -m workshop_lib.lessons.hyperparameter_search.measure --out build/search.jsonl
+
+The ways take turns, seed by seed, so that a slow minute of the machine touches all of them.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from workshop_lib import ranks
+from workshop_lib.errors import WorkshopError
+from workshop_lib.lessons.hyperparameter_search import live, search, trials
+from workshop_lib.results import records
+from workshop_lib.training import SCHEMA
+
+RANKS, BUDGET = 2, 200_000  # images, over all trials of a search
+GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # for one rank, as many examples begin; scaled with the ranks
+LIMIT_S = 600.0  # for one job, on a busy machine
+SEEDS_OF = (  # good ones, to be told apart
+    {"lr": 0.01, "momentum": 0.9, "batch": 32},
+    {"lr": 0.03, "momentum": 0.9, "batch": 128},
+    {"lr": 0.1, "momentum": 0.0, "batch": 32},
+)
+SEEN = search.RUNGS[1]  # images of each of them
+LARGE, TOGETHER, SMALL = "one large job", "large jobs in turn", "small jobs side by side"
+
+
+def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:
+    """What a way trains, and whether on all ranks together. The global batch of a large job is n times as large, and
+    the learning rate of the guess too (the linear rule)."""
+    if way == LARGE:
+        setting = GUESS | {"lr": GUESS["lr"] * n, "batch": GUESS["batch"] * n, "seed": seed}
+        return search.OneJob(setting, search.RUNGS[1]), True
+    random = np.random.default_rng(seed)
+    share = n if way == TOGETHER else 1
+
+    def draw() -> dict[str, float]:
+        setting = search.draw(random) | {"seed": seed}
+        return setting | {"batch": share * setting["batch"]}
+
+    return search.Asha(draw), way == TOGETHER
+
+
+def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
+    """A record of each way and seed: its jobs, and the test accuracy of the trial that the held-out images choose."""
+    for seed in seeds:
+        for way in (LARGE, TOGETHER, SMALL):
+            with tempfile.TemporaryDirectory() as folder:
+                chosen, together = scheduler(way, team.n, seed)
+                state = trials.search(team, chosen, Path(folder), budget, together, timeout_s=LIMIT_S)
+                best = search.winner(state.done)
+                tested = live.test_accuracies(team, state)
+            jobs = [
+                {key: done.result[key] for key in ("trial", "setting", "images", "held_out", "diverged", "seconds")}
+                | {"ranks": done.ranks, "start_s": done.start_s, "end_s": done.end_s}
+                for done in state.done
+            ]
+            what = {"way": way, "seed": seed, "ranks": team.n, "budget": budget}
+            yield record(what, jobs=jobs, winner=best["trial"], held_out=best["held_out"], tests=tested)
+
+
+def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
+    """A record of each setting: its accuracies with the seeds from 1 on, the same for each."""
+    for setting in settings:
+        listed = search.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
+        with tempfile.TemporaryDirectory() as folder:
+            state = trials.search(team, listed, Path(folder), timeout_s=LIMIT_S)
+        in_order = sorted((done.result for done in state.done), key=lambda result: result["trial"])
+        what = {"way": "seeds", "setting": setting, "ranks": team.n, "images": SEEN}
+        yield record(what, held_out=[result["held_out"] for result in in_order])
+
+
+def record(what: dict, **found) -> dict:
+    return {"schema": SCHEMA, "kind": search.KIND, "what": what, **found}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command above; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.hyperparameter_search.measure")
+    parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    parser.add_argument("--budget", type=int, default=BUDGET, help="images, over all trials of a search")
+    parser.add_argument("--seeds", type=int, nargs="*", default=(1, 2, 3), help="of searches")
+    parser.add_argument("--repeats", type=int, default=10, help="seeds of each setting that is repeated")
+    chosen = parser.parse_args(arguments)
+    try:
+        team = ranks.start(chosen.ranks)
+        for measured in (
+            partial(measure, team, chosen.budget, chosen.seeds),
+            partial(of_seeds, team, SEEDS_OF, chosen.repeats),
+        ):
+            for each in measured():
+                records.write(chosen.out, each)
+                print(each["what"], each["held_out"], flush=True)
+    except WorkshopError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        ranks.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

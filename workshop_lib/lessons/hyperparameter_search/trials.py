@@ -1,0 +1,196 @@
+"""Run the jobs of a search on the ranks: independent ones on one rank each, or one at a time on all of them.
+
+The notebook hands out jobs, so no rank is lost to a scheduler. Every wait has a bound, as in any call on the ranks:
+the jobs under way are one `Call`, which a new job joins whenever a rank is free.
+"""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import cloudpickle
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.hyperparameter_search import trial
+from workshop_lib.lessons.hyperparameter_search import trial as hyperparameter_search_trial
+from workshop_lib.lessons.hyperparameter_search.trial import Job, Result
+from workshop_lib.ranks import engine, verdict, watch
+from workshop_lib.ranks.errors import RankError
+from workshop_lib.ranks.messages import Outcome
+from workshop_lib.ranks.output import Output
+
+VIEW_EVERY_S = 0.25
+READY_LIMIT_S = 120.0  # for every rank to load the images
+
+
+class Scheduler(Protocol):
+    """What decides which trial goes on. `ask` gives (trial, setting, images) for a rank that is free, or None when
+    it has nothing to do for now; `tell` takes in the accuracy of a trial once it has seen that many images."""
+
+    def ask(self) -> tuple[int, Any, int] | None: ...
+    def tell(self, trial: int, images: int, accuracy: float) -> None: ...
+
+
+@dataclass
+class Done:
+    """A job that has ended: what came of it, on which ranks, and from when to when, in seconds of the search."""
+
+    result: Result
+    ranks: list[int]
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Search:
+    """What a search has done so far. running: (job, since, its curve) by the first of its ranks."""
+
+    n: int  # ranks
+    folder: Path  # of the trials' weights
+    budget: int | None = None  # images, over all trials
+    done: list[Done] = field(default_factory=list)
+    running: dict[int, tuple[Job, float, list]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def spent(self) -> int:
+        """Images that all trials have seen together, those of the jobs under way included."""
+        return sum(done.result["new_images"] for done in self.done) + sum(
+            job.images - self.seen(job.trial) for job, _, _ in self.running.values()
+        )
+
+    def seen(self, number: int) -> int:
+        """Images that this trial has seen by the end of its last job."""
+        return max((done.result["images"] for done in self.done if done.result["trial"] == number), default=0)
+
+
+class Jobs(watch.Call):
+    """The jobs under way, as one call on all ranks; a rank without a job has come to its end."""
+
+    def __init__(self, team):
+        self.team, self.ranks, self.results = team, list(range(team.n)), {}
+        self.output = Output({})
+        self.outcomes: dict[int, Outcome] = {rank: Outcome(value=None) for rank in self.ranks}
+        self._started, self.since = time.monotonic(), dict.fromkeys(self.ranks, 0.0)
+
+    def start(self, ranks: list[int], payload: bytes) -> None:
+        for rank in ranks:
+            self.results[rank] = self.team.client[rank].apply_async(engine.call, payload)
+            self.since[rank] = self.elapsed_s
+            del self.outcomes[rank]
+
+    def curve(self, rank: int, job: Job) -> list:
+        """What the rank has published of this job's training curve."""
+        number, images, losses = json.loads((self.results[rank].data or {}).get("job", "[null, 0, []]"))
+        return losses if (number, images) == (job.trial, job.images) else []
+
+
+def search(
+    team,
+    scheduler: Scheduler,
+    folder: Path,
+    budget: int | None = None,
+    together: bool = False,
+    timeout_s: float = 60.0,
+    show: Callable[[Search], object] = bool,
+) -> Search:
+    """Give free ranks what the scheduler asks for until the trials have seen `budget` images; returns what was done.
+
+    Without a budget, until the scheduler has nothing more to do, which some never say.
+
+    A job runs on one rank, or on all of them `together`. The last jobs may exceed the budget, which is known only when
+    the scheduler has been asked. Ends when the scheduler has no job and none is under way. Raises one RankError when
+    a rank ends, a trial raises, or a job takes longer than timeout_s: what was done until then is in the trials' files
+    and has been told to the scheduler. Raises InputError for a job that nobody can train. `show` is called four times
+    a second.
+    """
+    if not team.healthy:
+        raise RankError(f"These ranks cannot run anything: {team.trouble}. {team.remedy}")
+    if (budget is not None and not budget > 0) or not timeout_s > 0:
+        raise InputError(f"budget {budget!r}, timeout_s {timeout_s!r}: both must be above 0.")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    team.run(trial.ready, timeout=READY_LIMIT_S, show=False)
+    jobs, state = Jobs(team), Search(team.n, Path(folder).absolute(), budget)
+    groups = [list(range(team.n))] if together else [[rank] for rank in range(team.n)]
+    team.busy = True
+    try:
+        _follow(jobs, state, scheduler, groups, timeout_s, show)
+    except KeyboardInterrupt:
+        verdict.raise_interrupted(jobs)
+    except InputError:  # such as a job that nobody can run
+        jobs.signal(signal.SIGINT)
+        if not jobs.wait(verdict.STILL_LIMIT_S):
+            team._give_up("a search on them was cut off")  # what still runs would keep the next call waiting
+        raise
+    except BaseException:
+        if jobs.running and team.trouble is None:
+            team._give_up("a search on them was cut off")
+        raise
+    finally:
+        team.busy = False
+        state.seconds = jobs.elapsed_s
+        show(state)
+    return state
+
+
+def _follow(jobs: Jobs, state: Search, scheduler, groups, timeout_s: float, show: Callable) -> None:
+    next_view = 0.0
+    while True:
+        for ranks in groups:
+            if ranks[0] not in state.running and (state.budget is None or state.spent < state.budget):
+                _start(jobs, state, scheduler, ranks, together=len(groups) == 1 and jobs.team.n > 1)
+        if not state.running:
+            return
+        jobs.collect()
+        if jobs.failed:
+            _raise_failed(jobs)
+        for ranks in groups:
+            if ranks[0] in state.running and not set(ranks) & set(jobs.running):
+                _end(jobs, state, scheduler, ranks)
+        state.seconds = jobs.elapsed_s
+        if any(state.seconds - jobs.since[rank] > timeout_s for rank in jobs.running):
+            verdict.raise_timeout(jobs, timeout_s)
+        if state.seconds >= next_view:
+            next_view = state.seconds + VIEW_EVERY_S
+            for rank, (job, since, _) in state.running.items():
+                state.running[rank] = job, since, jobs.curve(rank, job)
+            show(state)
+        time.sleep(0.01)
+
+
+def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: bool) -> None:
+    asked = scheduler.ask()
+    if asked is None:
+        return
+    job = trial.checked(Job(*asked))
+    if any(job.trial == other.trial for other, _, _ in state.running.values()):
+        raise InputError(f"the scheduler gives trial {job.trial} to two ranks at once: each job needs its own trial.")
+    if job.images <= state.seen(job.trial):
+        raise InputError(
+            f"the scheduler sends trial {job.trial} to {job.images} images, but it has seen {state.seen(job.trial)}: "
+            "count the images of a trial from its first job on."
+        )
+    jobs.start(ranks, cloudpickle.dumps((hyperparameter_search_trial.trial_here, (state.folder, *job, together), {})))
+    state.running[ranks[0]] = job, jobs.elapsed_s, []
+
+
+def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
+    _, since, _ = state.running.pop(ranks[0])
+    result: Result = jobs.outcomes[ranks[0]]["value"]
+    state.done.append(Done(result, ranks, since, jobs.elapsed_s))
+    scheduler.tell(result["trial"], result["images"], result["held_out"])
+
+
+def _raise_failed(jobs: Jobs) -> None:
+    """A trial has raised: the others are of no use, and end where they are."""
+    jobs.signal(signal.SIGINT)
+    if not jobs.wait(verdict.INTERRUPT_LIMIT_S):
+        verdict.raise_stuck(jobs, jobs.stacks())
+    interrupted = [rank for rank in jobs.failed if "KeyboardInterrupt" in jobs.outcomes[rank]["error"]["what"]]
+    for rank in interrupted:
+        jobs.outcomes[rank] = Outcome(value=None)
+    verdict.raise_failed(jobs)

@@ -1,0 +1,147 @@
+"""The clinic of 07_large_batch: trainings whose recipe is wrong in one place. The learner names what is wrong from the
+curves, changes one option of each, and trains again.
+"""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from workshop_lib.errors import InputError
+from workshop_lib.judge import Verdict
+from workshop_lib.lessons.ddp import clinic
+from workshop_lib.lessons.large_batch import recipes
+from workshop_lib.lessons.large_batch.recipes import PATIENTS
+from workshop_lib.paths import ROOT
+from workshop_lib.results import records
+from workshop_lib.training.options import TrainOptions
+
+CURED = 0.9  # test accuracy
+MOST_IMAGES = 120_000  # in all epochs together: some ten seconds on two cores
+TIMEOUT_S = 120.0
+SHOWN = ("lr", "epochs", "train_samples", "emulate_workers", "weight_decay")
+# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+SIGNS = {
+    "rate too high": "the loss would jump to that of guessing, 2.30, in the first steps and stay there",
+    "rate too low": "the loss would fall slowly but smoothly, over as many steps as in the healthy run",
+    "too few steps": "the curve would end early: it would have far fewer steps than the healthy one",
+    "too much weight decay": "both losses would fall together, and then get stuck far above those of the healthy run",
+    "too little data": "the training loss would fall towards zero, but the test loss would stay far above it",
+}
+RUNS = {
+    "A": "too much weight decay",
+    "B": "too few steps",
+    "C": "rate too high",
+    "D": "too little data",
+    "E": "rate too low",
+}
+
+
+class WrongTurn(NamedTuple):
+    """A change that doesn't cure this illness: of which option, up or down, and the hint."""
+
+    illness: str
+    option: str
+    up: bool
+    hint: str
+
+
+_BY_HEART = "it knows these images by heart already, so going over them again adds nothing. Give it new images."
+_MEMORY = "that changes how it learns these images, but it still has too few of them. Give it more."
+_DECAY = "the decay pulls at the weights in every step: turn it down instead of learning against it."
+WRONG_TURNS = [
+    WrongTurn("rate too high", "lr", True, "its steps were too long already: a higher rate makes them longer."),
+    WrongTurn("rate too high", "lr", False, "the right direction, but not far enough. What does the healthy run have?"),
+    WrongTurn("rate too high", "epochs", True, "there's hardly any gradient left there, so more steps won't help."),
+    WrongTurn("rate too low", "lr", False, "its steps were too short already: a lower rate makes them shorter."),
+    WrongTurn("rate too low", "lr", True, "the right direction, but not this far. What does the healthy run have?"),
+    WrongTurn("rate too low", "epochs", True, "that would take very many epochs, because its steps are tiny."),
+    WrongTurn("too few steps", "emulate_workers", True, "more workers mean larger batches, and even fewer steps."),
+    WrongTurn("too few steps", "train_samples", False, "fewer images mean even fewer steps in an epoch."),
+    WrongTurn("too few steps", "lr", True, "longer steps can't make up for this many missing ones. Where did they go?"),
+    WrongTurn("too little data", "epochs", True, _BY_HEART),
+    WrongTurn("too little data", "lr", True, _MEMORY),
+    WrongTurn("too little data", "lr", False, _MEMORY),
+    WrongTurn("too much weight decay", "epochs", True, _DECAY),
+    WrongTurn("too much weight decay", "lr", True, _DECAY),
+    WrongTurn("too much weight decay", "weight_decay", True, "that's the wrong direction. The weights shrink faster."),
+]
+
+
+def patients() -> dict[str, dict]:
+    """The record of each run by its name, the healthy one first."""
+    runs = records.read(ROOT / "assets" / "results" / "large_batch_recipes.jsonl")
+    return {name: next(iter(recipes.of(runs, name))) for name in PATIENTS}
+
+
+def options() -> pd.DataFrame:
+    """What each run was told."""
+    every = {name: TrainOptions(**told).as_dict() for name, told in PATIENTS.items()}
+    return pd.DataFrame({name: {key: str(told[key]) for key in SHOWN} for name, told in every.items()}).T
+
+
+def diagnoses(answers: dict[str, str]) -> Verdict:
+    """The verdict on a diagnosis for each run, by its name."""
+    return clinic.diagnoses(answers, RUNS, SIGNS)
+
+
+def treat(team, changes: dict[str, dict]) -> dict[str, dict]:
+    """Train each run again on these ranks with its change, which can be tried at all; returns the new records."""
+    treated = {}
+    for run in RUNS:
+        if _open(changes) or _refused(changes[run], PATIENTS[run]):
+            continue
+        print(f"run {run}: {changes[run]} …", end=" ", flush=True)
+        treated[run] = team.train(TrainOptions(**PATIENTS[run] | changes[run]), timeout=TIMEOUT_S, show=False)
+        print(f"test accuracy {treated[run]['epochs'][-1]['test_accuracy']:.1%}", flush=True)
+    return treated
+
+
+def changes(changes: dict[str, dict], treated: dict[str, dict]) -> Verdict:
+    """The verdict on one change of each run, by its name, and on the records of what came of them."""
+    verdict = Verdict("changes")
+    if _open(changes):
+        return verdict
+    verdict.passed = False
+    for run, illness in RUNS.items():
+        before, change = PATIENTS[run], changes[run]
+        verdict.hint = _refused(change, before)
+        reached = 0.0 if verdict.hint else treated[run]["epochs"][-1]["test_accuracy"]
+        if reached < CURED:
+            verdict.failed = f"run {run}, with {change}: {CURED:.0%} of the test images are right"
+            verdict.hint = verdict.hint or f"{reached:.1%} are right: {_turned(illness, before, change)}"
+            return verdict
+        verdict.held.append(f"run {run}, with {change}: {reached:.1%} of the test images are right")
+    verdict.passed = True
+    return verdict
+
+
+def _open(changes: dict[str, Any]) -> bool:
+    return any(changes.get(run, ...) in (..., {}) for run in RUNS)
+
+
+def _refused(change: Any, before: dict) -> str:
+    """Why this change isn't tried; nothing if it is."""
+    if not isinstance(change, dict):
+        return "write an option and its new value, like {'lr': 0.2}."
+    if len(change) > 1:
+        return "change one thing at a time. If two change and it gets better, which of them was it?"
+    options = before | change
+    try:
+        new = TrainOptions(**options)
+    except (InputError, TypeError) as error:
+        return f"that can't be run: {error}"
+    if new == TrainOptions(**before):
+        return "that's the value it has already."
+    if new.epochs * (new.train_samples or recipes.IMAGES) > MOST_IMAGES:
+        return f"that would take long: stay below {MOST_IMAGES:,} images, summed over all epochs."
+    return ""
+
+
+def _turned(illness: str, before: dict, change: dict) -> str:
+    """The hint on a change that didn't help."""
+    [(option, value)] = change.items()
+    old = TrainOptions(**before).as_dict()[option]
+    for turn in WRONG_TURNS:
+        if turn.illness == illness and turn.option == option and turn.up == (value > old):
+            return turn.hint
+    return f"it still has the same illness, {illness}. Compare its options with those of the healthy run."

@@ -1,0 +1,154 @@
+"""Recipes for large batches, one beside the other: which optimizer, with momentum or decay or without, a batch that
+grows while it trains; and short trainings that somebody set up badly, for the clinic of 07_large_batch.
+
+    python -m workshop_lib.lessons.large_batch.recipes --out build/large_batch_recipes.jsonl
+
+makes the records of assets/results/large_batch_recipes.jsonl: one process does the arithmetic of all workers.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from workshop_lib.data import shard
+from workshop_lib.errors import WorkshopError
+from workshop_lib.results import records
+from workshop_lib.training.backends.pytorch import TorchBackend
+from workshop_lib.training.callbacks import methods_of
+from workshop_lib.training.options import TrainOptions
+from workshop_lib.training.trainer import Trainer
+from workshop_lib.training.world import World
+
+# A fifth of MNIST, so that all of it takes some five minutes of one core.
+CLASSIC: dict[str, Any] = {"network": "classic", "train_samples": 12_000, "epochs": 4, "warmup_epochs": 1.0}
+IMAGES = 60_000  # of MNIST
+FEW, MANY = 4, 32  # workers
+
+
+class Recipe(NamedTuple):
+    """A recipe by its name, and the options of its phases, in order; all but the seed."""
+
+    name: str
+    phases: list[dict]
+
+
+def _one(name: str, workers: int, **options) -> Recipe:
+    return Recipe(name, [CLASSIC | {"emulate_workers": workers} | options])
+
+
+def _three(name: str, workers: Sequence[int], rates: Sequence[float]) -> Recipe:
+    """Two epochs, one, and one, at these numbers of workers and rates."""
+    how = zip((2, 1, 1), (1.0, 0.0, 0.0), workers, rates, strict=True)
+    phases = [{"epochs": e, "warmup_epochs": w, "emulate_workers": n, "lr": lr, "decay": "none"} for e, w, n, lr in how]
+    return Recipe(name, [CLASSIC | phase for phase in phases])
+
+
+HEALTHY = "healthy"
+WELL: dict[str, Any] = {"emulate_workers": 8, "train_samples": 5000, "epochs": 6, "lr": 0.03, "warmup_epochs": 1.0}
+PATIENTS = {
+    HEALTHY: WELL,
+    "A": WELL | {"weight_decay": 0.85},
+    "B": WELL | {"emulate_workers": 48},
+    "C": WELL | {"lr": 1.0},
+    "D": WELL | {"emulate_workers": 1, "train_samples": 320, "epochs": 8},
+    "E": WELL | {"lr": 0.0005},
+}
+CONSTANT, DECAYED, GROWN = "constant rate", "rate divided by 4, twice", "batch times 4, twice"
+# Two rates for each optimizer with many workers; those of Adam follow from its rate with few.
+RECIPES = [
+    _one("SGD", FEW, lr=0.05),
+    _one("SGD", MANY, lr=0.2),
+    _one("SGD, twice that rate", MANY, lr=0.4),
+    _one("SGD without decay", MANY, lr=0.2, decay="none"),
+    _one("SGD without momentum", FEW, lr=0.5, momentum=0.0),
+    _one("SGD without momentum", MANY, lr=0.5, momentum=0.0),
+    _one("Adam", FEW, optimizer="adam", lr=0.003),
+    _one("Adam, square-root rule", MANY, optimizer="adam", lr=0.003 * (MANY / FEW) ** 0.5),
+    _one("Adam, linear rule", MANY, optimizer="adam", lr=0.003 * MANY / FEW),
+    _one("Muon", FEW, optimizer="muon", lr=0.02),
+    _one("Muon", MANY, optimizer="muon", lr=0.05),
+    _one("Muon, twice that rate", MANY, optimizer="muon", lr=0.1),
+    _three(CONSTANT, [2, 2, 2], [0.05, 0.05, 0.05]),
+    _three(DECAYED, [2, 2, 2], [0.05, 0.05 / 4, 0.05 / 16]),
+    _three(GROWN, [2, 8, 32], [0.05, 0.05, 0.05]),
+]
+
+
+def train(recipe: Recipe, seed: int, callbacks: Iterable = ()) -> dict:
+    """Train on this process; returns the record of the run, in which "recipe" is the name.
+
+    A phase goes on with the weights and the optimizer's state of the one before it, in an order of its own. The epochs
+    of all phases follow each other in the record, and "phases" has what differs between them.
+    """
+    backend = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
+    parts: list[dict] = []
+    learned = None
+    for number, phase in enumerate(recipe.phases):
+        trainer = Trainer(TrainOptions(**phase, seed=seed + 100 * number), backend, methods_of(callbacks))
+        if learned is not None:
+            trainer.learner.load_state(learned)
+        parts.append(dict(trainer.run()))
+        learned = trainer.learner.state()
+    epochs = [epoch for part in parts for epoch in part["epochs"]]
+    varied = [{name: phase.get(name) for name in ("epochs", "emulate_workers", "lr")} for phase in recipe.phases]
+    return parts[0] | {
+        "recipe": recipe.name,
+        "phases": varied,
+        "epochs": [epoch | {"epoch": number} for number, epoch in enumerate(epochs, 1)],
+        "weights_sha256": parts[-1]["weights_sha256"],
+    }
+
+
+def of(runs: Iterable[dict], *names: str) -> list[dict]:
+    """The runs of these recipes, in the order of the names."""
+    runs = list(runs)
+    return [run for name in names for run in runs if run.get("recipe") == name]
+
+
+def table(runs: Iterable[dict]) -> pd.DataFrame:
+    """Test accuracy in % at the end by recipe and workers: the mean over the seeds, the worst and the best."""
+    rows = [(run["recipe"], run["what"]["emulate_workers"], 100 * run["epochs"][-1]["test_accuracy"]) for run in runs]
+    frame = pd.DataFrame(rows, columns=["recipe", "workers", "accuracy"])
+    groups = frame.groupby(["recipe", "workers"], sort=False)["accuracy"]
+    text = groups.agg(lambda of_seeds: f"{of_seeds.mean():.1f} ({of_seeds.min():.1f} to {of_seeds.max():.1f})")
+    return text.unstack().reindex(frame["recipe"].unique()).fillna("")
+
+
+def steps(run: dict) -> list[int]:
+    """Optimizer steps taken by the end of each epoch."""
+    done, taken = 0, []
+    for phase in run.get("phases", [run["what"]]):
+        for _ in range(phase["epochs"]):
+            samples = run["what"]["train_samples"] or IMAGES
+            done += shard.steps_per_epoch(samples, run["what"]["batch_size"], phase["emulate_workers"])
+            taken.append(done)
+    return taken
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command above; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.large_batch.recipes")
+    parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
+    chosen = parser.parse_args(arguments)
+    try:
+        for seed in chosen.seeds:
+            clinic = [Recipe(name, [options]) for name, options in PATIENTS.items()] if seed == 1 else []
+            for recipe in [*clinic, *RECIPES]:
+                record = train(recipe, seed)
+                records.write(chosen.out, record)
+                accuracy = record["epochs"][-1]["test_accuracy"]
+                workers = record["what"]["emulate_workers"]
+                print(f"seed {seed}, {recipe.name}, {workers} workers: test accuracy {accuracy:.2%}", flush=True)
+    except WorkshopError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""What accuracy is left when ranks communicate less, against the bytes per sample that they still send.
+
+    mpiexec -n 4 python -m workshop_lib.lessons.less_communication.trainings --out build/less_communication.jsonl
+
+Every way trains the same network for the same number of steps, with the same samples and plain SGD. It either sends
+the gradients of every step, compressed, or lets the ranks step alone for a while and then makes one set of weights of
+theirs. Bytes are counted and no clock is read, so the machine may be busy.
+"""
+
+import argparse
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from workshop_lib.data import mnist, shard
+from workshop_lib.errors import WorkshopError
+from workshop_lib.lessons.less_communication import compression
+from workshop_lib.lessons.mpi_basics.counting import GivenBytes
+from workshop_lib.models import torch_cnn
+from workshop_lib.results import records
+from workshop_lib.training import SCHEMA, rendezvous, world
+
+KIND = "less_communication"
+BATCH, LR, STEPS = 64, 0.1, 256
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # of the DiLoCo paper, chosen there from a few
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def outer_step(
+    comm,
+    start: np.ndarray,
+    mine: np.ndarray,
+    velocity: np.ndarray,
+    lr: float = OUTER_LR,
+    momentum: float = OUTER_MOMENTUM,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The weights [n] after a round in which this rank went alone from `start` to `mine`, and the new velocity [n].
+
+    DiLoCo (Douillard et al. 2023, arXiv:2311.08105, Algorithm 1): the mean over the ranks of start - mine takes the
+    place of a gradient in SGD with Nesterov's momentum. With lr 1 and no momentum it averages the weights: local SGD.
+    All ranks call it, and it blocks. One allreduce of n numbers.
+    """
+    gradient = start - comm.allreduce(mine) / comm.size
+    velocity = momentum * velocity + gradient
+    return start - lr * (gradient + momentum * velocity), velocity
+
+
+class Rounds(NamedTuple):
+    """Ranks step alone `period` times, and then `outer` makes new weights, the same on all ranks, of theirs."""
+
+    period: int
+    outer: Callable = partial(outer_step, lr=1.0, momentum=0.0)
+
+
+Way = compression.Register | Rounds
+
+
+def ways() -> dict[str, Way]:
+    """What is compared, by name. Hooks are new, because each keeps residuals of its own model."""
+    of_steps = {name: way for name, way in compression.ways().items() if "16" not in name}  # as fp32, in half the bytes
+    of_rounds = {f"local SGD, {period} steps alone": Rounds(period) for period in (8, 64)}
+    of_rounds |= {f"DiLoCo, {period} steps alone": Rounds(period, outer_step) for period in (8, 64)}
+    return of_steps | of_rounds
+
+
+def train(
+    name: str,
+    way: Way,
+    steps: int = STEPS,
+    seed: int = 1,
+    batch: int = BATCH,
+    lr: float = LR,
+    momentum: float = 0.0,
+    data_dir: str | None = None,
+) -> dict:
+    """The record of one training, `batch` samples per rank in each of its steps; `momentum` is Nesterov's, in every
+    step of every rank. All ranks call it, and it blocks."""
+    comm = MPI.COMM_WORLD
+    torch.set_num_threads(1)
+    rendezvous.join_process_group(world.detect(), torch.device("cpu"))
+    train_set, test = mnist.load("train", data_dir), mnist.load("test", data_dir, comm.rank, comm.size)
+    network = torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train_set, test))
+    batches = itertools.islice(_batches(train_set, batch, comm, seed), steps)
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
+    if isinstance(way, Rounds):
+        bytes_sent = _in_rounds(network, way, optimizer, batches, steps)
+    else:
+        bytes_sent = _every_step(network, way, optimizer, batches)
+    with torch.no_grad():
+        parts = np.array_split(np.arange(len(test.labels)), 10)
+        answers = [network(torch_cnn.normalise(torch.tensor(test.images[rows]))).argmax(dim=1) for rows in parts]
+    right = comm.allreduce(int((torch.cat(answers).numpy() == test.labels).sum()))
+    digests = comm.allgather(hashlib.sha256(_vector(network).tobytes()).hexdigest())
+    what = {"way": name, "world_size": comm.size, "batch_size": batch, "steps": steps, "lr": lr, "momentum": momentum}
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "what": what | {"seed": seed, "data_dir": data_dir},
+        "bytes_per_sample": bytes_sent / (steps * batch),
+        "test_accuracy": right / test.total,
+        "ranks_identical": len(set(digests)) == 1,
+    }
+
+
+def _batches(data: mnist.Split, batch: int, comm, seed: int) -> Iterator[Batch]:
+    for epoch in itertools.count(1):
+        for rows, n_global in shard.epoch_batches(data.total, batch, comm.rank, comm.size, seed, epoch):
+            if n_global == batch * comm.size:  # the rest of an epoch would be a step of another batch size
+                yield torch_cnn.normalise(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
+
+
+def _every_step(
+    network: nn.Module, register: compression.Register, optimizer: torch.optim.Optimizer, batches: Iterable[Batch]
+) -> int:
+    """Train with this hook; the bytes that this rank sent."""
+    model = DistributedDataParallel(network)
+    register(model)
+    with compression.counted() as sent:
+        for images, labels in batches:
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    return sent["bytes"]
+
+
+def _in_rounds(
+    network: nn.Module, rounds: Rounds, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], steps: int
+) -> int:
+    """Train in rounds, the last of which may be shorter; the bytes that this rank sent."""
+    comm = GivenBytes(MPI.COMM_WORLD)
+    start = _vector(network)
+    velocity = np.zeros_like(start)
+    for step, (images, labels) in enumerate(batches, 1):
+        optimizer.zero_grad()
+        cross_entropy(network(images), labels).backward()
+        optimizer.step()
+        if step % rounds.period == 0 or step == steps:
+            start, velocity = rounds.outer(comm, start, _vector(network), velocity)
+            vector_to_parameters(torch.tensor(start, dtype=torch.float32), network.parameters())
+    return comm.nbytes
+
+
+def _vector(network: nn.Module) -> np.ndarray:
+    return parameters_to_vector(network.parameters()).detach().numpy().copy()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command above; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.less_communication.trainings")
+    parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
+    parser.add_argument("--ways", nargs="+", default=list(ways()), choices=list(ways()), metavar="WAY")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--lr", type=float, default=LR)
+    parser.add_argument("--momentum", type=float, default=0.0)
+    chosen = parser.parse_args(arguments)
+    try:
+        for name, seed in itertools.product(chosen.ways, chosen.seeds):
+            record = train(name, ways()[name], chosen.steps, seed, lr=chosen.lr, momentum=chosen.momentum)
+            if MPI.COMM_WORLD.rank == 0:
+                records.write(chosen.out, record)
+                sent, reached = record["bytes_per_sample"], record["test_accuracy"]
+                print(f"{name}, seed {seed}: {sent:.1f} bytes per sample, {reached:.2%}", flush=True)
+    except WorkshopError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Tensor parallelism by hand (Shoeybi et al. 2019, arXiv:1909.08053): the layers of a block, each cut among ranks.
+
+Notebook 11 has the same lines, written by the learner. `comm` is MPI's or a CountingComm.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways, reduce_scatter, same, shard
+
+
+class ColumnParallel(nn.Module):
+    """A linear layer whose outputs are shared out: all ranks read the same x, and rank r has the r-th part of them.
+
+    Sends nothing in forward; in backward an allreduce of the gradient of x.
+    """
+
+    def __init__(self, layer: nn.Linear, comm):
+        super().__init__()
+        self.comm = comm
+        self.weight, self.bias = shard(layer.weight, 0, comm), shard(layer.bias, 0, comm)
+
+    def forward(self, x: Tensor) -> Tensor:  # [..., in]
+        x = both_ways(x, forward=same, backward=partial(allreduce, self.comm))
+        return linear(x, self.weight, self.bias)  # [..., out / p]
+
+
+class RowParallel(nn.Module):
+    """A linear layer whose inputs are shared out: rank r reads the r-th part, and all ranks have the same outputs.
+
+    Sends an allreduce of the outputs in forward, and nothing in backward.
+    """
+
+    def __init__(self, layer: nn.Linear, comm):
+        super().__init__()
+        self.comm = comm
+        self.weight, self.bias = shard(layer.weight, 1, comm), nn.Parameter(layer.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:  # [..., in / p]
+        part = linear(x, self.weight)  # of each sum
+        return both_ways(part, forward=partial(allreduce, self.comm), backward=same) + self.bias  # [..., out]
+
+
+def cut_block(block: Any, column: Callable, row: Callable) -> None:
+    """Replace the linear layers of a Block (models/vit.py) by parts of them, as column(layer) and row(layer) cut them.
+
+    Each rank then has whole heads, and its part of the MLP's inner numbers.
+    """
+    attention, mlp = block.attention, block.mlp
+    attention.query, attention.key = column(attention.query), column(attention.key)
+    attention.value, attention.out = column(attention.value), row(attention.out)
+    mlp.up, mlp.down = column(mlp.up), row(mlp.down)
+
+
+def sum_once(attention: Any, comm) -> None:
+    """One allreduce for the gradients of query, key and value together, instead of one for each."""
+    for layer in (attention.query, attention.key, attention.value):
+        layer.comm = MPI.COMM_SELF  # an allreduce among one rank sends nothing
+    backward = partial(allreduce, comm)
+    attention.register_forward_pre_hook(lambda _, inputs: both_ways(inputs[0], forward=same, backward=backward))
+
+
+class TokenParallel:
+    """Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198): between layers each rank has its own tokens.
+
+    enter and leave send (p - 1) / p of the bytes of all tokens, in forward and in backward alike.
+    """
+
+    def __init__(self, comm):
+        self.gather: Callable = partial(allgather, comm, dim=1)
+        self.scatter_sums: Callable = partial(reduce_scatter, comm, dim=1)
+
+    def enter(self, x: Tensor) -> Tensor:  # [n, t / p, w]
+        return both_ways(x, forward=self.gather, backward=self.scatter_sums)  # [n, t, w]
+
+    def leave(self, parts: Tensor) -> Tensor:  # [n, t, w], of each sum
+        return both_ways(parts, forward=self.scatter_sums, backward=self.gather)  # [n, t / p, w]

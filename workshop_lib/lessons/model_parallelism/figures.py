@@ -1,0 +1,81 @@
+"""Pictures of models cut among ranks: an MLP by columns and rows, and how many tokens each expert gets."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
+
+SMALL = {"fontsize": FONT_SIZE - 1, "bbox": ON_WHITE}
+HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
+
+
+def mlp_in_parts(ranks: int = 2) -> RecordFigure:
+    """Draw an MLP with its first layer cut by columns and its second by rows. Raises InputError if not 2 to 4 ranks."""
+    if not 2 <= ranks <= 4:
+        raise InputError(f"an MLP on {ranks} ranks cannot be drawn readably; use 2 to 4.")
+    figure = RecordFigure(figsize=(13, 4.3), facecolor="white")
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    axes.set(xlim=(0, 30), ylim=(8.6, 0))
+    axes.axis("off")
+    tints = TINTS[:ranks]
+    _matrix(axes, (1.8, 3.2), (2.0, 1.6), ["white"], False, "x\nwhole on every rank")
+    _matrix(axes, (5.8, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
+    _matrix(axes, (13.4, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
+    _matrix(axes, (20.4, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
+    for rank, tint in enumerate(tints):  # every rank has the whole shape, so these don't touch
+        top = 4.0 - 0.8 * ranks + 1.6 * rank + 0.25
+        _matrix(
+            axes, (26.0, top), (2.0, 1.1), [tint], False, "" if rank else "a part of each sum:\nallreduce adds them up"
+        )
+        axes.text(27.0, top + 0.55, f"rank {rank}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
+    for x, sign in ((4.8, "×"), (12.2, "="), (19.5, "×"), (24.2, "=")):
+        axes.text(x, 4.0, sign, **CENTRED)
+    axes.text(12.2, 3.3, "gelu", color=GREY, **CENTRED)
+    for rank in range(1, ranks):
+        axes.text(27.0, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTRED)
+    return figure
+
+
+def _matrix(
+    axes: Axes, corner: tuple[float, float], size: tuple[float, float], tints: Sequence[str], by_rows: bool, text: str
+) -> None:
+    """A rectangle in strips of these colours, each with its rank's number unless there is only one."""
+    (x, y), (width, height), n = corner, size, len(tints)
+    for at, tint in enumerate(tints):
+        place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
+        extent = (width, height / n) if by_rows else (width / n, height)
+        axes.add_patch(Rectangle(place, *extent, fc=tint, ec="black", lw=1.2))
+        if n > 1:
+            middle = place[0] + extent[0] / 2, place[1] + extent[1] / 2
+            axes.text(*middle, f"rank {at}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
+    axes.text(x + width / 2, 7.5, text, ha="center", va="top", fontsize=FONT_SIZE)
+
+
+def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
+    """Draw the tokens that each expert got in one step, a panel for each of `loads`; rank r has the r-th part of the
+    experts, in its own colour and hatching. A line shows an equal share."""
+    figure = RecordFigure(figsize=(12, 4.4), facecolor="white")
+    panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
+    looks = [Look(Style.number(rank).colour, HATCHES[rank % len(HATCHES)]) for rank in range(ranks)]
+    for axes, (title, load) in zip(panels, loads.items(), strict=True):
+        for expert, tokens in enumerate(load):
+            look = looks[expert * ranks // len(load)]
+            axes.bar(expert, tokens, color=look.colour, hatch=look.hatch, edgecolor="white")
+        axes.axhline(np.mean(load), **LEVEL)
+        axes.text(len(load) - 0.5, np.mean(load), "equal share", color=GREY, ha="right", va="bottom", **SMALL)
+        by_rank = np.reshape(load, (ranks, -1)).sum(1)
+        busiest = by_rank.max() / by_rank.mean()
+        axes.set_title(f"{title}: the busiest rank has\n{busiest:.2f} times its share", fontsize=FONT_SIZE)
+        axes.set_xlabel("expert", fontsize=FONT_SIZE)
+        axes.set_xticks(range(len(load)))
+        axes.tick_params(labelsize=FONT_SIZE - 1)
+    panels[0].set_ylabel("tokens in one step", fontsize=FONT_SIZE)
+    figure.subplots_adjust(left=0.08, right=0.99, top=0.72, bottom=0.13, wspace=0.06)
+    kinds = {f"rank {rank}": look for rank, look in enumerate(looks)}
+    figure.legend(handles=patches(kinds), ncols=ranks, loc="upper left", frameon=False, fontsize=FONT_SIZE)
+    return figure

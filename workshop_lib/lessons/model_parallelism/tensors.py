@@ -1,0 +1,96 @@
+"""Collectives on PyTorch's tensors by the ring, and what autograd needs to send in backward, too.
+
+All ranks call them, in the same order, and they block. `comm` is MPI's or a CountingComm; tensors lie on the CPU.
+n is the bytes of the whole tensor, p the number of ranks.
+"""
+
+from collections.abc import Callable
+from typing import overload
+
+import numpy as np
+import torch
+
+from workshop_lib.lessons.mpi_basics import ring
+
+
+def allreduce(comm, tensor: torch.Tensor) -> torch.Tensor:
+    """The sum over ranks, as a new tensor. Each rank sends 2 (p - 1) messages, together 2 (p - 1) / p n bytes."""
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    ring.allreduce(comm, total.numpy().reshape(-1))
+    return total
+
+
+def reduce_scatter(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """This rank's part, along `dim`, of the sum over ranks. Each rank sends (p - 1) / p n bytes.
+
+    Raises InputError when p does not divide the length of `dim`.
+    """
+    rows = tensor.detach().movedim(dim, 0).contiguous()
+    return torch.from_numpy(ring.reduce_scatter(comm, rows.numpy())).movedim(0, dim).contiguous()
+
+
+def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The ranks' tensors, one after the other along `dim`. Each rank sends (p - 1) / p n bytes."""
+    part = tensor.detach().movedim(dim, 0)
+    whole = part.new_empty(len(part) * comm.size, *part.shape[1:])
+    whole[ring.part(len(whole), comm.rank, comm.size)] = part
+    ring.allgather(comm, whole.numpy())
+    return whole.movedim(0, dim).contiguous()  # or each layer that reads it keeps a copy of its own in order
+
+
+def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) -> torch.Tensor:
+    """Send the first counts[0] rows to rank 0, the next counts[1] to rank 1, …; returns the rows that arrive, by rank.
+
+    counts_in: how many come from each rank. A rank sends p - 1 messages, and all rows but those for itself.
+    """
+    going = rows.detach().contiguous().split(counts)
+    coming = list(rows.new_empty(sum(counts_in), *rows.shape[1:]).split(counts_in))
+    coming[comm.rank] = going[comm.rank]
+    for distance in range(1, comm.size):
+        dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        comm.Sendrecv(going[dest].numpy(), dest, recvbuf=coming[source].numpy(), source=source)
+    return torch.cat(coming)
+
+
+def counts_from_all(comm, counts: list[int]) -> list[int]:
+    """How many rows each rank will send to this one, when `counts` are those that it sends to each."""
+    every = np.zeros((comm.size, comm.size), np.int64)
+    every[comm.rank] = counts
+    ring.allgather(comm, every)
+    return every[:, comm.rank].tolist()
+
+
+class _BothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, forward, backward):
+        ctx.backward_function = backward
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.backward_function(gradient), None, None
+
+
+def both_ways(x: torch.Tensor, forward: Callable, backward: Callable) -> torch.Tensor:
+    """forward(x) now; and when the gradient of that comes back, x gets backward(gradient). Both take one tensor."""
+    return _BothWays.apply(x, forward, backward)
+
+
+def same(x: torch.Tensor) -> torch.Tensor:
+    """x as it is: nothing is sent."""
+    return x
+
+
+@overload
+def shard(tensor: torch.Tensor, dim: int, comm) -> torch.nn.Parameter: ...
+@overload
+def shard(tensor: None, dim: int, comm) -> None: ...
+def shard(tensor, dim, comm):
+    """A parameter with this rank's part of a tensor along `dim`, in memory of its own; None where there is no tensor.
+
+    Raises InputError when the ranks cannot get equal parts.
+    """
+    if tensor is None:
+        return None
+    mine = ring.part(tensor.shape[dim], comm.rank, comm.size)
+    return torch.nn.Parameter(tensor.detach().movedim(dim, 0)[mine].movedim(0, dim).clone())

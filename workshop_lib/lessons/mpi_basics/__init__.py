@@ -1,0 +1,1 @@
+"""What 01_mpi_basics uses besides the core and earlier lessons."""

@@ -1,0 +1,286 @@
+"""A communicator that counts: what an exercise's collective sends, and in how many rounds.
+
+It has MPI's point-to-point calls and nothing else, so that a collective must be built from them. Its
+sends are synchronous: they end only when the receiver has begun to receive. MPI sends large messages
+that way, so code that only works because small ones are buffered fails here at once.
+
+CountedCollectives builds MPI's collectives from these calls, for a process group of PyTorch's: what DDP and FSDP
+send can then be counted too.
+"""
+
+import contextlib
+import functools
+import inspect
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.mpi_basics import ring
+
+# The calls there are, and the calls of MPI that make them; all sends are synchronous.
+ARRAYS = {"Send": "Ssend", "Isend": "Issend", "Recv": "Recv", "Irecv": "Irecv", "Sendrecv": "Sendrecv"}
+OBJECTS = {name.lower(): mpi_name.lower() for name, mpi_name in ARRAYS.items()}
+SYNCHRONOUS = {name: name for name in ("Ssend", "Issend", "ssend", "issend")}
+CALLS = ARRAYS | OBJECTS | SYNCHRONOUS
+
+
+@dataclass(frozen=True)
+class Event:
+    """One end of a message, in the order in which a rank called for it."""
+
+    kind: str  # "send", "isend", or "recv" where a receive ended; a sendrecv is send and recv
+    peer: int
+    tag: int
+    nbytes: int = 0
+    since: int = 0  # of a receive: how many events came between its start and its end
+
+
+class Receive(NamedTuple):
+    """An Irecv or irecv that nobody has waited for yet; before: how many events preceded it."""
+
+    request: MPI.Request
+    source: int
+    tag: int
+    before: int
+
+
+class CountingComm:
+    """Counts the messages that this rank sends over `comm`. Upper-case calls take NumPy arrays, lower-case
+    ones any object, with the arguments that they have in mpi4py. Raises AttributeError, saying what there is,
+    for any other call.
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = comm
+        self.rank, self.size = comm.rank, comm.size
+        self._log: list[Event] = []
+        self._under_way: list[Receive] = []
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def __getattr__(self, name: str):
+        if name in CALLS:
+            call = functools.partial(self._call, name)
+            setattr(self, name, call)  # so that `comm.Send` is the same object each time
+            return call
+        calls = ", ".join([*ARRAYS, *OBJECTS])
+        raise AttributeError(f"this communicator has no {name}: build it from {calls}, rank and size")
+
+    def _call(self, name: str, *args, **kwargs):
+        """Make a call of MPI and log its ends: by its parameters, it sends, receives, starts a receive, or two
+        of these."""
+        method = getattr(self._comm, CALLS[name])
+        given = inspect.signature(method).bind(*args, **kwargs)
+        given.apply_defaults()
+        of, before = given.arguments, len(self.log)
+        if "dest" in of:
+            message, tag = next(iter(of.values())), of["sendtag" if "sendtag" in of else "tag"]
+            nbytes = _nbytes(message) if name[0].isupper() else len(pickle.dumps(message))
+            self.log.append(Event("isend" if name.lower().startswith("i") else "send", of["dest"], tag, nbytes))
+        if "status" in of:
+            of["status"] = of["status"] or MPI.Status()
+        returned = method(*given.args, **given.kwargs)
+        if "status" in of:
+            status = of["status"]
+            self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=int("dest" in of)))
+        elif "source" in of:
+            self._under_way.append(Receive(returned, of["source"], of["tag"], before))
+        return returned
+
+    @property
+    def log(self) -> list[Event]:
+        """What this rank has called, each call after those that it waited for."""
+        under_way, self._under_way = self._under_way, []
+        for receive in under_way:
+            if receive.request == MPI.REQUEST_NULL:  # what a request becomes once it has been waited for
+                since = len(self._log) - receive.before
+                self._log.append(Event("recv", receive.source, receive.tag, since=since))
+            else:
+                self._under_way.append(receive)
+        return self._log
+
+    @property
+    def messages_sent(self) -> int:
+        return sum(event.kind != "recv" for event in self.log)
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(event.nbytes for event in self.log)
+
+
+class CountedCollectives:
+    """The nonblocking collectives of mpi4py that torch_mpi.py calls, each as a ring of counted messages: none sends
+    more bytes than a collective of the best kind must, but a broadcast takes a round per rank.
+
+    They block, and return a request that is done. `asked_for` lists the collectives with the bytes of their whole
+    array; `messages` is the CountingComm that they use. Raises InputError for reductions other than a sum.
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self.rank, self.size, self._comm = comm.rank, comm.size, comm
+        self.messages = CountingComm(comm)
+        self.asked_for: list[tuple[str, int]] = []
+
+    def Iallreduce(self, in_place, array: np.ndarray, operation: MPI.Op) -> MPI.Request:
+        self._begin("allreduce", array, operation)
+        ring.allreduce(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Ireduce_scatter_block(self, array: np.ndarray, part: np.ndarray, operation: MPI.Op) -> MPI.Request:
+        self._begin("reduce-scatter", array, operation)
+        part[:] = ring.reduce_scatter(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Iallgather(self, part: np.ndarray, array: np.ndarray) -> MPI.Request:
+        self._begin("allgather", array)
+        array[ring.part(len(array), self.rank, self.size)] = part
+        ring.allgather(self.messages, array)
+        return MPI.REQUEST_NULL
+
+    def Ibcast(self, array: np.ndarray, root: int) -> MPI.Request:
+        self._begin("broadcast", array)
+        right = (self.rank + 1) % self.size
+        if self.rank != root:
+            self.messages.Recv(array, (self.rank - 1) % self.size)
+        if right != root:
+            self.messages.Send(array, right)
+        return MPI.REQUEST_NULL
+
+    def Ialltoallv(self, going: list, coming: list) -> MPI.Request:
+        (array, (counts, starts), _), (into, (counts_in, starts_in), _) = going, coming
+        self._begin("all-to-all", array)
+
+        def cut(values, first, count):
+            return values[first : first + count]
+
+        cut(into, starts_in[self.rank], counts_in[self.rank])[:] = cut(array, starts[self.rank], counts[self.rank])
+        for distance in range(1, self.size):
+            dest, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+            arriving = cut(into, starts_in[source], counts_in[source])
+            self.messages.Sendrecv(cut(array, starts[dest], counts[dest]), dest, recvbuf=arriving, source=source)
+        return MPI.REQUEST_NULL
+
+    def Isend(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
+        self._begin("send", array)
+        return self.messages.Isend(array, dest, tag)
+
+    def Irecv(self, array: np.ndarray, source: int, tag: int) -> MPI.Request:
+        return self.messages.Irecv(array, source, tag)
+
+    def Ibarrier(self) -> MPI.Request:
+        return self._comm.Ibarrier()  # it has no bytes
+
+    def _begin(self, name: str, array: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
+        if operation != MPI.SUM:
+            raise InputError("only sums can be counted, and means: use ReduceOp.SUM or AVG")
+        self.asked_for.append((name, array.nbytes))
+
+
+@contextlib.contextmanager
+def counted(group) -> Iterator[CountedCollectives]:
+    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks do so together."""
+    plain, group.comm = group.comm, CountedCollectives(group.comm)
+    try:
+        yield group.comm
+    finally:
+        group.comm = plain
+
+
+def _nbytes(buf) -> int:
+    """Bytes of an array, or of the array in mpi4py's [array, datatype]."""
+    return np.asarray(buf[0] if isinstance(buf, list | tuple) else buf).nbytes
+
+
+def rounds(logs: list[list[Event]]) -> int:
+    """Rounds in which the logged messages of all ranks (by rank) can be exchanged.
+
+    In one round every rank can send one message and receive one, at the same time: the model in which
+    collectives are compared (Thakur, Rabenseifner and Gropp 2005, section 3). A call starts after the
+    blocking calls before it; a message is received in the round it is sent in, at the earliest.
+    Raises InputError when a receive in the logs has no send.
+    """
+    clocks = [_Clock() for _ in logs]
+    # By receiver: (round, sender, tag) of the messages not received yet.
+    coming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    at = [0] * len(logs)
+    moved = True
+    while moved:
+        moved = False
+        for rank, log in enumerate(logs):
+            while at[rank] < len(log):
+                event = log[at[rank]]
+                if event.kind == "recv":
+                    fitting = [
+                        (in_round, sender, tag)
+                        for in_round, sender, tag in coming[rank]
+                        if event.peer in (sender, MPI.ANY_SOURCE) and event.tag in (tag, MPI.ANY_TAG)
+                    ]
+                    if not fitting:
+                        break  # its send has not been placed yet
+                    coming[rank].remove(min(fitting))
+                    clocks[rank].receive(min(fitting)[0], event.since)
+                else:
+                    in_round = clocks[rank].send(blocks=event.kind == "send")
+                    coming[event.peer].append((in_round, rank, event.tag))
+                at[rank] += 1
+                moved = True
+    if any(position < len(log) for position, log in zip(at, logs, strict=True)):
+        raise InputError("a logged receive has no matching send")
+    return max(max(clock.now, clock.last_send) for clock in clocks)
+
+
+class _Clock:
+    """The round one rank has come to."""
+
+    def __init__(self):
+        self.now = self.last_send = 0
+        self.before: list[int] = []  # `now` at each event
+        self.receives_in: set[int] = set()
+
+    def send(self, blocks: bool) -> int:
+        self.before.append(self.now)
+        self.last_send = max(self.now, self.last_send) + 1
+        if blocks:
+            self.now = self.last_send
+        return self.last_send
+
+    def receive(self, sent_in: int, since: int) -> None:
+        self.before.append(self.now)
+        round_ = max(sent_in, self.before[-1 - since] + 1)
+        while round_ in self.receives_in:
+            round_ += 1
+        self.receives_in.add(round_)
+        self.now = max(self.now, round_)
+
+
+class GivenBytes:
+    """`comm` with all its calls, which adds up the bytes of the arrays that this rank gives to them in `nbytes`.
+
+    What a collective makes of them is its own matter: an allreduce of n bytes sends up to 2 n.
+    """
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm, self.nbytes = comm, 0
+
+    def __getattr__(self, name: str):
+        value = getattr(self._comm, name)
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def call(*args, **kwargs):
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, np.ndarray)]
+            self.nbytes += max((array.nbytes for array in given), default=0)
+            return value(*args, **kwargs)
+
+        return call

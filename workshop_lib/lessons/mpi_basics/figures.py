@@ -1,0 +1,149 @@
+"""Pictures of a collective and of a ring allreduce, and what a message costs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
+from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+
+GAP = 0.35
+PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
+
+
+def collective(name: str, before: list, after: list) -> RecordFigure:
+    """Draw `before` and `after`: for each rank, by rank, what it holds: a value, a list of values, or None.
+
+    A cell has the colour of the rank that held its value before. A sum over all ranks' values (element by
+    element) has stripes in the colours of all of them; anything else stays white.
+    """
+    if len(before) != len(after):
+        raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
+    columns = [[_cells(held) for held in side] for side in (before, after)]
+    ranks_of = _givers(columns[0])
+    n, height = len(before), max(len(cells) for side in columns for cells in side)
+    width = n * (1 + GAP) - GAP
+    figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    middle = 1.9
+    axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
+    axes.axis("off")
+    for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
+        axes.text(left + width / 2, -1.25, title, color=GREY, **CENTRED)
+        for rank, cells in enumerate(side):
+            x = left + rank * (1 + GAP)
+            axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTRED)
+            for y, value in enumerate(cells):
+                _stripes(axes, x, y, ranks_of.get(value, []))
+                axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
+                axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTRED)
+            if not cells:
+                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GREY, lw=1))
+    start, end = (width + 0.2, height / 2), (width + middle - 0.2, height / 2)
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
+    axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
+    return figure
+
+
+def _cells(held) -> list:
+    if held is None:
+        return []
+    if isinstance(held, np.ndarray):
+        held = held.tolist()
+    return list(held) if isinstance(held, list | tuple) else [held]
+
+
+def _givers(before: list[list]) -> dict[Any, list[int]]:
+    """The ranks whose colours a value gets: the only one that held it, or all whose values add up to it."""
+    givers: dict[Any, list[int]] = {}
+    holders = [rank for rank, cells in enumerate(before) if cells]
+    for row in zip(*filter(None, before), strict=False):
+        if len(holders) > 1 and all(isinstance(value, int | float) for value in row):
+            givers[sum(row)] = holders
+    held_by: dict[Any, set[int]] = {}
+    for rank, cells in enumerate(before):
+        for value in cells:
+            held_by.setdefault(value, set()).add(rank)
+    return givers | {value: list(ranks) for value, ranks in held_by.items() if len(ranks) == 1}
+
+
+def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
+    """A cell in the colours of these ranks, white without any."""
+    for at, rank in enumerate(ranks):
+        look = {"fc": TINTS[rank % len(TINTS)], "ec": "none"}
+        axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
+    if not ranks:
+        axes.add_patch(Rectangle((x, y), 1, 1, fc="white", ec="none"))
+
+
+def ring(p: int = 4) -> RecordFigure:
+    """Draw the steps of a ring allreduce of `p` ranks, one panel for the start and one for each step.
+
+    A column is a rank, a row a chunk. A cell lists the ranks whose values are summed in it, and has their
+    colours; a thick frame and an arrow mark what has just arrived. Raises InputError unless p is 2 to 5.
+    """
+    if not 2 <= p <= 5:
+        raise InputError(f"a ring of {p} ranks cannot be drawn readably; use 2 to 5.")
+    figure = RecordFigure(figsize=(0.72 * p * (p + 0.55) + 0.2, 1.2 * p + 2.1), facecolor="white")
+    panels = figure.subplots(2, p)
+    held = [[{rank} for rank in range(p)] for _ in range(p)]  # [chunk][rank]
+    _ring_panel(panels[0, 0], "start", held, [])
+    panels[1, 0].axis("off")
+    for step in range(1, 2 * p - 1):
+        # Chunk c has come from rank c, a rank a step, and meets each rank's part of the sum on its way.
+        moves = [(chunk, (chunk + step - 1) % p, (chunk + step) % p) for chunk in range(p)]
+        for chunk, source, dest in moves:
+            adds = step < p
+            held[chunk][dest] = held[chunk][source] | (held[chunk][dest] if adds else set())
+        row, column = (0, step) if step < p else (1, step - p + 1)
+        _ring_panel(panels[row, column], f"step {step}", held, moves)
+    figure.subplots_adjust(left=0.045, right=0.995, top=0.85, bottom=0.03, hspace=0.62, wspace=0.1)
+    for panel, text in zip(panels[:, 1], PHASES, strict=True):
+        look = {"fontsize": FONT_SIZE, "color": GREY, "annotation_clip": False}
+        panel.annotate(text, (0, 1), (0, 46), xycoords="axes fraction", textcoords="offset points", **look)
+    return figure
+
+
+def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple[int, int, int]]) -> None:
+    p = len(held)
+    axes.set(xlim=(-0.25, p + 0.08), ylim=(p + 0.08, -0.08), aspect="auto")
+    axes.set_title(title, fontsize=FONT_SIZE, weight="bold", pad=22)
+    axes.axis("off")
+    arrived = {(chunk, dest) for chunk, _, dest in moves}
+    for chunk in range(p):
+        axes.text(chunk + 0.5, -0.12, f"rank {chunk}", ha="center", va="bottom", fontsize=FONT_SIZE - 4)
+        if title == "start":
+            axes.text(-0.1, chunk + 0.5, f"chunk {chunk}", ha="right", va="center", fontsize=FONT_SIZE - 4)
+        for rank in range(p):
+            givers = sorted(held[chunk][rank])
+            text = "all" if len(givers) == p else "+".join(map(str, givers))
+            _stripes(axes, rank, chunk, givers)
+            frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
+            axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec="black", **frame))
+            axes.text(rank + 0.5, chunk + 0.6, text, **CENTRED | {"fontsize": FONT_SIZE - 3})
+    for chunk, _, dest in moves:  # into rank 0 the arrow comes from outside: the last rank is its neighbour
+        ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
+        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
+
+
+def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> Figure:
+    """Time of one message against its size, beside the line α + β · bytes.
+
+    seconds: [3, sizes], the medians and the 10th and 90th percentiles of each size.
+    """
+    caption = "points are medians, bars go from the 10th to the 90th percentile"
+    figure = figures.new_figure("One message between two ranks", caption)
+    axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
+    median_us, *ends_us = 1e6 * np.asarray(seconds)
+    figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
+    axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.curve)
+    axes.set(xlabel="message (bytes)", ylabel="time (µs)")
+    model = figures.entry("α + β · bytes", **line.curve)
+    figures.draw_legend(figure, [figures.handle_of("measured", points, line=False)], [model])
+    return figure

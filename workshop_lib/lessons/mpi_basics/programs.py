@@ -1,0 +1,62 @@
+"""An exercise whose answer is a program: 01_mpi_basics' hello.py, started with mpiexec and judged by what it prints.
+
+It starts processes of its own, so only the notebook imports this file, never a rank.
+"""
+
+import contextlib
+import io
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from workshop_lib.judge import Property, Verdict
+from workshop_lib.ranks import mpi, scripts
+from workshop_lib.ranks.errors import RankError
+
+PROCESSES = 3
+
+
+def hello(script: Path) -> Verdict:
+    """Start the learner's program with mpiexec, and judge what it prints."""
+    verdict = Verdict(script.name)
+    if "NotImplementedError" in script.read_text(encoding="utf-8"):
+        return verdict
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            scripts.run(*mpi.mpiexec(), "-n", PROCESSES, sys.executable, "-m", "mpi4py", script, timeout_s=30)
+    except RankError as error:
+        verdict.passed, verdict.failed = False, f"it did not run to its end.\n{error}"
+    print(output.getvalue())
+    if verdict.passed is None:
+        verdict.passed = True
+        for prop in hello_properties(output.getvalue()):
+            if not prop.holds:
+                verdict.passed, verdict.failed, verdict.hint = False, prop.text, prop.hint
+                break
+            verdict.held.append(prop.text)
+    return verdict
+
+
+def hello_properties(output: str) -> Iterator[Property]:
+    lines = Counter(line.strip() for line in output.splitlines())
+    example = f"'rank 0 of {PROCESSES} on {socket.gethostname()}'"
+    named = {
+        rank: [line for line in lines if line.startswith(f"rank {rank} of {PROCESSES}")] for rank in range(PROCESSES)
+    }
+    hint = "rank and size are those of `MPI.COMM_WORLD`, imported with `from mpi4py import MPI`."
+    if not any(line.startswith("rank") for line in lines):
+        hint = f"no line begins with 'rank': let each process print a line such as {example}."
+    once = all(sum(lines[line] for line in own) == 1 for own in named.values())
+    yield Property("each process says exactly once which rank it is", once, hint)
+    hosts = [own[0].partition(f"rank {rank} of {PROCESSES} on ")[2] for rank, own in named.items()]
+    hint = f"for example {example}: `socket.gethostname()` returns the name."
+    yield Property("and on which host", socket.gethostname() in hosts and all(hosts), hint)
+    wanted = f"{PROCESSES} ranks on {len(set(hosts))} host"
+    total = lines[wanted] + lines[wanted + "s"]
+    hint = f"the line '{wanted}s' is missing: gather the names on rank 0, and count how many differ."
+    if total > 1:
+        hint = f"{total} processes say it: only rank 0 should."
+    yield Property("rank 0 alone says how many hosts there are", total == 1, hint)

@@ -1,0 +1,115 @@
+"""A run of a small MPI program as the explorer plays it: a lane for each rank, its calls, the messages, who waits."""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+
+from workshop_lib.lessons.mpi_basics import explorer
+from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
+from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, VERMILION, RecordFigure, answer_figure
+
+COLUMNS = 9  # the last ones are drawn
+WIDE, HIGH = 0.84, 0.5
+CALLED, WAITING = "#DCEBF7", "#FBE3D3"
+
+
+def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
+    """Run `program(comm)` in every order in which its messages can match, and draw a run that fails, or the first.
+    Nothing is drawn of an exercise that isn't solved yet."""
+    try:
+        return draw(explorer.explore(program, ranks))
+    except NotImplementedError:
+        print("This function isn't solved yet, so there is nothing to explore.")
+        return None
+
+
+def draw(exploration: explorer.Exploration) -> RecordFigure:
+    """Draw the run that an exploration shows, under its verdict."""
+    picture = exploration.picture or Picture([], [], [])
+    text = " ".join([exploration.text, *exploration.notes])
+    lines = 1 + len(text) // 120
+    tall = 1.3 + 0.22 * lines + 0.95 * len(picture.lanes)
+    figure, top = answer_figure(f"{exploration.headline}.", text, tall)
+    figure.in_words = str(exploration)
+    axes = figure.add_axes((0.07, 0.4 / tall, 0.91, top - 0.45 / tall))
+    _lanes(axes, picture)
+    handles = [
+        Patch(fc=CALLED, ec=BLUE, label="a call that has returned"),
+        Patch(fc=WAITING, ec=VERMILION, lw=2.2, label="a call that hasn't returned"),
+    ]
+    figure.legend(handles=handles, loc="lower center", ncols=2, frameon=False, fontsize=FONT_SIZE - 1)
+    return figure
+
+
+def columns(picture: Picture) -> dict[tuple[int, int], int]:
+    """The column of each call: what ended together is in one, and nothing comes before what it waited for."""
+    together = defaultdict(list)
+    for rank, lane in enumerate(picture.lanes):
+        last = 0.0
+        for number, box in enumerate(lane):
+            last = float("inf") if box.moment is None else max(box.moment, last + 1e-3)
+            together[last].append((rank, number))
+    senders = defaultdict(list)
+    for sender, receiver in picture.messages:
+        senders[receiver].append(sender)
+    free = [0] * len(picture.lanes)
+    column: dict[tuple[int, int], int] = {}
+    for moment in sorted(together):
+        calls = together[moment]
+        if moment == float("inf"):  # nothing happens any more, so each is where its rank has got to
+            column |= {(rank, number): free[rank] for rank, number in calls}
+            continue
+        arrived = [sender for call in calls for sender in senders[call] if sender in column]
+        lanes = [rank for rank, _ in [*calls, *arrived]]
+        between = range(min(lanes), max(lanes) + 1)  # where arrows must not cross a call
+        at = max([free[rank] for rank in between] + [column[sender] + 1 for sender in arrived])
+        column |= dict.fromkeys(calls, at)
+        for rank in between:
+            free[rank] = at + 1
+    return column
+
+
+def _lanes(axes: Axes, picture: Picture) -> None:
+    column = columns(picture)
+    last = max(column.values(), default=0)
+    first = max(0, last - COLUMNS + 1)
+    axes.set(xlim=(-0.5, max(last - first, 4) + 1.9), ylim=(len(picture.lanes) - 0.45, -0.5))
+    axes.axis("off")
+    for rank, lane in enumerate(picture.lanes):
+        axes.text(-0.55, rank, f"rank {rank}", ha="right", va="center", fontsize=FONT_SIZE, weight="bold")
+        shown = [
+            (column[rank, number] - first, box) for number, box in enumerate(lane) if column[rank, number] >= first
+        ]
+        end = max((x for x, _ in shown), default=-0.5)
+        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], color=GREY, linewidth=1.2, zorder=1)
+        for x, box in shown:
+            _call(axes, x, rank, box)
+        if picture.ended[rank]:
+            axes.text(end + 0.66, rank, "ends", va="center", fontsize=FONT_SIZE - 2, color=GREY)
+    if first:
+        axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=FONT_SIZE - 2, color=GREY)
+    for sender, receiver in picture.messages:
+        if min(column[sender], column[receiver]) >= first and sender[0] != receiver[0]:
+            _message(axes, (column[sender] - first, sender[0]), (column[receiver] - first, receiver[0]))
+
+
+def _call(axes: Axes, x: float, rank: int, box: Box) -> None:
+    waits = box.moment is None
+    look = {"fc": WAITING, "ec": VERMILION, "lw": 2.2} if waits else {"fc": CALLED, "ec": BLUE, "lw": 1.2}
+    corner = (x - WIDE / 2, rank - HIGH / 2)
+    axes.add_patch(FancyBboxPatch(corner, WIDE, HIGH, boxstyle="round,pad=0,rounding_size=0.06", zorder=2, **look))
+    size = FONT_SIZE - 2 if len(box.name) < 10 else FONT_SIZE - 5
+    axes.text(x, rank - 0.09, box.name, ha="center", va="center", fontsize=size, weight="bold", zorder=4)
+    axes.text(x, rank + 0.13, f"line {box.line}", ha="center", va="center", fontsize=FONT_SIZE - 3, zorder=4)
+    if waits:
+        text = f"waits for\n{box.waits_for}"
+        axes.text(x + WIDE / 2 + 0.08, rank, text, va="center", fontsize=FONT_SIZE - 2, color=VERMILION, weight="bold")
+
+
+def _message(axes: Axes, start: tuple[float, int], end: tuple[float, int]) -> None:
+    down = 1 if end[1] > start[1] else -1
+    ends = (start[0], start[1] + down * HIGH / 2), (end[0], end[1] - down * HIGH / 2)
+    bend = {"connectionstyle": "arc3,rad=0.25"} if abs(end[1] - start[1]) > 1 else {}
+    axes.add_patch(FancyArrowPatch(*ends, **bend, arrowstyle="-|>", mutation_scale=16, lw=1.8, color="black", zorder=3))

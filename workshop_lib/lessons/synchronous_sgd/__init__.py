@@ -1,0 +1,1 @@
+"""What 02_synchronous_sgd uses besides the core and earlier lessons."""

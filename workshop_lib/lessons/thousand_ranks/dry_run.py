@@ -1,0 +1,102 @@
+"""Run a plain script as one rank of many that don't exist, or on a few real ones, and read what a step takes.
+
+The script runs in a process of its own, so that what it does to PyTorch ends with it, and so that it can be ended.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.thousand_ranks.step_report import Report, ranks_of
+from workshop_lib.ranks import scripts
+
+MOST_RANKS = 65_536
+LIMIT_S = 300.0
+METER = "workshop_lib.lessons.thousand_ranks.meter"
+ROOM_BYTES = 2 * 2**30  # up to here a script may run with real tensors, where it doesn't without
+
+
+def dry_run(script, *options, world_size: int, mesh: str = "", rank: int = 0, timeout_s: float = LIMIT_S) -> Report:
+    """The second step of `script`, with these options, on rank `rank` of `world_size` that are pretended.
+
+    mesh: such as "64x16"; handed on to the script as its option --mesh. Tensors have no values where the script can do
+    without, so a model may be larger than this machine's memory. Raises InputError for what can't be run: a script
+    that is missing, raises, or takes longer than `timeout_s`, and a mesh that the world doesn't fill.
+    """
+    started = time.monotonic()
+    [report] = _dry_runs(script, options, [(world_size, mesh, rank)], timeout_s)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def dry_runs(script, *options, meshes: Sequence[str], rank: int = 0, timeout_s: float = LIMIT_S) -> dict[str, Report]:
+    """`dry_run` on each of these meshes, in one process, which is quicker: seconds are those of each run alone."""
+    worlds = [(ranks_of(mesh), mesh, rank) for mesh in meshes]
+    return dict(zip(meshes, _dry_runs(script, options, worlds, timeout_s), strict=True))
+
+
+def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float) -> list[Report]:
+    words = [_checked(script, options, *world) for world in worlds][0]
+    pretended = [f"--pretend={rank}/{size}{'@' * bool(mesh)}{mesh}" for size, mesh, rank in worlds]
+    for fake in (["--fake"], []):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, str(script), *words]
+            output = _run(command, timeout_s, script)
+            made = sorted(Path(folder).glob("*.json"), key=lambda path: int(path.stem))
+            last = _read(made[-1] if made else Path(folder) / "0.json", script, output)
+            if "error" not in last:
+                return [Report.read(path) for path in made]
+            if not last.get("raised") or last["peak_bytes"] > ROOM_BYTES:
+                break
+    raise InputError(f"{script} could not be run dry: {last['error']}")
+
+
+def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[Report]:
+    """The same step on real ranks on this machine, started by torchrun: one Report per rank."""
+    words = _checked(script, options, ranks, "", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
+        output = _run([*launch, "--out", folder, str(script), *words], timeout_s, script)
+        for rank in range(ranks):
+            result = _read(Path(folder) / f"{rank}.json", script, output)
+            if "error" in result:
+                raise InputError(f"{script} failed on rank {rank}: {result['error']}")
+        return [Report.read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
+
+
+def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str]:
+    """The script's options, if it and the world can be used."""
+    words = list(map(str, options))
+    if not Path(script).is_file():
+        raise InputError(f"there is no script {str(script)!r}: give the path of a Python file.")
+    if not 1 <= world_size <= MOST_RANKS:
+        raise InputError(f"a world of {world_size} ranks: give 1 to {MOST_RANKS:,}.")
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank {rank} of {world_size}: give a rank from 0 to {world_size - 1}.")
+    if mesh and (filled := ranks_of(mesh)) != world_size:
+        raise InputError(f"a mesh of {mesh} has {filled:,} ranks, and the world has {world_size:,}: make them equal.")
+    return words
+
+
+def _run(command: list[str], timeout_s: float, script) -> str:
+    """What the command prints; all its processes are ended when it takes too long, or this process ends."""
+    with scripts.started(command, set_id=uuid.uuid4().hex[:12]) as process:
+        try:
+            return process.communicate(timeout=timeout_s)[0]
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"{script} had not taken two steps after {timeout_s:g} s, so it was ended: does it end at all?"
+            ) from None
+
+
+def _read(place: Path, script, output: str) -> dict:
+    if not place.exists():
+        last = (output.strip().splitlines() or ["nothing"])[-1]
+        raise InputError(f"{script} ended without a result. The last that it printed: {last}")
+    return json.loads(place.read_text(encoding="utf-8"))

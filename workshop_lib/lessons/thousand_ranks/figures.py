@@ -1,0 +1,109 @@
+"""A mesh of ranks and what each of its dimensions sends, and forecasts beside what was published."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.ticker import PercentFormatter
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
+from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
+from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+
+ROWS, COLUMNS = 6, 8  # that are drawn; of a longer dimension, the first of its ranks and the last
+
+
+def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
+    """Draw the ranks of a mesh such as "64x16" and what one of them sends over each dimension in a step, from the
+    report of its dry run.
+
+    A row is a tensor group, a column a data group; those of rank `report.rank` have colours. a_node: ranks per node,
+    framed, if given. Raises InputError unless the mesh has two dimensions.
+    """
+    sizes = mesh_shape(shape)
+    if len(sizes) != 2:
+        raise InputError(f"the mesh {shape!r} has {len(sizes)} dimension(s): only two can be drawn.")
+    data, tensor = sizes
+    rows, columns = _places(data, ROWS), _places(tensor, COLUMNS)
+    figure = RecordFigure(figsize=(12, 1.5 + 0.78 * len(rows)), facecolor="white")
+    axes = figure.add_axes((0.01, 0.02, 0.62, 0.96))
+    axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))
+    axes.axis("off")
+    mine = divmod(report.rank, tensor)
+    for y, row in enumerate(rows):
+        for x, column in enumerate(columns):
+            _rank(axes, x * 1.25, y * 1.15, row, column, tensor, mine)
+    axes.text(len(columns) * 0.62, -0.75, f"tensor: {tensor} ranks →", **CENTRED)
+    axes.text(-0.8, len(rows) * 0.57, f"data: {data} ranks →", rotation=-90, **CENTRED)
+    if a_node:
+        _nodes(axes, rows, columns, tensor, a_node)
+    _legend(figure, report, a_node)
+    return figure
+
+
+def _places(size: int, shown: int) -> list[int | None]:
+    """The places along a dimension that are drawn; None for those left out."""
+    return list(range(size)) if size <= shown else [*range(shown - 2), None, size - 1]
+
+
+def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, tensor: int, mine: tuple) -> None:
+    if row is None or column is None:
+        axes.text(x + 0.5, y + 0.5, "⋮" if column is not None else "…", **CENTRED)
+        return
+    over = "both" if (row, column) == mine else "tensor" if row == mine[0] else "data" if column == mine[1] else ""
+    colour = {"both": "#F7F1A6", "tensor": TINTS[1], "data": TINTS[0], "": "white"}[over]
+    hatch = {"tensor": "//", "data": ".."}.get(over, "")
+    axes.add_patch(Rectangle((x, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=0))
+    axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=2.6 if over == "both" else 1))
+    look = CENTRED | {"weight": "bold" if over == "both" else "normal"}
+    axes.text(x + 0.5, y + 0.5, f"{row * tensor + column}", **look, bbox={"fc": colour, "ec": "none", "pad": 1.2})
+
+
+def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
+    """Frames around the ranks of each node that is drawn whole."""
+    look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GREY, "lw": 1.4, "ls": "--"}
+    for y, row in enumerate(rows):
+        for x, column in enumerate(columns):
+            if row is None or column is None or (row * tensor + column) % a_node:
+                continue
+            wide = sum(each is not None and column <= each < column + a_node for each in columns)
+            high = sum(each is not None and row <= each < row + max(1, a_node // tensor) for each in rows)
+            if wide * high != a_node:
+                continue
+            size = (1.25 * (wide - 1) + 1 + 0.06, 1.15 * (high - 1) + 1 + 0.06)
+            axes.add_patch(FancyBboxPatch((x * 1.25 - 0.03, y * 1.15 - 0.03), *size, **look))
+
+
+def _legend(figure: RecordFigure, report: Report, a_node: int) -> None:
+    """What rank `report.rank` sends over each dimension, beside the mesh."""
+    lines = [(f"Rank {report.rank} in one step", "bold")]
+    for name in ("tensor", "data"):
+        own = [each for each in report.collectives if (each.over == name) or (name == "data" and each.over == "world")]
+        lines += [("", "normal"), (f"over {name}: sends {sum(each.sent_bytes for each in own) / 1e6:,.2f} MB", "bold")]
+        lines += [(f"  {each.calls} × {each.kind}", "normal") for each in own] or [("  nothing", "normal")]
+    if a_node:
+        lines += [("", "normal"), (f"dashed: a node of {a_node} ranks", "normal")]
+    step = 0.085
+    for at, (text, weight) in enumerate(lines):
+        figure.text(0.66, 0.93 - step * at, text, fontsize=FONT_SIZE, weight=weight, va="top")
+
+
+def beside_published(rows: pd.DataFrame) -> RecordFigure:
+    """Published and forecast utilization, from `published_meshes.beside_forecast`; on the line both are the same."""
+    middle, worst = rows["error"].abs().median(), rows.loc[rows["error"].abs().idxmax()]
+    title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
+    caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"
+    figure = figures.new_figure(title, caption)
+    axes, handles = figure.subplots(), []
+    for at, (name, of_table) in enumerate(rows.groupby("table", sort=False)):
+        style = figures.Style.number(at)
+        axes.plot(of_table["published"], of_table["forecast"], style.marker, color=style.colour, markersize=10)
+        handles.append(figures.handle_of(str(name), style, line=False))
+    ends = [0, 1.1 * rows[["published", "forecast"]].to_numpy().max()]
+    axes.plot(ends, ends, **figures.PERFECT)
+    axes.set(xlim=ends, ylim=ends, xlabel="published MFU", ylabel="forecast MFU")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    figures.draw_legend(figure, handles)
+    return figure

@@ -1,0 +1,237 @@
+"""What a step takes on a mesh of ranks, data x tensor x pipeline: seconds and memory, from bytes and arithmetic.
+
+These come from a dry run (step_report.py) or, for models whose code isn't at hand, from the formulas of
+`work`. Links and collectives are those of cost_model.py; like there, nothing here was measured.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting import cost_model
+from workshop_lib.lessons.forecasting.catalogue import Machine
+from workshop_lib.lessons.forecasting.cost_model import Link
+from workshop_lib.lessons.forecasting.forecast import LATENESS
+from workshop_lib.lessons.thousand_ranks.step_report import Collective
+from workshop_lib.quantities import whole
+
+# Who gathers and reduces what, and how often: nothing is cut (DDP), or the states of the optimizer (ZeRO-1), both once
+# per step; or everything (FSDP, ZeRO-3), in every micro-batch.
+SHARDING = ("none", "states", "full")
+# Per parameter with Adam: bf16 weights, fp32 gradients and optimizer, as in Megatron-LM; FSDP's shards are all in fp32.
+CAST_BYTES, ADAM_BYTES, FSDP_BYTES = 2 + 4, 12, 16
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Numbers of ranks. Those of a tensor group are neighbours, those of a data group a tensor group apart, and the
+    stages of a pipeline furthest apart (the order of Narayanan et al. 2021, arXiv:2104.04473)."""
+
+    data: int
+    tensor: int = 1
+    pipeline: int = 1
+
+    def __post_init__(self):
+        for name in ("data", "tensor", "pipeline"):
+            whole(name, getattr(self, name))
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    def __str__(self) -> str:
+        return f"{self.data}x{self.tensor}" + f"x{self.pipeline}" * (self.pipeline > 1)
+
+
+@dataclass(frozen=True)
+class Gpt:
+    """A decoder-only transformer, and the tokens of a sequence."""
+
+    layers: int
+    width: int
+    parameters: float
+    tokens: int
+    vocabulary: int = 0
+
+    @property
+    def flops(self) -> float:
+        """Of training on one sequence: 6 per parameter and token, and the attention's matrices, whole ones even where
+        they are causal (Narayanan et al. 2021, arXiv:2104.04473, eq. 3 without recomputing)."""
+        return 6 * self.parameters * self.tokens + 12 * self.layers * self.width * self.tokens**2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained. micro_batch: sequences per data rank at a time; interleaved: stages per pipeline rank."""
+
+    micro_batch: int = 1
+    micro_batches: int = 1
+    sharding: str = "full"
+    recompute: bool = False
+    interleaved: int = 1
+
+    def __post_init__(self):
+        if self.sharding not in SHARDING:
+            raise InputError(f"sharding {self.sharding!r} is not known: choose one of {', '.join(SHARDING)}")
+
+
+class Work(Protocol):
+    """What a step takes on one rank: a Report of a dry run, or Estimated."""
+
+    flops: float
+    peak_bytes: float
+    collectives: list[Collective]
+
+
+@dataclass
+class Estimated:
+    flops: float
+    peak_bytes: float
+    collectives: list[Collective] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of a step, and what they are made of; mfu: the model's operations as a share of the peak."""
+
+    step_s: float
+    compute_s: float
+    tensor_s: float
+    data_s: float  # of which overlapping hides a part
+    bubble_s: float
+    late_s: float
+    mfu: float
+    peak_bytes: float
+
+
+def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
+    """Per rank and step: two bytes per value, and sums of gradients in four.
+
+    Each layer has two allreduces of its activations in forward and two in backward, two more if forward is computed
+    again (arXiv:2104.04473, section 3.2). Pipelines send little, and that is left out.
+    """
+    m, layers = plan.micro_batches, model.layers / mesh.pipeline
+    share = model.parameters / (mesh.tensor * mesh.pipeline)
+    sequences = m * plan.micro_batch
+    flops = sequences * model.flops * (4 / 3 if plan.recompute else 1) / (mesh.tensor * mesh.pipeline)
+    found = []
+    if mesh.tensor > 1:
+        calls = (6 if plan.recompute else 4) * layers * m
+        activations = 2 * plan.micro_batch * model.tokens * model.width
+        found.append(Collective("allreduce", "tensor", mesh.tensor, round(calls), calls * activations))
+    if mesh.data > 1:
+        times = m if plan.sharding == "full" else 1
+        if plan.sharding == "none":
+            found.append(Collective("allreduce", "data", mesh.data, 1, 4 * share))
+        else:
+            gathers = times * (2 if plan.sharding == "full" else 1)
+            units = max(1, round(layers))
+            found.append(Collective("allgather", "data", mesh.data, units * gathers, gathers * 2 * share))
+            found.append(Collective("reduce-scatter", "data", mesh.data, units * times, times * 4 * share))
+    return Estimated(flops, memory_bytes(model, mesh, plan), found)
+
+
+def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
+    """Of the fullest rank, the first stage of the pipeline: states, the layers that are gathered, activations.
+
+    A layer keeps sbh (10 + 24 / t) bytes with FlashAttention, 2 sbh if it is computed again (Korthikanti et al. 2022,
+    arXiv:2205.05198, eq. 2), and the first stage has as many micro-batches on their way as there are stages.
+    """
+    share = model.parameters / (mesh.tensor * mesh.pipeline)
+    states = {
+        "none": share * (CAST_BYTES + ADAM_BYTES),
+        "states": share * (CAST_BYTES + ADAM_BYTES / mesh.data),
+        "full": share * FSDP_BYTES / mesh.data,
+    }[plan.sharding]
+    gathered = 2 * 2 * share * mesh.pipeline / model.layers if plan.sharding == "full" else 0
+    values = model.tokens * plan.micro_batch * model.width
+    one_layer = values * (10 + 24 / mesh.tensor)
+    alive = model.layers / mesh.pipeline * min(mesh.pipeline, plan.micro_batches)
+    activations = alive * 2 * values + one_layer if plan.recompute else alive * one_layer
+    logits = 6 * model.tokens * plan.micro_batch * model.vocabulary / mesh.tensor
+    return states + gathered + activations + logits
+
+
+def with_layers(few: Work, more: Work, layers: float) -> Estimated:
+    """The work of a model with more layers, from dry runs of two with fewer: all layers cost the same.
+
+    layers: how many times as far from `few` as `more` is; 15 from runs of 2 and 4 layers to 32.
+    """
+
+    def grown(one: float, other: float) -> float:
+        return one + layers * (other - one)
+
+    pairs = zip(few.collectives, more.collectives, strict=True)
+    collectives = [
+        Collective(a.kind, a.over, a.ranks, round(grown(a.calls, b.calls)), grown(a.handed_bytes, b.handed_bytes))
+        for a, b in pairs
+    ]
+    return Estimated(grown(few.flops, more.flops), grown(few.peak_bytes, more.peak_bytes), collectives)
+
+
+def collective_s(machine: Machine, each: Collective, stride: int) -> float:
+    """Seconds of all these calls, as rings through ranks that are `stride` apart.
+
+    As many groups as have a rank in a node share the node's network.
+    """
+    a_node = machine.devices_a_node
+    inside = max(1, min(each.ranks, a_node // stride))
+    sharing = min(stride, a_node)
+    between = Link(machine.between.latency_s, machine.between.s_per_byte * sharing)
+    one = each.handed_bytes / max(1, each.calls)
+    ring_s = cost_model.ring_across_nodes_s(-(-each.ranks // inside), inside, one, machine.inside, between)
+    return each.calls * ring_s * (1.0 if each.kind == "allreduce" else 0.5)
+
+
+def forecast(
+    done: Work, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
+) -> Forecast:
+    """The step of a rank that does this work, in a mesh on this machine.
+
+    model_flops: of the whole step on all ranks. share: of the peak, that one device's arithmetic reaches; the machine's
+    number if not given. Tensor parallelism waits for its messages. FSDP gathers and reduces while it computes, except
+    for the first layer and the last; sums of whole gradients wait for backward. Stages of a pipeline are idle for
+    (p - 1) / (v m) of the time that they compute (arXiv:2104.04473, section 2.2). The slowest rank is as late as
+    forecast.py says.
+    """
+    peak = max(machine.peak_flops_per_s.values())
+    share = machine.utilisation.get("transformer", 0.4) if share is None else share
+    strides = {"tensor": 1, "data": mesh.tensor}
+    seconds = dict.fromkeys(strides, 0.0)
+    for each in done.collectives:
+        over = each.over if each.over in strides else "data"
+        seconds[over] += collective_s(machine, each, strides[over])
+    compute_s, tensor_s, data_s = done.flops / (peak * share), seconds["tensor"], seconds["data"]
+    busy_s = compute_s + tensor_s
+    bubble_s = busy_s * (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
+    exposed_s = data_s
+    if plan.sharding == "full":
+        calls = sum(each.calls for each in done.collectives if each.over not in ("tensor",))
+        exposed_s = max(data_s - busy_s, 0.0) + 2 * data_s / max(calls, 2)
+    late_s = LATENESS.typical * cost_model.slowest_of(mesh.ranks) * compute_s if mesh.ranks > 1 else 0.0
+    waiting_s = tensor_s + bubble_s + exposed_s
+    step_s = compute_s + max(waiting_s, late_s)
+    mfu = model_flops / (mesh.ranks * step_s * peak)
+    return Forecast(step_s, compute_s, tensor_s, data_s, bubble_s, late_s, mfu, done.peak_bytes)
+
+
+def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> Forecast:
+    """`forecast` for a model whose work comes from `work`."""
+    sequences = mesh.data * plan.micro_batch * plan.micro_batches
+    return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
+
+
+def plans(model: Gpt, ranks: int, global_batch: int) -> list[tuple[Mesh, Plan]]:
+    """The meshes and plans worth a look: those that share out ranks, layers and batch evenly."""
+    found = []
+    for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+        data, left = divmod(ranks, tensor * pipeline)
+        if left or data < 1 or model.layers % pipeline or global_batch % data:
+            continue
+        sharding = "full" if pipeline == 1 else "states"
+        for micro_batch, recompute in itertools.product((1, 2, 4, 8), (False, True)):
+            m, left = divmod(global_batch // data, micro_batch)
+            if not left and m:
+                found.append((Mesh(data, tensor, pipeline), Plan(micro_batch, m, sharding, recompute)))
+    return found

@@ -1,0 +1,241 @@
+"""What one rank of a plain training script holds, sends and computes in a step, read while the script runs.
+
+    METER="python -m workshop_lib.lessons.thousand_ranks.meter"
+    $METER --out FOLDER SCRIPT …                   a real rank, under torchrun
+    $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
+
+The script runs until its optimizer has taken `--steps` steps. The last of them is reported, from the end of the step
+before: FOLDER/RANK.json (of worlds that are pretended, FOLDER/0.json and on, in their order) has a Report of
+step_report.py, or the error that ended the script.
+"""
+
+import argparse
+import contextlib
+import json
+import linecache
+import os
+import runpy
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workshop_lib.lessons.thousand_ranks import pretend
+from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report, Shard
+from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
+from workshop_lib.training import KINDS, memory
+
+
+class Done(BaseException):
+    """The script has taken as many steps as were asked for. Not an Exception, which a script might catch."""
+
+
+class Meter(TorchDispatchMode):
+    """Sees every operator of PyTorch's that this thread calls: its collectives, its arithmetic and its new tensors."""
+
+    def __init__(self, steps: int = 2):
+        super().__init__()
+        self.steps, self.live_bytes = steps, 0
+        self._sizes: dict[int, int] = {}  # of the storages that are alive
+        self._models: dict[int, torch.nn.Module] = {}  # that have been called, the innermost last
+        self.report: Report | None = None
+        self.names: dict[str, str] = {}  # of the dimensions of meshes
+        self._start_step()
+
+    def _start_step(self) -> None:
+        self.flops, self.peak_bytes = 0, self.live_bytes
+        self.collectives: dict[tuple, Collective] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(each, DTensor) for each in types):
+            return NotImplemented  # its own operators come next, with plain tensors
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
+            return _stand_in(args[0])
+        output = func(*args, **kwargs)
+        self._count(func, args, kwargs, output)
+        for tensor in memory.tensors([output]):
+            self._see(tensor)
+        return output
+
+    def _count(self, func, args: tuple, kwargs: dict, output) -> None:
+        formula = pretend.FLOPS.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=output)
+        name = NAMES.get(func._opname) if func.namespace in ("c10d", "_c10d_functional") else None
+        if name:
+            group = pretend.group_of((*args, *kwargs.values()))
+            key = (name, self.names.get(group.group_name, "world"), group.size())
+            seen = self.collectives.setdefault(key, Collective(*key))
+            seen.calls += 1
+            seen.handed_bytes += max(tensor.nbytes for tensor in memory.tensors([list(args), output]))
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._sizes:
+            weakref.finalize(storage, self._change, key, None)
+            self._change(key, storage.nbytes())
+
+    def _change(self, key: int, nbytes: int | None) -> None:
+        """A storage has this size now, or has gone."""
+        self.live_bytes += (nbytes or 0) - self._sizes.pop(key, 0)
+        if nbytes is not None:
+            self._sizes[key] = nbytes
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    @contextlib.contextmanager
+    def watching(self):
+        """With the mode, what it doesn't see: FSDP resizes storages, and an optimizer ends a step."""
+        resize = torch.UntypedStorage.resize_
+
+        def resize_(storage, nbytes):
+            resized = resize(storage, nbytes)
+            if storage._cdata in self._sizes:
+                self._change(storage._cdata, storage.nbytes())
+            return resized
+
+        hooks = [
+            register_module_forward_pre_hook(self._called),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._step_ended(optimizer)),
+        ]
+        try:
+            with (
+                pretend.names_of_groups() as self.names,
+                mock.patch.object(torch.UntypedStorage, "resize_", resize_),
+                self,
+            ):
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _called(self, module: torch.nn.Module, inputs) -> None:
+        self._models.setdefault(id(module), module)
+
+    def _step_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        self.steps -= 1
+        if self.steps:
+            self._start_step()
+            return
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        wanted = {id(p) for p in trained}
+        models = [model for model in self._models.values() if wanted <= {id(p) for p in model.parameters()}]
+        names = {id(p): name for name, p in models[-1].named_parameters()} if models else {}
+        states = [trained, [p.grad for p in trained], list(optimizer.state.values())]
+        sizes = (sum(tensor.nbytes for tensor in memory.tensors(state)) for state in states)
+        used = [each for each in self.collectives.values() if each.ranks > 1]
+        self.report = Report(
+            dist.get_rank(),
+            dist.get_world_size(),
+            [_shard(names.get(id(p), f"parameter {at}"), p) for at, p in enumerate(trained)],
+            dict(zip(KINDS, sizes, strict=True)),
+            self.peak_bytes,
+            self.flops,
+            used,
+        )
+        raise Done
+
+
+def _stand_in(scalar: torch.Tensor) -> float | int | bool:
+    """For the value of a tensor without one, as in loss.item(): 1, and False for a test such as isnan."""
+    return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
+
+
+def _shard(name: str, parameter: torch.Tensor) -> Shard:
+    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    placements = [str(each) for each in parameter.placements] if isinstance(parameter, DTensor) else []
+    return Shard(name, list(parameter.shape), list(local.shape), placements)
+
+
+def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int] | None, fake: bool) -> None:
+    """Run the script as a program, under `meter`, which then has the report."""
+    patches: list = [mock.patch.object(sys, "argv", [script, *options])]
+    if pretended:
+        rank, size = pretended
+        place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        os.environ |= {name: str(value) for name, value in place.items()}
+        pretend.join_fake_group(rank, size)
+        patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
+        patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
+    with contextlib.ExitStack() as stack, contextlib.suppress(Done):
+        for patch in patches:
+            stack.enter_context(patch)
+        if pretended:
+            stack.enter_context(pretend.ddp_without_futures())
+        if fake:
+            stack.enter_context(pretend.fake_tensors())
+        stack.enter_context(meter.watching())
+        runpy.run_path(script, run_name="__main__")
+
+
+def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
+    """The Report as plain data, or {"error": …} with what went wrong."""
+    meter, result = Meter(steps), dict[str, Any]()
+    try:
+        run(script, options, meter, pretended, fake)
+        if meter.report is None:
+            taken = steps - meter.steps
+            result = {"error": f"it ended after {taken} steps of its optimizer, and a dry run reads step {steps}"}
+    except SystemExit as error:
+        reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
+        result = {"error": f"it ended itself{reason}"}
+    except Exception as error:  # whatever a script raises: the one who asked is told
+        result = {"error": _sentence(error, script), "raised": True}
+    if meter.report is not None:
+        meter.report.fake_tensors = fake
+        meter.report.resident_bytes = memory.peak_bytes(torch.device("cpu"))
+        result = asdict(meter.report)
+    return {"peak_bytes": meter.peak_bytes} | result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pretend", action="append", default=[], help="rank/ranks, or rank/ranks@mesh")
+    parser.add_argument("--fake", action="store_true", help="tensors without values")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("script")
+    parser.add_argument("options", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore")  # a script's own run shows them
+    for number, world in enumerate(args.pretend):
+        (place, _, mesh), start = world.partition("@"), time.perf_counter()
+        rank, size = map(int, place.split("/"))
+        options = args.options + ["--mesh", mesh] * bool(mesh)
+        result = metered(args.script, options, (rank, size), args.fake, args.steps)
+        result["seconds"] = time.perf_counter() - start
+        (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")
+        dist.destroy_process_group()
+        if "error" in result:
+            break
+    if not args.pretend:
+        result = metered(args.script, args.options, None, False, args.steps)
+        (args.out / f"{os.environ['RANK']}.json").write_text(json.dumps(result), encoding="utf-8")
+        if dist.is_initialized():
+            dist.barrier()  # a rank that ended early would break the connection of those which still receive
+            dist.destroy_process_group()
+
+
+def _sentence(error: Exception, script: str) -> str:
+    """The error, and the line of the script that it came from."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == script]
+    where = f" in line {lines[-1]}, `{linecache.getline(script, lines[-1] or 0).strip()}`" if lines else ""
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}{where}: {first[0] if first else 'no message'}"
+
+
+if __name__ == "__main__":
+    main()

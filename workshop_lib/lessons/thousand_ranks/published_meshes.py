@@ -1,0 +1,90 @@
+"""Meshes that others have published, with how fast they trained (presets/meshes.toml), beside the forecast."""
+
+import functools
+from dataclasses import dataclass
+
+import pandas as pd
+
+from workshop_lib.lessons.forecasting import catalogue
+from workshop_lib.lessons.thousand_ranks import meshes
+from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
+from workshop_lib.lessons.thousand_ranks.step_report import mesh_shape
+
+GIGA = 10**9
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run: what trained how, and the speed in the unit of its table."""
+
+    table: str
+    model: Gpt
+    mesh: Mesh
+    plan: Plan
+    speed: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """The runs of one table, and whose first run tells what one device can do (`like`: this table, or another)."""
+
+    name: str
+    machine: catalogue.Machine
+    runs: tuple[Run, ...]
+    unit: str
+    like: str
+    source: str
+    assumed: str
+
+
+def _run(name: str, entry: dict, row: list) -> Run:
+    layers, width, billions, mesh, micro_batch, micro_batches, speed = row
+    shape = Mesh(*mesh_shape(mesh))
+    stages = min(entry.get("interleaved", 1), layers // shape.pipeline) if shape.pipeline > 1 else 1
+    plan = Plan(micro_batch, micro_batches, entry["sharding"], entry.get("recompute", False), max(1, stages))
+    return Run(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
+
+
+def _table(name: str, entry: dict) -> Table:
+    runs = tuple(_run(name, entry, row) for row in entry["rows"])
+    machine, like = catalogue.machine(entry["machine"]), entry.get("like", name)
+    return Table(name, machine, runs, entry["unit"], like, entry["source"], entry["assumed"])
+
+
+TABLES = {name: _table(name, entry) for name, entry in catalogue.read(catalogue.PRESETS / "meshes.toml").items()}
+
+
+def mfu(run: Run, table: Table) -> float:
+    """The published speed as a share of the peak, of the model's own operations."""
+    peak = max(table.machine.peak_flops_per_s.values())
+    if table.unit.startswith("tokens/s"):
+        return run.speed * run.model.flops / run.model.tokens / peak
+    if table.unit.startswith("%"):
+        return run.speed / 100
+    return run.speed * 1e12 / (4 / 3 if "recomputing" in table.unit else 1) / peak
+
+
+@functools.cache
+def share_of(name: str) -> float:
+    """Of the peak, what the arithmetic of one device must reach for the first run of this table to be as published."""
+    table = TABLES[name]
+    run, low, high = table.runs[0], 0.0, 2.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        found = meshes.of_formulas(run.model, table.machine, run.mesh, run.plan, middle).mfu
+        low, high = (middle, high) if found < mfu(run, table) else (low, middle)
+    return high
+
+
+def beside_forecast() -> pd.DataFrame:
+    """One row per published run that isn't the first of its table: MFU published and forecast, and the error in
+    percent of the published one."""
+    rows = []
+    for table in TABLES.values():
+        share = share_of(table.like)
+        for run in table.runs[table.like == table.name :]:
+            published = mfu(run, table)
+            found = meshes.of_formulas(run.model, table.machine, run.mesh, run.plan, share).mfu
+            row = {"table": table.name, "ranks": run.mesh.ranks, "mesh": str(run.mesh)}
+            rows.append(row | {"published": published, "forecast": found, "error": found / published - 1})
+    return pd.DataFrame(rows)

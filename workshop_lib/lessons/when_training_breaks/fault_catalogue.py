@@ -1,0 +1,141 @@
+"""The zoo of 13_when_training_breaks: what goes wrong on plain ranks, without the workshop's library around them.
+
+Each fault meets a small training of its own, on three processes over gloo (zoo_ranks.py). What each left behind is read
+from outside: how it ended and when, its last words, its losses, and a digest of its weights.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import statistics
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from workshop_lib.judge import Verdict
+from workshop_lib.lessons.ddp import clinic
+from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks as zoo_ranks
+from workshop_lib.ranks import scripts
+from workshop_lib.ranks.errors import RankError
+
+HEALTHY = "is healthy"
+LONGEST_WORDS = 50  # what a table of pandas shows
+# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+SIGNS = {
+    "is slow": "all numbers would be those of the healthy run, but its steps would take longer",
+    "hangs": "the other ranks would give up at the time-out, and rank 1 would still be there",
+    "runs out of data": "rank 1 would end first, with exit code 0, and the others would lose their connection to it",
+    "computes a NaN": "every rank's loss would be nan from one step on, since the mean of anything and NaN is NaN",
+    "flips a bit of its gradient": "all ranks would have the same weights, but not those of the healthy run",
+    "flips a bit of its weights": "no rank would end early, but the weights of rank 1 would have a different digest",
+}
+RUNS = {
+    "A": "flips a bit of its weights",
+    "B": "runs out of data",
+    "C": "is slow",
+    "D": "computes a NaN",
+    "E": "flips a bit of its gradient",
+    "F": "hangs",
+}
+
+
+@dataclass
+class Rank:
+    """What one rank left behind. Seconds count from the fault, and are None for a rank that had to be ended."""
+
+    end: str
+    after_s: float | None
+    words: str
+    losses: list[float]
+    steps_s: list[float]
+    weights: str
+    flight: list[str]  # the last collectives, of a rank that raised with the flight recorder on
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.weights.encode()).hexdigest()[:8] if self.weights else ""
+
+
+def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> dict[str, list[Rank]]:
+    """Let three ranks meet each fault, and tell what came of it, by rank. Each takes some seconds, some run at once.
+
+    settings: for their environment, such as TORCH_DISTRIBUTED_DEBUG. Raises RankError when it takes too long.
+    """
+    output = io.StringIO()
+    words = ["env", *(f"{name}={value}" for name, value in (settings or {}).items())]
+    try:
+        with contextlib.redirect_stdout(output):
+            scripts.run(*words, sys.executable, "-m", zoo_ranks.__name__, *faults, timeout_s=timeout_s)
+    except RankError as error:
+        raise RankError(f"{output.getvalue()[-2000:]}\n{error}") from None
+    rows = [json.loads(line) for line in output.getvalue().splitlines() if line.startswith('{"fault"')]
+    return {row["fault"]: [Rank(**each) for each in row["ranks"]] for row in rows}
+
+
+def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
+    """For each fault: how the sick rank ended, how the others did and when, what they said, and whether all agree."""
+    rows = []
+    for fault, ranks in met.items():
+        sick, others = ranks[zoo_ranks.SICK], [each for rank, each in enumerate(ranks) if rank != zoo_ranks.SICK]
+        first = min(others, key=lambda each: each.after_s if each.after_s is not None else float("inf"))
+        weights = {each.weights for each in ranks}
+        rows.append(
+            {
+                "rank 1 …": fault,
+                "rank 1 ends with": sick.end,
+                "the others end with": " and ".join(sorted({each.end for each in others})),
+                "after s": "" if first.after_s is None else f"{first.after_s:.2f}",
+                "rank 1 says": shortened(sick.words),
+                "another rank says": shortened(first.words),
+                "same weights": "yes" if len(weights) == 1 else "no",
+            }
+        )
+    return pd.DataFrame(rows).set_index("rank 1 …")
+
+
+def shortened(words: str) -> str:
+    """The first sentence, without places in PyTorch's source, and not too long for a table."""
+    text = re.sub(r"^RuntimeError: |\[(/|enforce|[\w/.-]+:\d+)[^\]]*\] *", "", words)
+    text = re.sub(r"\[?(127\.0\.0\.1|::1)\]?:\d+", "HOST:PORT", text)
+    text = re.split(r"\. (?=[A-Z])", re.sub(r"(Error: |^)(err == 0)?\. ?", r"\1", text.strip()))[0]
+    return text if len(text) <= LONGEST_WORDS else text[: LONGEST_WORDS - 1] + "…"
+
+
+@dataclass
+class Clinic:
+    """The runs to diagnose, by name, the healthy one first."""
+
+    runs: dict[str, list[Rank]]
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        rows = [
+            {
+                "run": name,
+                "rank": rank,
+                "ends with": each.end,
+                "steps": len(each.losses),
+                "ms a step": f"{1000 * statistics.median(each.steps_s[-5:]):.0f}" if each.steps_s else "",
+                "last three losses": "  ".join(f"{loss:.4f}" for loss in each.losses[-3:]),
+                "weights": each.digest,
+                "last words": shortened(each.words),
+            }
+            for name, of_ranks in self.runs.items()
+            for rank, each in enumerate(of_ranks)
+        ]
+        return pd.DataFrame(rows).set_index(["run", "rank"])
+
+
+def admit() -> Clinic:
+    """Let ranks meet a healthy run and the faults of RUNS."""
+    met = meet(HEALTHY, *RUNS.values())
+    return Clinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
+
+
+def diagnoses(answers: dict[str, str]) -> Verdict:
+    """The verdict on a diagnosis for each run, by its name."""
+    return clinic.diagnoses(answers, RUNS, SIGNS)

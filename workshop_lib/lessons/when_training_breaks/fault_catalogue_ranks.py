@@ -1,0 +1,245 @@
+"""The ranks of the zoo (zoo.py): a small training, and what goes wrong on one of its ranks.
+
+    python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     one line of JSON for each
+
+This process imports PyTorch once, and forks three ranks for each fault; some faults run at once.
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+RANKS, SICK = 3, 1
+AT_ONCE = 4  # faults; what they do most of the time is wait
+STEPS, AT = 12, 4  # the fault comes in the step after AT whole ones
+STEP_S, SLOW_S = 0.02, 0.2
+TIMEOUT_S = 1.5  # of gloo; by default it's half an hour
+START_LIMIT_S, LIMIT_S = 30.0, 4.0  # until the fault, and from there for all ranks to end; or they are ended
+ROOM_BYTES, HUGE_BYTES = 2**28, 2**34
+LARGEST_FILE_BYTES = 2**16
+
+
+@dataclass
+class Training:
+    """What a fault can get at, on one rank."""
+
+    folder: Path
+    weights: torch.Tensor
+    gradient: torch.Tensor
+    step: int = 0
+    step_s: float = STEP_S
+    losses: list[float] = field(default_factory=list)
+
+
+def _raises(of: Training) -> None:
+    raise ValueError("image 4711 has 3 channels")
+
+
+def _runs_out_of_memory(of: Training) -> None:
+    """Bounded to a little more than it has, so that the machine itself never gets short of it."""
+    used = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM_BYTES, used + ROOM_BYTES))
+    torch.zeros(HUGE_BYTES, dtype=torch.uint8)
+
+
+def _is_slow(of: Training) -> None:
+    of.step_s = SLOW_S
+
+
+def _runs_out_of_data(of: Training) -> None:
+    of.step = STEPS
+
+
+def _sends_another_shape(of: Training) -> None:
+    of.gradient = of.gradient[: len(of.gradient) // 2].clone()
+
+
+def _calls_in_another_order(of: Training) -> None:
+    """The others average and then broadcast; this rank does it the other way round."""
+    dist.broadcast(torch.zeros(8), src=0)
+
+
+def _computes_nan(of: Training) -> None:
+    of.gradient[7] = float("nan")
+
+
+def _flip(values: torch.Tensor, bit: int) -> None:
+    """One bit of the largest value."""
+    whole = values.view(torch.int32)
+    whole[values.abs().argmax()] ^= 1 << bit
+
+
+def _loses_its_loader(of: Training) -> None:
+    """A worker process that reads data is killed, as the kernel does when memory is short."""
+    for _ in DataLoader(_Deadly(), num_workers=1):  # type: ignore[arg-type]
+        pass
+
+
+class _Deadly:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, at: int) -> int:
+        if at == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return at
+
+
+def _fills_the_disk(of: Training) -> None:
+    """A limit on the size of its files stands for the full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE_BYTES, LARGEST_FILE_BYTES))
+    with open(of.folder / "checkpoint.pt", "wb") as file:
+        torch.save(torch.zeros(LARGEST_FILE_BYTES), file)
+
+
+def _finds_half_a_checkpoint(of: Training) -> None:
+    path = of.folder / "checkpoint.pt"
+    torch.save(torch.zeros(LARGEST_FILE_BYTES), path)
+    os.truncate(path, path.stat().st_size // 2)
+    torch.load(path, weights_only=True)
+
+
+FAULTS: dict[str, Callable[[Training], None]] = {
+    "raises": _raises,
+    "is killed": lambda of: os.kill(os.getpid(), signal.SIGKILL),
+    "runs out of memory": _runs_out_of_memory,
+    "hangs": lambda of: time.sleep(3600),
+    "is stopped": lambda of: os.kill(os.getpid(), signal.SIGSTOP),
+    "is slow": _is_slow,
+    "runs out of data": _runs_out_of_data,
+    "sends another shape": _sends_another_shape,
+    "calls in another order": _calls_in_another_order,
+    "computes a NaN": _computes_nan,
+    "flips a bit of its gradient": lambda of: _flip(of.gradient, bit=29),
+    "flips a bit of its weights": lambda of: _flip(of.weights, bit=22),
+    "loses its data loader": _loses_its_loader,
+    "fills the disk": _fills_the_disk,
+    "finds half a checkpoint": _finds_half_a_checkpoint,
+    "is healthy": lambda of: None,
+}
+
+
+def train(rank: int, fault: str, folder: Path) -> None:
+    """Be one rank: gradient descent on a least-squares problem, of which each rank has a part."""
+    here = dist.FileStore(str(folder / "meeting"), RANKS)
+    dist.init_process_group("gloo", store=here, rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT_S))
+    generator = torch.Generator().manual_seed(1 + rank)
+    inputs = torch.randn(64, 16, generator=generator)
+    targets = inputs @ torch.linspace(-1, 1, 16) + 0.1 * torch.randn(64, generator=generator)
+    of = Training(folder, torch.zeros(16), torch.zeros(16))
+    steps_s: list[float] = []
+    while of.step < STEPS:
+        began_s = time.monotonic()
+        apart = inputs @ of.weights - targets
+        of.losses.append((apart**2).mean().item())
+        of.gradient = 2 * inputs.T @ apart / len(inputs)
+        time.sleep(of.step_s)
+        if of.step == AT and rank == SICK:
+            (folder / "fault").write_text(str(time.monotonic()))
+            FAULTS[fault](of)
+        dist.all_reduce(of.gradient)
+        of.gradient /= RANKS
+        if fault == "calls in another order" and of.step == AT and rank != SICK:
+            dist.broadcast(torch.zeros(8), src=0)
+        of.weights -= 0.2 * of.gradient[: len(of.weights)]
+        of.step += 1
+        steps_s.append(time.monotonic() - began_s)
+        report = {"losses": of.losses, "steps_s": steps_s, "weights": of.weights.numpy().tobytes().hex()}
+        (folder / f"part.{rank}").write_text(json.dumps(report))
+        (folder / f"part.{rank}").replace(folder / f"report.{rank}")
+
+
+def start(rank: int, fault: str, folder: Path) -> int:
+    """Fork a rank; what it says goes to a file."""
+    if pid := os.fork():
+        return pid
+    words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)
+    os.dup2(words, 1)
+    os.dup2(words, 2)
+    code = 1
+    try:
+        train(rank, fault, folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
+    finally:
+        os._exit(code)  # whatever happens meanwhile: a DataLoader raises in a signal handler, and maybe a second time
+
+
+def last_collectives() -> list[str]:
+    """What PyTorch's flight recorder has, if TORCH_FR_BUFFER_SIZE is set."""
+    if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
+        return []
+    # The function is private; for NCCL there's a file instead, and `torch.distributed.flight_recorder` to read it.
+    entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
+    return [
+        f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}"
+        for each in entries
+    ]
+
+
+def watch(pids: list[int], folder: Path) -> list[dict]:
+    """How each rank ended, and how many seconds after the fault; those that don't are killed."""
+    ends: list[dict] = [{"end": "", "ended": None} for _ in pids]
+    deadline = time.monotonic() + START_LIMIT_S
+    while any(not each["end"] for each in ends):
+        if deadline > time.monotonic() + LIMIT_S and (folder / "fault").exists():
+            deadline = time.monotonic() + LIMIT_S
+        for pid, each in zip(pids, ends, strict=True):
+            if each["end"]:
+                continue
+            if time.monotonic() > deadline:
+                stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+                each["end"] = "stopped" if stopped else "still running"
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                continue
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                each["end"] = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                each["ended"] = time.monotonic()
+        time.sleep(0.005)
+    return ends
+
+
+def meet(fault: str) -> dict:
+    """What a fault did to each rank."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ends = watch([start(rank, fault, folder) for rank in range(RANKS)], folder)
+        fault_s = float((folder / "fault").read_text()) if (folder / "fault").exists() else None
+        for rank, each in enumerate(ends):
+            ended_s = each.pop("ended")
+            each["after_s"] = None if ended_s is None or fault_s is None else ended_s - fault_s
+            words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
+            each["words"] = words[-1] if words else ""
+            report, flight = folder / f"report.{rank}", folder / f"flight.{rank}"
+            each["flight"] = json.loads(flight.read_text()) if flight.exists() else []
+            each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
+    return {"fault": fault, "ranks": ends}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with ProcessPoolExecutor(AT_ONCE, mp_context=multiprocessing.get_context("fork")) as pool:
+        for met in pool.map(meet, sys.argv[1:]):
+            print(json.dumps(met), flush=True)

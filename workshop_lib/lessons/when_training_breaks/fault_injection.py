@@ -1,0 +1,256 @@
+"""The dojo: run a command that trains, lose some of its ranks on the way, and see what that costs.
+
+The command may be any program. It runs in a new, empty folder, and prints how far it is, in lines with these words:
+
+    step 17                    17 steps are done (one rank says so)
+    rank 1 is process 4242     where a rank is; without such lines, a rank is the process whose RANK says so
+    rank 1 has weights 5f0c…   at the end: a digest of the weights
+
+Faults come at random steps, drawn from a seed: one in every `every` steps, each once, whichever way the command
+recovers. If it ends before its time, it is started again.
+"""
+
+import itertools
+import math
+import os
+import re
+import selectors
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+import psutil
+
+from workshop_lib.errors import InputError
+from workshop_lib.ranks import processes, scripts
+from workshop_lib.ranks.errors import RankError
+
+KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
+# Without a step for so long, a command is ended and started again, as somebody on duty would do. At first it imports.
+STALLED_S, STALLED_FIRST_S = 40.0, 120.0
+STARTS = 100
+STEP = re.compile(r"\bstep (\d+)")
+RANK = re.compile(r"\brank (\d+) is process (\d+)")
+WEIGHTS = re.compile(r"\brank (\d+) has weights (\w+)")
+
+
+class Fault(NamedTuple):
+    """What happens once this many steps are done, to which rank, and after what share of the next step."""
+
+    step: int
+    rank: int
+    kind: str
+    moment: float
+
+
+@dataclass
+class Run:
+    """One training in the dojo. Seconds count from the first step that it reports to the last one."""
+
+    steps: list[tuple[float, int]] = field(default_factory=list)  # when, and how far it was then
+    faults: list[tuple[float, Fault]] = field(default_factory=list)
+    weights: set[str] = field(default_factory=set)  # digests, of all ranks
+    ranks: int = 0
+    starts: int = 0  # of the command
+
+    @property
+    def last(self) -> int:
+        return max(n for _, n in self.steps)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Useful steps per second: one that was done before counts once."""
+        (began_s, first), (ended_s, last) = self.steps[0], max(self.steps, key=lambda each: (each[1], -each[0]))
+        return (last - first) / (ended_s - began_s) if last > first else 0.0
+
+    @property
+    def back_after_s(self) -> list[float]:
+        """For each fault, the longest pause without a new step, from there to the next fault."""
+        new = [at_s for at_s, n in itertools.accumulate(self.steps, _further)]
+        ends = [*(hit_s for hit_s, _ in self.faults[1:]), math.inf]
+        pauses = []
+        for (hit_s, _), end_s in zip(self.faults, ends, strict=False):
+            moments = [hit_s, *sorted({at_s for at_s in new if hit_s < at_s < end_s})]
+            pauses.append(max((after - before for before, after in itertools.pairwise(moments)), default=0.0))
+        return pauses
+
+    @property
+    def typical_pause_s(self) -> float:
+        """The median of these."""
+        return statistics.median(self.back_after_s)
+
+
+def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
+    """The later one of two moments, if the training was further then than ever."""
+    return now if now[1] > before[1] else before
+
+
+@dataclass
+class Score:
+    """The same training without faults and with them."""
+
+    free: Run
+    faulty: Run
+
+    @property
+    def share(self) -> float:
+        """Of the fault-free rate."""
+        return self.faulty.steps_per_s / self.free.steps_per_s
+
+    @property
+    def share_within(self) -> float:
+        """The same, from the median step of the training with faults alone: the machine may have been busier in one."""
+        run = self.faulty
+        began_s, first = run.steps[0]
+        gaps = [(b_s - a_s) / (b - a) for (a_s, a), (b_s, b) in itertools.pairwise(run.steps) if b > a]
+        ended_s = min(at_s for at_s, n in run.steps if n == run.last)
+        return (run.last - first) * statistics.median(gaps) / (ended_s - began_s)
+
+    @property
+    def same_weights(self) -> bool:
+        """Whether all ranks of both ended with the same ones, bit for bit."""
+        return len(self.free.weights | self.faulty.weights) == 1
+
+    def __str__(self) -> str:
+        back = ", ".join(f"{seconds:.2f}" for seconds in self.faulty.back_after_s)
+        return (
+            f"without faults: {self.free.steps_per_s:.1f} steps/s\n"
+            f"with {len(self.faulty.faults)} faults: {self.faulty.steps_per_s:.1f} useful steps/s, {self.share:.0%} of "
+            f"that, with {'the same' if self.same_weights else 'OTHER'} weights at the end\n"
+            f"against its own median step: {self.share_within:.0%}\n"
+            f"seconds without a new step after each fault: {back}"
+        )
+
+
+def score(
+    command: Sequence,
+    every: int = 20,
+    seed: int = 1,
+    kinds: Sequence[str] = tuple(KINDS),
+    timeout_s: float = 300.0,
+    show: Callable = print,
+) -> Score:
+    """`command` without faults, then with a fault in each `every` steps. Raises what `plan` and `train` do."""
+    free = train(command, (), timeout_s, show)
+    return Score(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
+
+
+def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
+    """A fault in each `every` steps, at random. Raises InputError for what can't be done."""
+    if every < 2 or steps < 2 * every:
+        raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a training twice as long.")
+    if unknown := [kind for kind in kinds if kind not in KINDS] or not kinds:
+        raise InputError(f"faults {unknown or 'none'}: choose among {', '.join(KINDS)}.")
+    random = Random(seed)
+    windows = range(0, steps - every + 1, every)
+    return [
+        Fault(max(2, at + random.randrange(every)), random.randrange(ranks), random.choice(kinds), random.random())
+        for at in windows
+    ]
+
+
+def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print) -> Run:
+    """Run `command` to its end with these faults, and tell `show` of each. Raises RankError when it takes too long or
+    doesn't report what it should; none of its processes is left then, nor when this process is killed."""
+    run, deadline = Run(), time.monotonic() + timeout_s
+    left = sorted(faults, reverse=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(STARTS):
+            run.starts += 1
+            set_id = uuid.uuid4().hex[:12]
+            # Buffered, a print is one write, so that the lines of two ranks don't mix. Empty is as good as not set.
+            with scripts.started(_words(command), set_id, folder, PYTHONUNBUFFERED="") as process:
+                one = _Start(process, set_id, run, left, show)
+                if one.to_its_end(deadline) == 0:
+                    break
+            show(f"{one.failure}, so it's started again")
+    if not run.steps or not run.weights:
+        missing = "step 1" if not run.steps else "rank 0 has weights 5f0c"
+        raise RankError(f"the command printed no line such as '{missing}':\n{one.last_words}")
+    return run
+
+
+def _words(command: Sequence) -> list[str]:
+    """The command, such that it works in another folder, too."""
+    words = [os.path.abspath(word) if os.path.isfile(word) else word for word in map(str, command)]
+    return [sys.executable, *words] if words[0].endswith(".py") else words
+
+
+class _Start:
+    """One start of the command: reads what it prints, and injects the faults that are left."""
+
+    def __init__(self, process: subprocess.Popen, set_id: str, run: Run, left: list[Fault], show: Callable):
+        self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
+        self.pids: dict[int, int] = {}
+        self.due_s: float | None = None  # of the next fault, once its step is there
+        self.last_step_s, self.step_s = time.monotonic(), 0.0
+        self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
+
+    def to_its_end(self, deadline: float) -> int:
+        """Returns the exit status; of a command that was ended because it stalled, a negative one."""
+        assert self.process.stdout is not None  # it is a pipe
+        output = self.process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            while True:
+                until = min(self.due_s or deadline, deadline, self.last_step_s + self.limit_s)
+                # A stopped rank keeps the pipe open when all others have ended.
+                ready = selector.select(min(max(0.0, until - time.monotonic()), 0.2))
+                text = os.read(output, 65536) if ready else b""
+                self._read(text.decode(errors="replace"))
+                now_s = time.monotonic()
+                if now_s > deadline:
+                    raise RankError(f"not finished in time, so it was ended. It was at:\n{self.last_words}")
+                if self.due_s and now_s >= self.due_s:
+                    self._inject()
+                stalled = now_s - self.last_step_s > self.limit_s
+                if (ready and not text) or (not ready and self.process.poll() is not None) or stalled:
+                    processes.end(self.set_id)
+                    status = self.process.wait()
+                    self.failure = f"the command ended with {status}"
+                    if stalled:
+                        self.failure = f"the command took no step for {self.limit_s:g} s"
+                    return -1 if stalled else status
+
+    def _read(self, text: str) -> None:
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            self.last_words = f"{self.last_words}{line}\n"[-2000:]
+            if found := RANK.search(line):
+                self.pids[int(found[1])] = int(found[2])
+            elif found := WEIGHTS.search(line):
+                self.run.weights.add(found[2])
+                self.run.ranks = max(self.run.ranks, int(found[1]) + 1)
+            elif found := STEP.search(line):
+                self._stepped(int(found[1]))
+
+    def _stepped(self, step: int) -> None:
+        now_s = time.monotonic()
+        self.step_s, self.last_step_s, self.limit_s = now_s - self.last_step_s, now_s, STALLED_S
+        self.run.steps.append((now_s, step))
+        if self.left and step >= self.left[-1].step and self.due_s is None:
+            self.due_s = now_s + self.left[-1].moment * min(self.step_s, 1.0)
+
+    def _inject(self) -> None:
+        fault, self.due_s = self.left[-1], None
+        if (process := self._process_of(fault.rank)) is None:
+            return  # it's just being replaced: the next step tries again
+        process.send_signal(KINDS[fault.kind])
+        self.run.faults.append((time.monotonic(), fault._replace(step=self.run.last)))
+        self.show(f"step {fault.step}: {fault.kind} rank {fault.rank} (process {process.pid})")
+        self.left.pop()
+
+    def _process_of(self, rank: int) -> psutil.Process | None:
+        """A rank's process, which is one of ours for sure."""
+        if self.pids:
+            return processes.with_mark(self.pids[rank], processes.mark(self.set_id)) if rank in self.pids else None
+        ours = [process for process, _ in processes.marked(self.set_id)]
+        return next((process for process in ours if scripts.rank_of(process) == str(rank)), None)

@@ -1,0 +1,277 @@
+"""The exercises of 13_when_training_breaks: a checkpoint that is whole at any moment, how often to save one, the same
+global batch on fewer ranks, and a supervisor that starts lost ranks again (supervise.py).
+"""
+
+import ast
+import functools
+import inspect
+import math
+import os
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown, yours_or
+from workshop_lib.lessons.when_training_breaks import checkpoints
+from workshop_lib.lessons.when_training_breaks.judge_supervise import supervise
+from workshop_lib.paths import SCRIPTS, replacing
+
+__all__ = ["interval_s", "my_share", "save", "saved", "script", "supervise"]
+
+OLD, NEW = {"step": 1, "weights": torch.ones(3)}, {"step": 2, "weights": torch.full((3,), 2.0)}
+WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
+BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # samples of the global batch, ranks
+COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # a checkpoint's seconds, and between failures
+NEAR = 0.004  # of the best share: half of what forgetting the 2 under the root costs
+
+
+@dataclass
+class Saved:
+    """What came of saving OLD and then NEW at one path, and of a disk that was full half-way."""
+
+    loaded: str  # afterwards
+    seen: list[str]  # at each moment of saving NEW: what a rank that loads would get
+    written: bool  # whether the file at the path was opened for writing
+    full: str  # what is there after a failure
+    raised: bool  # whether that was said
+    left: list[str] = field(compare=False)
+
+
+class _FullDisk:
+    """Something that can't be saved: the disk is full by then."""
+
+    def __reduce__(self):
+        raise OSError(28, "No space left on device")
+
+
+def _loaded(path: Path) -> str:
+    """What a rank would get that starts now."""
+    if not path.exists():
+        return "no checkpoint"
+    try:
+        state = torch.load(path, weights_only=True)
+    except Exception:
+        return "half a checkpoint"
+    for name, right in {"the old one": OLD, "the new one": NEW}.items():
+        same = isinstance(state, dict) and state.keys() == right.keys() and state["step"] == right["step"]
+        if same and torch.equal(state["weights"], right["weights"]):  # type: ignore[arg-type]
+            return name
+    return "something else"
+
+
+@functools.cache
+def _listeners() -> list[Callable[[str, tuple], None]]:
+    """The functions that get every audit event of this process. Python can't remove a hook, so one serves them all."""
+    listeners: list[Callable[[str, tuple], None]] = []
+
+    def hook(event: str, arguments: tuple) -> None:
+        for listener in tuple(listeners):
+            listener(event, arguments)
+
+    sys.addaudithook(hook)
+    return listeners
+
+
+def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
+    """Save NEW. Returns what a rank that loads would get whenever Python is about to open, rename, remove or copy a
+    file, and whether the one at the path was opened for writing."""
+    seen: list[str] = []
+    written, watching = False, True
+
+    def look(event: str, arguments: tuple) -> None:
+        nonlocal written, watching
+        if not watching or event not in WATCHED:
+            return
+        watching = False  # looking opens a file, too
+        to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(path)
+        written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
+        seen.append(_loaded(path))
+        watching = True
+
+    _listeners().append(look)
+    try:
+        save(NEW, path)
+    finally:
+        _listeners().remove(look)
+    return seen, written
+
+
+def observe_save(comm, function: Callable) -> Saved:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "checkpoint.pt"
+        function(OLD, path)
+        seen, written = _watched(function, path)
+        loaded, raised = _loaded(path), False
+        torch.save(OLD, path)
+        try:
+            function({**NEW, "optimizer": _FullDisk()}, path)
+        except OSError:
+            raised = True
+        left = sorted(each.name for each in Path(name).iterdir())
+        return Saved(loaded, seen, written, _loaded(path), raised, left)
+
+
+WEIGHTS_HINT = "save all of `state`: without the optimizer and the step, training can't go on exactly."
+DIRECT_HINT = "write to a file with a different name, and give it the right one once it's whole."
+GONE_HINT = "don't remove the old one first: `os.replace` takes its place in a single step."
+COPIED_HINT = "a copy is written byte by byte, too. Rename the file instead, with `os.replace`."
+SILENT_HINT = "let the error through, or training goes on for days without a checkpoint, and nobody knows."
+
+
+def save_properties(observations: list[Saved]) -> Iterator[Property]:
+    seen = observations[0]
+    hint = WEIGHTS_HINT if seen.loaded == "something else" else f"afterwards, there is {seen.loaded}."
+    yield Property("what was saved can be loaded", seen.loaded == "the new one", hint)
+    hint = f"the disk was full half-way, and a rank that started then would find {seen.full}: {DIRECT_HINT}"
+    yield Property("a full disk leaves the old one alone", seen.full == "the old one", hint)
+    hint = f"for a moment there was no checkpoint at all: {GONE_HINT}"
+    yield Property("there's a checkpoint at any time", "no checkpoint" not in seen.seen, hint)
+    torn = seen.written or "half a checkpoint" in seen.seen
+    hint = f"bytes went into the file that others may be reading: {COPIED_HINT}"
+    yield Property("and never half of one", not torn, hint)
+    yield Property("a full disk is reported", seen.raised, SILENT_HINT)
+
+
+save = Exercise("save", observe_save, save_properties, communicates=False)
+
+
+def saved(state, path) -> None:
+    """What `save` should do, for a learner who hasn't solved it yet."""
+    torch.save(state, f"{path}.part")
+    os.replace(f"{path}.part", path)
+
+
+def observe_shares(comm, function: Callable) -> list[list]:
+    """For each of BATCHES: what every rank gets."""
+    return [[_pair(function(np.arange(100, 100 + n), rank, size)) for rank in range(size)] for n, size in BATCHES]
+
+
+def _pair(returned):
+    try:
+        samples, weight = returned
+        return [int(sample) for sample in samples], float(weight)
+    except (TypeError, ValueError):
+        return shown(returned)
+
+
+def share_properties(observations: list) -> Iterator[Property]:
+    cases = [(n, size, shares) for (n, size), shares in zip(BATCHES, observations[0], strict=True)]
+    others = (share for *_, shares in cases for share in shares if isinstance(share, str))
+    hint = "return this rank's samples and their weight, `samples, weight`."
+    yield Property.unless("it returns samples and a weight", (f"it returned {other}: {hint}" for other in others))
+    for text, problem_of in (("each sample is taken once", _cover), ("the weighted sum is the mean", _weighted)):
+        problems = [(n, size, problem_of(n, shares)) for n, size, shares in cases]
+        first = next((f"{n} samples on {size} rank(s): {problem}:" for n, size, problem in problems if problem), "")
+        yield Property(text, not first, evidence=first, observed=first)
+
+
+def _cover(n: int, shares: list) -> str:
+    taken = [sample for samples, _ in shares for sample in samples]
+    if sorted(taken) == list(range(100, 100 + n)):
+        return ""
+    missing, twice = n - len(set(taken)), len(taken) - len(set(taken))
+    return f"{twice} are taken more than once" if twice else f"{missing} are left out"
+
+
+def _weighted(n: int, shares: list) -> str:
+    """Every sample of the batch has to count 1/n."""
+    counts = {weight / len(samples) for samples, weight in shares if samples}
+    if all(math.isclose(count, 1 / n, rel_tol=1e-6) for count in counts):
+        return ""
+    low, high = min(counts) * n, max(counts) * n
+    if math.isclose(low, high):
+        return f"each sample counts {low:.3g} times as much as it should"
+    return f"some samples count {low:.2f} times, others {high:.2f} times as much as they should"
+
+
+def _whole(batch, rank, size):
+    return batch, 1 / size
+
+
+def _dropped(batch, rank, size):
+    each = len(batch) // size
+    return batch[rank * each : (rank + 1) * each], 1 / size
+
+
+def _plain_mean(batch, rank, size):
+    return batch[rank::size], 1 / size
+
+
+def _count(batch, rank, size):
+    return batch[rank::size], len(batch[rank::size])
+
+
+SHARE_MISTAKES = (
+    Mistake(_whole, "every rank takes the whole batch. `batch[rank::size]` is one way to deal it out."),
+    Mistake(_dropped, "`//` drops the remainder, so the global batch shrinks. `batch[rank::size]` leaves nothing out."),
+    Mistake(_plain_mean, "with `1 / size`, a sample of a small share counts more. Weight by the share's samples."),
+    Mistake(_count, "divide by the samples of the whole batch: then the weights add up to 1."),
+)
+my_share = Exercise("my_share", observe_shares, share_properties, SHARE_MISTAKES, communicates=False)
+
+
+def observe_interval(comm, function: Callable) -> list:
+    return [function(save_s, mtbf_s) for save_s, mtbf_s in COSTS]
+
+
+def interval_properties(observations: list) -> Iterator[Property]:
+    intervals = observations[0]
+    others = (f"it returned {shown(each)}." for each in intervals if not is_number(each) or not each > 0)
+    yield Property.unless("it returns seconds", others)
+    for (save_s, mtbf_s), each in zip(COSTS, intervals, strict=True):
+        best = checkpoints.useful_share(checkpoints.daly(save_s, mtbf_s), save_s, mtbf_s)
+        share = checkpoints.useful_share(float(each), save_s, mtbf_s) if each < 100 * mtbf_s else 0.0
+        text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
+        observed = f"saving every {each:.4g} s leaves {share:.1%} useful, and {best:.1%} are possible:"
+        holds = share > best - NEAR * best
+        # The mistakes are told apart by the interval itself.
+        yield Property(text, holds, evidence=[float(each) for each in intervals], observed=observed)
+
+
+INTERVAL_MISTAKES = (
+    Mistake(lambda save_s, mtbf_s: math.sqrt(save_s * mtbf_s), "is the 2 under the root?"),
+    Mistake(lambda save_s, mtbf_s: math.sqrt(2 * save_s / mtbf_s), "that's a share, not seconds: multiply them."),
+    Mistake(
+        lambda save_s, mtbf_s: mtbf_s / 2,
+        "two saves per failure still lose a quarter of the time. What does a save cost?",
+    ),
+    Mistake(lambda save_s, mtbf_s: 2 * math.sqrt(save_s * mtbf_s), "the 2 belongs under the root."),
+    Mistake(lambda save_s, mtbf_s: 2 * save_s * mtbf_s, "take the square root."),
+)
+interval_s = Exercise("interval_s", observe_interval, interval_properties, INTERVAL_MISTAKES, communicates=False)
+
+
+def script(name: str, out: Path, *functions: Callable) -> Path:
+    """Write the script of notebooks/scripts with the learner's functions in place of those of the same names.
+
+    One that is still a stub leaves the script's own in its place, and a line says so.
+    """
+    text = (SCRIPTS / name).read_text(encoding="utf-8")
+    for function in functions:
+        if yours_or(function, None) is function:
+            text = text.replace(
+                _definition(text, function.__name__),
+                _imports(function) + textwrap.dedent(inspect.getsource(function)).rstrip() + "\n",
+            )
+    with replacing(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return out
+
+
+def _imports(function: Callable) -> str:
+    """Lines for the modules that the function uses."""
+    used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    modules = {name: module.__name__ for name, module in used.items() if inspect.ismodule(module)}
+    return "".join(f"import {module} as {name}\n" for name, module in modules.items())
+
+
+def _definition(text: str, name: str) -> str:
+    """The lines of a function at the top level of a script."""
+    [node] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])

@@ -1,0 +1,135 @@
+"""Who holds what of a model's states, and whether it fits a GPU."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, Plan, StageMemory
+from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, patches
+from workshop_lib.training import KINDS
+
+MEMORY_LOOKS = {
+    "parameters": figures.Look(figures.BLUE, ""),
+    "gradients": figures.Look(figures.VERMILION, "//"),
+    "optimizer": figures.Look(figures.GREEN, "||"),
+    "activations": figures.Look(figures.PURPLE, "xx"),
+}
+STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
+LONGEST = 2.2  # of the GPU's memory, or of the shortest bar: longer ones are cut, so that it stays readable
+
+
+def memory_answer(plan: Plan) -> str:
+    """Whether it fits, from which stage on, or what would be needed, as one sentence."""
+    gpu = f"{_number(plan.gpu_bytes)} GiB"
+    if plan.first_fit is not None:
+        at = plan.stages[plan.first_fit]
+        start = ("at every stage, even without ZeRO", "from stage 1 on", "from stage 2 on", "at stage 3")
+        host = f", and {size(at.host_bytes)} of host memory for each" if at.host_bytes else ""
+        return f"It fits {start[at.stage]}: {size(at.total_gpu_bytes).removesuffix(' GiB')} of {gpu} a GPU{host}."
+    if plan.ranks_needed:
+        gpus = "1 GPU" if plan.ranks == 1 else f"{plan.ranks:,} GPUs"
+        return f"It does not fit on {gpus}; with stage 3 it would from {plan.ranks_needed:,} GPUs on."
+    activations = size(plan.stages[0].gpu_bytes["activations"])
+    return (
+        f"It fits on no number of GPUs: the activations, which no stage divides, take {activations} alone, "
+        f"and {_number(plan.usable_bytes)} of {gpu} are usable."
+    )
+
+
+def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
+    """A bar per stage, of what it holds on a GPU, beside the GPU's memory; `conditions` go under the title.
+
+    Bars of more than LONGEST times the GPU's memory and the shortest bar are cut; their label has the whole.
+    """
+    figure, top = figures.answer_figure(memory_answer(plan), conditions, height_inches=5.6)
+    axes = figure.add_axes((0.145, 0.225, 0.835, top - 0.04 - 0.225))
+    gpu, totals = plan.gpu_bytes / GIB, [at.total_gpu_bytes / GIB for at in plan.stages]
+    cut = LONGEST * max(gpu, min(totals))
+    end = 1.32 * max(gpu, min(cut, max(totals)))  # room for the labels
+    for at in plan.stages:
+        _stage(axes, at, cut, end)
+    whole = axes.axvline(gpu, color="black", linewidth=2.5, label=f"the GPU: {_number(plan.gpu_bytes)} GiB")
+    usable = axes.axvline(plan.usable_bytes / GIB, color="black", linewidth=1.5, linestyle="--")
+    reserve = 1 - plan.usable_bytes / plan.gpu_bytes
+    usable.set_label(f"less {reserve:.0%} reserve: {_number(plan.usable_bytes)} GiB")
+    axes.set_xlim(0, end)
+    figures.name_rows(axes, STAGES)
+    axes.set_xlabel("memory of one GPU (GiB)", fontsize=figures.FONT_SIZE)
+    figures.bare(axes)
+    counted = {kind: look for kind, look in MEMORY_LOOKS.items() if any(at.gpu_bytes[kind] for at in plan.stages)}
+    tight = {"columnspacing": 1.3, "handletextpad": 0.5, "frameon": False, "fontsize": figures.FONT_SIZE}
+    figure.legend(handles=[*figures.patches(counted), whole, usable], loc="lower center", ncols=6, **tight)
+    return figure
+
+
+def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
+    left, total = 0.0, at.total_gpu_bytes / GIB
+    for kind, look in MEMORY_LOOKS.items():
+        shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
+        figures.draw_bar(axes, at.stage, left, shown, look, 0.66)
+        if shown > figures.ROOM * end:
+            figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
+        left += shown
+    text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
+    weight = "bold" if at.fits else "normal"
+    beside = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4, "weight": weight}
+    axes.annotate(text, (min(total, cut), at.stage), (7, 0), textcoords="offset points", **beside)
+
+
+def size(number_of_bytes: float) -> str:
+    """In GiB, or what is less than 0.1 GiB in MiB."""
+    if number_of_bytes < 0.1 * GIB:
+        return f"{number_of_bytes / 2**20:.3g} MiB"
+    return f"{_number(number_of_bytes)} GiB"
+
+
+def _number(number_of_bytes: float) -> str:
+    gib = number_of_bytes / GIB
+    if gib >= 1e9:
+        return f"{gib:.1e}"
+    return f"{gib:,.0f}" if gib >= 100 or gib == round(gib) else f"{gib:.3g}"
+
+
+def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> RecordFigure:
+    """Draw what each rank holds of a model's states, stacked, in bytes per parameter: a panel for each way to share
+    them out, by title, and in it a bar for each rank.
+
+    held: bytes by KINDS, of each rank. A dotted frame is the whole of a kind, the most that any rank holds of it. A
+    share lies in it where the rank's share lies in the whole, so the bars of a panel show who holds what. Raises
+    InputError without panels, or when one has no ranks.
+    """
+    if not held or not all(held.values()):
+        raise InputError("nothing to draw: give at least one way, and for each what every rank holds.")
+    whole = {kind: max(rank[kind] for ranks in held.values() for rank in ranks) / parameters for kind in KINDS}
+    figure = RecordFigure(figsize=(min(1.2 + 2.9 * len(held), 16), 5.2), facecolor="white")
+    panels = figure.subplots(1, len(held), sharey=True, squeeze=False)[0]
+    for axes, (title, ranks) in zip(panels, held.items(), strict=True):
+        for rank, states in enumerate(ranks):
+            place = rank / (len(ranks) - 1) if len(ranks) > 1 else 0.0
+            _stack(axes, rank, place, {kind: states[kind] / parameters for kind in KINDS}, whole)
+        each = [sum(states.values()) / parameters for states in ranks]
+        axes.set_title(f"{title}\n{max(each):.3g} bytes", fontsize=FONT_SIZE, weight="bold")
+        axes.set_xticks(range(len(ranks)))
+        axes.set_xlabel("rank", fontsize=FONT_SIZE - 1)
+        axes.set_xlim(-0.6, len(ranks) - 0.4)
+        axes.tick_params(labelsize=FONT_SIZE - 1, length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[0].set_ylabel("bytes per parameter", fontsize=FONT_SIZE)
+    looks = {kind: MEMORY_LOOKS[kind] for kind in reversed(KINDS)}
+    figure.legend(handles=patches(looks), loc="lower center", ncols=len(looks), frameon=False, fontsize=FONT_SIZE)
+    figure.subplots_adjust(left=0.9 / figure.get_figwidth(), right=0.99, top=0.87, bottom=0.17, wspace=0.12)
+    return figure
+
+
+def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], whole: Mapping[str, float]) -> None:
+    """One rank's bar: of each kind a frame for the whole, and in it what the rank holds, at the bottom for place 0."""
+    bottom = 0.0
+    for kind in KINDS:
+        colour, hatch = MEMORY_LOOKS[kind]
+        start = bottom + place * (whole[kind] - states[kind])
+        axes.bar(rank, states[kind], 0.8, start, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GREY, lw=1))
+        bottom += whole[kind]

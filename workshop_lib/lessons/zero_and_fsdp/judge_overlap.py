@@ -1,0 +1,186 @@
+"""Two exercises of 06_zero_and_fsdp: stage 2 that sends during backward, and when stage 3 gathers a layer."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch.distributed as dist
+from torch import nn
+
+from workshop_lib.judge import Exercise, Property, close
+from workshop_lib.judge.network import backward, batch, network, weights_of
+from workshop_lib.lessons.ddp.judge_own_ddp import LATE_S, join
+from workshop_lib.lessons.mpi_basics.counting import CountingComm
+from workshop_lib.lessons.zero_and_fsdp.judge import STEPS, alone, load_optimizers, make_sgd
+
+PARAMETERS = len(list(network().parameters()))
+SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
+
+
+@dataclass
+class Step:
+    """What one step did on one rank."""
+
+    weights: np.ndarray
+    sent: list[tuple[str, bool, bool]]  # each collective: its name, whether in backward, and whether it waited
+    kept_whole: int  # gradients of parameters that were left after backward
+    waited: bool  # whether the step waited for everything
+    backward_s: float = field(compare=False)
+
+
+class _Sending:
+    """Records what is sent by the collectives that a learner may call."""
+
+    def __init__(self):
+        self.in_backward = False
+        self.sent: list[tuple[str, bool, bool]] = []
+        self.handles: list[mock.Mock] = []  # each knows whether somebody has waited for it
+
+    def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
+        self.sent.append((name, self.in_backward, not async_op))
+        handle = mock.Mock(wraps=send(*arguments, async_op=True, **options))
+        self.handles.append(handle)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
+
+    def patched(self):
+        send = {name: getattr(dist, "reduce_scatter_single" if "scatter" in name else name) for name in SCATTERS}
+        recorded: dict[str, Any] = {name: functools.partial(self.recorded, name, send[name]) for name in SCATTERS}
+        return mock.patch.multiple(dist, **recorded)
+
+
+def ready() -> None:
+    """Join the process group, and load what takes long."""
+    join()
+    load_optimizers()
+
+
+def observe_overlapped(comm, make: Callable) -> list[Step]:
+    """Train a few steps; rank 1 comes late to each backward, so whoever waits for it there waits that long."""
+    model, sending = network(), _Sending()
+    zero = make(model, CountingComm(comm), make_sgd)
+    steps = []
+    with sending.patched():
+        for step in range(STEPS):
+            zero.optimizer.zero_grad()
+            steps.append(_one_step(comm, model, zero, sending, step))
+    return steps
+
+
+def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Step:
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(LATE_S)
+    sending.sent, sending.handles, sending.in_backward = [], [], True
+    start_s = time.perf_counter()
+    backward(model, [batch(comm.rank, step)])
+    backward_s, sending.in_backward = time.perf_counter() - start_s, False
+    kept = sum(p.grad is not None for p in model.parameters())
+    zero.step()
+    waited = all(handle.wait.called for handle in sending.handles)
+    for handle in sending.handles:
+        handle.wait()  # so that nothing of a class that doesn't wait reaches the next step
+    return Step(weights_of(model), sending.sent, kept, waited, backward_s)
+
+
+NOTHING_HINT = "nothing was sent. `dist.reduce_scatter_single(part, gradient, async_op=True)` belongs in `reduce`."
+LATER_HINT = "it was sent after backward, so nothing can overlap: start each reduce-scatter in `reduce`."
+WHOLE_HINT = "an allreduce sends every share to everyone, twice the bytes: `dist.reduce_scatter_single` is enough."
+BLOCKING_HINT = "the collective waits for all ranks, inside the hook: pass `async_op=True`, and wait in `finish`."
+WAITING_HINT = "backward stood still until the other ranks had sent: call the handle's `wait()` in `finish`."
+KEPT_HINT = "the whole gradients are still there after backward. Drop each with `p.grad = None` in `reduce`."
+FORGOT_HINT = "messages were still on their way when `finish` returned: call `wait()` on every handle."
+SUM_HINT = "the gradient is the sum over the ranks, not the mean: divide by `self.comm.size`."
+AGAIN_HINT = "the first step is right, the next one isn't: empty `self.pending` at the end of `finish`."
+SHARE_HINT = "does `self.shares[p].grad` hold the part that arrived, divided by the number of ranks?"
+STUCK = "every rank must start the same reduce-scatters in the same order, one for every parameter."
+
+
+def overlapped_properties(ranks: list[list[Step]]) -> Iterator[Property]:
+    sent = [each for steps in ranks for step in steps for each in step.sent]
+    yield Property("something is sent", bool(sent), NOTHING_HINT)
+    yield Property("it's sent during backward", all(in_backward for _, in_backward, _ in sent), LATER_HINT)
+    scatters = all("scatter" in name for name, _, _ in sent)
+    yield Property("it's a reduce-scatter", scatters, WHOLE_HINT)
+    yield Property("each is started, and not waited for", not any(waited for *_, waited in sent), BLOCKING_HINT)
+    # Rank 0 is never late: it stands still in every backward if it waits for rank 1 there.
+    still = min(step.backward_s for step in ranks[0]) > LATE_S / 2
+    yield Property("no hook waits for other ranks", not still, WAITING_HINT)
+    first = ranks[0]
+    once = all(len(step.sent) == PARAMETERS for steps in ranks for step in steps[:1])
+    yield Property("one message for each parameter", once, STUCK)
+    yield Property("no whole gradient is left after backward", not any(step.kept_whole for step in first), KEPT_HINT)
+    yield Property("`finish` waits until everything has arrived", all(step.waited for step in first), FORGOT_HINT)
+    start, *right = alone(len(ranks))
+    twice = close(start - first[0].weights, len(ranks) * (start - right[0]), 1e-6)
+    text = "the first step is that of one process with the global batch"
+    yield Property(text, close(first[0].weights, right[0]), SUM_HINT if twice else SHARE_HINT)
+    yield Property(f"so are {STEPS} steps with momentum", close(first[-1].weights, right[-1]), AGAIN_HINT)
+
+
+OverlappedZero2 = Exercise("OverlappedZero2", observe_overlapped, overlapped_properties, ready=ready, stuck=STUCK)
+
+Event = tuple[str, int | None]  # "start", "wait" or "compute", and the number of a layer
+LAYERS = (4, 1)
+PASSES = 4  # forward and backward, twice
+
+
+def observe_lookahead(comm, make: Callable) -> list[list[list[Event]]]:
+    """What it does in each pass, for a network of each number of LAYERS."""
+    return [_passes(make, layers) for layers in LAYERS]
+
+
+def _passes(make: Callable, layers: int) -> list[list[Event]]:
+    events: list[Event] = []
+    lookahead = make(lambda layer: events.append(("start", layer)), lambda layer: events.append(("wait", layer)))
+    passes = []
+    for number in range(PASSES):
+        order = [*range(layers)][:: -1 if number % 2 else 1]
+        for layer, following in zip(order, [*order[1:], None], strict=True):
+            lookahead.enter(layer, following)
+            events.append(("compute", layer))
+        passes.append(events.copy())
+        events.clear()
+    return passes
+
+
+LAST_HINT = "after the last layer there's nothing left to gather: `following` is None."
+UNSTARTED_HINT = "`enter` waited for a layer, or let it compute, that was not started. Is it still in `self.started`?"
+UNWAITED_HINT = "a layer computed before its weights were there: call `self.wait(layer)` before `enter` returns."
+AGAIN_STARTED_HINT = "a layer was gathered twice. Remember in `self.started` what's already on its way."
+NOT_AHEAD_HINT = "every layer is started only when it's needed, so it waits: start `following` before `enter` returns."
+EARLY_WAIT_HINT = (
+    "`enter` also waits for the following layer, so computing can't hide that wait: wait for it when its turn comes."
+)
+
+
+def lookahead_properties(observations: list[list[list[list[Event]]]]) -> Iterator[Property]:
+    passes = [events for of_network in observations[0] for events in of_network]
+    orders = [[number for name, number in events if name == "compute"] for events in passes]
+    none = any(number is None for events in passes for _, number in events)
+    yield Property("only layers are gathered", not none, LAST_HINT)
+
+    def before(events: list[Event], first: Event, then: Event) -> bool:
+        return first in events and events.index(first) < events.index(then)
+
+    every = [(events, order, at) for events, order in zip(passes, orders, strict=True) for at in range(len(order))]
+    waited = all(before(events, ("wait", order[at]), ("compute", order[at])) for events, order, at in every)
+    yield Property("each layer is waited for before it computes", waited, UNWAITED_HINT)
+    started = all(before(events, ("start", order[at]), ("wait", order[at])) for events, order, at in every)
+    yield Property("each layer is started before it's waited for", started, UNSTARTED_HINT)
+    pairs = [(events, order[at], order[at + 1]) for events, order, at in every if at + 1 < len(order)]
+    ahead = all(before(events, ("start", following), ("compute", layer)) for events, layer, following in pairs)
+    yield Property("the next layer is on its way while one computes", ahead, NOT_AHEAD_HINT)
+    early = any(before(events, ("wait", following), ("compute", layer)) for events, layer, following in pairs)
+    yield Property("and it isn't waited for before its turn", not early, EARLY_WAIT_HINT)
+    calls = [events.count((name, order[at])) for events, order, at in every for name in ("start", "wait")]
+    yield Property("exactly once in each pass", max(calls) == 1, AGAIN_STARTED_HINT)
+
+
+Lookahead = Exercise("Lookahead", observe_lookahead, lookahead_properties, communicates=False)

@@ -1,0 +1,153 @@
+"""How much GPU memory training takes: model states by ZeRO stage, activations, and what fits.
+
+Formulas, no measurement: live tensors can be compared with them. All sizes are bytes.
+"""
+
+from dataclasses import dataclass
+
+from workshop_lib.errors import InputError
+from workshop_lib.quantities import whole
+
+GIB = 2**30
+
+# What each stage divides among the ranks (Rajbhandari et al. 2020, arXiv:1910.02054, section 5). Offloading
+# moves the same states to the host (arXiv:2101.06840, section 3; stage 3: arXiv:2104.07857).
+SHARDED: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("optimizer",),
+    2: ("optimizer", "gradients"),
+    3: ("optimizer", "gradients", "parameters"),
+}
+
+# Bytes per parameter. Training in bf16 updates an fp32 copy of the parameters, which counts as optimizer state
+# (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1). Adam adds momentum and variance, SGD momentum. Megatron-LM
+# also adds up gradients in fp32, 18 bytes (docs.nvidia.com/megatron-core, distributed optimizer).
+RECIPES = {
+    "fp32, Adam": {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8},
+    "bf16, Adam": {"parameter_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 12},
+    "bf16, Adam, fp32 gradients": {"parameter_bytes": 2, "gradient_bytes": 4, "optimizer_bytes": 12},
+    "fp32, SGD with momentum": {"parameter_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 4},
+    "bf16, SGD with momentum": {"parameter_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 8},
+}
+
+# Makers' "GB" of GPU memory are GiB: nvidia-smi shows 81,920 MiB for an A100 of 80 GB. The driver keeps some:
+# torch's total_memory is 0 to 2 % less (15.78, 31.75, 79.2, 139.8 and 63.98 GiB of 16, 32, 80, 141 and 64).
+GPUS = {
+    "V100, 16 GB": 16 * GIB,
+    "V100, 32 GB": 32 * GIB,
+    "RTX 4090, 24 GB": 24 * GIB,
+    "A100, 40 GB": 40 * GIB,
+    "A100, 80 GB": 80 * GIB,
+    "H100, 80 GB": 80 * GIB,
+    "H200, 141 GB": 141 * GIB,
+    "MI250X, one GCD of 64 GB": 64 * GIB,
+    "Max 1550, one tile of 64 GB": 64 * GIB,
+}
+
+
+def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2, optimizer_bytes=12) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer states that each of `ranks` keeps at a ZeRO stage.
+
+    (2 + 2 + K) Ψ bytes in the paper, K = 12 for Adam, of which a stage divides some by the number of ranks
+    (arXiv:1910.02054, sections 3.1 and 5, figure 1). Shares are equal and rounded up to whole parameters;
+    PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so its shares differ. Communication buckets
+    and the layer that stage 3 gathers come on top. Raises InputError when stage is not 0 to 3, or when
+    parameters or ranks are not whole numbers from 1 to 10^15.
+    """
+    parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
+    if stage not in SHARDED:
+        raise InputError(f"stage is {stage!r}: ZeRO has the stages 0 (nothing divided), 1, 2 and 3")
+    sizes = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
+    share = -(-parameters // ranks)
+    return {kind: size * (share if kind in SHARDED[stage] else parameters) for kind, size in sizes.items()}
+
+
+def offloaded(states: dict[str, int], stage: int) -> tuple[dict[str, int], int]:
+    """`states` as left on the GPU when a stage offloads what it divides, and the bytes moved to the host."""
+    left = {kind: 0 if kind in SHARDED[stage] else size for kind, size in states.items()}
+    return left, sum(states.values()) - sum(left.values())
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a GPT; positions: of a learned position embedding, 0 without one."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    positions: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """12 L h² (1 + 13 / (12 h)) + (V + positions) h (Narayanan et al. 2021, arXiv:2104.04473, eq. 2)."""
+        layer = 12 * self.hidden**2 + 13 * self.hidden
+        return self.layers * layer + (self.vocabulary + self.positions) * self.hidden
+
+
+def activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, checkpointing=False) -> int:
+    """Bytes of activations on a GPU, of a batch of `batch` sequences of `sequence` tokens, with FlashAttention.
+
+    A layer keeps 34 sbh in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1 without the attention matrices,
+    which FlashAttention never stores): 16 values and 2 bytes of dropout masks for each of s·b·h. value_bytes: 2, or 4
+    for fp32. Checkpointing keeps the input of each layer, 2 sbh in 16 bit (section 5), and the whole of the one layer
+    that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV for the logits in fp32 (section 4.3),
+    which matter beside checkpoints. Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
+    """
+    tokens = whole("sequence", sequence) * whole("batch", batch)
+    one = tokens * model.hidden * (16 * value_bytes + 2)
+    outside = tokens * (model.hidden * (2 * value_bytes + 1) + 4 * model.vocabulary)
+    if checkpointing:
+        return model.layers * tokens * model.hidden * value_bytes + one + outside
+    return model.layers * one + outside
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """What a rank holds at a stage: bytes on its GPU by kind, bytes in host memory, and whether that fits."""
+
+    stage: int
+    gpu_bytes: dict[str, int]
+    host_bytes: int
+    fits: bool
+
+    @property
+    def total_gpu_bytes(self) -> int:
+        return sum(self.gpu_bytes.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The four stages, the first that fits (or None), and when none does, the fewest ranks at which stage 3
+    would (None: at no number, because the activations, which are not divided, leave no room)."""
+
+    ranks: int
+    gpu_bytes: int
+    usable_bytes: int
+    stages: tuple[StageMemory, ...]
+    first_fit: int | None
+    ranks_needed: int | None
+
+
+def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> Plan:
+    """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
+
+    activations: bytes per GPU. reserve: share of the GPU kept for fragmentation, communication buffers, the
+    layer that stage 3 gathers, and the framework; a rule of thumb, to be checked by a run (Rajbhandari et al.
+    saw a run out of memory with over 30 % free, section 3.2). Raises InputError as `state_bytes`, and when
+    reserve is not in [0, 1).
+    """
+    if not 0 <= reserve < 1:
+        raise InputError(f"reserve is {reserve!r}: give a share of the GPU's memory from 0 to below 1")
+    usable = int(gpu_bytes * (1 - reserve))
+    stages = []
+    for stage in SHARDED:
+        states, host = state_bytes(parameters, ranks, stage, **recipe), 0
+        if offload:
+            states, host = offloaded(states, stage)
+        on_gpu = {**states, "activations": activations}
+        stages.append(StageMemory(stage, on_gpu, host, sum(on_gpu.values()) <= usable))
+    first = next((memory.stage for memory in stages if memory.fits), None)
+    # The largest share of the parameters for which the room beside the activations is enough.
+    share = (usable - activations) // sum(recipe.values())
+    needed = -(-int(parameters) // share) if first is None and not offload and share > 0 else None
+    return Plan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)

@@ -1,0 +1,1 @@
+"""What we need to maintain the workshop: set-up, Horovod's wheel, and the notebooks' and the book's making."""

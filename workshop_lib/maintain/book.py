@@ -1,0 +1,250 @@
+"""Build the book: the whole workshop as a static site, with every notebook as it comes out here.
+
+    python -m workshop_lib.maintain.book [NAME …]     to build/book/html/index.html
+
+Sphinx makes the site, from pages that this module writes to build/book/pages: what is in the folder book/, and the
+notebooks, the README and the clusters' pages around it, so that links between them hold. A notebook is executed
+in the quick profile, and again only when its code or the library has changed. If some are named, only these are.
+"""
+
+import argparse
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from PIL import Image
+
+from workshop_lib import paths
+from workshop_lib.errors import InputError
+from workshop_lib.lessons.forecasting import catalogue, forecast
+from workshop_lib.lessons.zero_and_fsdp import calculator as calculators
+from workshop_lib.lessons.zero_and_fsdp import zero_memory
+from workshop_lib.maintain import execute, generate
+
+BOOK = paths.BUILD / "book"
+CELL_TIMEOUT_S = 180.0
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*(```python\n.*?```\s*)+</details>", re.DOTALL)
+DO_IT = """\
+:::{{admonition}} Do it yourself
+:class: tip
+This page is for reading. To run its cells, change them and have your answers checked, open it in JupyterLab:
+
+    make lab NOTEBOOK=notebooks/{name}.ipynb
+
+What you see under the cells came out with the smallest sizes (`WORKSHOP_PROFILE=quick`), on a machine with {cores}
+cores. Your numbers will differ. Each exercise shows the cell as you get it; click on *Solution* for ours.
+:::"""
+NOT_RUN = """\
+:::{warning}
+The cells of this page didn't run where this site was built, or not to their end. So it has no outputs.
+:::"""
+TOPICS = """\
+# Where each topic is taught
+
+This workshop grew out of five documents. Here is every topic in them, and where you find it now.
+"""
+SCRIPTS = """\
+# Scripts to take home
+
+One plain training script per way to distribute, with nothing from this repository in it. The [README](../../README.md)
+says how each is started.
+"""
+
+
+def digest(notebook: NotebookNode) -> str:
+    """Of all that decides about the outputs of a notebook: its code, and the library's."""
+    files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
+    files.remove(Path(__file__))
+    content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    content += [path.read_text(encoding="utf-8") for path in sorted([*files, *paths.SCRIPTS.glob("*.*")])]
+    return hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
+
+
+def executed(solution: Path, run: bool) -> NotebookNode | None:
+    """The notebook `solution` with its outputs, from an earlier run if there is one, else from one now if it's to
+    `run`. None if it isn't, or if a cell fails."""
+    kept = BOOK / "executed" / f"{solution.stem}-{digest(nbformat.read(solution, as_version=4))}.ipynb"
+    if not kept.exists() and not run:
+        return None
+    if not kept.exists():
+        output = BOOK / "executed" / solution.name
+        env = {"WORKSHOP_PROFILE": "quick", "WORKSHOP_LEARNER_FILE": str(BOOK / "progress.jsonl")}
+        outcome = execute.run_notebook(solution, output, CELL_TIMEOUT_S, env)
+        print(outcome, flush=True)
+        if outcome.error:
+            return None
+        for old in kept.parent.glob(f"{solution.stem}-*.ipynb"):
+            old.unlink()
+        output.replace(kept)
+    # Where the checkout is on this machine is nobody's concern.
+    text = kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
+    return nbformat.reads(text, as_version=4)
+
+
+def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode | None) -> NotebookNode:
+    """A notebook as a page: the cells that a learner gets, and under each stub its solution, folded, with outputs."""
+    notebook = nbformat.v4.new_notebook(metadata=solved.metadata)
+    outputs = iter([cell.outputs for cell in ran.cells if cell.cell_type == "code"] if ran else [])
+    for given, cell in zip(asked.cells, solved.cells, strict=True):
+        if cell.cell_type == "markdown":
+            cell = given  # a solution's links begin in another folder
+            cell.source = SOLUTION.sub("", cell.source)  # the next cell has it, with its outputs
+        else:
+            cell.outputs = next(outputs, [])
+            cell.metadata["mystnb"] = {"image": {"alt": alternative_text(cell.outputs)}}
+            if given.source != cell.source:
+                notebook.cells.append(given)
+                cell.metadata["tags"] = ["hide-input"]
+                cell.metadata["mystnb"] |= dict.fromkeys(("code_prompt_show", "code_prompt_hide"), "Solution")
+                cell.id += "-solved"
+        notebook.cells.append(cell)
+    first = notebook.cells[0]
+    first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
+    notes = [DO_IT.format(name=name, cores=os.cpu_count())] + [NOT_RUN] * (ran is None)
+    notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))
+    return notebook
+
+
+def alternative_text(outputs: list[NotebookNode]) -> str:
+    """The words of a cell's figures, for those who can't see them: figures keep them in their file."""
+    images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    infos = [Image.open(io.BytesIO(base64.b64decode(image))).info for image in images]
+    return " ".join(info["Description"] for info in infos if "Description" in info) or "What the cell above draws"
+
+
+def write_pages(names: list[str], pages: Path) -> bool:
+    """Write everything that Sphinx reads to `pages`; whether all of the notebooks named ran."""
+    shutil.rmtree(pages, ignore_errors=True)
+    (BOOK / "progress.jsonl").unlink(missing_ok=True)  # of the runs for an earlier book
+    shutil.copytree(paths.ROOT / "book", pages)
+    for name in (".binder", ".devcontainer", ".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
+        shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
+    for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml"):
+        shutil.copy(paths.ROOT / name, pages)
+    for name in ("book", "notebooks/source", "notebooks/solutions"):  # linked to, but without a page
+        (pages / name).mkdir()
+    for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
+        if folder.is_dir():
+            add_files(folder)
+    whole = True
+    for name in stems():
+        asked, solution = (generate.NOTEBOOKS / folder / f"{name}.ipynb" for folder in ("", "solutions"))
+        ran = executed(solution, run=name in names)
+        whole = whole and not (ran is None and name in names)
+        made = page(name, nbformat.read(asked, as_version=4), nbformat.read(solution, as_version=4), ran)
+        for cell in made.cells:
+            if cell.cell_type == "markdown":
+                cell.source = links_to_pages(cell.source, pages / "notebooks")
+        nbformat.write(made, pages / "notebooks" / f"{name}.ipynb")
+    (pages / "coverage.md").write_text("\n".join(topics()), encoding="utf-8")
+    (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
+    for path in pages.rglob("*.md"):
+        text = path.read_text(encoding="utf-8").replace("- [ ] ", "- ☐ ")
+        path.write_text(links_to_pages(text, path.parent), encoding="utf-8")
+    return whole
+
+
+def links_to_pages(text: str, folder: Path) -> str:
+    """`text` with links to folders led to their page, or taken away where a folder has none."""
+
+    def link(match: re.Match) -> str:
+        if not (folder / match[2]).is_dir():
+            return match[0]
+        page = f"{match[2]}/README.md"
+        return f"[{match[1]}]({page})" if (folder / page).exists() else f"`{match[1]}`"
+
+    return LINK.sub(link, text)
+
+
+def add_files(folder: Path) -> None:
+    """Show the scripts of a folder at the end of its page, each folded."""
+    readme = folder / "README.md"
+    lines = [readme.read_text(encoding="utf-8")] if readme.exists() else [SCRIPTS if folder.name == "scripts" else ""]
+    for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py")]):
+        language = {".sh": "bash", ".py": "python"}[path.suffix]
+        lines += [f"<details><summary><code>{path.name}</code></summary>", ""]
+        lines += [f"```{{literalinclude}} {path.name}", f":language: {language}", "```", "", "</details>", ""]
+    if lines[0]:
+        readme.write_text("\n".join(lines), encoding="utf-8")
+
+
+def topics() -> Iterator[str]:
+    """The lines of the page that says where each topic of the documents is taught."""
+    yield TOPICS
+    document = ""
+    with (paths.ROOT / "assets" / "coverage.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["document"] != document:
+                document = row["document"]
+                yield f"\n## {document.partition(' ')[2]}\n\n| topic | where |\n|---|---|"
+            places = ", ".join(place_link(place) for place in row["where"].split("; ") if place) or "not taught here"
+            yield f"| {cell(row['topic'])} | {places} |"
+
+
+def cell(text: str) -> str:
+    """Plain text for a cell of a table."""
+    return re.sub(r"([\\|*_$<`\[])", r"\\\1", text)
+
+
+def place_link(place: str) -> str:
+    """A place of coverage.csv as a link: NOTEBOOK, NOTEBOOK#HEADING, or a file or folder."""
+    stem, _, heading = place.partition("#")
+    number = stem.partition("_")[0]
+    if (generate.NOTEBOOKS / "source" / f"{stem}.py").exists():
+        anchor = re.sub(r"[^\w\u4e00-\u9fff\- ]", "", heading.strip().lower().replace(" ", "-"))
+        return f"[{number}{': ' * bool(heading)}{heading}](notebooks/{stem}.ipynb{'#' * bool(anchor)}{anchor})"
+    return f"[{place}]({place})"
+
+
+def data() -> dict:
+    """What the pages with controls take from the library."""
+    models = {
+        name: {"parameters": count, "shape": shape and asdict(shape)}
+        for name, (count, shape) in calculators.MODELS.items()
+        if count
+    }
+    return {
+        "models": models,
+        "recipes": zero_memory.RECIPES,
+        "gpus": zero_memory.GPUS,
+        "networks": {name: asdict(model) for name, model in catalogue.models().items()},
+        "machines": {name: asdict(machine) for name, machine in catalogue.machines().items()},
+        "backends": {name: asdict(backend) for name, backend in forecast.BACKENDS.items()},
+        "lateness": asdict(forecast.LATENESS),
+    }
+
+
+def build(names: list[str], folder: Path = BOOK) -> int:
+    """Write the pages and make the site of them; 0 if all of the notebooks ran and no link is broken."""
+    whole = write_pages(names, folder / "pages")
+    command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", folder / "pages", folder / "html"]
+    made = subprocess.run([sys.executable, *map(str, command)], check=False).returncode
+    print(f"The book is in {os.path.relpath(folder / 'html' / 'index.html')}.")
+    return made or 1 - whole
+
+
+def stems() -> list[str]:
+    """The names of the notebooks, in the course's order."""
+    return sorted(path.stem for path in generate.NOTEBOOKS.glob("*.ipynb") if generate.NAMED.fullmatch(path.stem))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.book")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    try:
+        sys.exit(build(generate.chosen(parser.parse_args().names)))
+    except InputError as error:
+        sys.exit(str(error))

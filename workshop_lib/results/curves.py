@@ -1,0 +1,299 @@
+"""From run records to curves: throughput, speed-up and efficiency with their spread, and accuracy against workers."""
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+from rich.table import Table
+
+from workshop_lib.results import records
+from workshop_lib.results.records import RecordError
+from workshop_lib.results.tables import rich_table
+from workshop_lib.training import KINDS, equivalence
+
+SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
+OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
+
+# Shown where a record has them.
+MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndiffer-\nence"}
+
+# What the points of a figure must have in common: a curve over two machines or settings means nothing.
+SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
+SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
+EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # of records that were written before these options existed
+SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", *EARLIER]
+# Accuracies against workers differ in the recipe alone, and runs of one recipe in workers and seed alone.
+SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
+SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # what the name of a recipe does not tell
+
+# Read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on 128 nodes, 32 epochs,
+# learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
+PUBLISHED = {8: 96, 16: 96, 32: 96, 64: 93, 128: 11, 256: 11}
+
+NOTHING = "no finished training run among these records: nothing to draw or compare."
+
+
+def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
+    """One row per training run (records of another kind are left out), with the columns of `_row` and `repeat`.
+
+    `steady_s` and `samples_per_s` are taken over the epochs after the first, because the first pays
+    for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
+    `first_epoch_only` is True. A run without a full epoch has NaN there. `communication_share` is the
+    part of `steady_s` spent communicating, NaN where it was not measured. `repeat` counts the runs of
+    the same backend, world size and batch size from 0; each stage of ZeRO counts as a backend. `bind` is
+    "core" where `binding` names cores.
+
+    Raises RecordError naming a missing field, and when there is no training run.
+    """
+    rows = [_row(record, number) for number, record in enumerate(runs, 1) if record.get("kind") == "train"]
+    if not rows:
+        raise RecordError(NOTHING)
+    frame = pd.DataFrame(rows)
+    frame["repeat"] = frame.groupby(["backend", "world_size", "batch_size"]).cumcount()
+    return frame.astype(dict.fromkeys(SPEEDS + OUTCOMES, float))
+
+
+def _row(record: dict, number: int) -> dict:
+    records.check(record, f"training record {number}")
+    what, where, epochs = record["what"], record["where"], record["epochs"]
+    first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
+    return {
+        "backend": records.name_of(what),
+        **{name: what[name] for name in ("world_size", "batch_size", "global_batch")},
+        **{name: what.get(name) for name in ("threads_per_rank", "binding", *SAME_RESULT)},
+        "data_dir": what.get("data_dir") or "MNIST",
+        "precision": what.get("precision", "fp32"),
+        "network": what.get("network", "workshop"),
+        **{name: what.get(name, earlier) for name, earlier in EARLIER.items()},
+        # The cores themselves differ between numbers of ranks.
+        "bind": "none" if what.get("binding", "none") == "none" else "core",
+        "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
+        "oversubscribed": what["oversubscribed"],
+        "stopped": bool(record.get("stopped", False)),
+        "first_epoch_s": first["seconds"],
+        "first_epoch_samples_per_s": first["samples_per_s"],
+        "first_epoch_only": len(epochs) == 1,
+        **_steady(epochs[1:] or epochs),
+        "test_accuracy": epochs[-1]["test_accuracy"] if epochs else None,
+        "seconds_to_99": record["seconds_to_99"],
+        "ranks_identical": bool(record["ranks_identical"]),
+        "state_bytes": _state_bytes(record.get("memory")),
+        "ladder_difference": record.get("ladder", {}).get("largest_relative_difference"),
+        **{name: where.get(name) for name in ("device", "cpu_model", "cores")},
+    }
+
+
+def _state_bytes(memory: dict | None) -> int | None:
+    """Parameters, gradients and optimizer state together, on the rank that holds most of them."""
+    kinds = [(memory or {}).get(f"{kind}_bytes") or [None] for kind in KINDS]
+    ranks = list(zip(*kinds, strict=True))
+    return None if any(None in rank for rank in ranks) else max(map(sum, ranks))
+
+
+def _steady(epochs: list[dict]) -> dict:
+    if not epochs:
+        return dict.fromkeys(["steady_s", "samples_per_s", "communication_share"])
+    seconds = sum(epoch["seconds"] for epoch in epochs)
+    samples = sum(epoch["seconds"] * epoch["samples_per_s"] for epoch in epochs)
+    waited_s = [epoch["communication_s"] for epoch in epochs if epoch.get("communication_s") is not None]
+    share = sum(waited_s) / seconds if len(waited_s) == len(epochs) else None
+    return {"steady_s": seconds, "samples_per_s": samples / seconds, "communication_share": share}
+
+
+def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train_samples") -> pd.DataFrame:
+    """Per backend, `same` and world_size: median, min and max samples/s over the repeats.
+
+    `same` says what the points of one curve have in common: "batch_size" (per rank) or
+    "global_batch"; `work` which work is fixed: "train_samples", or "samples_per_rank" in weak scaling.
+    Stopped runs and runs without a full epoch are left out.
+
+    Raises RecordError if runs of different machines, data, settings or work are mixed.
+    """
+    runs = _finished(frame)
+    if runs.empty:
+        raise RecordError(NOTHING)
+    require_same(runs, [*SAME_MACHINE, *SAME_TRAINING, work])
+    groups = runs.groupby(["backend", same, "world_size"], sort=True)
+    return groups.agg(
+        samples_per_s=("samples_per_s", "median"),
+        samples_per_s_min=("samples_per_s", "min"),
+        samples_per_s_max=("samples_per_s", "max"),
+        first_epoch_samples_per_s=("first_epoch_samples_per_s", "median"),
+        repeats=("repeat", "count"),
+        oversubscribed=("oversubscribed", "any"),
+        first_epoch_only=("first_epoch_only", "any"),
+    ).reset_index()
+
+
+def _finished(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs that nobody stopped, with a full epoch."""
+    return frame[~frame["stopped"] & frame["samples_per_s"].notna()]
+
+
+def require_same(runs: pd.DataFrame, names: list[str]) -> None:
+    """Raise RecordError naming the first of these columns in which the runs differ, and its values."""
+    for name in names:
+        values = sorted("not given" if pd.isna(value) else str(value) for value in runs[name].unique())
+        if len(values) > 1:
+            raise RecordError(
+                f"these records mix runs with {name} = {' and '.join(values)}; "
+                "compare runs of one machine and one setting, each from its own file."
+            )
+
+
+def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+    """`throughput` with `speedup` and `efficiency` (1 = perfect), each with _min and _max.
+
+    Both are against the median of the same backend and batch on 1 rank; min and max carry the spread
+    of the N-rank repeats alone.
+
+    Raises RecordError where a curve has no 1-rank run.
+    """
+    return _against_one_rank(throughput(frame, same), same)
+
+
+def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
+    """As `strong_scaling`, for runs whose samples grow with the ranks; with `epoch_s`, its _min and _max, and
+    `first_epoch_s`.
+
+    On N ranks the work is N times that on 1, so `speedup`, the ratio of the throughputs, is the scaled one
+    (Gustafson 1988), and `efficiency` is seconds on 1 rank / seconds on N.
+
+    Raises RecordError where a curve has no 1-rank run, and when the samples per rank differ.
+    """
+    if frame["samples_per_rank"].isna().any():
+        raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
+    points = _against_one_rank(throughput(frame, same, work="samples_per_rank"), same)
+    samples = points["world_size"] * frame["samples_per_rank"].iloc[0]
+    speeds = {"": "samples_per_s", "_min": "samples_per_s_max", "_max": "samples_per_s_min"}
+    seconds = {f"epoch_s{end}": samples / points[speed] for end, speed in speeds.items()}
+    return points.assign(**seconds, first_epoch_s=samples / points["first_epoch_samples_per_s"])
+
+
+def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
+    single = points[points["world_size"] == 1].set_index(["backend", same])["samples_per_s"]
+    keys = pd.MultiIndex.from_frame(points[["backend", same]])
+    for backend, batch in keys.unique():
+        if (backend, batch) not in single.index:
+            raise RecordError(
+                f"no 1-rank run of {backend} with {same} {batch}, so there is no baseline for its "
+                f"speed-up; run `workshop sweep` with 1 among its ranks for {backend}."
+            )
+    baseline, points = single.reindex(keys).to_numpy(), points.copy()
+    for end in ("", "_min", "_max"):
+        points[f"speedup{end}"] = points[f"samples_per_s{end}"] / baseline
+        points[f"efficiency{end}"] = points[f"speedup{end}"] / points["world_size"]
+    return points
+
+
+def recipe(what: dict) -> str:
+    """How a run sets the learning rate for its workers, in words: "linear, 5 warm-up epochs"."""
+    parts = [] if what["optimizer"] == "sgd" else [what["optimizer"].upper()]
+    parts.append({"none": "not scaled", "sqrt": "square root", "linear": "linear"}[what["lr_scaling"]])
+    if what["warmup_epochs"]:
+        kind = "constant " if what["warmup"] == "constant" else ""
+        parts.append(f"{what['warmup_epochs']:g} {kind}warm-up epochs")
+    return ", ".join(parts)
+
+
+def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
+    """One row per run: recipe, workers, seed, and of its last epoch test_accuracy and train_accuracy in %.
+
+    Raises RecordError when runs differ in more than the recipe, or runs of one recipe in more than the workers
+    and the seed, or when none has ended.
+    """
+    ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
+    if not ended:
+        raise RecordError(NOTHING)
+    options = pd.DataFrame([EARLIER | record["what"] for record in ended])
+    require_same(options, SAME_ACCURACIES)
+    for _, of_recipe in options.groupby([recipe(record["what"]) for record in ended]):
+        require_same(of_recipe, SAME_RECIPE)
+    return pd.DataFrame([_accuracy(record["what"], record["epochs"][-1]) for record in ended])
+
+
+def _accuracy(what: dict, last: dict) -> dict:
+    return {
+        "recipe": recipe(what),
+        "workers": what["emulate_workers"] or what["world_size"],
+        "seed": what["seed"],
+        "test_accuracy": 100 * last["test_accuracy"],
+        "train_accuracy": 100 * last["train_accuracy"],
+    }
+
+
+def summary(runs: Iterable[dict]) -> Table:
+    """What was measured, as a rich table: one row per backend, batch size per rank and number of ranks.
+
+    Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The most
+    bytes of state on a rank, of `record["memory"]`, and the largest parameter difference, of
+    `record["ladder"]["largest_relative_difference"]`, are columns if any record has them.
+    """
+    frame = to_frame(runs)
+    points = throughput(frame).set_index(["backend", "batch_size", "world_size"])
+    single = points[points.index.get_level_values("world_size") == 1]["samples_per_s"].droplevel("world_size")
+    more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
+    several = frame["batch_size"].nunique() > 1
+    headings = [
+        "backend",
+        "ranks",
+        *["batch\na rank"] * several,
+        "samples/s\n(spread)",
+        "effi-\nciency",
+        "test\naccuracy",
+    ]
+    headings += ["s to\n99 %", "ranks\nequal", *more.values()]
+    table = rich_table(*headings, caption=_caption(points, more))
+    for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
+        backend, batch, ranks = key
+        point = points.loc[key]
+        efficiency = point["samples_per_s"] / single.get((backend, batch), math.nan) / ranks
+        mark = "*" if point["oversubscribed"] else ""
+        cells = [backend, f"{ranks}{mark}", *[str(batch)] * several, _spread(point)]
+        extra = {
+            "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
+            "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
+        }
+        table.add_row(*cells, _number(100 * efficiency, "{:.0f} %"), *_outcome(group), *(extra[name] for name in more))
+    return table
+
+
+def _outcome(runs: pd.DataFrame) -> list[str]:
+    """Accuracy, seconds to 99 % and whether ranks agreed, over the repeats of one configuration."""
+    reached = runs["seconds_to_99"].notna().sum()
+    seconds = _number(runs["seconds_to_99"].median(), "{:.1f}")
+    if 0 < reached < len(runs):
+        seconds += f" ({reached}/{len(runs)})"
+    accuracy = _number(100 * runs["test_accuracy"].median(), "{:.2f} %")
+    return [accuracy, seconds, "yes" if runs["ranks_identical"].all() else "NO"]
+
+
+def _spread(point: pd.Series) -> str:
+    middle, low, high = (point[f"samples_per_s{end}"] for end in ("", "_min", "_max"))
+    mark = "†" if point["first_epoch_only"] else ""
+    if point["repeats"] == 1:
+        return f"{middle:,.0f}{mark}"
+    return f"{middle:,.0f} ({100 * (high - low) / middle:.0f} %){mark}"
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if pd.isna(value) else form.format(value)
+
+
+def _caption(points: pd.DataFrame, more: dict[str, str]) -> str:
+    batches = points.index.get_level_values("batch_size").unique()
+    only = f" ({batches[0]} a rank)" if len(batches) == 1 else ""
+    notes = [
+        "samples/s: median of the repeats, first epochs left out",
+        "spread: slowest to fastest repeat, of the median",
+        f"efficiency: against 1 rank of the same backend and batch{only}",
+    ]
+    if "state_bytes" in more:
+        notes.append("state: parameters, gradients and optimizer state; deepspeed-N: stage N of ZeRO")
+    if "ladder_difference" in more:
+        notes.append(f"parameter difference: after {equivalence.STEPS} steps, to one process with the global batch")
+    if points["oversubscribed"].any():
+        notes.append("* more ranks than cores")
+    if points["first_epoch_only"].any():
+        notes.append("† some runs have one epoch only: start-up included")
+    return "\n".join(notes)

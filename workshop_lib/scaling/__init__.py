@@ -1,1 +1,0 @@
-"""Run records and what they say about scaling."""
