@@ -10,7 +10,7 @@ from shell_programs import program
 from workshop_lib import ranks
 from workshop_lib.cli import doctor
 from workshop_lib.notebook import profile
-from workshop_lib.ranks import RankError, allocation
+from workshop_lib.ranks import RankError, allocation, cluster
 from workshop_lib.ranks.allocation import Allocation
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[001-002]", "SLURM_CPUS_ON_NODE": "64"}
@@ -146,6 +146,7 @@ DEAD = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid001"}
 
 
 def test_the_variables_of_a_dead_job_are_named_before_anything_starts(machine, monkeypatch):
+    monkeypatch.setattr(cluster.CURRENT, "team", None)  # healthy ranks of an earlier test would be kept
     for name, value in DEAD.items():
         monkeypatch.setenv(name, value)
     sentence = (
