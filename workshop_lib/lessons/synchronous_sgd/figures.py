@@ -1,4 +1,4 @@
-"""Draw what a training step is made of: 02_synchronous_sgd shows how long each rank computes, waits and communicates."""
+"""Draw what a training step is made of: 02_synchronous_sgd shows how long ranks compute, wait and communicate."""
 
 from collections.abc import Mapping, Sequence
 

@@ -80,7 +80,7 @@ def loop_properties(observations: list[Trained]) -> Iterator[Property]:
 
 
 def _loop(model, optimizer, schedule, batches, average, comm, without: str = "", at_the_end: bool = False) -> None:
-    """A training loop with one line missing or in the wrong place (`without`), or with weights averaged `at_the_end`."""
+    """A training loop with one line missing or misplaced (`without`), or that averages the weights `at_the_end`."""
     for images, labels in batches:
         if without != "zero_grad":
             optimizer.zero_grad()

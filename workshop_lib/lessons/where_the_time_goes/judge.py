@@ -78,7 +78,7 @@ def speedups_properties(observations: list) -> Iterator[Property]:
 
 
 def _speedups(hint: str, speedup: Callable, is_used: Callable = lambda run: run["cores"] >= run["threads"]) -> Mistake:
-    """A wrong `fair_speedups` and its hint. It computes `speedup(speeds, ranks, threads)` from the runs that it uses."""
+    """A wrong `fair_speedups` and its hint: `speedup(speeds, ranks, threads)` from the runs that `is_used` accepts."""
 
     def fair_speedups(runs: list[dict]) -> dict:
         speeds = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if is_used(run)}
