@@ -191,7 +191,7 @@ broadcast_weights = Exercise(
 
 
 def observe_weighted(comm, function: Callable) -> list[Call]:
-    """Call the function twice: once each rank has a different number of samples, and once rank 1 has none.
+    """Call the function twice: first every rank has a different number of samples, and then rank 1 has none.
 
     Each sample's gradient is a random vector of 6 numbers.
     """

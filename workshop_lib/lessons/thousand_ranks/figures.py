@@ -11,7 +11,7 @@ from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
 
-ROWS, COLUMNS = 6, 8  # drawn at most; a longer dimension shows its first ranks and its last one
+ROWS, COLUMNS = 6, 8  # the most that are drawn; a longer dimension shows its first ranks and its last one
 
 
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:

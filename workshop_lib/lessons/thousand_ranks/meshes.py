@@ -110,7 +110,7 @@ class Forecast:
     step_s: float
     compute_s: float
     tensor_s: float
-    data_s: float  # including what is hidden because it overlaps with computing
+    data_s: float  # all messages over the data dimension, even those that computing hides
     bubble_s: float
     late_s: float
     mfu: float

@@ -50,7 +50,7 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.steps, self.live_bytes = steps, 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
-        self._models: dict[int, torch.nn.Module] = {}  # in the order of their first call, inner ones after outer ones
+        self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
         self.names: dict[str, str] = {}  # the mesh dimension of each process group
         self._start_step()
@@ -91,7 +91,7 @@ class Meter(TorchDispatchMode):
             self._change(key, storage.nbytes())
 
     def _change(self, key: int, nbytes: int | None) -> None:
-        """Note that a storage now has this size, or no longer exists (None)."""
+        """Record that a storage now has this size, or no longer exists (None)."""
         self.live_bytes += (nbytes or 0) - self._sizes.pop(key, 0)
         if nbytes is not None:
             self._sizes[key] = nbytes
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("script")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     args = parser.parse_args()
-    warnings.filterwarnings("ignore")  # an ordinary run of the script shows them
+    warnings.filterwarnings("ignore")  # an ordinary run of the script shows warnings
     for number, world in enumerate(args.pretend):
         (place, _, mesh), start = world.partition("@"), time.perf_counter()
         rank, size = map(int, place.split("/"))

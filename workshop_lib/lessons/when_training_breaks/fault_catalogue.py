@@ -1,8 +1,8 @@
 """Faults and their symptoms: the "zoo" of 13_when_training_breaks, and the runs that its readers diagnose.
 
-Each fault happens in a small training of its own, on three plain processes over gloo (fault_catalogue_ranks.py) without
-the workshop's library around them. We look at each process from the outside: how it ended and when, its last words, its
-losses, and a digest of its weights.
+Each fault happens in a small training run of its own, on three plain processes over gloo (fault_catalogue_ranks.py),
+without the workshop's library around them. We look at each process from the outside: how it ended and when, its last
+words, its losses, and a digest of its weights.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Rank:
     losses: list[float]
     steps_s: list[float]
     weights: str
-    flight: list[str]  # its last collectives, if it raised while the flight recorder was on
+    flight: list[str]  # the rank's last collectives, if it raised while the flight recorder was on
 
     @property
     def digest(self) -> str:
@@ -133,7 +133,7 @@ class Clinic:
 
 
 def admit() -> Clinic:
-    """Run a healthy training and one with each fault of RUNS."""
+    """Train once without a fault and once with each fault of RUNS, for the learner to diagnose."""
     met = meet(HEALTHY, *RUNS.values())
     return Clinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
 

@@ -182,7 +182,7 @@ def start(rank: int, fault: str, folder: Path) -> int:
         sys.stderr.flush()
         (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
     finally:
-        os._exit(code)  # even if a DataLoader's signal handler raises again during the lines above
+        os._exit(code)  # exits even if a DataLoader's signal handler raises again in the lines above
 
 
 def last_collectives() -> list[str]:

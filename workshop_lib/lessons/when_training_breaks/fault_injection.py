@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
 @dataclass
 class Run:
-    """What happened in one training. Its speed counts from the first step that it reports to the last one."""
+    """What happened in one training run. Its speed counts from the first step that it reports to the last one."""
 
     steps: list[tuple[float, int]] = field(default_factory=list)  # the time of each report, and the steps done by then
     faults: list[tuple[float, Fault]] = field(default_factory=list)
@@ -96,7 +96,7 @@ def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, 
 
 @dataclass
 class Score:
-    """The same training without faults and with them."""
+    """Two runs of the same training, one without faults and one with them."""
 
     free: Run
     faulty: Run
@@ -108,9 +108,9 @@ class Score:
 
     @property
     def share_within(self) -> float:
-        """The share of the speed that is kept, compared with the median step of the same training.
+        """Useful steps per second with faults, as a fraction of the rate that the median step of the same run has.
 
-        This number needs only the training with faults. So it stays right if the machine was busier in one of the two.
+        This number doesn't need the run without faults, so it stays right if the machine was busier during one of them.
         """
         run = self.faulty
         began_s, first = run.steps[0]
@@ -120,7 +120,7 @@ class Score:
 
     @property
     def same_weights(self) -> bool:
-        """Whether all ranks of both trainings ended with bit-identical weights."""
+        """Whether all ranks of both runs ended with bit-identical weights."""
         return len(self.free.weights | self.faulty.weights) == 1
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ def score(
 ) -> Score:
     """Train with `command` without faults, then with one fault in every `every` steps.
 
-    timeout_s: the limit for each of the two trainings. show: receives a sentence about each fault and each new start.
+    timeout_s: the limit for each of the two runs. show: called with a sentence about each fault and each new start.
     Raises what `plan` and `train` raise.
     """
     free = train(command, (), timeout_s, show)
@@ -154,7 +154,7 @@ def score(
 def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
     """Draw one random fault for every `every` steps.
 
-    Raises InputError if a training of this many steps is too short, or a kind isn't in KINDS.
+    Raises InputError if `every` is less than 2, if `steps` is less than twice `every`, or if a kind isn't in KINDS.
     """
     if every < 2 or steps < 2 * every:
         raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a training twice as long.")

@@ -1,4 +1,4 @@
-"""Draw how often to save a checkpoint, and how trainings progress while ranks are lost: 13_when_training_breaks."""
+"""Draw how often to save a checkpoint, and how training goes on while ranks are lost, for 13_when_training_breaks."""
 
 from collections.abc import Mapping, Sequence
 

@@ -93,7 +93,7 @@ def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
         nonlocal written, watching
         if not watching or event not in WATCHED:
             return
-        watching = False  # because _loaded opens a file, too
+        watching = False  # _loaded opens a file, too, which isn't the learner's doing
         to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(path)
         written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
         seen.append(_loaded(path))

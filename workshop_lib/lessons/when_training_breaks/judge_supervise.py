@@ -134,7 +134,7 @@ def _act(function: Callable, ranks: list[list[str]], restarts: int, out: TextIO)
 
 
 def _be(what: str) -> None:
-    if what == "waits":  # like a collective with a rank that's gone
+    if what == "waits":  # the rank behaves as in a collective with a rank that's gone
         time.sleep(60)
     if what != "ends":
         time.sleep(0.05)

@@ -18,7 +18,7 @@ MEMORY_LOOKS = {
     "activations": figures.Look(figures.PURPLE, "xx"),
 }
 STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
-LONGEST = 2.2  # times the GPU's memory or the shortest bar: longer bars are cut, so that the figure stays readable
+LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
 
 
 def memory_answer(plan: Plan) -> str:

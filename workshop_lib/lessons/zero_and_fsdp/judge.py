@@ -31,7 +31,7 @@ def load_optimizers() -> None:
 
 @functools.cache
 def alone(size: int) -> list[np.ndarray]:
-    """The weights of one process that trains with the global batch of `size` ranks: at the start and after each step."""
+    """The weights of one process that trains with the global batch of all ranks, at the start and after each step."""
     model = network()
     optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
     for step in range(STEPS):
@@ -66,7 +66,7 @@ def observe_steps(comm, make: Callable) -> Steps:
         everything = {id(p): p for p in [*model.parameters(), *shares]}
         held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
 
-    for parameter in model.parameters():  # registered before the class's own hooks, so called first
+    for parameter in model.parameters():  # these hooks come before the class's own, so they run first
         parameter.register_post_accumulate_grad_hook(count_held)
     zero = make(model, counting, make_sgd)
     before = counting.bytes_sent

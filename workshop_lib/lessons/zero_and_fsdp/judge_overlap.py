@@ -26,7 +26,7 @@ class Step:
     """What one step did on one rank."""
 
     weights: np.ndarray
-    sent: list[tuple[str, bool, bool]]  # of each collective: its name, if in backward, if it waited
+    sent: list[tuple[str, bool, bool]]  # a collective's name, whether it ran in backward, whether it waited
     kept_whole: int  # how many parameters still had their whole gradient after backward
     waited: bool  # whether the step waited for all collectives
     backward_s: float = field(compare=False)
@@ -85,7 +85,7 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ste
     zero.step()
     waited = all(handle.wait.called for handle in sending.handles)
     for handle in sending.handles:
-        handle.wait()  # in case the class doesn't wait, so that no message reaches the next step
+        handle.wait()  # a class that doesn't wait must not disturb the next step with its messages
     return Step(weights_of(model), sending.sent, kept, waited, backward_s)
 
 
