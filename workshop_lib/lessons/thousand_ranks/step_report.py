@@ -79,7 +79,7 @@ class Report:
     flops: int
     collectives: list[Collective] = field(default_factory=list)
     fake_tensors: bool = False
-    seconds: float = 0.0  # duration of the whole dry run, including Python's start
+    seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
     resident_bytes: int = 0  # the most memory that the dry run's process took
 
     @classmethod
