@@ -1,4 +1,4 @@
-"""A pipeline's step, as bars over time."""
+"""Draw what each rank of a pipeline computes over time: every step that 11b_pipelines simulates or measures."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from workshop_lib.lessons.ddp.figures import AT_END, TIMELINE_LOOKS
 from workshop_lib.lessons.pipelines.orders import Span, bubble
 from workshop_lib.notebook import figures
 
-# Dark going forward, light going backward; a hue for each chunk, and the colour of its numbers.
+# Forwards are dark and backwards light, with one hue per chunk.
 CHUNK_LOOKS = {
     "F": [figures.Look(figures.BLUE, ""), figures.Look(figures.GREEN, ""), figures.Look("#882255", "")],
     "B": [figures.Look("#9CC9E8", ""), figures.Look("#93D4BC", ""), figures.Look("#E8C5D8", "")],
@@ -17,10 +17,13 @@ IDLE = TIMELINE_LOOKS["waiting"]
 
 
 def pipeline(panels: Mapping[str, Sequence[Sequence[Span]]], unit: str = "s") -> figures.RecordFigure:
-    """Draw the operations of a pipeline's step in each panel, by title, on a common axis: a row per rank, and in each
-    bar the number of its micro-batch. At the end of a row stands how much of the step the rank was idle.
+    """Draw a pipeline's steps, one panel per title, on a common time axis, with one row per rank.
 
-    unit: of the spans' times; those in seconds are drawn in milliseconds. Raises InputError without panels or ranks.
+    Each bar is an operation and shows the number of its micro-batch. The text after a row says what share of the step
+    the rank was idle.
+
+    panels[title][rank]: the spans of that rank. unit: the unit of the spans' times; seconds are drawn as milliseconds.
+    Raises InputError if there are no panels, or a panel has no ranks.
     """
     every = [span for ranks in panels.values() for spans in ranks for span in spans]
     scale, label = (1e3, "milliseconds since the step began") if unit == "s" else (1.0, f"time ({unit})")

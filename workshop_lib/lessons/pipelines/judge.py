@@ -1,7 +1,7 @@
-"""The exercises of 11b_pipelines: a stage (pipeline_stage.py), three schedules, and a cut (pipeline_cuts.py).
+"""How 11b_pipelines checks its exercises: a stage (judge_stage.py), three schedules (here) and a cut (judge_cuts.py).
 
-A schedule is judged by what comes of it in a simulator: whether all ranks get to their end, what they keep, and how
-long they are idle.
+A simulator runs the learner's schedule. The schedule passes if all ranks reach the end of their lists, keep no more
+than they have to, and are idle no longer than necessary.
 """
 
 import itertools
@@ -16,12 +16,12 @@ from workshop_lib.lessons.pipelines.judge_stage import MyStage
 
 __all__ = ["MyStage", "balanced", "gpipe", "interleaved", "one_f_one_b"]
 
-CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # ranks, micro-batches
-CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # ranks, micro-batches, chunks
+CASES = [(2, 4), (4, 8), (3, 5), (4, 4), (1, 3), (4, 2)]  # (ranks, micro-batches)
+CHUNKED = [(2, 4, 2), (4, 8, 2), (2, 2, 3), (3, 6, 2), (1, 2, 2)]  # (ranks, micro-batches, chunks)
 
 
 class Seen(NamedTuple):
-    """What a schedule returned for one case, by rank: operations, or text where it returned something else."""
+    """What a schedule returned for one case: `orders` has a list of operations per rank, or text for anything else."""
 
     ranks: int
     micro_batches: int
@@ -62,12 +62,12 @@ NO_FORWARD_HINT = "A rank has nothing to go backward with before its own forward
 
 
 def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
-    """What holds of every schedule: its form, each operation once, and an end."""
+    """Check what every schedule needs: the right form, each operation exactly once, and ranks that all finish."""
     others = (order for seen in cases for order in seen.orders if isinstance(order, str))
     yield Property.unless("it returns operations", (f"it returned {other}. {form_hint}" for other in others))
     yield Property.unless("each micro-batch goes forward once, and backward once", _miscounted(cases))
     stuck = [(seen, text) for seen in cases for text in orders.simulate(seen.orders).stuck.values()]
-    stuck.sort(key=lambda each: "before it went forward" not in each[1])  # the cause before its consequences
+    stuck.sort(key=lambda each: "before it went forward" not in each[1])  # causes before consequences
     observed = f"With {stuck[0][0].name}, {stuck[0][1]}." if stuck else ""
     early = any("before it went forward" in text for _, text in stuck)
     hint = f"{observed} {NO_FORWARD_HINT}" if early and cases[0].chunks == 1 else ""
@@ -85,7 +85,7 @@ def _miscounted(cases: list[Seen]) -> Iterator[str]:
 
 
 def _idle(cases: list[Seen], text: str) -> Property:
-    """Whether the bubble is as short as it can be."""
+    """Check that the bubble is as short as it can be."""
     measured = [(seen, orders.bubble(orders.simulate(seen.orders).spans)) for seen in cases]
     longer = [
         (seen, share, best)
@@ -100,7 +100,7 @@ def _idle(cases: list[Seen], text: str) -> Property:
 
 
 def _kept_too_many(cases: list[Seen], enough: Callable[[Seen, int], int], unit: str, hint: str) -> Iterator[str]:
-    """A sentence for each rank that keeps more than enough(what was seen, rank)."""
+    """Yield a sentence for each rank that keeps more at once than `enough(seen, rank)`."""
     for seen in cases:
         for rank, order in enumerate(seen.orders):
             most, limit = orders.most_alive(order), enough(seen, rank)
@@ -138,7 +138,7 @@ def one_f_one_b_properties(observations: list[list[Seen]]) -> Iterator[Property]
 
 
 def _ahead(forwards: Callable[[int, int, int], int]) -> Callable:
-    """1F1B with this many forwards ahead, given rank, ranks and micro-batches."""
+    """Return a 1F1B schedule that begins with `forwards(rank, ranks, micro_batches)` forwards."""
 
     def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
         all_forwards, backwards = ([(kind, i) for i in range(micro_batches)] for kind in "FB")
@@ -183,7 +183,7 @@ def interleaved_properties(observations: list[list[Seen]]) -> Iterator[Property]
 
 
 def pieces_kept(cases: list[Seen]) -> int:
-    """The most that each rank keeps at once, all ranks and cases together."""
+    """The most micro-batches (times chunks) that a rank keeps at once, summed over all ranks and cases."""
     return sum(orders.most_alive(order) for seen in cases for order in seen.orders)
 
 

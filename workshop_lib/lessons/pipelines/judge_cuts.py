@@ -1,11 +1,14 @@
-"""An exercise of 11b_pipelines: a network cut into stages, of which the slowest is as fast as possible."""
+"""How 11b_pipelines checks `balanced`: cut a network into stages so that the slowest stage is as fast as possible.
+
+The notebook also uses `best_counts` as long as the exercise is unsolved.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from workshop_lib.judge import Exercise, Mistake, Property, shown
 
-SECONDS = [  # of layers, and how many stages
+SECONDS = [  # (seconds of each layer, number of stages)
     ([1.0, 1.0, 1.0, 1.0], 2),
     ([5.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2),
     ([1.0, 1.0, 1.0, 6.0, 1.0, 2.0, 2.0], 3),
@@ -30,7 +33,7 @@ def _counts(returned) -> list[int] | str:
 
 
 def slowest(seconds: Sequence[float], counts: Sequence[int]) -> float:
-    """How long the slowest stage takes."""
+    """Seconds that the slowest stage takes, where `counts` says how many layers each stage has."""
     ends = [sum(counts[: at + 1]) for at in range(len(counts))]
     return max(sum(seconds[end - count : end]) for end, count in zip(ends, counts, strict=True))
 

@@ -1,7 +1,7 @@
-"""The first exercise of 11b_pipelines: what a stage does with a micro-batch, forward and backward.
+"""How 11b_pipelines checks `MyStage`: what a stage does with a micro-batch, forward and backward.
 
-All stages run in one process here, and letters take the place of messages: whoever waits for a letter that nobody
-sent is told so at once, and nothing can hang.
+All stages run in one process, and a dictionary of arrays takes the place of MPI's messages. Receiving a message that
+nobody sent raises an error at once, so nothing can hang.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from workshop_lib.judge import Exercise, Mistake, Property, close
 from workshop_lib.lessons.pipelines import orders as pipeline_orders
 from workshop_lib.lessons.pipelines import pipeline
 
-M, SAMPLES, WIDTH = 4, 3, 5  # micro-batches, and in each this many samples of this many numbers
+M, SAMPLES, WIDTH = 4, 3, 5  # micro-batches, samples per micro-batch, numbers per sample
 CASES = [(2, pipeline_orders.gpipe), (3, pipeline_orders.one_f_one_b), (1, pipeline_orders.gpipe)]
 
 
 class Letters:
-    """In place of a communicator: a rank's end of the messages between all stages of this process."""
+    """Takes the place of a rank's communicator. All ranks of this process share the dictionary `sent` of messages."""
 
     def __init__(self, sent: dict[tuple, list[np.ndarray]], rank: int, size: int):
         self.sent, self.rank, self.size = sent, rank, size
@@ -40,13 +40,13 @@ class Letters:
 
 @dataclass
 class Trained:
-    """What a step of all stages did."""
+    """What one step on all stages left behind."""
 
     error: str
-    gradients: list[np.ndarray]  # by stage
-    right: list[np.ndarray] = field(compare=False)  # those of one process
+    gradients: list[np.ndarray]  # one vector per stage
+    right: list[np.ndarray] = field(compare=False)  # the gradients that one process computes, one vector per stage
     unread: int  # messages that nobody received
-    most_kept: list[int]  # by stage
+    most_kept: list[int]  # the most micro-batches that each stage kept at once
     kept_at_the_end: int
 
 
@@ -63,7 +63,7 @@ def _batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
-    """Of each stage in one vector, with zeros where there are none."""
+    """The gradients of each stage in one vector, with zeros for parameters that have no gradient."""
     return [
         torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in part.parameters()]).numpy()
         for part in parts
@@ -77,7 +77,7 @@ def _one_process(stages: int) -> list[np.ndarray]:
 
 
 def observe_stage(comm, make: Callable) -> list[Trained]:
-    """One step with the learner's class, for each of CASES."""
+    """Take one step with the learner's class in each of CASES."""
     return [_trained(make, size, schedule) for size, schedule in CASES]
 
 
@@ -97,7 +97,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
             most_kept[rank] = max(most_kept[rank], len(stage.kept))
     except NotImplementedError:
         raise
-    except Exception as raised:  # whatever the learner's methods do, the check says what it was
+    except Exception as raised:  # the learner's methods may raise anything, and the check reports it
         kind = "forward" if span.kind == "F" else "backward"
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
     unread = sum(len(letters) for letters in sent.values())
@@ -144,7 +144,7 @@ def stage_properties(observations: list[list[Trained]]) -> Iterator[Property]:
 
 
 def _wrong(**changes) -> Callable:
-    """A class with the exercise's methods, in which one thing is different."""
+    """Return the exercise's class with one mistake in it, such as `no_grad=True`."""
 
     def right(name: str) -> bool:
         return not changes.get(name)

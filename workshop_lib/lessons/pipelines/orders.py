@@ -1,9 +1,11 @@
-"""In which order the ranks of a pipeline compute, and what comes of it: whether all of them get to the end, how long
-they are idle, and how many micro-batches they keep.
+"""Schedules of a pipeline, and a simulator: do all ranks finish, how long are they idle, how much do they keep?
+
+11b_pipelines simulates its schedules here, and uses gpipe, one_f_one_b and interleaved until the learner has written
+them.
 
 A schedule is a function of (rank, ranks, micro_batches) that returns the operations of that rank in order: ("F", i) is
-the forward of micro-batch i, ("B", i) its backward. A rank with several chunks of the network adds the number of the
-chunk, and chunk c of rank r is stage c * ranks + r.
+the forward of micro-batch i, and ("B", i) its backward. If a rank has several chunks of the network, an operation also
+has the number of its chunk. Chunk c of rank r is stage c * ranks + r.
 """
 
 from collections import defaultdict
@@ -13,7 +15,7 @@ from typing import NamedTuple
 
 from workshop_lib.errors import InputError
 
-Order = Sequence[tuple]  # of operations, as schedules return them
+Order = Sequence[tuple]  # the operations of one rank, as a schedule returns them
 
 
 class Operation(NamedTuple):
@@ -25,7 +27,7 @@ class Operation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When one operation computed, in seconds or whatever the times are in."""
+    """When one operation started and ended, in seconds or in the simulator's unit of time."""
 
     kind: str
     micro_batch: int
@@ -35,16 +37,16 @@ class Span(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """What came of a schedule: by rank, when each operation computed; and what each rank that is stuck waits for."""
+    """The outcome of a schedule: spans[rank] says when each operation ran, stuck[rank] what a stuck rank waits for."""
 
     spans: list[list[Span]]
     stuck: dict[int, str]
 
 
 class Call(NamedTuple):
-    """What a rank does next: "wait" for a message of `peer`, "compute", or "send" a message to `peer`.
+    """One thing that a rank does: "wait" for a message from `peer`, "compute", or "send" a message to `peer`.
 
-    A message is known by the operation that made it: kind, micro-batch and stage.
+    message: the operation that produced the message: its kind, micro-batch and stage.
     """
 
     name: str
@@ -59,22 +61,22 @@ def gpipe(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
 
 
 def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[tuple]:
-    """As many forwards ahead as there are ranks behind this one, then a forward and a backward in turn."""
+    """One forward for each rank behind this one, then one forward and one backward in turn (arXiv:2006.09503)."""
     order = gpipe(rank, ranks, micro_batches)
     return in_turn(order[:micro_batches], order[micro_batches:], ranks - 1 - rank)
 
 
 def in_turn(forwards: list[tuple], backwards: list[tuple], ahead: int) -> list[tuple]:
-    """This many forwards ahead, at most all of them, then a forward and a backward in turn, and the other backwards."""
+    """The first `ahead` forwards (at most all), then one forward and one backward in turn, then the other backwards."""
     ahead = max(0, min(len(forwards), ahead))
     turns = [each for pair in zip(forwards[ahead:], backwards, strict=False) for each in pair]
     return [*forwards[:ahead], *turns, *backwards[len(forwards) - ahead :]]
 
 
 def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[tuple]:
-    """1F1B with several chunks per rank, which take turns after `ranks` micro-batches (Narayanan et al. 2021).
+    """1F1B with several chunks per rank that take turns every `ranks` micro-batches (Narayanan et al. 2021).
 
-    Raises InputError unless the micro-batches divide by the ranks.
+    Raises InputError unless `micro_batches` is a multiple of `ranks`.
     """
     if micro_batches % ranks:
         raise InputError(f"{micro_batches} micro-batches don't divide by {ranks} ranks: take a multiple of {ranks}.")
@@ -89,21 +91,23 @@ def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
 
 
 def bubble_formula(ranks: int, micro_batches: int, chunks: int = 1) -> float:
-    """The share of their time that ranks are idle, with equal stages and messages that take no time (1811.06965; with
-    chunks 2104.04473, which compares idle time with busy time).
+    """The share of a step that ranks are idle, if all stages are equal and messages take no time.
+
+    Sources: Huang et al. 2019, arXiv:1811.06965; with chunks, Narayanan et al. 2021, arXiv:2104.04473, whose formula
+    compares idle time with busy time instead.
     """
     return (ranks - 1) / (chunks * micro_batches + ranks - 1)
 
 
 def bubble(spans: Sequence[Sequence[Span]]) -> float:
-    """The share of their time that the ranks don't compute, from the first operation's start to the last one's end."""
+    """The share of a step that ranks are idle, from the start of the first operation to the end of the last one."""
     every = [span for of_rank in spans for span in of_rank]
     seconds = max(span.end for span in every) - min(span.start for span in every)
     return 1 - sum(span.end - span.start for span in every) / (seconds * len(spans))
 
 
 def most_alive(order: Order) -> int:
-    """The most micro-batches, times chunks, that a rank keeps at once: forward is done, backward isn't yet."""
+    """The most micro-batches (times chunks) that a rank keeps at once, between their forward and their backward."""
     alive = most = 0
     for kind, *_ in order:
         alive += 1 if kind == "F" else -1
@@ -112,13 +116,13 @@ def most_alive(order: Order) -> int:
 
 
 def fastest(by_rank: Sequence[Sequence]) -> list[list[Span]]:
-    """The spans, by rank, of the fastest step, which other programs disturbed least: by_rank[rank][step].spans."""
+    """The spans by rank of the fastest step, out of by_rank[rank][step].spans: other programs disturbed it least."""
     turns = [[step.spans for step in turn] for turn in zip(*by_rank, strict=True)]
     return min(turns, key=lambda spans: max(of_rank[-1].end for of_rank in spans))
 
 
 def typical_times(spans: Sequence[Sequence[Span]]) -> tuple[list[float], list[float]]:
-    """How long a forward and a backward took on each stage: medians over the micro-batches."""
+    """The times of a forward and of a backward on each stage: two lists of medians over the micro-batches."""
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)
     for rank, of_rank in enumerate(spans):
         for span in of_rank:
@@ -134,10 +138,10 @@ def simulate(
     backward: float | Sequence[float] = 2.0,
     blocking: bool = False,
 ) -> Simulated:
-    """Let every rank go through its order. Messages take no time.
+    """Simulate a step in which every rank goes through its own order. Messages take no time.
 
-    forward, backward: how long an operation takes, for all stages or one by one. blocking: whether a send waits until
-    its receiver is ready, as MPI's synchronous sends do; otherwise it never waits.
+    forward, backward: the time of one operation, as one number for all stages or a list with one number per stage.
+    blocking: whether a send waits until its receiver is ready, as MPI's synchronous sends do. Otherwise it never waits.
     """
     run = _Run(orders, forward, backward, blocking)
     while any(run.advance(rank) for rank in range(len(orders))):
@@ -146,7 +150,7 @@ def simulate(
 
 
 class _Run:
-    """How far every rank has come."""
+    """The state of a simulation: how far each rank has come in its order, and at what time."""
 
     def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool):
         self.ranks, self.blocking = len(orders), blocking
@@ -157,7 +161,7 @@ class _Run:
         self.calls = [list(self._calls(rank, order)) for rank, order in enumerate(orders)]
         self.at = [0] * self.ranks
         self.now = [0.0] * self.ranks
-        self.there: dict[tuple, float] = {}  # messages that have arrived, and when
+        self.there: dict[tuple, float] = {}  # arrival time of each message
         self.spans: list[list[Span]] = [[] for _ in orders]
 
     def _calls(self, rank: int, order: Order) -> Iterator[Call]:
@@ -173,11 +177,11 @@ class _Run:
                 yield Call("send", (kind, i, stage), dest % self.ranks, chunk)
 
     def call(self, rank: int) -> Call | None:
-        """What the rank does next; None at its end."""
+        """The rank's next call, or None if the rank has finished."""
         return self.calls[rank][self.at[rank]] if self.at[rank] < len(self.calls[rank]) else None
 
     def advance(self, rank: int) -> bool:
-        """Make the rank's next call, if it can go on now."""
+        """Make the rank's next call if it can go on now. Returns whether it could."""
         call = self.call(rank)
         if call is None or (call.name == "wait" and call.message not in self.there):
             return False
@@ -200,7 +204,7 @@ class _Run:
             self.there["kept", i, stage] = self.now[rank]
 
     def _meet(self, rank: int, call: Call) -> bool:
-        """Hand a message over, if its receiver waits for it."""
+        """Deliver a blocking send if its receiver is waiting for the message. Returns whether it was."""
         other = self.call(call.peer)
         if other is None or (other.name, other.message) != ("wait", call.message):
             return False
@@ -210,7 +214,7 @@ class _Run:
         return True
 
     def waits_for(self, rank: int) -> str:
-        """What a rank that can't go on waits for, in words; empty at its end."""
+        """What a stuck rank waits for, as text. Empty if the rank has finished."""
         call = self.call(rank)
         if call is None:
             return ""

@@ -1,4 +1,7 @@
-"""A network in stages, on the ranks of a pipeline: what a stage sends and receives, and a step in a given order."""
+"""Train a network in stages on the ranks of a pipeline: a stage's messages, and a step in a given order.
+
+In 11b_pipelines the learner's stage is a subclass of `Stage`, and `step` runs it with the learner's schedules.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,25 +20,26 @@ MOST_MICRO_BATCHES = 1000
 
 
 class Step(NamedTuple):
-    """What one step was like on this rank. `saved_bytes` is 0 unless it was asked for."""
+    """What one step did on this rank."""
 
-    spans: list[Span]  # in seconds since all ranks began
-    loss: float  # the mean over the batch, on the rank of the last stage; 0 elsewhere
-    most_kept: int  # micro-batches, times chunks
-    saved_bytes: int  # the most that autograd kept for backward, without parameters
+    spans: list[Span]  # in seconds since all ranks began the step
+    loss: float  # mean over the batch, on the rank with the last stage; 0 elsewhere
+    most_kept: int  # the most micro-batches (times chunks) kept at once
+    saved_bytes: int  # the most that autograd kept for backward, without parameters; 0 unless count_bytes was set
 
 
 class Stage:
-    """Some layers of a network that follow one another: stage `number` of `stages`, on rank `number % comm.size`.
+    """Consecutive layers of a network: stage `number` of `stages`, on rank `number % comm.size`.
 
-    A subclass writes forward(i) and backward(i), for micro-batch i. Sends never wait, and receives do.
+    A subclass defines forward(i) and backward(i) for micro-batch i. Receives wait for their message. Sends don't wait
+    for their receiver, unless `blocking` is set. Both raise InputError if there is no stage on the other side.
     """
 
     def __init__(self, layers: nn.Module, number: int, stages: int, comm, shapes: Sequence[torch.Tensor]):
-        """shapes: of each stage, what it makes of one image."""
+        """shapes: each stage's output for one image, which says what shape and type its messages have."""
         self.layers, self.number, self.comm, self.shapes = layers, number, comm, shapes
         self.first, self.last = number == 0, number == stages - 1
-        self.kept: dict[int, Any] = {}  # by micro-batch: what its backward will need
+        self.kept: dict[int, Any] = {}  # what the backward of each micro-batch will need
         self.waited_s = 0.0
         self.blocking = False  # whether a send waits until its receiver is ready
         self._under_way: list[tuple] = []
@@ -47,34 +51,38 @@ class Stage:
         raise NotImplementedError
 
     def load(self, images: torch.Tensor, labels: torch.Tensor, micro_batches: int) -> None:
-        """The batch of the next step. Every rank has it; only the first stage reads the images, the last the labels."""
+        """Set the batch of the next step, the same on every rank: images [n, …] and labels [n].
+
+        Only the first stage uses the images, and only the last one the labels. Raises InputError unless n is a multiple
+        of `micro_batches`.
+        """
         if len(images) % micro_batches:
             raise InputError(f"{len(images)} images don't divide into {micro_batches} micro-batches of equal size.")
         self.images, self.labels = images.chunk(micro_batches), labels.chunk(micro_batches)
         self.m = micro_batches
-        self.losses: list[float] = []  # of the micro-batches, on the last stage
+        self.losses: list[float] = []  # one per micro-batch on the last stage, none elsewhere
         self.kept.clear()
 
     def loss(self, logits: torch.Tensor, i: int) -> torch.Tensor:
-        """The mean loss of micro-batch i."""
+        """The mean loss of micro-batch i, from the logits [samples, classes] of the last stage."""
         loss = cross_entropy(logits, self.labels[i])
         self.losses.append(loss.item())
         return loss
 
     def receive_activations(self, i: int) -> torch.Tensor:
-        """What the stage before this one made of micro-batch i."""
+        """Receive the output of the previous stage for micro-batch i."""
         return self._receive(self.number - 1, self.number, i, self.number - 1)
 
     def send_activations(self, i: int, activations: torch.Tensor) -> None:
-        """Hand micro-batch i on to the next stage."""
+        """Send this stage's output for micro-batch i to the next stage."""
         self._send(activations, self.number + 1, self.number + 1, i)
 
     def receive_gradient(self, i: int) -> torch.Tensor:
-        """The gradient of the loss by what this stage made of micro-batch i, from the next stage."""
+        """Receive, from the next stage, the gradient of the loss with respect to this stage's output."""
         return self._receive(self.number + 1, -self.number - 1, i, self.number)
 
     def send_gradient(self, i: int, gradient: torch.Tensor | None) -> None:
-        """Hand the gradient by this stage's input back to the stage before."""
+        """Send the gradient of the loss with respect to this stage's input to the previous stage."""
         self._send(gradient, self.number - 1, -self.number, i)
 
     def _send(self, tensor: torch.Tensor | None, to_stage: int, cut: int, i: int) -> None:
@@ -99,14 +107,14 @@ class Stage:
         return tensor
 
     def finish(self) -> None:
-        """Wait until everything that was sent has arrived."""
-        for request, _ in self._under_way:  # with its array, which MPI reads until then
+        """Wait until all of this stage's sends have completed."""
+        for request, _ in self._under_way:  # the list also keeps each array alive, because MPI reads it until then
             request.Wait()
         self._under_way.clear()
 
 
 class ByHand(Stage):
-    """What the notebook's exercise asks for."""
+    """A stage as the notebook's exercise asks for it. It takes the learner's place until the exercise is solved."""
 
     def forward(self, i: int) -> None:
         x = self.images[i] if self.first else self.receive_activations(i).requires_grad_()
@@ -125,17 +133,23 @@ class ByHand(Stage):
 
 
 def tag(cut: int, i: int) -> int:
-    """MPI's tag for a message: `cut` is the stage that receives activations, or minus the one that sends a gradient."""
+    """The MPI tag of a message of micro-batch i.
+
+    cut: the number of the stage that receives activations, or minus the number of the stage that sends a gradient.
+    """
     return 2 * (abs(cut) * MOST_MICRO_BATCHES + i) + (cut < 0)
 
 
 def _array(tensor: torch.Tensor):
-    """Its values as an array in the order in which they lie in memory: images have their channels last."""
+    """The tensor's values as an array in the order of memory, where images [n, c, h, w] have their channels last."""
     return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).contiguous().numpy()
 
 
 def split(model: nn.Sequential, counts: Iterable[int]) -> list[nn.Sequential]:
-    """The model's layers in stages, `counts` of them in each. Raises InputError unless each is in one stage."""
+    """Cut the model into stages with `counts` layers each.
+
+    Raises InputError unless the counts add up to the number of layers and each is at least 1.
+    """
     counts = list(counts)
     if sum(counts) != len(model) or min(counts) < 1:
         raise InputError(f"stages of {counts} layers don't make up a network of {len(model)}.")
@@ -144,9 +158,10 @@ def split(model: nn.Sequential, counts: Iterable[int]) -> list[nn.Sequential]:
 
 
 def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape=(1, 28, 28)) -> list[Stage]:
-    """This rank's stages, made with `make` (a subclass of Stage): part s of the network is on rank s % size.
+    """This rank's stages, created with `make` (a subclass of Stage). Part s of the network is on rank s % size.
 
-    The network is small, so every rank has all parts. It only asks them how large the messages are.
+    The network is small, so every rank has all parts, but runs the other ranks' parts only once, on a blank image of
+    `image_shape`, to find out how large the messages are.
     """
     shapes, values = [], torch.zeros(1, *image_shape, dtype=next(parts[0].parameters()).dtype)
     with torch.no_grad():
@@ -158,9 +173,10 @@ def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape
 
 
 def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False) -> Step:
-    """Forward and backward of all micro-batches in this rank's order. All ranks call it together.
+    """Run the forward and backward of all micro-batches in this rank's order.
 
-    The gradients are left in the parameters. Time spent in a receive doesn't count as computing.
+    Every rank must call it, since it begins with a barrier. The gradients are left in the parameters. Time spent in a
+    receive doesn't count as computing. count_bytes: whether to measure what autograd keeps for backward.
     """
     saved, spans, most_kept = SavedForBackward(stage.layers for stage in stages), [], 0
     comm.Barrier()
@@ -180,7 +196,7 @@ def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False)
 
 
 def layer_seconds(model: nn.Sequential, images: torch.Tensor, repeats: int = 5) -> list[float]:
-    """How long forward and backward of each layer take together, with these images: the fastest of some tries."""
+    """Seconds that each layer takes for forward and backward together, with these images: the fastest of `repeats`."""
     fastest = [float("inf")] * len(model)
     for _ in range(repeats):
         x = images.clone()

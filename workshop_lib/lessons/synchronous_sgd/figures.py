@@ -1,4 +1,4 @@
-"""What a training step is made of, as bars over time."""
+"""Draw what a training step is made of: 02_synchronous_sgd shows how long ranks compute, wait and communicate."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,10 +8,10 @@ from workshop_lib.notebook import figures
 
 
 def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.RecordFigure:
-    """Draw one step of each panel, by title, on a common axis: a bar per rank, one part after the other.
+    """Draw one step per panel on a common time axis: a bar per rank, with the parts of the step one after the other.
 
-    A panel has one entry per rank, the milliseconds of each of STEP_LOOKS. Raises InputError when there is
-    nothing to draw.
+    panels[title][rank]: the milliseconds of each part in figures.STEP_LOOKS. Raises InputError if there is nothing to
+    draw.
     """
     longest = max((sum(parts.values()) for ranks in panels.values() for parts in ranks), default=0.0)
     rows = {title: len(ranks) for title, ranks in panels.items()}

@@ -1,5 +1,6 @@
-"""The exercises of 02_synchronous_sgd: averaged gradients (averaging.py), the training loop, broadcast weights, and a
-mean over all ranks' samples.
+"""How 02_synchronous_sgd checks its exercises: the training loop, broadcast weights and a mean over all samples.
+
+The two exercises on averaged gradients are in judge_averaging.py.
 """
 
 from collections import Counter
@@ -30,22 +31,21 @@ from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
 
-SAMPLES, STEPS = 4, 2  # of the training loop: per rank in each step
+SAMPLES, STEPS = 4, 2  # in the training loop: samples per rank and step, and number of steps
 
 
 @dataclass
 class Trained:
-    """One rank's weights after the call, as one array; what one process gets from the same batches; how many batches
-    were taken, and how often gradients were averaged."""
+    """What the learner's training loop did on one rank."""
 
-    weights: np.ndarray
-    right: np.ndarray
-    steps: int
-    averaged: int
+    weights: np.ndarray  # the rank's weights afterwards, as one array
+    right: np.ndarray  # the weights of one process that trained with the global batches, as one array
+    steps: int  # how many batches were taken
+    averaged: int  # how often gradients were averaged
 
 
 def observe_loop(comm, function: Callable) -> Trained:
-    """A short epoch on this rank's parts of random batches, and the same on one process with the whole batches."""
+    """Run a short epoch on this rank's parts of random batches, and then a correct one on the whole batches."""
     whole = [image_batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
     count: Counter[str] = Counter()
@@ -80,7 +80,7 @@ def loop_properties(observations: list[Trained]) -> Iterator[Property]:
 
 
 def _loop(model, optimizer, schedule, batches, average, comm, without: str = "", at_the_end: bool = False) -> None:
-    """A training loop, `without` one of its lines, or with the weights averaged at its end instead of gradients."""
+    """A training loop with one line missing or misplaced (`without`), or that averages the weights `at_the_end`."""
     for images, labels in batches:
         if without != "zero_grad":
             optimizer.zero_grad()
@@ -131,7 +131,7 @@ train_epoch = Exercise(
 
 
 def observe_broadcast(comm, function: Callable) -> Parameters:
-    """One call on ranks whose weights differ."""
+    """Call the function on ranks whose weights differ."""
     model = torch_cnn.build(seed=10 + comm.rank)
     right = comm.bcast(weights_by_name(model))
     function(model, comm)
@@ -151,7 +151,7 @@ def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
 
 
 def _set_weights(combined: Callable, hint: str) -> Mistake:
-    """A wrong `broadcast_weights`: each parameter becomes `combined(mine, comm)`."""
+    """A wrong `broadcast_weights`, which replaces each parameter with `combined(mine, comm)`, and the hint for it."""
 
     def broadcast_weights(model, comm):
         for p in model.parameters():
@@ -191,8 +191,10 @@ broadcast_weights = Exercise(
 
 
 def observe_weighted(comm, function: Callable) -> list[Call]:
-    """Two calls, for the mean of one vector per sample: every rank with a different number of samples, then rank 1 with
-    none."""
+    """Call the function twice: first every rank has a different number of samples, and then rank 1 has none.
+
+    Each sample's gradient is a random vector of 6 numbers.
+    """
     uneven = [comm.size + 1 + 2 * rank for rank in range(comm.size)]
     calls = []
     for counts in (uneven, [0 if rank == 1 else n for rank, n in enumerate(uneven)]):
@@ -252,7 +254,7 @@ weighted_mean = Exercise(
 
 
 class _Sgd:
-    """Plain SGD and its schedule, as PyTorch's are called; to make one of PyTorch's takes seconds the first time."""
+    """Plain SGD and its schedule, with PyTorch's method names. PyTorch's own optimizers take seconds to load."""
 
     def __init__(self, model):
         self.parameters, self.lr = list(model.parameters()), 0.1

@@ -1,4 +1,4 @@
-"""Two exercises of 02_synchronous_sgd: the mean of all ranks' gradients, and the same in one message."""
+"""How 02_synchronous_sgd checks two exercises: the mean of all ranks' gradients, and the same mean in one message."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ SAMPLES = 16  # per rank
 STUCK = "every rank must make the same collective calls in the same order: is one inside an `if`, or after `return`?"
 ALL_PARAMETERS = "go through all of model.parameters()."
 Arrays = dict[str, np.ndarray]  # a model's gradients or weights, by the parameter's name
-same_but_rounding = partial(close, rounding=1e-4)  # float32, added up in another order
+same_but_rounding = partial(close, rounding=1e-4)  # float32 sums depend on the order of addition
 
 
 @dataclass
 class Parameters:
-    """Gradients, or weights, after the call (None where there is none), and what is right.
+    """Gradients or weights by parameter name: those after the call (None for a missing one), and the right ones.
 
     weights_kept: whether a function that should average gradients left the weights alone.
     """
@@ -32,8 +32,9 @@ class Parameters:
 
 
 def observe_average(comm, function: Callable) -> Parameters:
-    """Two calls: on ranks with the same weights, as in training; and on ranks whose weights differ, which shows whether
-    weights are averaged.
+    """Call the function on ranks with the same weights, as in training, and then on ranks whose weights differ.
+
+    The second call shows whether the function changes the weights themselves.
     """
     images, labels = image_batch(SAMPLES * comm.size, seed=7)
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
@@ -67,7 +68,7 @@ def average_properties(observations: list[Parameters]) -> Iterator[Property]:
 
 
 def compared(observations: list[Parameters], same: Callable) -> tuple[list[dict[str, bool]], list[tuple[int, str]]]:
-    """Which parameters are right, by rank and name; and (rank, name) of those that are not."""
+    """Whether each parameter is right, by rank and name, and a list with the (rank, name) of every wrong one."""
     right = [{name: same(seen.got[name], seen.right[name]) for name in seen.right} for seen in observations]
     return right, [(rank, name) for rank, names in enumerate(right) for name, is_right in names.items() if not is_right]
 
@@ -94,7 +95,7 @@ def _averages(observations: list[Parameters]) -> Property:
 
 
 def _gradients(combined: Callable, hint: str) -> Mistake:
-    """A wrong `average_gradients`: each gradient becomes `combined(mine, comm)`."""
+    """A wrong `average_gradients`, which replaces each gradient with `combined(mine, comm)`, and the hint for it."""
 
     def average_gradients(model, comm):
         for p in model.parameters():
@@ -126,7 +127,7 @@ average_gradients = Exercise(
 
 
 class CallCounter:
-    """A communicator that counts the calls that send something."""
+    """A communicator that counts the calls that may send something."""
 
     QUIET = ("Get_", "get_", "Dup", "Free")
 
@@ -147,7 +148,7 @@ class CallCounter:
 
 @dataclass
 class Counted:
-    """The averaged gradients of two steps, and the messages that each of them took."""
+    """The gradients after the function's two calls, and the messages that one call took on average."""
 
     gradients: Parameters
     messages_per_step: float
@@ -178,7 +179,7 @@ average_in_one_message = Exercise(
 
 
 def image_batch(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same random images and labels on every rank."""
+    """Random images [samples, 1, 28, 28] and labels [samples], the same on every rank."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(samples, 1, 28, 28, generator=generator)
     return images, torch.randint(10, (samples,), generator=generator)
@@ -189,5 +190,5 @@ def weights_by_name(model) -> Arrays:
 
 
 def _gradients_of(model) -> dict:
-    """Each parameter's gradient; None where there is none."""
+    """The gradients by parameter name, with None for a parameter that has no gradient."""
     return {name: None if p.grad is None else p.grad.clone().numpy() for name, p in model.named_parameters()}

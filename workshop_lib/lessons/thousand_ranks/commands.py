@@ -1,4 +1,4 @@
-"""`workshop dryrun`: a script that runs on one of many ranks."""
+"""The command `workshop dryrun`: 12_thousand_ranks offers it for dry runs in a terminal."""
 
 from typing import Annotated
 
@@ -11,8 +11,8 @@ from workshop_lib.lessons.thousand_ranks import dry_run as dry
 from workshop_lib.lessons.thousand_ranks import mesh_report
 from workshop_lib.lessons.thousand_ranks.step_report import ranks_of
 
-app = typer.Typer()  # cli.commands offers its commands
-# What isn't an option of ours belongs to the script.
+app = typer.Typer()  # cli/commands.py adds its commands to `workshop`
+# Options that this command doesn't have are passed on to the script.
 AFTER_DRYRUN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -25,7 +25,7 @@ def dryrun(
     rank: Annotated[int, typer.Option(help="Which rank to be.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds after which the script is ended.")] = 300.0,
 ) -> None:
-    """Run a training script on one of many pretended ranks, and print what a step takes.
+    """Run a training script as one of many pretended ranks, and print what a step takes.
 
     Options that aren't listed below go to the script.
     """

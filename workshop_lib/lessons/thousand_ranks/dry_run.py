@@ -1,6 +1,7 @@
-"""Run a plain script as one rank of many that don't exist, or on a few real ones, and read what a step takes.
+"""Run a plain script as one of many ranks that don't exist, or on a few real ones, and report what a step takes.
 
-The script runs in a process of its own, so that what it does to PyTorch ends with it, and so that it can be ended.
+12_thousand_ranks does both, and compares the reports. The script runs in its own process, so that it can be killed, and
+so that its changes to PyTorch end with it.
 """
 
 import json
@@ -19,15 +20,16 @@ from workshop_lib.ranks import scripts
 MOST_RANKS = 65_536
 LIMIT_S = 300.0
 METER = "workshop_lib.lessons.thousand_ranks.meter"
-ROOM_BYTES = 2 * 2**30  # up to here a script may run with real tensors, where it doesn't without
+ROOM_BYTES = 2 * 2**30  # a script that fails on fake tensors is tried with real ones up to this peak
 
 
 def dry_run(script, *options, world_size: int, mesh: str = "", rank: int = 0, timeout_s: float = LIMIT_S) -> Report:
-    """The second step of `script`, with these options, on rank `rank` of `world_size` that are pretended.
+    """Run `script` with these options as rank `rank` of `world_size` pretended ranks, and report its second step.
 
-    mesh: such as "64x16"; handed on to the script as its option --mesh. Tensors have no values where the script can do
-    without, so a model may be larger than this machine's memory. Raises InputError for what can't be run: a script
-    that is missing, raises, or takes longer than `timeout_s`, and a mesh that the world doesn't fill.
+    mesh: such as "64x16"; passed on to the script as its option --mesh. If the script can do without the values of
+    tensors, they have none, so a model may be larger than this machine's memory. Raises InputError if the script is
+    missing, raises, or takes longer than `timeout_s` seconds, if there is no such rank, and if the mesh and the world
+    have different sizes.
     """
     started = time.monotonic()
     [report] = _dry_runs(script, options, [(world_size, mesh, rank)], timeout_s)
@@ -36,7 +38,7 @@ def dry_run(script, *options, world_size: int, mesh: str = "", rank: int = 0, ti
 
 
 def dry_runs(script, *options, meshes: Sequence[str], rank: int = 0, timeout_s: float = LIMIT_S) -> dict[str, Report]:
-    """`dry_run` on each of these meshes, in one process, which is quicker: seconds are those of each run alone."""
+    """The reports of `dry_run` by mesh, from one process, which is quicker. Each report has its own run's `seconds`."""
     worlds = [(ranks_of(mesh), mesh, rank) for mesh in meshes]
     return dict(zip(meshes, _dry_runs(script, options, worlds, timeout_s), strict=True))
 
@@ -58,7 +60,10 @@ def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], tim
 
 
 def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[Report]:
-    """The same step on real ranks on this machine, started by torchrun: one Report per rank."""
+    """Run `script` on real ranks on this machine with torchrun, and report its second step: one Report per rank.
+
+    Raises InputError if the script is missing, fails on a rank, or takes longer than `timeout_s` seconds.
+    """
     words = _checked(script, options, ranks, "", 0)
     with tempfile.TemporaryDirectory() as folder:
         launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks), "-m", METER]
@@ -71,7 +76,7 @@ def real_run(script, *options, ranks: int, timeout_s: float = LIMIT_S) -> list[R
 
 
 def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str]:
-    """The script's options, if it and the world can be used."""
+    """The script's options as text. Raises InputError for a missing script, or a world, rank or mesh out of range."""
     words = list(map(str, options))
     if not Path(script).is_file():
         raise InputError(f"there is no script {str(script)!r}: give the path of a Python file.")
@@ -85,7 +90,7 @@ def _checked(script, options, world_size: int, mesh: str, rank: int) -> list[str
 
 
 def _run(command: list[str], timeout_s: float, script) -> str:
-    """What the command prints; all its processes are ended when it takes too long, or this process ends."""
+    """Run the command and return its output. All its processes are killed if it takes too long or this process ends."""
     with scripts.started(command, set_id=uuid.uuid4().hex[:12]) as process:
         try:
             return process.communicate(timeout=timeout_s)[0]

@@ -1,4 +1,4 @@
-"""A mesh of ranks and what each of its dimensions sends, and forecasts beside what was published."""
+"""Draw a mesh of ranks and what one of them sends, and forecasts against published runs, for 12_thousand_ranks."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,15 +11,15 @@ from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
 
-ROWS, COLUMNS = 6, 8  # that are drawn; of a longer dimension, the first of its ranks and the last
+ROWS, COLUMNS = 6, 8  # the most that are drawn; a longer dimension shows its first ranks and its last one
 
 
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
-    """Draw the ranks of a mesh such as "64x16" and what one of them sends over each dimension in a step, from the
-    report of its dry run.
+    """Draw the ranks of a mesh such as "64x16", and what one of them sends over each dimension in a step.
 
-    A row is a tensor group, a column a data group; those of rank `report.rank` have colours. a_node: ranks per node,
-    framed, if given. Raises InputError unless the mesh has two dimensions.
+    Each row is a tensor group and each column a data group. report: the dry run of the rank whose row and column are
+    colored. a_node: the number of ranks per node; if given, a frame surrounds each node. Raises InputError unless the
+    mesh has two dimensions.
     """
     sizes = mesh_shape(shape)
     if len(sizes) != 2:
@@ -43,7 +43,7 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
 
 
 def _places(size: int, shown: int) -> list[int | None]:
-    """The places along a dimension that are drawn; None for those left out."""
+    """The indices along a dimension that are drawn, with None in place of those that are left out."""
     return list(range(size)) if size <= shown else [*range(shown - 2), None, size - 1]
 
 
@@ -61,7 +61,7 @@ def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, t
 
 
 def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
-    """Frames around the ranks of each node that is drawn whole."""
+    """Draw a frame around each node whose ranks are all in the picture."""
     look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GREY, "lw": 1.4, "ls": "--"}
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
@@ -76,7 +76,7 @@ def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> N
 
 
 def _legend(figure: RecordFigure, report: Report, a_node: int) -> None:
-    """What rank `report.rank` sends over each dimension, beside the mesh."""
+    """Write beside the mesh what rank `report.rank` sends over each dimension."""
     lines = [(f"Rank {report.rank} in one step", "bold")]
     for name in ("tensor", "data"):
         own = [each for each in report.collectives if (each.over == name) or (name == "data" and each.over == "world")]
@@ -90,7 +90,10 @@ def _legend(figure: RecordFigure, report: Report, a_node: int) -> None:
 
 
 def beside_published(rows: pd.DataFrame) -> RecordFigure:
-    """Published and forecast utilization, from `published_meshes.beside_forecast`; on the line both are the same."""
+    """Draw forecast against published utilization. Points on the line are exact.
+
+    rows: the table from `published_meshes.beside_forecast`.
+    """
     middle, worst = rows["error"].abs().median(), rows.loc[rows["error"].abs().idxmax()]
     title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
     caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"

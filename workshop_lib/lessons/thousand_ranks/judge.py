@@ -1,4 +1,7 @@
-"""The exercises of 12_thousand_ranks: the bytes of FSDP x tensor parallelism, and the best mesh for a cluster."""
+"""How 12_thousand_ranks checks its exercises: the bytes that ranks of a mesh send, and the best mesh for a cluster.
+
+The notebook also shows CLUSTERS, and the default mesh beside the learner's.
+"""
 
 from collections.abc import Callable, Iterator
 from statistics import geometric_mean
@@ -9,8 +12,8 @@ from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.thousand_ranks import meshes
 from workshop_lib.lessons.thousand_ranks.meshes import Gpt, Mesh, Plan
 
-# (data, tensor, layers, cut, whole, activations): bytes of a layer's weights that tensor parallelism cuts, of those it
-# leaves whole, and of the activations that a layer hands on. All can be divided by any of the meshes.
+# Each case is (data, tensor, layers, cut, whole, activations). Tensor parallelism cuts `cut` bytes of a layer's weights
+# and leaves `whole` bytes uncut; the layer passes on `activations` bytes. Every mesh divides these numbers evenly.
 STEPS = [
     ("FSDP alone", (8, 1, 2, 4096, 1024, 2048)),
     ("tensor parallelism alone", (1, 4, 2, 4096, 1024, 2048)),
@@ -20,7 +23,11 @@ STEPS = [
 
 
 def bytes_sent(data, tensor, layers, cut, whole, activations) -> dict[str, float]:
-    """What is right: two allgathers and a reduce-scatter of this tensor rank's weights, and four allreduces a layer."""
+    """The right answer: bytes that each rank sends over each dimension.
+
+    In each layer, a rank takes part in two allgathers and a reduce-scatter of its tensor rank's weights, and in four
+    allreduces of its activations.
+    """
     weights = cut / tensor + whole
     return {
         "data": layers * 3 * (data - 1) / data * weights,
@@ -49,7 +56,7 @@ def bytes_properties(observations: list) -> Iterator[Property]:
 
 
 def _bytes(hint: str, data: Callable | None = None, tensor: Callable | None = None) -> Mistake:
-    """A wrong `mesh_bytes`: what it takes for one of the two dimensions."""
+    """A wrong `mesh_bytes` and its hint: `data` or `tensor` computes wrong bytes for that dimension."""
 
     def mesh_bytes(d, t, layers, cut, whole, activations):
         right = bytes_sent(d, t, layers, cut, whole, activations)
@@ -104,7 +111,7 @@ mesh_bytes = Exercise("mesh_bytes", observe_bytes, bytes_properties, _WRONG_BYTE
 
 
 class Cluster(NamedTuple):
-    """A model, the machine that trains it, and the settings that `best_mesh` is called with."""
+    """A model, the machine and the number of ranks that train it, its global batch, and the memory of each rank."""
 
     model: Gpt
     machine: str
@@ -119,7 +126,7 @@ CLUSTERS = {
     "175B on 1,024 H100": Cluster(Gpt(96, 12288, 174.6e9, 2048, 51_200), "h100", 1024, 2048, 72 * GIB),
     "13B on 512 H100": Cluster(Gpt(40, 5120, 12.85e9, 2048, 50_368), "h100", 512, 512, 72 * GIB),
 }
-GAIN = 1.2  # times as fast as the default
+GAIN = 1.2  # the learner's mesh must be this many times as fast as the default
 
 
 def try_mesh(cluster: Cluster, mesh: Mesh, plan: Plan) -> meshes.Forecast:
@@ -131,7 +138,7 @@ def candidates(cluster: Cluster) -> list[tuple[Mesh, Plan]]:
 
 
 def default(cluster: Cluster) -> tuple[Mesh, Plan]:
-    """FSDP over everything, one sequence at a time, with recomputing: what people begin with, since it always fits."""
+    """FSDP over all ranks, one sequence at a time, with recomputing. People begin with this because it always fits."""
     return Mesh(cluster.ranks), Plan(1, cluster.global_batch // cluster.ranks, "full", True)
 
 
@@ -141,7 +148,7 @@ def right_mesh(cluster: Cluster) -> tuple[Mesh, Plan]:
 
 
 class Chosen(NamedTuple):
-    """What came of a choice of a mesh and a plan."""
+    """What a chosen mesh and plan lead to: ranks, sequences per step, memory and time."""
 
     ranks: int
     sequences: int
@@ -150,7 +157,7 @@ class Chosen(NamedTuple):
 
 
 def observe_meshes(comm, function: Callable) -> list[Chosen | None]:
-    """What comes of the choice of `function` for each of CLUSTERS; None where it's no mesh with a plan."""
+    """What the choice of `function` leads to for each of CLUSTERS, or None if it isn't a mesh with a plan."""
     return [_chosen(cluster, function(cluster, candidates(cluster))) for cluster in CLUSTERS.values()]
 
 
@@ -170,7 +177,7 @@ def meshes_properties(observations: list) -> Iterator[Property]:
     hint = "return one of `candidates`, a pair of a Mesh and a Plan."
     yield Property("it returns a mesh and a plan", None not in observations[0], hint)
     choices = list(zip(CLUSTERS.items(), observations[0], strict=True))
-    steps_s = [chosen.step_s for chosen in observations[0]]  # they tell the mistakes apart
+    steps_s = [chosen.step_s for chosen in observations[0]]  # evidence that tells the known mistakes apart
     for (name, cluster), chosen in choices:
         hint = f"{name}: it has {chosen.ranks:,} ranks and {chosen.sequences:,} sequences. Choose among `candidates`."
         yield Property(f"{name}: all ranks, and the whole batch", _whole(cluster, chosen), hint)
@@ -189,7 +196,7 @@ def meshes_properties(observations: list) -> Iterator[Property]:
 
 
 def gain(observations: list, passed: bool) -> float | None:
-    """Times as fast as the default, on average over CLUSTERS (geometric mean), of choices that fit; None for others."""
+    """How many times as fast as the default the choices are (geometric mean over CLUSTERS). None if one doesn't fit."""
     gains = []
     for chosen, cluster in zip(observations[0], CLUSTERS.values(), strict=True):
         if chosen is None or not _whole(cluster, chosen) or chosen.peak_bytes > cluster.memory_bytes:
@@ -201,7 +208,7 @@ def gain(observations: list, passed: bool) -> float | None:
 def _choose(
     hint: str, key: Callable, fits: Callable = lambda made, cluster: made.peak_bytes <= cluster.memory_bytes
 ) -> Mistake:
-    """A wrong `best_mesh`: what it prefers, given the forecast and the choice, and which it takes to fit."""
+    """A wrong `best_mesh` and its hint: of the choices that `fits` accepts, it takes that with the smallest `key`."""
 
     def best_mesh(cluster, choices):
         made = {each: try_mesh(cluster, *each) for each in choices}

@@ -1,4 +1,4 @@
-"""A dry run's report in words: rows of text for the command line and for notebooks."""
+"""A dry run's report as rows of text, for the tables of 12_thousand_ranks and of `workshop dryrun`."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ KIND_OF = {"parameters": "weights", "gradients": "gradients", "optimizer": "opti
 
 
 def shards(report: Report) -> list[dict[str, str]]:
-    """One row for all parameters that differ only in the number of their layer."""
+    """The parameters and this rank's parts of them. Parameters that differ only in their layer's number share a row."""
     alike: dict[tuple, list[Shard]] = {}
     for shard in report.shards:
         name = re.sub(r"\d+", "*", shard.name, count=1)
@@ -33,7 +33,7 @@ def _shape(shape: Iterable[int]) -> str:
 
 
 def memory(report: Report) -> list[dict[str, str]]:
-    """By kind, and the rest of the peak."""
+    """The memory of each kind of state, the rest of the peak, and the peak, in MB."""
     sizes = {KIND_OF[kind]: size for kind, size in report.state_bytes.items()}
     sizes["the rest of the peak"] = report.other_bytes
     sizes["peak"] = report.peak_bytes
@@ -55,6 +55,6 @@ def collectives(report: Report) -> list[dict[str, str]]:
 
 
 def cost(report: Report) -> str:
-    """What the dry run itself took."""
+    """A sentence about the time and memory that the dry run itself took."""
     values = "without values" if report.fake_tensors else "with real tensors, whose values mean nothing"
     return f"The dry run took {report.seconds:.1f} s and {report.resident_bytes / 2**20:,.0f} MiB, {values}."

@@ -1,7 +1,8 @@
-"""What a step takes on a mesh of ranks, data x tensor x pipeline: seconds and memory, from bytes and arithmetic.
+"""Forecast the seconds and memory of a step on a mesh of ranks, data x tensor x pipeline, from bytes and arithmetic.
 
-These come from a dry run (step_report.py) or, for models whose code isn't at hand, from the formulas of
-`work`. Links and collectives are those of cost_model.py; like there, nothing here was measured.
+12_thousand_ranks compares meshes with it. The bytes and the arithmetic come from a dry run (step_report.py) or, for
+models whose code isn't at hand, from the formulas in `work`. The costs of messages come from forecasting/cost_model.py.
+Like there, nothing in this file was measured.
 """
 
 import itertools
@@ -16,17 +17,21 @@ from workshop_lib.lessons.forecasting.forecast import LATENESS
 from workshop_lib.lessons.thousand_ranks.step_report import Collective
 from workshop_lib.quantities import whole
 
-# Who gathers and reduces what, and how often: nothing is cut (DDP), or the states of the optimizer (ZeRO-1), both once
-# per step; or everything (FSDP, ZeRO-3), in every micro-batch.
+# What is sharded over the data ranks: nothing (DDP), the optimizer's states (ZeRO-1), or everything (FSDP, ZeRO-3).
+# The data ranks communicate once per step in the first two cases, and in every micro-batch in the last one.
 SHARDING = ("none", "states", "full")
-# Per parameter with Adam: bf16 weights, fp32 gradients and optimizer, as in Megatron-LM; FSDP's shards are all in fp32.
+# Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
+# keeps all its shards in fp32.
 CAST_BYTES, ADAM_BYTES, FSDP_BYTES = 2 + 4, 12, 16
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Numbers of ranks. Those of a tensor group are neighbours, those of a data group a tensor group apart, and the
-    stages of a pipeline furthest apart (the order of Narayanan et al. 2021, arXiv:2104.04473)."""
+    """The number of ranks in each dimension of a mesh.
+
+    The ranks of a tensor group are neighbors, those of a data group are a whole tensor group apart, and the stages of a
+    pipeline are furthest apart (the order of Narayanan et al. 2021, arXiv:2104.04473).
+    """
 
     data: int
     tensor: int = 1
@@ -46,7 +51,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Gpt:
-    """A decoder-only transformer, and the tokens of a sequence."""
+    """The shape of a decoder-only transformer, and the length of its sequences in tokens."""
 
     layers: int
     width: int
@@ -56,14 +61,21 @@ class Gpt:
 
     @property
     def flops(self) -> float:
-        """Of training on one sequence: 6 per parameter and token, and the attention's matrices, whole ones even where
-        they are causal (Narayanan et al. 2021, arXiv:2104.04473, eq. 3 without recomputing)."""
+        """Floating-point operations to train on one sequence: 6 per parameter and token, plus the attention matrices.
+
+        These count as whole matrices even if attention is causal (Narayanan et al. 2021, arXiv:2104.04473, eq. 3
+        without recomputing).
+        """
         return 6 * self.parameters * self.tokens + 12 * self.layers * self.width * self.tokens**2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is trained. micro_batch: sequences per data rank at a time; interleaved: stages per pipeline rank."""
+    """How a model is trained.
+
+    micro_batch: sequences in each micro-batch of a data rank. micro_batches: micro-batches per step. sharding: one of
+    SHARDING. recompute: whether backward computes the activations again. interleaved: stages per pipeline rank.
+    """
 
     micro_batch: int = 1
     micro_batches: int = 1
@@ -77,7 +89,7 @@ class Plan:
 
 
 class Work(Protocol):
-    """What a step takes on one rank: a Report of a dry run, or Estimated."""
+    """What one rank computes, holds and sends in a step: the Report of a dry run, or Estimated."""
 
     flops: float
     peak_bytes: float
@@ -93,12 +105,12 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of a step, and what they are made of; mfu: the model's operations as a share of the peak."""
+    """The seconds of a step, and its parts. mfu: the model's operations as a share of the devices' peak."""
 
     step_s: float
     compute_s: float
     tensor_s: float
-    data_s: float  # of which overlapping hides a part
+    data_s: float  # all messages over the data dimension, even those that computing hides
     bubble_s: float
     late_s: float
     mfu: float
@@ -106,10 +118,10 @@ class Forecast:
 
 
 def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
-    """Per rank and step: two bytes per value, and sums of gradients in four.
+    """Estimate what one rank computes, holds and sends in a step, with 2 bytes per value and 4 per summed gradient.
 
-    Each layer has two allreduces of its activations in forward and two in backward, two more if forward is computed
-    again (arXiv:2104.04473, section 3.2). Pipelines send little, and that is left out.
+    Each layer has two allreduces of its activations in forward and two in backward, and two more if forward is computed
+    again (arXiv:2104.04473, section 3.2). The messages of a pipeline are left out, because they are small.
     """
     m, layers = plan.micro_batches, model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
@@ -133,10 +145,10 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
 
 
 def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
-    """Of the fullest rank, the first stage of the pipeline: states, the layers that are gathered, activations.
+    """Bytes on the fullest rank, in the pipeline's first stage: states, gathered layers, activations and logits.
 
-    A layer keeps sbh (10 + 24 / t) bytes with FlashAttention, 2 sbh if it is computed again (Korthikanti et al. 2022,
-    arXiv:2205.05198, eq. 2), and the first stage has as many micro-batches on their way as there are stages.
+    A layer keeps sbh (10 + 24 / t) bytes with FlashAttention, or 2 sbh if backward computes it again (Korthikanti et
+    al. 2022, arXiv:2205.05198, eq. 2). The first stage keeps as many micro-batches at once as there are stages.
     """
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     states = {
@@ -154,9 +166,10 @@ def memory_bytes(model: Gpt, mesh: Mesh, plan: Plan) -> float:
 
 
 def with_layers(few: Work, more: Work, layers: float) -> Estimated:
-    """The work of a model with more layers, from dry runs of two with fewer: all layers cost the same.
+    """Extrapolate the work of a deep model from dry runs of two shallower ones. All layers must cost the same.
 
-    layers: how many times as far from `few` as `more` is; 15 from runs of 2 and 4 layers to 32.
+    layers: how many times the difference between `few` and `more` is added to `few`; 15 gets from runs of 2 and 4
+    layers to 32 layers.
     """
 
     def grown(one: float, other: float) -> float:
@@ -171,9 +184,9 @@ def with_layers(few: Work, more: Work, layers: float) -> Estimated:
 
 
 def collective_s(machine: Machine, each: Collective, stride: int) -> float:
-    """Seconds of all these calls, as rings through ranks that are `stride` apart.
+    """Seconds of all calls of one collective, as rings through ranks that are `stride` apart.
 
-    As many groups as have a rank in a node share the node's network.
+    All groups that have a rank in a node share that node's network.
     """
     a_node = machine.devices_a_node
     inside = max(1, min(each.ranks, a_node // stride))
@@ -187,13 +200,13 @@ def collective_s(machine: Machine, each: Collective, stride: int) -> float:
 def forecast(
     done: Work, model_flops: float, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None
 ) -> Forecast:
-    """The step of a rank that does this work, in a mesh on this machine.
+    """Forecast the step of a rank that does this work, in a mesh on this machine.
 
-    model_flops: of the whole step on all ranks. share: of the peak, that one device's arithmetic reaches; the machine's
-    number if not given. Tensor parallelism waits for its messages. FSDP gathers and reduces while it computes, except
-    for the first layer and the last; sums of whole gradients wait for backward. Stages of a pipeline are idle for
-    (p - 1) / (v m) of the time that they compute (arXiv:2104.04473, section 2.2). The slowest rank is as late as
-    forecast.py says.
+    model_flops: the model's operations in the whole step, on all ranks. share: the share of its peak that one device's
+    arithmetic reaches, by default the machine's number. Tensor parallelism waits for its messages. FSDP gathers and
+    reduces while it computes, except for the first and the last layer. Without FSDP, the data ranks' messages come
+    after backward. The stages of a pipeline are idle for (p - 1) / (v m) of the time that they compute
+    (arXiv:2104.04473, section 2.2). forecasting/forecast.py says how late the slowest rank is.
     """
     peak = max(machine.peak_flops_per_s.values())
     share = machine.utilisation.get("transformer", 0.4) if share is None else share
@@ -217,13 +230,13 @@ def forecast(
 
 
 def of_formulas(model: Gpt, machine: Machine, mesh: Mesh, plan: Plan, share: float | None = None) -> Forecast:
-    """`forecast` for a model whose work comes from `work`."""
+    """Forecast the step of a model whose work is estimated by the formulas in `work`."""
     sequences = mesh.data * plan.micro_batch * plan.micro_batches
     return forecast(work(model, mesh, plan), sequences * model.flops, machine, mesh, plan, share)
 
 
 def plans(model: Gpt, ranks: int, global_batch: int) -> list[tuple[Mesh, Plan]]:
-    """The meshes and plans worth a look: those that share out ranks, layers and batch evenly."""
+    """The meshes and plans that are worth a look: they divide the ranks, the layers and the global batch evenly."""
     found = []
     for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
         data, left = divmod(ranks, tensor * pipeline)

@@ -1,12 +1,13 @@
-"""What one rank of a plain training script holds, sends and computes in a step, read while the script runs.
+"""Measure what one rank of a plain training script holds, sends and computes in a step, while the script runs.
 
     METER="python -m workshop_lib.lessons.thousand_ranks.meter"
     $METER --out FOLDER SCRIPT …                   a real rank, under torchrun
     $METER --out FOLDER --pretend 3/1024 SCRIPT …  rank 3 of 1,024 that don't exist
 
-The script runs until its optimizer has taken `--steps` steps. The last of them is reported, from the end of the step
-before: FOLDER/RANK.json (of worlds that are pretended, FOLDER/0.json and on, in their order) has a Report of
-step_report.py, or the error that ended the script.
+Every report in 12_thousand_ranks comes from here, through dry_run.py. The script runs until its optimizer has taken
+`--steps` steps. The report covers the last of these steps, from the end of the step before it. FOLDER/RANK.json has
+the Report (step_report.py) of a real rank, or the error that ended the script. For pretended worlds, the files are
+FOLDER/0.json, FOLDER/1.json and so on, in the order of the worlds.
 """
 
 import argparse
@@ -39,19 +40,19 @@ from workshop_lib.training import KINDS, memory
 
 
 class Done(BaseException):
-    """The script has taken as many steps as were asked for. Not an Exception, which a script might catch."""
+    """Ends a script that has taken all its steps. It is no Exception, because a script might catch that."""
 
 
 class Meter(TorchDispatchMode):
-    """Sees every operator of PyTorch's that this thread calls: its collectives, its arithmetic and its new tensors."""
+    """Counts collectives, arithmetic and live memory by looking at each PyTorch operator that this thread calls."""
 
     def __init__(self, steps: int = 2):
         super().__init__()
         self.steps, self.live_bytes = steps, 0
-        self._sizes: dict[int, int] = {}  # of the storages that are alive
-        self._models: dict[int, torch.nn.Module] = {}  # that have been called, the innermost last
+        self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
+        self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
-        self.names: dict[str, str] = {}  # of the dimensions of meshes
+        self.names: dict[str, str] = {}  # the mesh dimension of each process group
         self._start_step()
 
     def _start_step(self) -> None:
@@ -60,7 +61,7 @@ class Meter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(issubclass(each, DTensor) for each in types):
-            return NotImplemented  # its own operators come next, with plain tensors
+            return NotImplemented  # DTensor calls operators on plain tensors next, and these are counted
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
             return _stand_in(args[0])
@@ -90,7 +91,7 @@ class Meter(TorchDispatchMode):
             self._change(key, storage.nbytes())
 
     def _change(self, key: int, nbytes: int | None) -> None:
-        """A storage has this size now, or has gone."""
+        """Record that a storage now has this size, or no longer exists (None)."""
         self.live_bytes += (nbytes or 0) - self._sizes.pop(key, 0)
         if nbytes is not None:
             self._sizes[key] = nbytes
@@ -98,7 +99,7 @@ class Meter(TorchDispatchMode):
 
     @contextlib.contextmanager
     def watching(self):
-        """With the mode, what it doesn't see: FSDP resizes storages, and an optimizer ends a step."""
+        """Turn on this mode, and watch what it can't see: resized storages (FSDP), called modules, ended steps."""
         resize = torch.UntypedStorage.resize_
 
         def resize_(storage, nbytes):
@@ -150,7 +151,7 @@ class Meter(TorchDispatchMode):
 
 
 def _stand_in(scalar: torch.Tensor) -> float | int | bool:
-    """For the value of a tensor without one, as in loss.item(): 1, and False for a test such as isnan."""
+    """The value that loss.item() gets from a tensor without values: 1, or False for a Boolean such as isnan's."""
     return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
 
 
@@ -161,7 +162,7 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
 
 
 def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int] | None, fake: bool) -> None:
-    """Run the script as a program, under `meter`, which then has the report."""
+    """Run the script as a program under `meter`, which has the report afterwards."""
     patches: list = [mock.patch.object(sys, "argv", [script, *options])]
     if pretended:
         rank, size = pretended
@@ -182,7 +183,7 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
 
 
 def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
-    """The Report as plain data, or {"error": …} with what went wrong."""
+    """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
     meter, result = Meter(steps), dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
@@ -192,7 +193,7 @@ def metered(script: str, options: list[str], pretended: tuple[int, int] | None, 
     except SystemExit as error:
         reason = f": {error.code}" if isinstance(error.code, str) else f", with exit code {error.code}"
         result = {"error": f"it ended itself{reason}"}
-    except Exception as error:  # whatever a script raises: the one who asked is told
+    except Exception as error:  # a script may raise anything, and whoever started the dry run gets to read it
         result = {"error": _sentence(error, script), "raised": True}
     if meter.report is not None:
         meter.report.fake_tensors = fake
@@ -210,7 +211,7 @@ def main() -> None:
     parser.add_argument("script")
     parser.add_argument("options", nargs=argparse.REMAINDER)
     args = parser.parse_args()
-    warnings.filterwarnings("ignore")  # a script's own run shows them
+    warnings.filterwarnings("ignore")  # an ordinary run of the script shows warnings
     for number, world in enumerate(args.pretend):
         (place, _, mesh), start = world.partition("@"), time.perf_counter()
         rank, size = map(int, place.split("/"))
@@ -225,12 +226,12 @@ def main() -> None:
         result = metered(args.script, args.options, None, False, args.steps)
         (args.out / f"{os.environ['RANK']}.json").write_text(json.dumps(result), encoding="utf-8")
         if dist.is_initialized():
-            dist.barrier()  # a rank that ended early would break the connection of those which still receive
+            dist.barrier()  # a rank that exits early would cut off ranks that are still receiving
             dist.destroy_process_group()
 
 
 def _sentence(error: Exception, script: str) -> str:
-    """The error, and the line of the script that it came from."""
+    """The error as text, with the line of the script that it came from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == script]
     where = f" in line {lines[-1]}, `{linecache.getline(script, lines[-1] or 0).strip()}`" if lines else ""
     first = str(error).strip().splitlines()

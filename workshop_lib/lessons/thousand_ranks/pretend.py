@@ -1,5 +1,8 @@
-"""All that a dry run takes from PyTorch's private modules, in one file: a process group that only pretends to send, and
-tensors that have a shape but no values. tests/lessons/thousand_ranks/test_dry_run.py says what is expected of them."""
+"""A process group that only pretends to send, and tensors without values, for the dry runs of 12_thousand_ranks.
+
+All uses of PyTorch's private modules in a dry run are in this file. tests/lessons/thousand_ranks/test_dry_run.py says
+what we expect of these modules.
+"""
 
 import contextlib
 import functools
@@ -16,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
-# A CPU's attention counts as a GPU's, with the same arguments first.
+# Attention on a CPU is counted with the GPU's formulas, which fit because both operators begin with the same arguments.
 FLOPS = {
     **flop_registry,
     aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
@@ -27,7 +30,7 @@ FLOPS = {
 
 
 def join_fake_group(rank: int, world_size: int) -> None:
-    """Be one rank of a world that doesn't exist: collectives return at once, and move nothing."""
+    """Join a world that doesn't exist, as one of its ranks. Its collectives return at once and move nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
@@ -35,7 +38,7 @@ def join_fake_group(rank: int, world_size: int) -> None:
 
 @functools.cache
 def _load_fake_collectives() -> None:
-    """The file that says what collectives make of tensors without values; its package would import a compiler, too."""
+    """Load the file that lets collectives run on tensors without values. Its package would import a compiler, too."""
     path = Path(torch.__file__).parent / "distributed" / "_tools" / "fake_collectives.py"
     spec = importlib.util.spec_from_file_location("torch_fake_collectives", path)
     assert spec is not None and spec.loader is not None
@@ -44,7 +47,7 @@ def _load_fake_collectives() -> None:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Tensors made meanwhile have no memory, however large they are. Meshes are made of real ones, all the same."""
+    """Within this context, new tensors have a shape but no memory, however large they are. Meshes get real tensors."""
     _load_fake_collectives()
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
@@ -72,7 +75,7 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def group_of(args: tuple) -> dist.ProcessGroup:
-    """The process group among the arguments of a collective's operator: an object, or the last text, its name."""
+    """The process group of a collective, from its operator's arguments: an object, or a name, the last text in them."""
     from torch._C._distributed_c10d import _resolve_process_group
 
     for value in args:
@@ -85,7 +88,10 @@ def group_of(args: tuple) -> dist.ProcessGroup:
 
 @contextlib.contextmanager
 def ddp_without_futures() -> Iterator[None]:
-    """DDP waits for results, which the pretended group's calls don't have: its buckets go through others."""
+    """Within this context, DDP reduces its buckets with plain calls that it needn't wait for.
+
+    DDP's own calls return futures, which the pretended group doesn't have.
+    """
     init = DistributedDataParallel.__init__
 
     def with_hook(self, *args, **kwargs):
@@ -106,7 +112,7 @@ def _sum_bucket(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor
 
 @contextlib.contextmanager
 def names_of_groups() -> Iterator[dict[str, str]]:
-    """What meshes that are made meanwhile call their dimensions, by the name of the process group."""
+    """Within this context, collect the dimension names of new meshes, by the name of their process group."""
     names: dict[str, str] = {}
     make = device_mesh.init_device_mesh
 

@@ -1,4 +1,7 @@
-"""Meshes that others have published, with how fast they trained (presets/meshes.toml), beside the forecast."""
+"""Compare forecasts with published runs: 12_thousand_ranks asks how far off its forecasts are.
+
+The runs, with their meshes and speeds, are in lessons/forecasting/presets/meshes.toml.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ GIGA = 10**9
 
 @dataclass(frozen=True)
 class Run:
-    """One published run: what trained how, and the speed in the unit of its table."""
+    """One published run: the model, its mesh and plan, and the speed in the unit of its table."""
 
     table: str
     model: Gpt
@@ -26,7 +29,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Table:
-    """The runs of one table, and whose first run tells what one device can do (`like`: this table, or another)."""
+    """The runs of one published table.
+
+    like: the name of the table whose first run tells what one device can do, either this table or a different one.
+    assumed: what the source doesn't say.
+    """
 
     name: str
     machine: catalogue.Machine
@@ -55,7 +62,7 @@ TABLES = {name: _table(name, entry) for name, entry in catalogue.read(catalogue.
 
 
 def mfu(run: Run, table: Table) -> float:
-    """The published speed as a share of the peak, of the model's own operations."""
+    """The published speed as model-FLOPs utilization: the model's own operations as a share of the device's peak."""
     peak = max(table.machine.peak_flops_per_s.values())
     if table.unit.startswith("tokens/s"):
         return run.speed * run.model.flops / run.model.tokens / peak
@@ -66,7 +73,7 @@ def mfu(run: Run, table: Table) -> float:
 
 @functools.cache
 def share_of(name: str) -> float:
-    """Of the peak, what the arithmetic of one device must reach for the first run of this table to be as published."""
+    """The share of its peak that one device must reach so that the forecast of this table's first run is exact."""
     table = TABLES[name]
     run, low, high = table.runs[0], 0.0, 2.0
     for _ in range(50):
@@ -77,8 +84,10 @@ def share_of(name: str) -> float:
 
 
 def beside_forecast() -> pd.DataFrame:
-    """One row per published run that isn't the first of its table: MFU published and forecast, and the error in
-    percent of the published one."""
+    """One row per published run, without the first run of a table that calibrates itself.
+
+    Columns: table, ranks, mesh, the published and the forecast MFU, and the error as a fraction of the published MFU.
+    """
     rows = []
     for table in TABLES.values():
         share = share_of(table.like)

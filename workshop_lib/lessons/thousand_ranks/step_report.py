@@ -1,6 +1,7 @@
-"""What a step takes on one rank, as the meter reads it or a formula gives it: shards, bytes, arithmetic, memory.
+"""What a step takes on one rank, measured by the meter or estimated by a formula: shards, bytes, arithmetic, memory.
 
-Imports neither PyTorch nor NumPy, so that a forecast without them is quick.
+12_thousand_ranks compares the reports of real and pretended ranks. This file imports neither PyTorch nor NumPy, so that
+a forecast doesn't have to wait for them.
 """
 
 import json
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from workshop_lib.errors import InputError
 
-# Of n bytes, what a rank of p sends in a ring (Patarasuk and Yuan 2009; arXiv:1910.02054, section 7).
-RING = {"allreduce": 2, "allgather": 1, "reduce-scatter": 1}  # times (p - 1) / p
+# In a ring of p ranks, each rank sends (p - 1) / p of the array's bytes this many times (Patarasuk and Yuan 2009;
+# arXiv:1910.02054, section 7).
+RING = {"allreduce": 2, "allgather": 1, "reduce-scatter": 1}
 
 
 def mesh_shape(mesh: str) -> tuple[int, ...]:
-    """(64, 16) of "64x16". Raises InputError for anything else."""
+    """The dimensions of a mesh as numbers, (64, 16) for "64x16". Raises InputError for text of any other form."""
     if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", mesh):
         raise InputError(f"the mesh {mesh!r} is not known: give its dimensions as in 64x16.")
     return tuple(map(int, mesh.split("x")))
@@ -28,7 +30,10 @@ def ranks_of(mesh: str) -> int:
 
 @dataclass
 class Shard:
-    """A parameter, and the part of it on this rank; placements: "S(0)" where a mesh's dimension cuts dimension 0."""
+    """A parameter, and the part of it on this rank.
+
+    placements: one per dimension of the mesh, "S(0)" for example if it cuts dimension 0 of the parameter.
+    """
 
     name: str
     shape: list[int]
@@ -38,8 +43,11 @@ class Shard:
 
 @dataclass
 class Collective:
-    """The calls of one kind over one dimension of the mesh. handed_bytes are those of the whole arrays: what goes into
-    an allreduce or a reduce-scatter, and what comes out of an allgather."""
+    """All calls of one collective over one dimension of the mesh.
+
+    handed_bytes: the bytes of the whole arrays, that is, what goes into an allreduce or a reduce-scatter, and what
+    comes out of an allgather.
+    """
 
     kind: str
     over: str
@@ -49,15 +57,19 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """What this rank sends if each is a ring."""
+        """Bytes that this rank sends if each call is a ring."""
         share = RING[self.kind] * (self.ranks - 1) / self.ranks if self.kind in RING else 1.0
         return share * self.handed_bytes
 
 
 @dataclass
 class Report:
-    """One step on one rank. state_bytes: of parameters, gradients and optimizer, as the step ends. peak_bytes: the most
-    that all tensors took together during it, so with activations, gathered layers and the script's data."""
+    """What one step took on one rank.
+
+    state_bytes: bytes of the parameters, the gradients and the optimizer's state when the step ends. peak_bytes: the
+    most bytes of all tensors together during the step, including activations, gathered layers and the script's data.
+    flops: floating-point operations.
+    """
 
     rank: int
     world_size: int
@@ -67,8 +79,8 @@ class Report:
     flops: int
     collectives: list[Collective] = field(default_factory=list)
     fake_tensors: bool = False
-    seconds: float = 0.0  # of the whole dry run, with Python's start
-    resident_bytes: int = 0  # of its process, at most
+    seconds: float = 0.0  # how long the dry run took; a report of `dry_run` includes Python's start
+    resident_bytes: int = 0  # the most memory that the dry run's process took
 
     @classmethod
     def read(cls, path: Path) -> "Report":
@@ -78,9 +90,9 @@ class Report:
 
     @property
     def other_bytes(self) -> int:
-        """At the peak, besides the model's states: activations, gathered layers, the script's data."""
+        """Bytes at the peak that aren't the model's states: activations, gathered layers and the script's data."""
         return self.peak_bytes - sum(self.state_bytes.values())
 
     def sent_bytes(self, over: str = "") -> float:
-        """By this rank in the step, in all or over one dimension of the mesh."""
+        """Bytes that this rank sends in the step, in all or over one dimension of the mesh."""
         return sum(each.sent_bytes for each in self.collectives if over in ("", each.over))

@@ -1,7 +1,9 @@
 """How often to save a checkpoint: rules, the exact expectation, and a simulation. All times are in seconds.
 
-The model: failures come at random, on average one in `mtbf_s`. What was done since the last checkpoint is lost, and it
-takes `restart_s` until the training computes again.
+13_when_training_breaks draws all of them in one figure, and predicts the result of its dojo with the expectation.
+
+The model: failures come at random, one every `mtbf_s` on average. A failure loses all work since the last checkpoint,
+and it takes `restart_s` until the training computes again.
 """
 
 import math
@@ -9,7 +11,7 @@ from random import Random
 
 
 def young(save_s: float, mtbf_s: float) -> float:
-    """The interval of computing between two checkpoints (Young, CACM 17(9), 1974)."""
+    """The best time of computing between two checkpoints, to first order (Young, CACM 17(9), 1974)."""
     return math.sqrt(2 * save_s * mtbf_s)
 
 
@@ -30,7 +32,7 @@ def useful_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: flo
 def simulated_share(
     work_s: float, interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 1
 ) -> float:
-    """The same from one random run that does `work_s` of computing."""
+    """The share of the time that is useful in one random job with `work_s` of computing."""
     random = Random(seed)
     now_s = done_s = 0.0
     failure_s = random.expovariate(1 / mtbf_s)

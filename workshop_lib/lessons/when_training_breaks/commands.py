@@ -1,11 +1,11 @@
-"""`workshop faults`: a script that loses ranks, over and over."""
+"""The command `workshop faults`: the dojo of 13_when_training_breaks in a terminal."""
 
 from typing import Annotated
 
 import typer
 
-app = typer.Typer()  # cli.commands offers its commands
-# What isn't an option of ours belongs to the script; here, all that follows its first word.
+app = typer.Typer()  # cli/commands.py adds its commands to `workshop`
+# Everything that follows the command's first word is passed on to it, options included.
 AFTER_FAULTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 
@@ -19,9 +19,9 @@ def faults(
 ) -> None:
     """Train without faults and then with them, and compare the useful steps per second and the final weights.
 
-    The training runs in an empty folder. It prints 'step N' after each step, and each rank prints 'rank R has weights
-    DIGEST' at the end.
+    The training runs in an empty folder. It must print 'step N' after each step, and each rank must print 'rank R has
+    weights DIGEST' at the end.
     """
-    from workshop_lib.lessons.when_training_breaks import fault_injection  # and with it ipyparallel
+    from workshop_lib.lessons.when_training_breaks import fault_injection  # it imports ipyparallel
 
     print(fault_injection.score(command, every, seed, kinds.split(","), timeout))

@@ -1,7 +1,8 @@
-"""The zoo of 13_when_training_breaks: what goes wrong on plain ranks, without the workshop's library around them.
+"""Faults and their symptoms: the "zoo" of 13_when_training_breaks, and the runs that its readers diagnose.
 
-Each fault meets a small training of its own, on three processes over gloo (zoo_ranks.py). What each left behind is read
-from outside: how it ended and when, its last words, its losses, and a digest of its weights.
+Each fault happens in a small training run of its own, on three plain processes over gloo (fault_catalogue_ranks.py),
+without the workshop's library around them. We look at each process from the outside: how it ended and when, its last
+words, its losses, and a digest of its weights.
 """
 
 import contextlib
@@ -23,8 +24,8 @@ from workshop_lib.ranks import scripts
 from workshop_lib.ranks.errors import RankError
 
 HEALTHY = "is healthy"
-LONGEST_WORDS = 50  # what a table of pandas shows
-# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+LONGEST_WORDS = 50  # characters that a pandas table shows
+# What a run with each fault would show: the hint for a learner who diagnoses this fault where it didn't happen.
 SIGNS = {
     "is slow": "all numbers would be those of the healthy run, but its steps would take longer",
     "hangs": "the other ranks would give up at the time-out, and rank 1 would still be there",
@@ -45,7 +46,7 @@ RUNS = {
 
 @dataclass
 class Rank:
-    """What one rank left behind. Seconds count from the fault, and are None for a rank that had to be ended."""
+    """What one rank left behind. after_s: seconds from the fault to its end, or None if the rank had to be killed."""
 
     end: str
     after_s: float | None
@@ -53,7 +54,7 @@ class Rank:
     losses: list[float]
     steps_s: list[float]
     weights: str
-    flight: list[str]  # the last collectives, of a rank that raised with the flight recorder on
+    flight: list[str]  # the rank's last collectives, if it raised while the flight recorder was on
 
     @property
     def digest(self) -> str:
@@ -61,9 +62,10 @@ class Rank:
 
 
 def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> dict[str, list[Rank]]:
-    """Let three ranks meet each fault, and tell what came of it, by rank. Each takes some seconds, some run at once.
+    """Run three ranks with each fault, and return what each rank left behind, by fault.
 
-    settings: for their environment, such as TORCH_DISTRIBUTED_DEBUG. Raises RankError when it takes too long.
+    A fault takes some seconds, and several run at the same time. settings: variables for the environment of the ranks,
+    such as TORCH_DISTRIBUTED_DEBUG. Raises RankError if the faults take longer than `timeout_s` seconds together.
     """
     output = io.StringIO()
     words = ["env", *(f"{name}={value}" for name, value in (settings or {}).items())]
@@ -77,7 +79,7 @@ def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | N
 
 
 def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
-    """For each fault: how the sick rank ended, how the others did and when, what they said, and whether all agree."""
+    """One row per fault: how each rank ended, when and with what words, and whether all ranks have the same weights."""
     rows = []
     for fault, ranks in met.items():
         sick, others = ranks[zoo_ranks.SICK], [each for rank, each in enumerate(ranks) if rank != zoo_ranks.SICK]
@@ -98,7 +100,7 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
 
 
 def shortened(words: str) -> str:
-    """The first sentence, without places in PyTorch's source, and not too long for a table."""
+    """The first sentence of an error, without locations in PyTorch's source, and short enough for a table."""
     text = re.sub(r"^RuntimeError: |\[(/|enforce|[\w/.-]+:\d+)[^\]]*\] *", "", words)
     text = re.sub(r"\[?(127\.0\.0\.1|::1)\]?:\d+", "HOST:PORT", text)
     text = re.split(r"\. (?=[A-Z])", re.sub(r"(Error: |^)(err == 0)?\. ?", r"\1", text.strip()))[0]
@@ -131,11 +133,11 @@ class Clinic:
 
 
 def admit() -> Clinic:
-    """Let ranks meet a healthy run and the faults of RUNS."""
+    """Train once without a fault and once with each fault of RUNS, for the learner to diagnose."""
     met = meet(HEALTHY, *RUNS.values())
     return Clinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:
-    """The verdict on a diagnosis for each run, by its name."""
+    """The verdict on the learner's diagnoses, given by the names of the runs."""
     return clinic.diagnoses(answers, RUNS, SIGNS)

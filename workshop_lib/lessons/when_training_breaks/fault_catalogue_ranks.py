@@ -1,8 +1,9 @@
-"""The ranks of the zoo (zoo.py): a small training, and what goes wrong on one of its ranks.
+"""The ranks of the fault catalogue (fault_catalogue.py): a small training run, and what goes wrong on one rank.
 
-    python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     one line of JSON for each
+    python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     prints a JSON line per fault
 
-This process imports PyTorch once, and forks three ranks for each fault; some faults run at once.
+13_when_training_breaks shows the results as its "zoo". This process imports PyTorch once and forks three ranks for each
+fault. Several faults run at the same time.
 """
 
 import json
@@ -26,18 +27,18 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 RANKS, SICK = 3, 1
-AT_ONCE = 4  # faults; what they do most of the time is wait
-STEPS, AT = 12, 4  # the fault comes in the step after AT whole ones
+AT_ONCE = 4  # faults that run at the same time; their ranks mostly wait
+STEPS, AT = 12, 4  # the fault happens in the step after AT complete ones
 STEP_S, SLOW_S = 0.02, 0.2
-TIMEOUT_S = 1.5  # of gloo; by default it's half an hour
-START_LIMIT_S, LIMIT_S = 30.0, 4.0  # until the fault, and from there for all ranks to end; or they are ended
+TIMEOUT_S = 1.5  # gloo's time-out, half an hour by default
+START_LIMIT_S, LIMIT_S = 30.0, 4.0  # ranks are killed this long after their start, or this long after the fault
 ROOM_BYTES, HUGE_BYTES = 2**28, 2**34
 LARGEST_FILE_BYTES = 2**16
 
 
 @dataclass
 class Training:
-    """What a fault can get at, on one rank."""
+    """The state of one rank's training, which a fault may change."""
 
     folder: Path
     weights: torch.Tensor
@@ -52,7 +53,7 @@ def _raises(of: Training) -> None:
 
 
 def _runs_out_of_memory(of: Training) -> None:
-    """Bounded to a little more than it has, so that the machine itself never gets short of it."""
+    """Limit this process's memory first, so that the machine itself never runs out of it."""
     used = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM_BYTES, used + ROOM_BYTES))
     torch.zeros(HUGE_BYTES, dtype=torch.uint8)
@@ -71,7 +72,7 @@ def _sends_another_shape(of: Training) -> None:
 
 
 def _calls_in_another_order(of: Training) -> None:
-    """The others average and then broadcast; this rank does it the other way round."""
+    """Broadcast before averaging, while the other ranks average before they broadcast."""
     dist.broadcast(torch.zeros(8), src=0)
 
 
@@ -80,13 +81,13 @@ def _computes_nan(of: Training) -> None:
 
 
 def _flip(values: torch.Tensor, bit: int) -> None:
-    """One bit of the largest value."""
+    """Flip one bit of the value with the largest magnitude, in place."""
     whole = values.view(torch.int32)
     whole[values.abs().argmax()] ^= 1 << bit
 
 
 def _loses_its_loader(of: Training) -> None:
-    """A worker process that reads data is killed, as the kernel does when memory is short."""
+    """Kill a worker process that reads data, as the kernel does when memory is short."""
     for _ in DataLoader(_Deadly(), num_workers=1):  # type: ignore[arg-type]
         pass
 
@@ -102,7 +103,7 @@ class _Deadly:
 
 
 def _fills_the_disk(of: Training) -> None:
-    """A limit on the size of its files stands for the full disk."""
+    """Write a file that exceeds this process's limit on file sizes, which takes the place of a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE_BYTES, LARGEST_FILE_BYTES))
     with open(of.folder / "checkpoint.pt", "wb") as file:
         torch.save(torch.zeros(LARGEST_FILE_BYTES), file)
@@ -136,7 +137,7 @@ FAULTS: dict[str, Callable[[Training], None]] = {
 
 
 def train(rank: int, fault: str, folder: Path) -> None:
-    """Be one rank: gradient descent on a least-squares problem, of which each rank has a part."""
+    """Run one rank: gradient descent on a least-squares problem whose samples are divided among the ranks."""
     here = dist.FileStore(str(folder / "meeting"), RANKS)
     dist.init_process_group("gloo", store=here, rank=rank, world_size=RANKS, timeout=timedelta(seconds=TIMEOUT_S))
     generator = torch.Generator().manual_seed(1 + rank)
@@ -166,7 +167,7 @@ def train(rank: int, fault: str, folder: Path) -> None:
 
 
 def start(rank: int, fault: str, folder: Path) -> int:
-    """Fork a rank; what it says goes to a file."""
+    """Fork a rank that prints into a file, and return its process id."""
     if pid := os.fork():
         return pid
     words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)
@@ -181,14 +182,14 @@ def start(rank: int, fault: str, folder: Path) -> int:
         sys.stderr.flush()
         (folder / f"flight.{rank}").write_text(json.dumps(last_collectives()))
     finally:
-        os._exit(code)  # whatever happens meanwhile: a DataLoader raises in a signal handler, and maybe a second time
+        os._exit(code)  # exits even if a DataLoader's signal handler raises again in the lines above
 
 
 def last_collectives() -> list[str]:
-    """What PyTorch's flight recorder has, if TORCH_FR_BUFFER_SIZE is set."""
+    """The collectives in PyTorch's flight recorder, as text. Empty unless TORCH_FR_BUFFER_SIZE is set."""
     if not os.environ.get("TORCH_FR_BUFFER_SIZE"):
         return []
-    # The function is private; for NCCL there's a file instead, and `torch.distributed.flight_recorder` to read it.
+    # This function is private. NCCL writes a file instead, which `torch.distributed.flight_recorder` reads.
     entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
     return [
         f"{each['collective_seq_id']}: {each['profiling_name'].removeprefix('gloo:')} of {each['input_sizes'][0]}"
@@ -197,7 +198,10 @@ def last_collectives() -> list[str]:
 
 
 def watch(pids: list[int], folder: Path) -> list[dict]:
-    """How each rank ended, and how many seconds after the fault; those that don't are killed."""
+    """Wait for the ranks, and kill those that don't end in time.
+
+    Returns how each rank ended, and when by time.monotonic(), with None for a rank that was killed here.
+    """
     ends: list[dict] = [{"end": "", "ended": None} for _ in pids]
     deadline = time.monotonic() + START_LIMIT_S
     while any(not each["end"] for each in ends):
@@ -222,7 +226,7 @@ def watch(pids: list[int], folder: Path) -> list[dict]:
 
 
 def meet(fault: str) -> dict:
-    """What a fault did to each rank."""
+    """Run three ranks with one fault, and return what it did to each rank."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ends = watch([start(rank, fault, folder) for rank in range(RANKS)], folder)

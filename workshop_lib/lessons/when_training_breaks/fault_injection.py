@@ -1,13 +1,13 @@
-"""The dojo: run a command that trains, lose some of its ranks on the way, and see what that costs.
+"""Inject faults into a command that trains, and measure what they cost: the "dojo" of 13_when_training_breaks.
 
 The command may be any program. It runs in a new, empty folder, and prints how far it is, in lines with these words:
 
-    step 17                    17 steps are done (one rank says so)
-    rank 1 is process 4242     where a rank is; without such lines, a rank is the process whose RANK says so
-    rank 1 has weights 5f0c…   at the end: a digest of the weights
+    step 17                    17 steps are done (one rank prints this)
+    rank 1 is process 4242     where to find a rank; without such lines, its variable RANK identifies its process
+    rank 1 has weights 5f0c…   a digest of the weights, at the end
 
-Faults come at random steps, drawn from a seed: one in every `every` steps, each once, whichever way the command
-recovers. If it ends before its time, it is started again.
+There is one fault in every `every` steps, at a random moment drawn from a seed. Each fault happens once, no matter how
+the command recovers. A command that fails is started again.
 """
 
 import itertools
@@ -34,7 +34,8 @@ from workshop_lib.ranks import processes, scripts
 from workshop_lib.ranks.errors import RankError
 
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
-# Without a step for so long, a command is ended and started again, as somebody on duty would do. At first it imports.
+# A command that takes no step for this many seconds is killed and started again, as somebody on duty would do. Its
+# first step may take longer, because it has to import its modules.
 STALLED_S, STALLED_FIRST_S = 40.0, 120.0
 STARTS = 100
 STEP = re.compile(r"\bstep (\d+)")
@@ -43,7 +44,7 @@ WEIGHTS = re.compile(r"\brank (\d+) has weights (\w+)")
 
 
 class Fault(NamedTuple):
-    """What happens once this many steps are done, to which rank, and after what share of the next step."""
+    """A fault of this kind on this rank, once `step` steps are done and a share `moment` of the next one has passed."""
 
     step: int
     rank: int
@@ -53,13 +54,13 @@ class Fault(NamedTuple):
 
 @dataclass
 class Run:
-    """One training in the dojo. Seconds count from the first step that it reports to the last one."""
+    """What happened in one training run. Its speed counts from the first step that it reports to the last one."""
 
-    steps: list[tuple[float, int]] = field(default_factory=list)  # when, and how far it was then
+    steps: list[tuple[float, int]] = field(default_factory=list)  # the time of each report, and the steps done by then
     faults: list[tuple[float, Fault]] = field(default_factory=list)
-    weights: set[str] = field(default_factory=set)  # digests, of all ranks
+    weights: set[str] = field(default_factory=set)  # digests of all ranks' final weights
     ranks: int = 0
-    starts: int = 0  # of the command
+    starts: int = 0  # how often the command was started
 
     @property
     def last(self) -> int:
@@ -67,13 +68,13 @@ class Run:
 
     @property
     def steps_per_s(self) -> float:
-        """Useful steps per second: one that was done before counts once."""
+        """Useful steps per second. A step that was repeated after a fault counts once."""
         (began_s, first), (ended_s, last) = self.steps[0], max(self.steps, key=lambda each: (each[1], -each[0]))
         return (last - first) / (ended_s - began_s) if last > first else 0.0
 
     @property
     def back_after_s(self) -> list[float]:
-        """For each fault, the longest pause without a new step, from there to the next fault."""
+        """For each fault, the longest pause [s] without a new step until the next fault."""
         new = [at_s for at_s, n in itertools.accumulate(self.steps, _further)]
         ends = [*(hit_s for hit_s, _ in self.faults[1:]), math.inf]
         pauses = []
@@ -84,30 +85,33 @@ class Run:
 
     @property
     def typical_pause_s(self) -> float:
-        """The median of these."""
+        """The median of `back_after_s`."""
         return statistics.median(self.back_after_s)
 
 
 def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, int]:
-    """The later one of two moments, if the training was further then than ever."""
+    """The report `now` if the training was further by then than `before`, and `before` otherwise."""
     return now if now[1] > before[1] else before
 
 
 @dataclass
 class Score:
-    """The same training without faults and with them."""
+    """Two runs of the same training, one without faults and one with them."""
 
     free: Run
     faulty: Run
 
     @property
     def share(self) -> float:
-        """Of the fault-free rate."""
+        """Useful steps per second with faults, as a fraction of those without."""
         return self.faulty.steps_per_s / self.free.steps_per_s
 
     @property
     def share_within(self) -> float:
-        """The same, from the median step of the training with faults alone: the machine may have been busier in one."""
+        """Useful steps per second with faults, as a fraction of the rate that the median step of the same run has.
+
+        This number doesn't need the run without faults, so it stays right if the machine was busier during one of them.
+        """
         run = self.faulty
         began_s, first = run.steps[0]
         gaps = [(b_s - a_s) / (b - a) for (a_s, a), (b_s, b) in itertools.pairwise(run.steps) if b > a]
@@ -116,7 +120,7 @@ class Score:
 
     @property
     def same_weights(self) -> bool:
-        """Whether all ranks of both ended with the same ones, bit for bit."""
+        """Whether all ranks of both runs ended with bit-identical weights."""
         return len(self.free.weights | self.faulty.weights) == 1
 
     def __str__(self) -> str:
@@ -138,13 +142,20 @@ def score(
     timeout_s: float = 300.0,
     show: Callable = print,
 ) -> Score:
-    """`command` without faults, then with a fault in each `every` steps. Raises what `plan` and `train` do."""
+    """Train with `command` without faults, then with one fault in every `every` steps.
+
+    timeout_s: the limit for each of the two runs. show: called with a sentence about each fault and each new start.
+    Raises what `plan` and `train` raise.
+    """
     free = train(command, (), timeout_s, show)
     return Score(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
 
 
 def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
-    """A fault in each `every` steps, at random. Raises InputError for what can't be done."""
+    """Draw one random fault for every `every` steps.
+
+    Raises InputError if `every` is less than 2, if `steps` is less than twice `every`, or if a kind isn't in KINDS.
+    """
     if every < 2 or steps < 2 * every:
         raise InputError(f"a fault every {every} steps of {steps}: give at least 2, and a training twice as long.")
     if unknown := [kind for kind in kinds if kind not in KINDS] or not kinds:
@@ -158,15 +169,18 @@ def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = t
 
 
 def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print) -> Run:
-    """Run `command` to its end with these faults, and tell `show` of each. Raises RankError when it takes too long or
-    doesn't report what it should; none of its processes is left then, nor when this process is killed."""
+    """Run `command` to its end, inject these faults, and pass a sentence about each of them to `show`.
+
+    Raises RankError if the command takes longer than `timeout_s` seconds, or doesn't print the lines that it should. In
+    either case none of its processes is left, and the same holds if this process is killed.
+    """
     run, deadline = Run(), time.monotonic() + timeout_s
     left = sorted(faults, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(STARTS):
             run.starts += 1
             set_id = uuid.uuid4().hex[:12]
-            # Buffered, a print is one write, so that the lines of two ranks don't mix. Empty is as good as not set.
+            # With buffering, a print is one write, so the lines of two ranks don't mix. An empty value counts as unset.
             with scripts.started(_words(command), set_id, folder, PYTHONUNBUFFERED="") as process:
                 one = _Start(process, set_id, run, left, show)
                 if one.to_its_end(deadline) == 0:
@@ -179,23 +193,26 @@ def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 30
 
 
 def _words(command: Sequence) -> list[str]:
-    """The command, such that it works in another folder, too."""
+    """The command with absolute paths, so that it works in any folder, and with Python in front of a script."""
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in map(str, command)]
     return [sys.executable, *words] if words[0].endswith(".py") else words
 
 
 class _Start:
-    """One start of the command: reads what it prints, and injects the faults that are left."""
+    """One start of the command. Reads what the command prints, and injects the faults that are left."""
 
     def __init__(self, process: subprocess.Popen, set_id: str, run: Run, left: list[Fault], show: Callable):
         self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
         self.pids: dict[int, int] = {}
-        self.due_s: float | None = None  # of the next fault, once its step is there
+        self.due_s: float | None = None  # when to inject the next fault; None until its step is done
         self.last_step_s, self.step_s = time.monotonic(), 0.0
         self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
 
     def to_its_end(self, deadline: float) -> int:
-        """Returns the exit status; of a command that was ended because it stalled, a negative one."""
+        """Watch the command until it ends. Returns its exit status, or -1 if it stalled and was killed.
+
+        Raises RankError if the command hasn't ended by `deadline`, a value of time.monotonic().
+        """
         assert self.process.stdout is not None  # it is a pipe
         output = self.process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
@@ -242,14 +259,14 @@ class _Start:
     def _inject(self) -> None:
         fault, self.due_s = self.left[-1], None
         if (process := self._process_of(fault.rank)) is None:
-            return  # it's just being replaced: the next step tries again
+            return  # the rank is being replaced right now, and the next step tries again
         process.send_signal(KINDS[fault.kind])
         self.run.faults.append((time.monotonic(), fault._replace(step=self.run.last)))
         self.show(f"step {fault.step}: {fault.kind} rank {fault.rank} (process {process.pid})")
         self.left.pop()
 
     def _process_of(self, rank: int) -> psutil.Process | None:
-        """A rank's process, which is one of ours for sure."""
+        """The process of a rank, or None. It certainly belongs to this start of the command."""
         if self.pids:
             return processes.with_mark(self.pids[rank], processes.mark(self.set_id)) if rank in self.pids else None
         ours = [process for process, _ in processes.marked(self.set_id)]

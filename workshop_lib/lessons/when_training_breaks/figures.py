@@ -1,4 +1,4 @@
-"""Figures of 13_when_training_breaks: how often to save, and a training that loses ranks."""
+"""Draw how often to save a checkpoint, and how training goes on while ranks are lost, for 13_when_training_breaks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,17 @@ from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.fault_injection import Score
 from workshop_lib.notebook import figures
 
-FAILURES_PER_JOB = 30  # of a simulated job, on average
+FAILURES_PER_JOB = 30  # the average in a simulated job
 
 
 def checkpoint_interval(
     save_s: float, mtbf_s: float, restart_s: float, jobs: int, measured: Sequence[tuple[float, float]] = ()
 ) -> figures.RecordFigure:
-    """The useful share against the interval [s]: expected, of simulated jobs, and of measured (interval, share)."""
+    """Draw the useful share of the time against the checkpoint interval [s]: expected, simulated and measured.
+
+    save_s, restart_s: seconds that a save and a restart take. mtbf_s: mean seconds between failures. jobs: how many
+    jobs to simulate per interval. measured: pairs of an interval [s] and the useful share.
+    """
     best = checkpoints.young(save_s, mtbf_s)
     intervals = np.geomspace(best / 20, best * 20, 200)
     caption = f"a save takes {save_s:g} s, a restart {restart_s:g} s; a failure comes every {mtbf_s:,g} s on average"
@@ -46,7 +50,7 @@ def checkpoint_interval(
 
 
 def progress(scores: Mapping[str, Score]) -> figures.RecordFigure:
-    """Steps done against seconds, by name, without faults and with them; a fault is a cross."""
+    """Draw the steps done against seconds for each named score, without faults and with them. Each cross is a fault."""
     figure = figures.new_figure(
         "Trainings in the dojo", "solid: with faults (crosses); dotted: the same training without"
     )

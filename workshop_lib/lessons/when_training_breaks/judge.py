@@ -1,5 +1,7 @@
-"""The exercises of 13_when_training_breaks: a checkpoint that is whole at any moment, how often to save one, the same
-global batch on fewer ranks, and a supervisor that starts lost ranks again (supervise.py).
+"""How 13_when_training_breaks checks its exercises: safe checkpoints, how often to save, and a fixed global batch.
+
+The supervisor that starts lost ranks again is checked in judge_supervise.py. `script` puts the learner's functions into
+the scripts that the notebook trains with.
 """
 
 import ast
@@ -26,32 +28,32 @@ __all__ = ["interval_s", "my_share", "save", "saved", "script", "supervise"]
 
 OLD, NEW = {"step": 1, "weights": torch.ones(3)}, {"step": 2, "weights": torch.full((3,), 2.0)}
 WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
-BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # samples of the global batch, ranks
-COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # a checkpoint's seconds, and between failures
-NEAR = 0.004  # of the best share: half of what forgetting the 2 under the root costs
+BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
+COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
+NEAR = 0.004  # tolerance as a fraction of the best share: half of what it costs to forget the 2 under the root
 
 
 @dataclass
 class Saved:
-    """What came of saving OLD and then NEW at one path, and of a disk that was full half-way."""
+    """What happened when OLD and then NEW was saved at one path, and when the disk was full half-way."""
 
-    loaded: str  # afterwards
-    seen: list[str]  # at each moment of saving NEW: what a rank that loads would get
+    loaded: str  # the checkpoint that is there afterwards
+    seen: list[str]  # what a rank would have loaded at each moment of saving NEW
     written: bool  # whether the file at the path was opened for writing
-    full: str  # what is there after a failure
-    raised: bool  # whether that was said
-    left: list[str] = field(compare=False)
+    full: str  # the checkpoint that is there after the disk was full
+    raised: bool  # whether the function raised the error of the full disk
+    left: list[str] = field(compare=False)  # names of the files in the folder at the end
 
 
 class _FullDisk:
-    """Something that can't be saved: the disk is full by then."""
+    """An object that can't be saved: pickling it raises the error of a full disk."""
 
     def __reduce__(self):
         raise OSError(28, "No space left on device")
 
 
 def _loaded(path: Path) -> str:
-    """What a rank would get that starts now."""
+    """What a rank would load if it started now."""
     if not path.exists():
         return "no checkpoint"
     try:
@@ -79,8 +81,11 @@ def _listeners() -> list[Callable[[str, tuple], None]]:
 
 
 def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
-    """Save NEW. Returns what a rank that loads would get whenever Python is about to open, rename, remove or copy a
-    file, and whether the one at the path was opened for writing."""
+    """Save NEW, and watch the file at the path meanwhile.
+
+    Returns what a rank would load each time Python is about to open, rename, remove or copy a file, and whether the
+    file at the path was opened for writing.
+    """
     seen: list[str] = []
     written, watching = False, True
 
@@ -88,7 +93,7 @@ def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
         nonlocal written, watching
         if not watching or event not in WATCHED:
             return
-        watching = False  # looking opens a file, too
+        watching = False  # _loaded opens a file, too, which isn't the learner's doing
         to_path = event in ("open", "shutil.copyfile") and str(arguments[event != "open"]) == str(path)
         written |= to_path and (event != "open" or "r" not in (arguments[1] or "r") or "+" in arguments[1])
         seen.append(_loaded(path))
@@ -142,13 +147,13 @@ save = Exercise("save", observe_save, save_properties, communicates=False)
 
 
 def saved(state, path) -> None:
-    """What `save` should do, for a learner who hasn't solved it yet."""
+    """Save as `save` should do it, for a learner who hasn't solved the exercise yet."""
     torch.save(state, f"{path}.part")
     os.replace(f"{path}.part", path)
 
 
 def observe_shares(comm, function: Callable) -> list[list]:
-    """For each of BATCHES: what every rank gets."""
+    """What the function returns on every rank, for each of BATCHES."""
     return [[_pair(function(np.arange(100, 100 + n), rank, size)) for rank in range(size)] for n, size in BATCHES]
 
 
@@ -180,7 +185,7 @@ def _cover(n: int, shares: list) -> str:
 
 
 def _weighted(n: int, shares: list) -> str:
-    """Every sample of the batch has to count 1/n."""
+    """A sentence if some sample of the batch doesn't count 1/n; otherwise empty."""
     counts = {weight / len(samples) for samples, weight in shares if samples}
     if all(math.isclose(count, 1 / n, rel_tol=1e-6) for count in counts):
         return ""
@@ -230,7 +235,7 @@ def interval_properties(observations: list) -> Iterator[Property]:
         text = f"{save_s:g} s per save, a failure every {mtbf_s:g} s: the useful share is within 0.4 points of the best"
         observed = f"saving every {each:.4g} s leaves {share:.1%} useful, and {best:.1%} are possible:"
         holds = share > best - NEAR * best
-        # The mistakes are told apart by the interval itself.
+        # The interval itself tells the known mistakes apart.
         yield Property(text, holds, evidence=[float(each) for each in intervals], observed=observed)
 
 
@@ -248,9 +253,9 @@ interval_s = Exercise("interval_s", observe_interval, interval_properties, INTER
 
 
 def script(name: str, out: Path, *functions: Callable) -> Path:
-    """Write the script of notebooks/scripts with the learner's functions in place of those of the same names.
+    """Copy a script from notebooks/scripts to `out`, and put the learner's functions in place of the script's own.
 
-    One that is still a stub leaves the script's own in its place, and a line says so.
+    If a function is still a stub, the script keeps its own function of that name, and a line says so. Returns `out`.
     """
     text = (SCRIPTS / name).read_text(encoding="utf-8")
     for function in functions:
@@ -265,13 +270,13 @@ def script(name: str, out: Path, *functions: Callable) -> Path:
 
 
 def _imports(function: Callable) -> str:
-    """Lines for the modules that the function uses."""
+    """The import lines for the modules that the function uses."""
     used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     modules = {name: module.__name__ for name, module in used.items() if inspect.ismodule(module)}
     return "".join(f"import {module} as {name}\n" for name, module in modules.items())
 
 
 def _definition(text: str, name: str) -> str:
-    """The lines of a function at the top level of a script."""
+    """The source of a function at the top level of a script."""
     [node] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
     return "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])

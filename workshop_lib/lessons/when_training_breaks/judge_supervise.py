@@ -1,6 +1,6 @@
-"""An exercise of 13_when_training_breaks: a supervisor that starts all ranks again when one is lost.
+"""How 13_when_training_breaks checks `supervise`, a supervisor that starts all ranks again when one is lost.
 
-It runs in a process of its own, with ranks that do nothing but end, wait, raise, die or stop, as a scene says.
+The supervisor runs in its own process. Its ranks do nothing but end, wait, raise, die or stop, as a scene says.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ import psutil
 
 from workshop_lib.judge import UNKNOWN_HINT, Exercise, Property
 
-LIMIT_S = 4.0  # for a scene
-GONE_S = 0.3  # for a rank that was killed
+LIMIT_S = 4.0  # the time that a scene may take
+GONE_S = 0.3  # the time that a killed rank may take to disappear
 ENDLESS = "did not end"
 PROGRAM = "import sys, cloudpickle; run, *given = cloudpickle.load(sys.stdin.buffer); run(*given)"
 
 
 class Scene(NamedTuple):
-    """What each rank does at its first start, at its second, and so on; the last row counts for all that follow."""
+    """What each rank does at its first start, at its second, and so on. The last row also counts for later starts."""
 
     ranks: list[list[str]]
     restarts: int = 5
@@ -44,7 +44,11 @@ SCENES = {
 
 @dataclass
 class Played:
-    """starts: (attempt, rank). together: whether ranks of two attempts ran at once. left: ranks that ran on."""
+    """What happened in a scene.
+
+    starts: the (attempt, rank) of each start. together: whether ranks of two attempts ran at the same time. end: how
+    the supervisor ended. left: how many ranks were still running then.
+    """
 
     starts: list[list[int]]
     together: bool
@@ -53,7 +57,10 @@ class Played:
 
 
 def observe_supervise(comm, function: Callable) -> dict[str, Played]:
-    """The scenes up to the first one that doesn't end; on one rank alone, as they need no others."""
+    """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough.
+
+    Raises NotImplementedError if the learner's function is still a stub.
+    """
     if comm is not None and comm.rank:
         return {}
     ran = subprocess.run(
@@ -69,7 +76,7 @@ def observe_supervise(comm, function: Callable) -> dict[str, Played]:
 
 
 def _play_all(function: Callable) -> None:
-    """In a process of its own: each scene in a fork of it, so that what is left of a scene can be ended."""
+    """Play each scene in a fork of this process, so that whatever a scene leaves behind can be killed."""
     played = {}
     for name, scene in SCENES.items():
         played[name] = _play(function, scene)
@@ -91,16 +98,16 @@ def _play(function: Callable, scene: Scene) -> dict:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(director, signal.SIGKILL)
-            process.wait()  # from here on, nobody writes
+            process.wait()  # after this, nobody writes to `out` any more
         out.seek(0)
-        rows = [json.loads(line) for line in out]  # each of them written at once, so never half
+        rows = [json.loads(line) for line in out]  # each line was written at once, so none is incomplete
     starts = [row for row in rows if isinstance(row, list)]
     last = rows[-1] if rows and isinstance(rows[-1], dict) else {"end": ENDLESS, "left": 0}
     return {"starts": sorted(row[:2] for row in starts), "together": any(row[2] for row in starts), **last}
 
 
 def _act(function: Callable, ranks: list[list[str]], restarts: int, out: TextIO) -> None:
-    """Call the learner's function, and write a line for each start and for the end."""
+    """Call the learner's function, and write a line to `out` for each start and for the end."""
     known: list[tuple[int, int]] = []  # (attempt, pid)
     counts = [0] * len(ranks[0])
 
@@ -127,7 +134,7 @@ def _act(function: Callable, ranks: list[list[str]], restarts: int, out: TextIO)
 
 
 def _be(what: str) -> None:
-    if what == "waits":  # for a rank that's gone
+    if what == "waits":  # the rank behaves as in a collective with a rank that's gone
         time.sleep(60)
     if what != "ends":
         time.sleep(0.05)
@@ -138,7 +145,7 @@ def _be(what: str) -> None:
 
 
 def _still_runs(pid: int) -> bool:
-    """Whether this process runs on, even a moment later; one that only waits for its parent to notice doesn't."""
+    """Whether this process still runs after GONE_S seconds. A zombie, which has ended, doesn't."""
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
         try:
@@ -185,7 +192,7 @@ def supervise_properties(observations: list[dict[str, Played]]) -> Iterator[Prop
 
 
 def _holds(text: str, seen: Played, again: bool = True, if_endless: str = "") -> Property:
-    """Whether a scene of three ranks returned, after a second attempt or not."""
+    """Check that the supervisor returned from a scene of three ranks, after a second attempt if `again`."""
     right = [[attempt, rank] for attempt in range(1 + again) for rank in range(3)]
     first, later = (sum((attempt > 0) == is_later for attempt, _ in seen.starts) for is_later in (False, True))
     hint = if_endless if seen.end == ENDLESS else ""

@@ -1,4 +1,4 @@
-"""What bounds each layer: memory, or arithmetic."""
+"""Draw what bounds each layer, memory or arithmetic: the roofline that 08b_where_the_time_goes ends with."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,10 @@ from workshop_lib.training.flops import Layer, Limits
 
 
 def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
-    """Each layer's arithmetic intensity and its rate, under what memory and arithmetic allow at most."""
+    """Draw each layer's rate [Gflop/s] against its arithmetic intensity [flop/byte], under this machine's roof.
+
+    Raises InputError if there are no layers.
+    """
     if not layers:
         raise InputError("there are no layers to draw; give those of at least one network.")
     caption = f"one process, fp32, forward; memory {limits.bytes_per_s / 1e9:.1f} GB/s, matrix products "
@@ -35,7 +38,7 @@ def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
         axes.plot(intensity[mine], rate[mine], style.marker, color=style.colour, markersize=10, zorder=3)
         handles.append(figures.handle_of(network, style, line=False))
     for number, (layer, x, y) in enumerate(zip(layers, intensity, rate, strict=True)):
-        offset = (4, -20 if number % 2 else 10)  # neighbours have one above and one below
+        offset = (4, -20 if number % 2 else 10)  # labels of neighboring layers alternate above and below
         axes.annotate(layer.layer, (x, y), offset, textcoords="offset points", fontsize=figures.FONT_SIZE - 2)
     axes.set(xlim=(ends[0], ends[-1]), ylim=(low, 1.7 * max(*rate, roof[-1])))
     axes.set_xlabel("arithmetic intensity: floating-point operations per byte moved")

@@ -1,11 +1,11 @@
-"""The exercises of 08b_where_the_time_goes: who makes the others wait, and speed-ups against a fair baseline."""
+"""How 08b_where_the_time_goes checks its exercises: who makes the others wait, and speed-ups with a fair baseline."""
 
 from collections.abc import Callable, Iterator
 
 from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
 
 KINDS = ("computing", "waiting", "communicating")
-# Made-up shares of the ranks' time, one row per rank, and the rank that the others wait for.
+# Made-up shares of each rank's time, one row per rank. The others wait for rank 2 in LATE and for rank 0 in LATE_0.
 LATE = [(0.30, 0.60, 0.10), (0.28, 0.58, 0.14), (0.91, 0.01, 0.08), (0.35, 0.57, 0.08)]
 LATE_0 = [(0.50, 0.02, 0.48), (0.55, 0.25, 0.20)]
 NOBODY_LATE = [(0.90, 0.04, 0.06), (0.85, 0.09, 0.06), (0.91, 0.03, 0.06)]
@@ -24,7 +24,7 @@ SPEEDUPS = {(4, 1): 3.5, (1, 1): 1.0, (2, 1): 1.9, (1, 2): 1.0, (2, 2): 1.5}
 
 
 def observe_straggler(comm, function: Callable) -> list:
-    """What `function` returns for each of the three sets of shares."""
+    """What `function` returns for LATE, LATE_0 and NOBODY_LATE."""
     return [
         function([dict(zip(KINDS, of_rank, strict=True)) for of_rank in rows]) for rows in (LATE, LATE_0, NOBODY_LATE)
     ]
@@ -78,7 +78,7 @@ def speedups_properties(observations: list) -> Iterator[Property]:
 
 
 def _speedups(hint: str, speedup: Callable, is_used: Callable = lambda run: run["cores"] >= run["threads"]) -> Mistake:
-    """A wrong `fair_speedups`: what it makes of (ranks, threads), given all speeds, and which runs it uses."""
+    """A wrong `fair_speedups` and its hint: `speedup(speeds, ranks, threads)` from the runs that `is_used` accepts."""
 
     def fair_speedups(runs: list[dict]) -> dict:
         speeds = {(run["ranks"], run["threads"]): run["samples_per_s"] for run in runs if is_used(run)}

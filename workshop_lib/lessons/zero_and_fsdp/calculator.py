@@ -1,4 +1,4 @@
-"""A calculator with controls: does a model fit the GPUs?"""
+"""A calculator with controls: 06_zero_and_fsdp asks it whether a model fits the GPUs, and at which ZeRO stage."""
 
 from collections.abc import Iterable
 
@@ -11,13 +11,13 @@ from workshop_lib.lessons.zero_and_fsdp.zero_memory import plan as make_plan
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
 
-WIDE = {"style": {"description_width": size(9)}, "layout": {"width": size(21.4)}}  # three fit beside each other
+WIDE = {"style": {"description_width": size(9)}, "layout": {"width": size(21.4)}}  # three controls fit side by side
 TYPED = {**WIDE, "continuous_update": False}
 OTHER = "other"
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
 GPT_2 = Transformer(layers=48, hidden=1600, vocabulary=50257, positions=1024)
-# Parameters and shape. Llama's parameters as published (arXiv:2302.13971, table 2; arXiv:2307.09288): its
-# layers differ from a GPT's, and keep 10 to 20 % more activations than the formula has.
+# The number of parameters, and the shape. Llama's numbers are the published ones (arXiv:2302.13971, table 2;
+# arXiv:2307.09288). Its layers differ from a GPT's, and keep 10 to 20 % more activations than the formula says.
 MODELS = {
     "the workshop's CNN": (20_434, None),
     "GPT-2 1.5B": (GPT_2.parameters, GPT_2),
@@ -33,7 +33,7 @@ def _choice(description: str, options: Iterable, value: object) -> widgets.Dropd
 
 
 class Calculator(Answers):
-    """Whether the chosen model fits the chosen GPUs."""
+    """Controls to choose a model and GPUs, and below them whether the model fits."""
 
     def __init__(self):
         self.model = _choice("model", MODELS, "Llama 7B")
@@ -82,21 +82,21 @@ class Calculator(Answers):
 
 
 def calculator() -> Calculator:
-    """Controls for model, recipe, GPUs, sequence and batch, and whether the training fits at each stage.
+    """Controls for model, recipe, GPUs, sequence and batch, with a figure of whether the training fits at each stage.
 
-    It is the value of a cell. A number that makes no sense is answered with a sentence.
+    Make it the value of a notebook's cell. The calculator answers a number that makes no sense with a sentence.
     """
     return Calculator()
 
 
 def _short(number: int) -> str:
-    """6738415616 as 6.74B."""
+    """A number in short form, such as 6.74B for 6738415616."""
     unit, many = next(((unit, many) for unit, many in UNITS.items() if number >= many), ("", 1))
     return f"{number / many:.3g}{unit}"
 
 
 def _parsed(name: str, text: str) -> int:
-    """7.5B, 125M, 7e9 or 7,500,000,000 as a number."""
+    """The number in text such as 7.5B, 125M, 7e9 or 7,500,000,000. Raises InputError if there is none."""
     text = text.strip().replace(",", "")
     unit = UNITS.get(text[-1:].upper(), 1)
     try:

@@ -1,4 +1,4 @@
-"""Who holds what of a model's states, and whether it fits a GPU."""
+"""Draw which rank holds what of a model's states, and whether it fits a GPU, for 06_zero_and_fsdp and 06b_deepspeed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,11 +18,11 @@ MEMORY_LOOKS = {
     "activations": figures.Look(figures.PURPLE, "xx"),
 }
 STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
-LONGEST = 2.2  # of the GPU's memory, or of the shortest bar: longer ones are cut, so that it stays readable
+LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
 
 
 def memory_answer(plan: Plan) -> str:
-    """Whether it fits, from which stage on, or what would be needed, as one sentence."""
+    """One sentence on whether the model fits: from which stage on, or otherwise how many GPUs it would need."""
     gpu = f"{_number(plan.gpu_bytes)} GiB"
     if plan.first_fit is not None:
         at = plan.stages[plan.first_fit]
@@ -40,9 +40,10 @@ def memory_answer(plan: Plan) -> str:
 
 
 def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
-    """A bar per stage, of what it holds on a GPU, beside the GPU's memory; `conditions` go under the title.
+    """Draw what each stage holds on a GPU, as one bar per stage, with the GPU's memory as a line.
 
-    Bars of more than LONGEST times the GPU's memory and the shortest bar are cut; their label has the whole.
+    conditions: the text under the title. Bars longer than LONGEST times both the GPU's memory and the shortest bar are
+    cut, but their labels give the whole size.
     """
     figure, top = figures.answer_figure(memory_answer(plan), conditions, height_inches=5.6)
     axes = figure.add_axes((0.145, 0.225, 0.835, top - 0.04 - 0.225))
@@ -80,7 +81,7 @@ def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
 
 
 def size(number_of_bytes: float) -> str:
-    """In GiB, or what is less than 0.1 GiB in MiB."""
+    """A number of bytes as text in GiB, or in MiB if it is less than 0.1 GiB."""
     if number_of_bytes < 0.1 * GIB:
         return f"{number_of_bytes / 2**20:.3g} MiB"
     return f"{_number(number_of_bytes)} GiB"
@@ -94,12 +95,11 @@ def _number(number_of_bytes: float) -> str:
 
 
 def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> RecordFigure:
-    """Draw what each rank holds of a model's states, stacked, in bytes per parameter: a panel for each way to share
-    them out, by title, and in it a bar for each rank.
+    """Draw what each rank holds of a model's states, in bytes per parameter: one panel per title, one bar per rank.
 
-    held: bytes by KINDS, of each rank. A dotted frame is the whole of a kind, the most that any rank holds of it. A
-    share lies in it where the rank's share lies in the whole, so the bars of a panel show who holds what. Raises
-    InputError without panels, or when one has no ranks.
+    held[title][rank]: bytes by KINDS. parameters: how many parameters the model has. A dotted frame shows the whole of
+    a kind, that is, the most that any rank holds of it. A rank's share is drawn where it lies in the whole, so the bars
+    of a panel show who holds what. Raises InputError if there are no panels, or a panel has no ranks.
     """
     if not held or not all(held.values()):
         raise InputError("nothing to draw: give at least one way, and for each what every rank holds.")
@@ -125,7 +125,10 @@ def zero(held: Mapping[str, Sequence[Mapping[str, float]]], parameters: int) -> 
 
 
 def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], whole: Mapping[str, float]) -> None:
-    """One rank's bar: of each kind a frame for the whole, and in it what the rank holds, at the bottom for place 0."""
+    """Draw one rank's bar: for each kind, a frame for the whole, and in it the rank's share.
+
+    place: where the share lies in the frame, from 0 (at the bottom) to 1 (at the top).
+    """
     bottom = 0.0
     for kind in KINDS:
         colour, hatch = MEMORY_LOOKS[kind]

@@ -1,4 +1,4 @@
-"""Two exercises of 06_zero_and_fsdp: sharing out the optimizer's state, then the gradients."""
+"""How 06_zero_and_fsdp checks two exercises: sharding the optimizer's state (Zero1), then the gradients too (Zero2)."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -25,13 +25,13 @@ def make_sgd(parameters: Iterable) -> torch.optim.Optimizer:
 
 
 def load_optimizers() -> None:
-    """The first optimizer of a process loads much of PyTorch, which no check has to wait for."""
+    """Create an optimizer, because a process's first one loads much of PyTorch. A check then doesn't wait for that."""
     make_sgd(network().parameters())
 
 
 @functools.cache
 def alone(size: int) -> list[np.ndarray]:
-    """The weights before and after each step of one process with the global batch."""
+    """The weights of one process that trains with the global batch of all ranks, at the start and after each step."""
     model = network()
     optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
     for step in range(STEPS):
@@ -46,11 +46,11 @@ class Steps:
     """What STEPS steps with the learner's class did on one rank."""
 
     weights: list[np.ndarray]  # after each step
-    state_bytes: int  # of the optimizer
-    held_bytes: int  # of gradients, after backward
-    held_most_bytes: int  # of gradients, at any time
-    sent_bytes: float  # per step
-    sent_in_backward_bytes: float  # of these
+    state_bytes: int  # the optimizer's state
+    held_bytes: int  # gradients after backward
+    held_most_bytes: int  # the most gradients at any time
+    sent_bytes: float  # messages per step
+    sent_in_backward_bytes: float  # messages per step, as far as they were sent during backward
 
 
 def observe_steps(comm, make: Callable) -> Steps:
@@ -58,7 +58,7 @@ def observe_steps(comm, make: Callable) -> Steps:
     model, counting = network(), CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []
-    held_bytes: list[int] = []  # while the gradients of a step come, and after them
+    held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
     in_backward_bytes = 0
 
     def count_held(*_) -> None:
@@ -66,12 +66,12 @@ def observe_steps(comm, make: Callable) -> Steps:
         everything = {id(p): p for p in [*model.parameters(), *shares]}
         held_bytes.append(sum(p.grad.nbytes for p in everything.values() if p.grad is not None))
 
-    for parameter in model.parameters():  # before the class registers its own: these are called first
+    for parameter in model.parameters():  # these hooks come before the class's own, so they run first
         parameter.register_post_accumulate_grad_hook(count_held)
     zero = make(model, counting, make_sgd)
     before = counting.bytes_sent
     for step in range(STEPS):
-        zero.optimizer.zero_grad()  # what the step before has left is not held against this one
+        zero.optimizer.zero_grad()  # gradients left over from the last step don't count
         sent = counting.bytes_sent
         backward(model, [batch(comm.rank, step)])
         count_held()
@@ -90,8 +90,10 @@ def observe_steps(comm, make: Callable) -> Steps:
 
 
 def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
-    """What must hold of Zero1, which has one buffer for all parameters together, or of Zero2, which has one for each.
-    Buffers in float64 are padded so that they divide by the ranks."""
+    """Yield what must hold of Zero1, with one buffer for all parameters (`together`), or of Zero2, with one for each.
+
+    The buffers are float64, and padded to a multiple of the number of ranks.
+    """
     counts = [p.numel() for p in network().parameters()]
     whole = sum(8 * (n + -n % len(ranks)) for n in ([sum(counts)] if together else counts))
     yield from _weights_are_right(ranks)
@@ -129,7 +131,7 @@ def _state_is_shared(ranks: list[Steps], whole: int) -> Property:
 
 
 def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
-    ring_bytes = 2 * (len(ranks) - 1) / len(ranks) * whole  # Patarasuk and Yuan 2009, for an allreduce
+    ring_bytes = 2 * (len(ranks) - 1) / len(ranks) * whole  # an allreduce (Patarasuk and Yuan 2009)
     most = max(rank.sent_bytes for rank in ranks)
     hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many as an allreduce. "
     if close(most, 1.5 * ring_bytes):
@@ -179,9 +181,9 @@ _WRONG_GRADIENTS: list[tuple[Callable, str]] = [
 
 
 def _wrong_zero(together: bool, mean: Callable) -> Callable:
-    """What takes the steps of a wrong `Zero1` (parts of all parameters together) or `Zero2`, without sharing any state.
+    """A class that takes the steps of a wrong `Zero1` (`together`) or `Zero2`, but doesn't shard any state.
 
-    mean(comm, flat): what it takes for the mean of its part of all ranks' gradients.
+    mean(comm, flat): what the class takes for this rank's part of the mean gradient.
     """
 
     class Zero:

@@ -1,4 +1,4 @@
-"""Two exercises of 06_zero_and_fsdp: stage 2 that sends during backward, and when stage 3 gathers a layer."""
+"""How 06_zero_and_fsdp checks its last exercises: stage 2 that sends during backward, and stage 3 that looks ahead."""
 
 import functools
 import time
@@ -26,19 +26,19 @@ class Step:
     """What one step did on one rank."""
 
     weights: np.ndarray
-    sent: list[tuple[str, bool, bool]]  # each collective: its name, whether in backward, and whether it waited
-    kept_whole: int  # gradients of parameters that were left after backward
-    waited: bool  # whether the step waited for everything
+    sent: list[tuple[str, bool, bool]]  # a collective's name, whether it ran in backward, whether it waited
+    kept_whole: int  # how many parameters still had their whole gradient after backward
+    waited: bool  # whether the step waited for all collectives
     backward_s: float = field(compare=False)
 
 
 class _Sending:
-    """Records what is sent by the collectives that a learner may call."""
+    """Records each call of the collectives that a learner may use, and whether somebody waits for it."""
 
     def __init__(self):
         self.in_backward = False
         self.sent: list[tuple[str, bool, bool]] = []
-        self.handles: list[mock.Mock] = []  # each knows whether somebody has waited for it
+        self.handles: list[mock.Mock] = []  # each one records whether somebody has waited for it
 
     def recorded(self, name: str, send: Callable, *arguments, async_op: bool = False, **options):
         self.sent.append((name, self.in_backward, not async_op))
@@ -56,13 +56,13 @@ class _Sending:
 
 
 def ready() -> None:
-    """Join the process group, and load what takes long."""
+    """Join the process group, and load the optimizers, which takes long."""
     join()
     load_optimizers()
 
 
 def observe_overlapped(comm, make: Callable) -> list[Step]:
-    """Train a few steps; rank 1 comes late to each backward, so whoever waits for it there waits that long."""
+    """Train a few steps. Rank 1 starts its backward pass late, so a hook that waits for it shows."""
     model, sending = network(), _Sending()
     zero = make(model, CountingComm(comm), make_sgd)
     steps = []
@@ -85,7 +85,7 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ste
     zero.step()
     waited = all(handle.wait.called for handle in sending.handles)
     for handle in sending.handles:
-        handle.wait()  # so that nothing of a class that doesn't wait reaches the next step
+        handle.wait()  # a class that doesn't wait must not disturb the next step with its messages
     return Step(weights_of(model), sending.sent, kept, waited, backward_s)
 
 
@@ -109,7 +109,7 @@ def overlapped_properties(ranks: list[list[Step]]) -> Iterator[Property]:
     scatters = all("scatter" in name for name, _, _ in sent)
     yield Property("it's a reduce-scatter", scatters, WHOLE_HINT)
     yield Property("each is started, and not waited for", not any(waited for *_, waited in sent), BLOCKING_HINT)
-    # Rank 0 is never late: it stands still in every backward if it waits for rank 1 there.
+    # Rank 0 is never late itself. If its hooks wait for rank 1, it stands still in every backward pass.
     still = min(step.backward_s for step in ranks[0]) > LATE_S / 2
     yield Property("no hook waits for other ranks", not still, WAITING_HINT)
     first = ranks[0]
@@ -132,7 +132,7 @@ PASSES = 4  # forward and backward, twice
 
 
 def observe_lookahead(comm, make: Callable) -> list[list[list[Event]]]:
-    """What it does in each pass, for a network of each number of LAYERS."""
+    """The events of each pass, for networks with each number of layers in LAYERS."""
     return [_passes(make, layers) for layers in LAYERS]
 
 

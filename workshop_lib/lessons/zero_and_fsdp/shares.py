@@ -1,4 +1,8 @@
-"""What ZeRO by hand needs around its lines: parameters as views of flat arrays that divide by the ranks."""
+"""The bookkeeping for ZeRO by hand in 06_zero_and_fsdp: parameters as views of flat arrays that ranks divide evenly.
+
+The notebook's first classes, for stages 1 and 2, call the functions here. Its later ones are subclasses of Stage2 or
+Sharded.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,7 +22,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def flat_weights(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tensor:
-    """The parameters in one flat array, filled up with zeros until `ranks` divides it; they become views of it."""
+    """Copy the parameters into one flat array, padded with zeros to a multiple of `ranks`; they become views of it."""
     flat = torch.cat([p.detach().flatten() for p in parameters])
     filled = pad(flat, (0, -len(flat) % ranks))
     for p, piece in zip(parameters, filled[: len(flat)].split([p.numel() for p in parameters]), strict=True):
@@ -27,7 +31,7 @@ def flat_weights(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tensor
 
 
 def flat_gradient(parameters: Sequence[nn.Parameter], ranks: int) -> torch.Tensor:
-    """Their gradients in a new flat array, laid out as `flat_weights`; zeros where backward left none."""
+    """The parameters' gradients in a new flat array with the layout of `flat_weights`; a missing gradient is zeros."""
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
     return pad(flat, (0, -len(flat) % ranks))
 
@@ -44,14 +48,17 @@ def fill(flat: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class Stage2:
-    """A model whose gradients are shared out. Subclasses say how: reduce(p) is called once backward has finished the
-    gradient of a parameter, and finish(), before the step, leaves the mean gradient of each share in its `.grad`."""
+    """A model whose gradients are divided among the ranks. A subclass defines two methods.
+
+    reduce(p) is called once backward has finished the gradient of parameter p. finish() is called before the step, and
+    leaves the mean gradient of each share in the share's `.grad`.
+    """
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
-        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays, which the parameters are views of
-        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # this rank's parts of them
-        self.pending: list[tuple] = []  # for `finish`
+        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # a flat array for each parameter, which is a view of it
+        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
+        self.pending: list[tuple] = []  # what `reduce` has started, for `finish` to wait for
         for p in trained(model):
             self.weights[p] = flat = flat_weights([p], comm.size)
             self.shares[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)])
@@ -72,17 +79,18 @@ class Stage2:
 
 
 class Sharded:
-    """A model whose weights are there only while their layer computes. Subclasses say how, in three methods:
+    """A model whose weights are in memory only while their layer computes. A subclass defines three methods.
 
-    gather(layer) before the layer computes, in forward and again in backward; drop(layer) after its forward; and
-    reduce(p) once backward has finished the gradient of a parameter. A layer is whatever has parameters of its own.
-    Layers compute in the order in which the model lists them. A subclass that looks ahead overrides `enter`.
+    gather(layer) is called before the layer computes, in forward and again in backward, and drop(layer) after its
+    forward. reduce(p) is called once backward has finished the gradient of parameter p. A layer is any module that has
+    parameters of its own, and layers must compute in the order in which the model lists them. A subclass that gathers
+    layers ahead of time overrides `enter`.
     """
 
     def __init__(self, model: nn.Module, comm, make_optimizer: Callable):
         self.comm = comm
-        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays that come and go
-        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # what this rank keeps of them
+        self.weights: dict[nn.Parameter, torch.Tensor] = {}  # flat arrays, in memory while a layer computes
+        self.shares: dict[nn.Parameter, nn.Parameter] = {}  # this rank's part of each flat array
         for p in trained(model):
             self.weights[p] = flat = flat_weights([p], comm.size)
             self.shares[p] = nn.Parameter(flat[ring.part(len(flat), comm.rank, comm.size)].clone())
@@ -104,10 +112,10 @@ class Sharded:
     def _after(self, previous: nn.Module | None, layer: nn.Module, inputs, outputs: torch.Tensor) -> None:
         self.drop(layer)
         if outputs.requires_grad:
-            outputs.register_hook(lambda _: self.enter(layer, previous))  # when backward comes to this layer
+            outputs.register_hook(lambda _: self.enter(layer, previous))  # runs when backward reaches this layer
 
     def enter(self, layer: nn.Module, following: nn.Module | None) -> None:
-        """Called before a layer computes, with the one that computes next in this forward or backward."""
+        """Prepare a layer right before it computes. `following` computes next in this forward or backward, if any."""
         self.gather(layer)
 
     def gather(self, layer: nn.Module) -> None:
@@ -126,8 +134,11 @@ class Sharded:
 
 
 def live_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes of a model's states on this rank, by KINDS, where the optimizer steps on shares: these and their gradients
-    count, and memory that a share and a parameter have in common counts once."""
+    """Bytes of a model's states on this rank, by KINDS.
+
+    If the optimizer steps on shares, the shares and their gradients count, too. Memory that a share and a parameter
+    have in common counts once.
+    """
     everything = [*model.parameters(), *(p for group in optimizer.param_groups for p in group["params"])]
     states = [everything, [p.grad for p in everything], list(optimizer.state.values())]
     return dict(zip(KINDS, map(storage_bytes, map(tensors, states)), strict=True))

@@ -1,5 +1,7 @@
-"""What PyTorch's collectives are handed, counted where all libraries meet: DDP, FSDP and DeepSpeed call the same
-operators in the end."""
+"""Count PyTorch's collectives and their bytes, for 06_zero_and_fsdp and 06b_deepspeed.
+
+All libraries can be counted in the same way, because DDP, FSDP and DeepSpeed call the same operators in the end.
+"""
 
 from collections import defaultdict
 
@@ -19,7 +21,7 @@ NAMES = {
     "reduce_scatter_tensor_coalesced_": "reduce-scatter",
     "reduce_": "reduce",
     "broadcast_": "broadcast",
-    # what tensor parallelism calls
+    # operators that tensor parallelism calls
     "all_reduce": "allreduce",
     "all_gather_into_tensor": "allgather",
     "reduce_scatter_tensor": "reduce-scatter",
@@ -27,11 +29,11 @@ NAMES = {
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the collectives that this thread calls while a `with` lasts.
+    """Counts the collectives that this thread calls inside a `with` block.
 
-    calls and handed_bytes are by name. The bytes of a call are those of the whole array: what goes into an allreduce,
-    a reduce or a reduce-scatter, and what comes out of an allgather. What a rank then sends depends on the algorithm;
-    a ring sends (p - 1) / p of them, and twice that for an allreduce.
+    calls, handed_bytes: by the collective's name. The bytes of a call are those of the whole array: what goes into an
+    allreduce, a reduce or a reduce-scatter, and what comes out of an allgather. How many bytes a rank then sends
+    depends on the algorithm: in a ring of p ranks, (p - 1) / p of the array, and twice that for an allreduce.
     """
 
     def __init__(self):
@@ -41,7 +43,7 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if DTensor in types:
-            return NotImplemented  # its own operators come next, with plain tensors
+            return NotImplemented  # DTensor calls operators on plain tensors next, and these are counted
         output = func(*args, **(kwargs or {}))
         name = NAMES.get(func._opname) if getattr(func, "namespace", "") in ("c10d", "_c10d_functional") else None
         if name:

@@ -1,6 +1,7 @@
 """How much GPU memory training takes: model states by ZeRO stage, activations, and what fits.
 
-Formulas, no measurement: live tensors can be compared with them. All sizes are bytes.
+06_zero_and_fsdp draws the states, and its calculator uses the rest. These are formulas, not measurements; `live_bytes`
+in shares.py measures. All sizes are in bytes.
 """
 
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ RECIPES = {
     "bf16, SGD with momentum": {"parameter_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 8},
 }
 
-# Makers' "GB" of GPU memory are GiB: nvidia-smi shows 81,920 MiB for an A100 of 80 GB. The driver keeps some:
-# torch's total_memory is 0 to 2 % less (15.78, 31.75, 79.2, 139.8 and 63.98 GiB of 16, 32, 80, 141 and 64).
+# When vendors say "GB" of GPU memory, they mean GiB: nvidia-smi shows 81,920 MiB for an A100 of 80 GB. The driver keeps
+# some of it, so PyTorch's total_memory is 0 to 2 % less (15.78, 31.75, 79.2, 139.8, 63.98 GiB of 16, 32, 80, 141, 64).
 GPUS = {
     "V100, 16 GB": 16 * GIB,
     "V100, 32 GB": 32 * GIB,
@@ -48,11 +49,11 @@ GPUS = {
 def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2, optimizer_bytes=12) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer states that each of `ranks` keeps at a ZeRO stage.
 
-    (2 + 2 + K) Ψ bytes in the paper, K = 12 for Adam, of which a stage divides some by the number of ranks
-    (arXiv:1910.02054, sections 3.1 and 5, figure 1). Shares are equal and rounded up to whole parameters;
-    PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so its shares differ. Communication buckets
-    and the layer that stage 3 gathers come on top. Raises InputError when stage is not 0 to 3, or when
-    parameters or ranks are not whole numbers from 1 to 10^15.
+    In the paper, a rank keeps (2 + 2 + K) Ψ bytes, with K = 12 for Adam, and a stage divides some of these terms by the
+    number of ranks (arXiv:1910.02054, sections 3.1 and 5, figure 1). Shares are equal here and rounded up to whole
+    parameters. (PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so its shares differ.) Communication buckets
+    and the layer that stage 3 gathers come on top. Raises InputError if stage is not 0 to 3, or if parameters or ranks
+    are not whole numbers from 1 to 10^15.
     """
     parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
     if stage not in SHARDED:
@@ -63,14 +64,14 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
 
 
 def offloaded(states: dict[str, int], stage: int) -> tuple[dict[str, int], int]:
-    """`states` as left on the GPU when a stage offloads what it divides, and the bytes moved to the host."""
+    """The bytes of each state that stay on the GPU if a stage offloads what it divides, and the bytes on the host."""
     left = {kind: 0 if kind in SHARDED[stage] else size for kind, size in states.items()}
     return left, sum(states.values()) - sum(left.values())
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of a GPT; positions: of a learned position embedding, 0 without one."""
+    """The shape of a GPT. positions: the length of its learned position embedding, or 0 if it has none."""
 
     layers: int
     hidden: int
@@ -85,13 +86,14 @@ class Transformer:
 
 
 def activation_bytes(model: Transformer, sequence, batch, *, value_bytes=2, checkpointing=False) -> int:
-    """Bytes of activations on a GPU, of a batch of `batch` sequences of `sequence` tokens, with FlashAttention.
+    """Bytes of activations on a GPU for `batch` sequences of `sequence` tokens, with FlashAttention.
 
-    A layer keeps 34 sbh in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1 without the attention matrices,
-    which FlashAttention never stores): 16 values and 2 bytes of dropout masks for each of s·b·h. value_bytes: 2, or 4
-    for fp32. Checkpointing keeps the input of each layer, 2 sbh in 16 bit (section 5), and the whole of the one layer
-    that is being recomputed. The rest lies outside the layers: 5 sbh, and 4 sbV for the logits in fp32 (section 4.3),
-    which matter beside checkpoints. Raises InputError when sequence or batch is not a whole number from 1 to 10^15.
+    A layer keeps 34 sbh bytes in 16 bit (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1 without the attention
+    matrices, which FlashAttention never stores): 16 values and 2 bytes of dropout masks for each of its s·b·h elements.
+    value_bytes: 2, or 4 for fp32. With checkpointing, each layer keeps only its input, 2 sbh bytes in 16 bit (section
+    5), but the layer that is being recomputed keeps everything. Outside the layers, 5 sbh bytes and 4 sbV bytes for the
+    logits in fp32 come on top (section 4.3), and they matter beside checkpoints. Raises InputError if sequence or batch
+    is not a whole number from 1 to 10^15.
     """
     tokens = whole("sequence", sequence) * whole("batch", batch)
     one = tokens * model.hidden * (16 * value_bytes + 2)
@@ -117,8 +119,12 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class Plan:
-    """The four stages, the first that fits (or None), and when none does, the fewest ranks at which stage 3
-    would (None: at no number, because the activations, which are not divided, leave no room)."""
+    """The memory of each of the four stages, and what fits.
+
+    first_fit: the first stage that fits, or None. ranks_needed: if none fits, the fewest ranks at which stage 3 would.
+    It is None with offloading, and if no number of ranks is enough because the activations, which no stage divides,
+    leave no room.
+    """
 
     ranks: int
     gpu_bytes: int
@@ -131,10 +137,10 @@ class Plan:
 def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> Plan:
     """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
 
-    activations: bytes per GPU. reserve: share of the GPU kept for fragmentation, communication buffers, the
-    layer that stage 3 gathers, and the framework; a rule of thumb, to be checked by a run (Rajbhandari et al.
-    saw a run out of memory with over 30 % free, section 3.2). Raises InputError as `state_bytes`, and when
-    reserve is not in [0, 1).
+    activations: bytes per GPU. reserve: the share of the GPU that is kept free for fragmentation, communication
+    buffers, the layer that stage 3 gathers, and the framework. It is a rule of thumb, which a run has to confirm
+    (Rajbhandari et al. saw a run out of memory with over 30 % free, section 3.2). Raises InputError like `state_bytes`,
+    and if reserve is not in [0, 1).
     """
     if not 0 <= reserve < 1:
         raise InputError(f"reserve is {reserve!r}: give a share of the GPU's memory from 0 to below 1")
@@ -147,7 +153,7 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
         on_gpu = {**states, "activations": activations}
         stages.append(StageMemory(stage, on_gpu, host, sum(on_gpu.values()) <= usable))
     first = next((memory.stage for memory in stages if memory.fits), None)
-    # The largest share of the parameters for which the room beside the activations is enough.
+    # The most parameters per rank whose states fit beside the activations.
     share = (usable - activations) // sum(recipe.values())
     needed = -(-int(parameters) // share) if first is None and not offload and share > 0 else None
     return Plan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)
