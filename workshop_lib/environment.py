@@ -1,9 +1,9 @@
 """Environment variables and files of other programs that would harm ranks, and what the workshop does about each.
 
-A cluster's modules, batch scripts and other programs set variables that slow ranks down or crash them, and no message
-points to the variable. TABLE is the one list of these variables. A process that starts ranks gives them the environment
-`for_ranks(…)`; a rank that the user's own launcher started calls `clean()`. The variable NOTE says what was done about
-each harmful variable, and the run record repeats it.
+A cluster's modules, batch scripts and other programs set variables that slow ranks down or crash them, and no error
+message points to the variable. TABLE is the one list of these variables. A process that starts ranks gives them the
+environment that `for_ranks(…)` returns; a rank that the user's own launcher started calls `clean()`. The variable NOTE
+says what was done about each harmful variable, and the run record repeats it.
 """
 
 import json

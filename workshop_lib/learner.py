@@ -1,4 +1,4 @@
-"""A log of what a learner did: predictions, checks and trainings, one JSON object per line in a file of their own.
+"""The learner's log: their predictions, checks and trainings, as one JSON object per line in a file of their own.
 
 Only notebooks write this file, and updates of the workshop do not touch it. An event that cannot be written is dropped,
 because no cell may fail for the sake of the log.

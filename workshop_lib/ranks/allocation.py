@@ -184,7 +184,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
         tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
     except hostlist.BadHostlist:
         raise RankError(f"SLURM_TASKS_PER_NODE is {counts!r}, but Slurm writes it as in 4(x2),3: unset it.") from None
-    if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as a job step's counts
+    if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # they may be the counts of a job step
         tasks = []
     if per_node is None and total is not None:
         per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))

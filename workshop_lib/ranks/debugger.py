@@ -36,7 +36,7 @@ class RankDebugger(pdb.Pdb):
     """pdb on a rank. It reads its commands from the notebook, and adds the command `v`, which shows the variables."""
 
     def __init__(self, folder: Path, rank: int):
-        commands = cast(IO[str], self)  # pdb calls nothing but its readline
+        commands = cast(IO[str], self)  # pdb calls no other method than readline
         super().__init__(stdin=commands, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
         self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
 

@@ -115,7 +115,7 @@ class PublishedPoint(TypedDict):
 
 
 class Published(TypedDict, total=False):
-    """The last state that one rank published, in training or at a breakpoint. datapub merges the parts of it."""
+    """The state that one rank published last, in training or at a breakpoint. datapub merges its parts."""
 
     info: dict[str, Any]
     points: list[PublishedPoint]

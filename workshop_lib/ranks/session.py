@@ -13,7 +13,7 @@ from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .errors import RankError
 
-ATTACH = "WORKSHOP_ATTACH"  # unless it is 0, `start` attaches to ranks that are held for this user
+ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0
 GONE_AFTER_S = 15.0  # a holder that shows no ranks counts as gone; stopping old ranks takes it seconds
 PROBE_EVERY_S, PROBES_FAILED = 0.5, 3

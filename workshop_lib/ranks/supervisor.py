@@ -123,9 +123,9 @@ def place_of_its_own():
 
 
 def run(command, record_folder):
-    """Run the command until it ends by itself or has to be ended; return its exit code, or minus a signal's number.
+    """Run the command until it ends by itself or has to be ended; return its exit code, or minus the signal's number.
 
-    It has to end when this process is asked to end, its owner is gone, or the record folder is gone.
+    The command has to be ended if this process is asked to end, or its owner or the record folder is gone.
     """
     owner = os.getppid()
     asked_to_end = []

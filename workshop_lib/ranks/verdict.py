@@ -111,7 +111,7 @@ def _raise_alone(call: Call, what: str) -> NoReturn:
 
 
 def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
-    """Stop ranks that can no longer be used, and raise RankError: its message is this text, then what to do."""
+    """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
     raise RankError(f"{text}{USELESS} {remedy}{advice}")
