@@ -1,8 +1,8 @@
-"""The companion module of the distributed deep learning workshop.
+"""The library of the distributed deep learning workshop.
 
 Its core is small. `data`, `models` and `training` run on every rank; `ranks`, `results`, `notebook` and `cli` run in
-the learner's notebook or terminal; `judge` runs on both sides. Around it are rooms that the core never imports: one for
-each notebook in `lessons`, the teacher's in `classroom`, and ours in `maintain`.
+the learner's notebook or terminal; `judge` runs on both sides. Around the core are "rooms", which it never imports:
+`lessons` has one room per notebook, `classroom` is for teachers, and `maintain` is for maintainers.
 """
 
 import atexit
@@ -10,11 +10,11 @@ import gc
 
 from workshop_lib import shadowing
 
-# Before anything else is imported: a file of the user's must not take the place of what the workshop needs.
+# This comes before any other import, so that no file of the user's hides a module that the workshop needs.
 shadowing.look_there_last()
 
-# PyTorch and TensorFlow make hundreds of thousands of objects that stay. Left to its defaults, Python looks through
-# them for garbage again and again while they load, and once more when it ends.
+# PyTorch and TensorFlow create hundreds of thousands of long-lived objects. With its default settings, Python would
+# search these objects for garbage again and again while the frameworks load, and once more at exit.
 gc.set_threshold(50_000, 10, 10)
 atexit.register(gc.freeze)
 

@@ -1,8 +1,9 @@
 """Environment variables and files of other programs that would harm ranks, and what the workshop does about each.
 
-Clusters' modules, batch scripts and other programs set variables that slow ranks down or crash them, and whose cause
-nobody sees. TABLE is the one list of them. Whoever starts ranks gives them `for_ranks(…)`; a rank that the user's own
-launcher started calls `clean()`. What was done about a variable is in NOTE, and from there in the run record.
+A cluster's modules, batch scripts and other programs set variables that slow ranks down or crash them, and no error
+message points to the variable. TABLE is the one list of these variables. A process that starts ranks gives them the
+environment that `for_ranks(…)` returns; a rank that the user's own launcher started calls `clean()`. The variable NOTE
+says what was done about each harmful variable, and the run record repeats it.
 """
 
 import json
@@ -26,17 +27,17 @@ KERAS_DEFAULTS = {"floatx": "float32", "backend": "tensorflow", "image_data_form
 
 @dataclass(frozen=True)
 class Rule:
-    """A variable that harms ranks with some values, and what they get instead: None for nothing."""
+    """A variable that harms ranks if it has certain values, and the value that ranks get instead (None: no value)."""
 
     variable: str
-    harms: Callable[[str], bool]  # given its value
+    harms: Callable[[str], bool]  # takes the variable's value
     why: str
     instead: str | None = None
-    one_host: bool = False  # whether it harms only ranks that are all on this host
-    launchers: bool = False  # whether launchers set it for their ranks, who then need it
+    one_host: bool = False  # whether it does harm only if all ranks are on this host
+    launchers: bool = False  # whether launchers set it for their ranks, which then need it
 
     def sentence(self, value: str) -> str:
-        """What was done, and why."""
+        """A sentence on what was done about this value of the variable, and why."""
         done = "ignored" if self.instead is None else f"replaced by {self.instead}"
         return f"{self.variable}={value} {done}: {self.why}"
 
@@ -47,18 +48,18 @@ def no_gpu() -> bool:
 
 
 def is_missing_interface(names: str) -> bool:
-    """Whether none of these network interfaces, separated by commas, is on this host."""
+    """Whether this host has none of the network interfaces in this comma-separated list."""
     here = {name for _, name in socket.if_nameindex()}
     return here.isdisjoint(name.strip() for name in names.split(","))
 
 
 def is_one_of(*values: str) -> Callable[[str], bool]:
-    """Whether a variable has one of these values, in whichever case."""
+    """A test of whether a variable's value is one of these, ignoring case."""
     return lambda value: value.lower() in values
 
 
 def is_none_of(*values: str) -> Callable[[str], bool]:
-    """Whether a variable has a different value."""
+    """A test of whether a variable's value is none of these, ignoring case."""
     return lambda value: value.lower() not in values
 
 
@@ -93,9 +94,9 @@ def harmful(environ: Mapping[str, str], one_host: bool, launched: bool) -> list[
 
 
 def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False) -> dict[str, str]:
-    """This environment without what harms ranks, and with a note of what that was.
+    """A copy of this environment without what harms ranks, and with a note of each change (NOTE).
 
-    one_host: all ranks are on this host. launched: a launcher has set this environment for one rank.
+    one_host: whether all ranks are on this host. launched: whether a launcher made this environment for a rank.
     """
     cleaned = dict(environ)
     for rule in harmful(environ, one_host, launched):
@@ -112,7 +113,7 @@ def for_ranks(environ: Mapping[str, str], one_host: bool, launched: bool = False
 
 
 def clean(one_host: bool = False) -> None:
-    """Take what harms ranks from this process, which is one; called before it imports a framework."""
+    """Remove what harms ranks from this process's environment. A rank calls this before it imports a framework."""
     unpin()
     cleaned = for_ranks(os.environ, one_host, launched=True)
     for name in os.environ.keys() - cleaned.keys():
@@ -121,18 +122,18 @@ def clean(one_host: bool = False) -> None:
 
 
 def unpin() -> None:
-    """Give this thread back the cores that an OpenMP library took from it, because ranks inherit its cores."""
+    """Give this thread back the cores that an OpenMP library took from it, because ranks inherit the thread's cores."""
     note(os.environ, give_back_cores(PINNING))
 
 
 def note(environ: MutableMapping[str, str], sentence: str) -> None:
-    """Add a sentence about what was done to the note in this environment, if it's new there."""
+    """Add a sentence about what was done to the note in this environment, unless the note already has it."""
     if sentence and sentence not in (known := notes(environ)):
         environ[NOTE] = json.dumps([*known, sentence])
 
 
 def notes(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """What was done about harmful variables, a sentence for each."""
+    """What was done about harmful variables, one sentence per variable."""
     try:
         return list(json.loads(environ.get(NOTE, "[]")))
     except (ValueError, TypeError):
@@ -140,7 +141,7 @@ def notes(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def home() -> str:
-    """The user's home folder by the system's list of users, or a temporary folder for somebody who isn't in it."""
+    """The home folder in the system's list of users; a temporary folder if the user or the folder is missing."""
     try:
         listed = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -149,7 +150,10 @@ def home() -> str:
 
 
 def keras_notes(environ: Mapping[str, str]) -> list[str]:
-    """What the user's Keras settings would change; ranks never read them (backends/horovod_tf.py)."""
+    """A sentence on what the user's Keras settings would change, or no sentence.
+
+    Ranks never read these settings (training/backends/horovod_tf.py).
+    """
     folder = environ.get("KERAS_HOME") or os.path.join(environ.get("HOME") or home(), ".keras")
     file = Path(folder, "keras.json")
     try:
@@ -161,21 +165,21 @@ def keras_notes(environ: Mapping[str, str]) -> list[str]:
 
 
 def mpi_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables that set parameters of the MPI library."""
+    """The names of variables that set parameters of the MPI library, sorted."""
     return sorted(name for name in environ if name.startswith(MPI_PREFIXES))
 
 
 def mpi_files(environ: Mapping[str, str]) -> list[Path]:
-    """The user's files that set parameters of Open MPI."""
+    """The user's existing files that set parameters of Open MPI."""
     folders = (".openmpi", ".pmix", ".prte")
     files = [Path(environ.get("HOME") or home(), folder, "mca-params.conf") for folder in folders]
     return [file for file in files if file.is_file()]
 
 
 def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> str:
-    """A sentence for ranks that did not start, naming what the user has set for MPI; empty when nothing is set.
+    """What to say about the user's own MPI settings when ranks did not start; empty if there are none.
 
-    ours: the variables that the workshop sets itself, which are not the user's when they have these values.
+    ours: the variables that the workshop sets itself. A variable with the workshop's value is not the user's.
     """
     theirs = {name: value for name, value in environ.items() if ours.get(name) != value}
     variables, files = mpi_variables(theirs), mpi_files(theirs)

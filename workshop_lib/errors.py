@@ -1,4 +1,4 @@
-"""Errors that a user can cause and put right: their text alone is shown, without frames of this library."""
+"""Errors that a user can cause and fix. Only their text is shown, without frames of this library."""
 
 import errno
 import os
@@ -24,10 +24,10 @@ def cause(error: OSError) -> str:
 
 
 class WorkshopError(Exception):
-    """What happened, to what, and what to do next, in one or a few sentences."""
+    """An error whose text says what happened, to what, and what to do next, in one or a few sentences."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """The lines that IPython shows in place of a traceback."""
         return f"{type(self).__name__}: {self}".splitlines()
 
 

@@ -1,17 +1,18 @@
 """What the set-up has installed in this Python's environment, and why something is missing.
 
-The set-up writes notes beside the packages. `workshop doctor` and the notebooks' first cells read them here. Standard
-library only, and syntax that an old Python can read, because the set-up uses this file before anything is installed.
+The set-up writes notes beside the packages. `workshop doctor` and the notebooks' first cells read the notes with this
+module. It uses the standard library only, and syntax that an old Python can read, because the set-up uses this file
+before anything is installed.
 """
 
 import json
 import os
 import sys
 
-# In the order of preference: the first is the one that is tested most.
+# The supported Pythons in order of preference. The first one is tested the most.
 PYTHONS = ((3, 11), (3, 12), (3, 13))
 NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
-# The extras: what is installed after the core, in this order, and who needs it.
+# The extras, which are installed after the core in this order, and the notebooks that need each of them.
 NEEDED_BY = {"deepspeed": "Notebook 06b needs it", "horovod": "Notebooks 03 and 04 need it"}
 TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod"}
 CORE, EXTRAS = "workshop-setup", "workshop-extras"
@@ -19,16 +20,16 @@ INSTALLED, FAILED, UNDER_WAY = "installed", "failed", "under way"
 
 
 def pythons_in_words():
-    """ "3.11, 3.12 or 3.13"."""
+    """The supported versions of Python in words, such as "3.11, 3.12 or 3.13"."""
     versions = [f"{major}.{minor}" for major, minor in PYTHONS]
     return ", ".join(versions[:-1]) + " or " + versions[-1]
 
 
 def read_notes(name, prefix=sys.prefix):
-    """The set-up's notes of this name on the environment in the folder `prefix`; empty where there are none.
+    """The set-up's notes of this name about the environment in the folder `prefix`; empty if there are none.
 
-    "workshop-setup": "settings", "root", "torch", and "done" once the core is whole. "workshop-extras": for each
-    extra that was begun, "state", and "reason" or "pid" where there is one.
+    The notes "workshop-setup" have "settings", "root" and "torch", and "done" once the core is complete. The notes
+    "workshop-extras" have, for each extra whose installation was begun, "state", and "reason" or "pid" if known.
     """
     try:
         with open(os.path.join(prefix, name)) as file:
@@ -38,7 +39,7 @@ def read_notes(name, prefix=sys.prefix):
 
 
 def write_notes(name, notes, prefix=sys.prefix):
-    """Replace them in one move."""
+    """Replace the notes of this name in the folder `prefix`, in one atomic move."""
     path = os.path.join(prefix, name)
     with open(path + ".tmp", "w") as file:
         json.dump(notes, file)
@@ -46,12 +47,12 @@ def write_notes(name, notes, prefix=sys.prefix):
 
 
 def why_this_pytorch(prefix=sys.prefix):
-    """Which build of PyTorch the set-up chose, and why, in a sentence; empty for an environment of another kind."""
+    """A sentence on which PyTorch the set-up chose and why; empty if the set-up did not make this environment."""
     return read_notes(CORE, prefix).get("torch", "")
 
 
 def why_missing(name, prefix=sys.prefix):
-    """Why an extra is not there and what to do, in a sentence or two; empty when the set-up knows of no reason."""
+    """Why an extra is missing and what to do about it, in a sentence or two; empty if the set-up knows no reason."""
     note = read_notes(EXTRAS, prefix).get(name, {})
     title = TITLES[name]
     if note.get("state") == FAILED:
@@ -66,7 +67,7 @@ def why_missing(name, prefix=sys.prefix):
 
 
 def is_alive(pid):
-    """Whether a process of this number runs on this machine."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,6 +1,7 @@
-"""What a learner did, kept in a file of their own: predictions, checks and trainings, one JSON object per line.
+"""The learner's log: their predictions, checks and trainings, as one JSON object per line in a file of their own.
 
-Only notebooks write it, and updates leave it alone. What can't be kept is dropped: no cell may break for it.
+Only notebooks write this file, and updates of the workshop do not touch it. An event that cannot be written is dropped,
+because no cell may fail for the sake of the log.
 """
 
 import contextlib
@@ -14,12 +15,12 @@ from typing import Any, NamedTuple
 
 from workshop_lib import paths
 
-FILE_LIMIT_BYTES = 4_000_000  # some 10,000 lines; what comes later is not kept
+FILE_LIMIT_BYTES = 4_000_000  # about 10,000 lines; later events are dropped
 TEXT_LIMIT = 300  # characters of a question or a failed property
 
 
 class Prediction(NamedTuple):
-    """A guess when it is committed, and once more with what was measured."""
+    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement."""
 
     question: str
     unit: str
@@ -28,7 +29,7 @@ class Prediction(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The verdict on an exercise: the first property that fails, and a score where there is something to beat."""
+    """The verdict on an exercise: the first property that fails, and a score if there is something to beat."""
 
     exercise: str
     passed: bool
@@ -37,7 +38,7 @@ class Check(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What came of `team.train`; accuracy [0, 1] and speed are those of the last epoch."""
+    """The outcome of a `team.train`. The accuracy (0 to 1) and the speed (samples/s) are those of the last epoch."""
 
     backend: str
     world_size: int
@@ -49,21 +50,24 @@ class Training(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping) -> "Training":
-        """The facts of a run record."""
+        """Take the values from a run record."""
         last = (record["epochs"] or [{"test_accuracy": None, "samples_per_s": None}])[-1]
         values: dict[str, Any] = {**record, **last, **record["what"]}
         return cls(**{name: values[name] for name in cls._fields})
 
 
 def notebook() -> Path | None:
-    """The file of the notebook whose kernel this is; None elsewhere, or where the front end doesn't say."""
+    """The notebook file whose kernel this process is; None outside a notebook, or if the front end does not name it."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     named = os.environ.get("JPY_SESSION_NAME") or getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
     return Path(named) if named else None
 
 
 def keep(event: Prediction | Check | Training) -> None:
-    """Append `event` with the time and the notebook's name, in one write; outside a notebook, do nothing."""
+    """Append `event` with the time and the notebook's name, in one write.
+
+    Does nothing outside a notebook or in a notebook of solutions.
+    """
     if (name := notebook()) is None or name.parent.name == "solutions":
         return
     about = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "notebook": name.stem}
@@ -77,7 +81,7 @@ def keep(event: Prediction | Check | Training) -> None:
 
 
 def kept() -> Iterator[dict]:
-    """Every event that was kept, oldest first; lines that were damaged are left out."""
+    """Every logged event, oldest first; damaged lines are left out."""
     if paths.LEARNER.is_file():
         for line in paths.LEARNER.read_text("utf8", "replace").splitlines():
             with contextlib.suppress(ValueError):

@@ -8,19 +8,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-SCRIPTS = ROOT / "notebooks" / "scripts"  # to take home
+SCRIPTS = ROOT / "notebooks" / "scripts"  # scripts that learners take home
 SHIPPED_MNIST = ROOT / "assets" / "mnist"
-# Another data set in the same format, for all notebooks at once: Fashion-MNIST, or a part of MNIST in the tests.
+# WORKSHOP_MNIST gives all notebooks a different data set in the same format, such as Fashion-MNIST. The tests give them
+# a part of MNIST.
 MNIST = Path(os.environ.get("WORKSHOP_MNIST", SHIPPED_MNIST))
-# What learner.py keeps: beside the notebooks, where the learner sees it, and not under version control.
+# The file that learner.py writes: beside the notebooks, where the learner sees it, and not under version control.
 LEARNER = Path(os.environ.get("WORKSHOP_LEARNER_FILE") or ROOT / "notebooks" / "progress.jsonl")
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """The name of a file to write, which takes the place of `path` at the end, and goes away on an error.
+    """Yield the name of a temporary file to write. It replaces `path` at the end, and is removed on an error.
 
-    So a reader, or a crash, meets the old file or the new one, never a part. The folder is made if needed.
+    So a reader finds either the old file or the new one, never a part of it, even after a crash. The folder is
+    created if needed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,10 +36,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def keeps_secrets(folder: str | os.PathLike) -> bool:
-    """Whether only its owner can read a key that's written there; makes the folder if needed.
+    """Whether only the owner can read a key that is written to this folder; creates the folder if needed.
 
-    On a disk without modes, such as one of Windows (/mnt/c under WSL, CIFS), everybody could. False, too, where nothing
-    can be written.
+    On a disk that keeps no file modes, such as a Windows disk (/mnt/c under WSL, CIFS), everybody could read the key.
+    Also False if nothing can be written there.
     """
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -48,7 +50,7 @@ def keeps_secrets(folder: str | os.PathLike) -> bool:
 
 
 def require_writable(path: str | os.PathLike) -> None:
-    """Raise the OSError that appending to `path` would meet. The folder is made if needed, the file is not."""
+    """Raise the OSError that appending to `path` would raise. Creates the folder if needed, but not the file."""
     path = Path(path)
     if path.exists():
         with open(path, "ab"):

@@ -11,11 +11,11 @@ OPENMP_LIBRARY = re.compile(r"lib(gomp|omp|iomp5)\b")
 
 
 def give_back_cores(variables: Sequence[str]) -> str:
-    """Undo what an OpenMP library did to this thread's affinity; returns what was done, in a sentence, or nothing.
+    """Undo what an OpenMP library did to this thread's affinity; return a sentence on what was done, or an empty text.
 
-    Told so by one of these variables (OMP_PROC_BIND and others), the library pins the thread that loads it. That is
-    the thread that imports PyTorch, and all processes started from it inherit its one core. An affinity that somebody
-    else chose (taskset, a scheduler, a cgroup) stays. Only Linux has affinities.
+    If one of these variables (OMP_PROC_BIND and others) asks for it, the library pins the thread that loads it. That
+    is the thread that imports PyTorch, and all processes started from this thread inherit its one core. An affinity
+    that something else chose (taskset, a scheduler, a cgroup) stays. Only Linux has affinities.
     """
     if not hasattr(os, "sched_setaffinity"):
         return ""
@@ -37,10 +37,11 @@ def _listed(cores: set[int]) -> str:
 
 
 def _cores_before_openmp() -> set[int]:
-    """The cores that this process had when it loaded its OpenMP library; empty when that's unknown.
+    """The cores that this process could use when it loaded its OpenMP library; empty if they are unknown.
 
-    The library knows their number. Which ones they are is known by threads that began earlier, or by the places
-    between which the library moves its threads; or they are all that there are.
+    The library knows only the number of these cores. There are three candidates for the cores themselves: the cores of
+    all threads together, some of which began before; the places between which the library moves its threads; and all
+    cores of the machine. The first candidate with the right number of cores is returned.
     """
     path = next(iter(_openmp_libraries(os.getpid())), None)
     if path is None:
@@ -55,7 +56,7 @@ def _cores_before_openmp() -> set[int]:
 
 
 def _places(library: ctypes.CDLL) -> set[int]:
-    """All cores of the OpenMP library's places."""
+    """The cores of all places of this OpenMP library."""
     cores: set[int] = set()
     for place in range(library.omp_get_num_places()):
         numbers = (ctypes.c_int * library.omp_get_place_num_procs(place))()
@@ -65,9 +66,9 @@ def _places(library: ctypes.CDLL) -> set[int]:
 
 
 def _cores_of_a_launcher() -> set[int]:
-    """The cores that the process had which started this one's launcher, when the launcher has loaded OpenMP.
+    """The cores of the process that started this rank's launcher; empty unless the launcher has loaded OpenMP.
 
-    torchrun and DeepSpeed's launcher import PyTorch, so they are pinned themselves, and with them each rank.
+    torchrun and DeepSpeed's launcher import PyTorch, so they are pinned themselves, and each rank inherits that.
     """
     parent = os.getppid()
     if not _openmp_libraries(parent):
@@ -78,7 +79,7 @@ def _cores_of_a_launcher() -> set[int]:
 
 
 def _affinity_of(thread: int) -> set[int]:
-    """The cores of a thread or process; empty when it's gone."""
+    """The cores that a thread or process may run on; empty if it has ended."""
     try:
         return os.sched_getaffinity(thread)
     except OSError:
@@ -94,7 +95,7 @@ def _parent_of(process: int) -> int:
 
 
 def _openmp_libraries(process: int) -> list[str]:
-    """The files of the OpenMP libraries that a process of this user's has loaded."""
+    """The files of the OpenMP libraries that a process of this user has loaded."""
     try:
         rows = (PROCESSES / str(process) / "maps").read_text().splitlines()
     except OSError:

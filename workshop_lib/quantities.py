@@ -1,11 +1,11 @@
-"""Numbers that a user gives, and what is refused of them."""
+"""Checks of numbers that a user gives."""
 
 import math
 import reprlib
 
 from workshop_lib.errors import InputError
 
-MOST = 10**15  # of anything that is counted
+MOST = 10**15  # the largest count that a user may give
 
 
 def whole(name: str, value) -> int:
@@ -16,14 +16,14 @@ def whole(name: str, value) -> int:
 
 
 def not_negative(**values: float) -> None:
-    """Raise InputError naming the first of these values that is not a number from 0 on."""
+    """Raise InputError naming the first of these values that is not a finite number of at least 0."""
     for name, value in values.items():
         if not 0 <= value < math.inf:
             raise InputError(f"{name} is {value!r}: give a number from 0 on")
 
 
 def positive(**values: float) -> None:
-    """Raise InputError naming the first of these values that is not a number above 0."""
+    """Raise InputError naming the first of these values that is not a finite number above 0."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise InputError(f"{name} is {value!r}: give a number above 0")

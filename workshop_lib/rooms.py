@@ -1,12 +1,13 @@
-"""What the core offers of the lessons' and the classroom's, by name: it is imported once somebody asks for it.
+"""Parts of the lessons and of the classroom that the core offers by name, and imports only when somebody uses them.
 
-The core imports none of these rooms, so whoever reads it needs none of them, and no command waits for another's.
+The core itself imports none of these rooms. So you can read it without them, and no command has to wait for the imports
+of another command.
 """
 
 import importlib
 from typing import Any
 
-# The commands of `workshop` that a room has, and where its Typer application is.
+# The commands of `workshop` that belong to a room, and where the room's Typer application is.
 COMMANDS = {
     "predict": "workshop_lib.lessons.forecasting.commands:app",
     "dryrun": "workshop_lib.lessons.thousand_ranks.commands:app",
@@ -19,11 +20,11 @@ COMMANDS = {
     "share": "workshop_lib.classroom.room:app",
     "board": "workshop_lib.classroom.room:app",
 }
-TARGET_CURVE = "workshop_lib.lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws it, too
-AFTER_CELLS = "workshop_lib.classroom.sharing:AfterCells"  # what a notebook does for those who share their results
+TARGET_CURVE = "workshop_lib.lessons.gradient_noise.figures:target_curve"  # `workshop plot` draws this figure too
+AFTER_CELLS = "workshop_lib.classroom.sharing:AfterCells"  # for learners who share their results
 
 
 def load(place: str) -> Any:
-    """What is at "module:name"."""
+    """Import the module of "module:name" and return its attribute of this name."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -1,8 +1,8 @@
-"""Files of the user's that shadow modules: `random.py` beside a notebook, or another Python's packages in PYTHONPATH.
+"""User files that shadow modules: `random.py` beside a notebook, or a different Python's packages in PYTHONPATH.
 
-Python looks for a module in the current folder and in those of PYTHONPATH first. Such a file breaks an import deep in
-some package, whose error doesn't name it. This module imports only what every Python has loaded before it gets here,
-because anything else could be hidden already.
+Python looks for a module in the current folder and in the folders of PYTHONPATH first. A file there can break an import
+deep inside some package, and the error does not name the file. This module imports only modules that every Python has
+loaded by this time, because any other module could be hidden already.
 """
 
 import os
@@ -12,12 +12,12 @@ from importlib.machinery import PathFinder
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 NAMES_SHOWN = 3
 EXTENSIONS = (".py", ".so")
-# Python imports these on purpose from whoever wants to add to its start-up.
+# Users may have modules of these names on purpose: Python imports them to let users add to its start-up.
 START_UP = ("sitecustomize", "usercustomize")
 
 
 class Shadow:
-    """What hides modules of .venv or of Python itself: a file where Python looks first, or a folder in a variable."""
+    """A file, or a folder named in a variable, that hides modules of .venv or of Python itself."""
 
     def __init__(self, folder: str, found: str, remedy: str):
         self.folder = folder
@@ -29,17 +29,17 @@ class Shadow:
 
 
 def whose(name: str) -> str:
-    """A module in words."""
+    """A module in words: "Python's own `random`" or "the package `torch`"."""
     return f"Python's own `{name}`" if name in sys.stdlib_module_names else f"the package `{name}`"
 
 
 def short(path: str) -> str:
-    """A path as seen from the checkout, if it's in there."""
+    """A path relative to the checkout if it is inside; any other path as it is."""
     return path.removeprefix(ROOT + os.sep)
 
 
 def shadows() -> list[Shadow]:
-    """The folders from which this process, or ranks that it starts here, could import a wrong module."""
+    """The files and folders from which this process, or ranks that it starts here, could import a wrong module."""
     suspects = _suspects()
     own = [entry for entry in sys.path if os.path.realpath(entry) not in suspects]
     found = []
@@ -61,7 +61,7 @@ def _listed(names: list[str]) -> str:
 
 
 def look_there_last() -> None:
-    """Have this process look for modules in such folders after all others, so that they hide nothing."""
+    """Move the folders of `shadows()` to the end of this process's search path, so that they hide nothing."""
     for folder in {shadow.folder for shadow in shadows()}:
         there = [entry for entry in sys.path if os.path.realpath(entry) == folder]
         for entry in there:
@@ -70,7 +70,7 @@ def look_there_last() -> None:
 
 
 def _suspects() -> dict[str, str]:
-    """The folders where Python looks first, each with the variable that names it; "" for the current folder."""
+    """The folders where Python looks first, each with the variable that names it, or "" if no variable does."""
     suspects = {}
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry and not _is_python_own(os.path.realpath(entry)):
@@ -78,20 +78,20 @@ def _suspects() -> dict[str, str]:
     try:
         suspects.setdefault(os.path.realpath(os.getcwd()), "")
     except OSError:
-        pass  # somebody has removed the current folder
-    suspects.setdefault(os.path.join(ROOT, "notebooks"), "")  # where notebooks and their ranks look
+        pass  # the current folder has been removed
+    suspects.setdefault(os.path.join(ROOT, "notebooks"), "")  # notebooks and their ranks look there
     return suspects
 
 
 def _is_python_own(folder: str) -> bool:
-    """Whether it's a folder of .venv, or of this Python's own library."""
+    """Whether a folder belongs to .venv or to this Python's standard library."""
     library = os.path.dirname(os.path.realpath(os.__file__))
     in_venv = sys.prefix != sys.base_prefix and folder.startswith(os.path.realpath(sys.prefix) + os.sep)
     return in_venv or folder in (library, os.path.join(library, "lib-dynload"))
 
 
 def _modules_in(folder: str) -> dict[str, str]:
-    """The path of each module there, by its name."""
+    """The path of each module in this folder, by the module's name; empty if the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
             paths = sorted(entry.path for entry in entries)

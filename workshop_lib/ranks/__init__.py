@@ -3,10 +3,10 @@
     from workshop_lib import ranks
 
     team = ranks.start(2)
-    team.run(function, argument, timeout=60)     # one result a rank, in rank order
+    team.run(function, argument, timeout=60)     # one result per rank, in rank order
     team.restart()                               # fresh ranks, after any failure
 
-Ranks import this package too, and take from it only the errors.
+The ranks import this package too, so it imports the notebook's side (session.py) only when somebody uses it.
 """
 
 from .errors import RankError
@@ -15,7 +15,7 @@ __all__ = ["RankError", "Ranks", "attach", "current", "start", "stop"]
 
 
 def __getattr__(name: str):
-    """The notebook's side, imported when it is used."""
+    """Import the notebook's side (session.py) when one of its names is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import session

@@ -1,4 +1,4 @@
-"""The nodes that a scheduler gave this job, read from the variables and files that it leaves for it."""
+"""The nodes that a scheduler gave this job, read from the variables and files that the scheduler provides."""
 
 import math
 import os
@@ -16,14 +16,14 @@ from . import mpi
 from .errors import RankError
 
 HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
-# The variables with which a scheduler describes a job: its number comes first.
+# The variables with which each scheduler describes a job. The variable of the job's id comes first.
 VARIABLES = {
     "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
     "pbs": ("PBS_JOBID", "PBS_NODEFILE"),
     "cobalt": ("COBALT_JOBID", "COBALT_NODEFILE", "COBALT_PARTNAME"),
     "host file": (HOST_FILE,),
 }
-# How to ask a scheduler for a job, and how it says that it doesn't have the job any more.
+# How to ask a scheduler about a job, and what it answers when the job is unknown or has ended.
 QUERIES = {"slurm": ("scontrol", "show", "job"), "pbs": ("qstat",)}
 UNKNOWN = re.compile("invalid job id|unknown job|job has finished", re.IGNORECASE)
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
@@ -32,10 +32,10 @@ NAMES_ASKED, NAMES_LIMIT_S = 3, 3.0
 
 @dataclass(frozen=True)
 class Allocation:
-    """Hosts, in the scheduler's order, and what it told of each; None where it told nothing.
+    """Hosts in the scheduler's order, and what the scheduler says about them; None where it says nothing.
 
-    scheduler: "slurm", "pbs", "cobalt" or "host file". tasks_per_node: ranks of each node as the job
-    asked for them; the largest number where nodes differ. cores_per_task: threads of each of them.
+    scheduler: "slurm", "pbs", "cobalt" or "host file". tasks_per_node: ranks per node that the job asked for; the
+    largest number if nodes differ. cores_per_task: threads per rank. tasks: ranks on all nodes together.
     """
 
     scheduler: str
@@ -49,28 +49,31 @@ class Allocation:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether a host other than this one belongs to it."""
+        """Whether a host other than this one belongs to the allocation."""
         return any(not is_here(host) for host in self.hosts)
 
     def ranks_per_node(self, environ: Mapping[str, str] = os.environ) -> int:
-        """WORKSHOP_RANKS_PER_NODE; else one a GPU; else as many as the job asked for; else one."""
+        """Ranks per node: WORKSHOP_RANKS_PER_NODE; else one per GPU; else as many as the job asked for; else one.
+
+        Raises RankError if WORKSHOP_RANKS_PER_NODE is not a whole number of at least 1.
+        """
         if text := environ.get(RANKS_PER_NODE):
             return _whole(RANKS_PER_NODE, text)
         return self.gpus_per_node or self.tasks_per_node or 1
 
     def ranks(self, environ: Mapping[str, str] = os.environ) -> int:
-        """How many ranks fill the allocation."""
+        """The number of ranks that fill the allocation."""
         per_node = self.ranks_per_node(environ)
         if self.tasks is not None and per_node == self.tasks_per_node:
-            return self.tasks  # nodes may differ
+            return self.tasks  # counted by the scheduler, because nodes may differ
         return per_node * len(self.hosts)
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
-    """The allocation this process runs in; None on a machine of one's own.
+    """The allocation that this process runs in; None outside of any job.
 
-    A host file (WORKSHOP_HOSTFILE) comes first, then Slurm, PBS and Cobalt. Raises RankError naming a
-    node file that is missing or empty, or a value that cannot be read.
+    A host file (WORKSHOP_HOSTFILE) is preferred, then Slurm, PBS and Cobalt in this order. Raises RankError naming
+    a node file that is missing or empty, or a value that cannot be read.
     """
     if environ.get(HOST_FILE):
         return _from_host_file(environ)
@@ -84,7 +87,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Allocation | None:
 
 
 def find_living(environ: Mapping[str, str] = os.environ) -> Allocation | None:
-    """`find`; but for a job that has ended and has only left its variables behind, it raises RankError in seconds."""
+    """Like `find`, but raise RankError within seconds if the job has ended and has only left its variables behind."""
     job = find(environ)
     if job is not None and (why := _why_ended(job)):
         origin, remedy = _left_over(job, environ)
@@ -93,7 +96,7 @@ def find_living(environ: Mapping[str, str] = os.environ) -> Allocation | None:
 
 
 def hint(job: Allocation | None, environ: Mapping[str, str] = os.environ) -> str:
-    """For ranks that did not start on an allocation's other hosts: where those come from, on a line of its own."""
+    """A line to add when ranks did not start: which variables name the job's other hosts; empty without such hosts."""
     if job is None or not job.elsewhere:
         return ""
     origin, remedy = _left_over(job, environ)
@@ -101,7 +104,7 @@ def hint(job: Allocation | None, environ: Mapping[str, str] = os.environ) -> str
 
 
 def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Which variables describe the allocation, as the beginning of a sentence; and how to ignore it, as a sentence."""
+    """Two texts: a clause on which variables describe the allocation, and a sentence on how to ignore it."""
     names = [name for name in VARIABLES[job.scheduler] if environ.get(name)]
     what = f"job {job.job_id} on {job.hosts[0]}" if job.job_id else job.hosts[0]
     origin = f"{' and '.join(names)} describe{'s' * (len(names) == 1)} {what}"
@@ -110,16 +113,19 @@ def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _why_ended(job: Allocation) -> str | None:
-    """Why this job cannot be there any more, as part of a sentence; None unless that is certain.
+    """Why this job must have ended, as part of a sentence; None unless that is certain.
 
-    The scheduler knows. On a machine without its programs, hosts that have no address can't be reached in any way.
+    The scheduler knows. On a machine without the scheduler's programs, a job is out of reach if its hosts have no
+    address.
     """
+    # Nothing is certain about the user's own host file, a Cray (only its launcher knows its host names), or a job of
+    # another cluster.
     if job.job_id is None or job.scheduler not in QUERIES or os.environ.get("SLURM_WORKING_CLUSTER"):
-        return None  # the user's own file; a Cray, whose names only its launcher knows; a job of another cluster
+        return None
     program, *words = QUERIES[job.scheduler]
     if shutil.which(program):
         answer = mpi.output_of(program, *words, job.job_id)
-        # Several, if this is the number of a job array, too.
+        # There are several states if the job's id is also that of a job array.
         states = re.findall(r"JobState=(\w+)", answer)
         if states and all(state in ENDED for state in states):
             return f"`{program}` says that it is {states[0]}"
@@ -132,7 +138,7 @@ def _why_ended(job: Allocation) -> str | None:
 
 
 def _may_resolve(host: str) -> bool:
-    """Whether a host's name has an address, or nobody says within the limit that it has none."""
+    """False if it is certain within NAMES_LIMIT_S that a host's name has no address; True otherwise."""
     unknown = threading.Event()
 
     def ask() -> None:
@@ -141,19 +147,22 @@ def _may_resolve(host: str) -> bool:
         except OSError:
             unknown.set()
 
-    thread = threading.Thread(target=ask, daemon=True)  # a resolver that doesn't answer may take a minute
+    thread = threading.Thread(target=ask, daemon=True)  # without an answer, this call may block for a minute
     thread.start()
     thread.join(NAMES_LIMIT_S)
     return not unknown.is_set()
 
 
 def is_here(host: str) -> bool:
-    """Whether a host's name, short or with its domain, is that of this machine."""
+    """Whether a host name, with or without its domain, is the name of this machine."""
     return host.split(".")[0] in (socket.gethostname().split(".")[0], "localhost") or host == "127.0.0.1"
 
 
 def expand(nodes: str) -> list[str]:
-    """Slurm's short form of host names: "nid[001-003,007],x1" -> nid001, nid002, nid003, nid007, x1."""
+    """Expand Slurm's short form of host names: "nid[001-003,007],x1" -> nid001, nid002, nid003, nid007, x1.
+
+    Raises RankError if `nodes` cannot be read or names no node.
+    """
     try:
         names = hostlist.expand_hostlist(nodes)
     except hostlist.BadHostlist:
@@ -169,13 +178,13 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
         raise RankError("SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not: start this inside the job.")
     hosts = tuple(expand(nodes))
     per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
-    # Without either, SLURM_TASKS_PER_NODE counts cores, which nobody asked to be ranks.
+    # If neither is set, SLURM_TASKS_PER_NODE counts cores, and nobody asked for one rank per core.
     counts = environ.get("SLURM_TASKS_PER_NODE") if total else None
     try:
         tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
     except hostlist.BadHostlist:
         raise RankError(f"SLURM_TASKS_PER_NODE is {counts!r}, but Slurm writes it as in 4(x2),3: unset it.") from None
-    if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # such as those of a step in it
+    if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # they may be the counts of a job step
         tasks = []
     if per_node is None and total is not None:
         per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))
@@ -192,7 +201,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
 
 
 def _slurm_gpus(environ: Mapping[str, str]) -> int | None:
-    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):  # "4" or "a100:4"
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):  # the value is "4" or "a100:4"
         if text := environ.get(name):
             return _number(text.rpartition(":")[2])
     if devices := environ.get("SLURM_JOB_GPUS"):
@@ -201,7 +210,7 @@ def _slurm_gpus(environ: Mapping[str, str]) -> int | None:
 
 
 def _from_pbs(environ: Mapping[str, str]) -> Allocation:
-    counts = _node_file("PBS_NODEFILE", environ)  # a line for each MPI process that was asked for
+    counts = _node_file("PBS_NODEFILE", environ)  # one line per MPI process that the job asked for
     hosts = tuple(counts)
     return Allocation(
         "pbs",
@@ -216,7 +225,7 @@ def _from_pbs(environ: Mapping[str, str]) -> Allocation:
 
 
 def _from_cobalt(environ: Mapping[str, str]) -> Allocation:
-    """Machines with hosts have a node file; a Cray has numbers of nodes, and `aprun` knows their names."""
+    """The allocation of a Cobalt job. A cluster has a node file; a Cray has node numbers, whose names `aprun` knows."""
     if "COBALT_NODEFILE" in environ or "COBALT_PARTNAME" not in environ:
         hosts = tuple(_node_file("COBALT_NODEFILE", environ))
     else:
@@ -235,7 +244,11 @@ def _from_host_file(environ: Mapping[str, str]) -> Allocation:
 
 
 def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:
-    """Hosts with their number of ranks: lines "host", "host:2" or "host slots=2"; a host's lines add up."""
+    """The number of ranks on each host, from the node file that this variable names.
+
+    The file has lines "host", "host:2" or "host slots=2"; several lines of one host add up. Raises RankError if the
+    variable is not set, or the file is missing or empty.
+    """
     name = environ.get(variable)
     if not name:
         raise RankError(f"{variable} is not set, so the nodes of this job are unknown: start this inside the job.")
@@ -259,7 +272,10 @@ def _node_file(variable: str, environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def _gpus_here(hosts: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
-    """GPUs of this node, where the scheduler gives whole nodes but does not say what is in them."""
+    """The number of GPUs of this node, for schedulers that give whole nodes but do not say what is in them.
+
+    None if there are none, or if this host does not belong to the job.
+    """
     if not any(map(is_here, hosts)):
         return None
     if devices := environ.get("CUDA_VISIBLE_DEVICES"):
@@ -268,7 +284,7 @@ def _gpus_here(hosts: tuple[str, ...], environ: Mapping[str, str]) -> int | None
 
 
 def _number(text) -> int | None:
-    """What a scheduler wrote as a number, if it is one."""
+    """A scheduler's text as a number; None unless it is a whole number of at least 1."""
     text = str(text)
     return int(text) if text.isdigit() and int(text) else None
 

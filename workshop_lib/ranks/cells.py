@@ -1,7 +1,7 @@
-"""Cells on a rank: run as a notebook runs its own, with magics, rich output and the last expression's value.
+"""Run cells on a rank as a notebook runs its own: with magics, rich output and the last expression's value.
 
-The only part of a rank that knows IPython: an engine is an IPython kernel, so its shell is there to be used.
-It does not run the cell itself, because an error has to leave as data.
+This is the only part of a rank that knows IPython. An engine is an IPython kernel, so its shell can be used here. But
+the shell does not run the cell itself, because an error has to leave the rank as data.
 """
 
 import ast
@@ -26,8 +26,8 @@ from .engine import NAMESPACE
 from .errors import remember_source
 from .messages import Displayed, displayed_key
 
-MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # that a cell prints on a rank
-MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # that stand in a cell at a time
+MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # printed by a cell on one rank
+MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # displayed by a cell at any one time
 LAST = "__last__"  # holds the value of a cell's last expression for a moment
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NO_KEYBOARD = (
@@ -45,22 +45,22 @@ def run_cell(source: str, name: str) -> None:
         try:
             _run(shell, source, name)
         finally:
-            sys.settrace(None)  # whoever steps in the debugger has come to the cell's end
+            sys.settrace(None)  # a learner who steps in the debugger leaves it where the cell ends
             shell.events.trigger("post_execute")  # matplotlib draws its open figures
 
 
 def complete(code: str, cursor: int) -> dict:
-    """What may stand at the cursor, from this rank's variables, as a kernel replies."""
+    """Completions at the cursor from this rank's variables, in the format of a kernel's reply."""
     return _shell().kernel.do_complete(code, cursor)
 
 
 def inspect(code: str, cursor: int, detail_level: int) -> dict:
-    """What is known of the name at the cursor, from this rank's variables, as a kernel replies."""
+    """Help on the name at the cursor from this rank's variables, in the format of a kernel's reply."""
     return _shell().kernel.do_inspect(code, cursor, detail_level)
 
 
 def _run(shell, source: str, name: str) -> None:
-    # IPython drops blank lines at the top, and messages must name the line that the learner sees.
+    # IPython drops blank lines at the top. They are put back, so that messages name the line that the learner sees.
     body = re.sub(r"\A(?:[ \t]*\n)+", "", source)
     blank = source[: len(source) - len(body)]
     tree = cast(ast.Module, compile(blank + shell.transform_cell(body), name, "exec", ast.PyCF_ONLY_AST))
@@ -84,11 +84,11 @@ def _show(shell, value) -> None:
 
 @cache
 def _shell() -> ZMQInteractiveShell:
-    """The engine's shell, working in the ranks' namespace."""
+    """The engine's shell, set up to work in this rank's namespace."""
     shell = ZMQInteractiveShell.instance()
     shell.user_module, shell.user_ns = NAMESPACE, NAMESPACE.__dict__
     shell.set_completer_frame()
-    shell.Completer.use_jedi = False  # what is there is asked, within milliseconds; jedi would guess
+    shell.Completer.use_jedi = False  # real objects answer within milliseconds; jedi would guess
     builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_no_keyboard)
     comm.create_comm = comm.DummyComm  # nobody listens to a rank's widgets
     _keep_progress_bars_as_text()
@@ -100,9 +100,10 @@ def _no_keyboard(*_, **__):
 
 
 def _keep_progress_bars_as_text() -> None:
-    """`tqdm.auto` sees a kernel and would make widgets; nested bars would move the cursor up.
+    """Have tqdm draw its bars as text: `tqdm.auto` sees a kernel and would make widgets.
 
-    Names are looked up late: tqdm reads its environment as it is imported.
+    TQDM_POSITION is set because nested bars would move the cursor up. tqdm reads it on import, so the names below are
+    looked up only when they are used.
     """
     names = {"tqdm": "tqdm", "trange": "trange", "tqdm_notebook": "tqdm", "tnrange": "trange"}
 
@@ -118,7 +119,7 @@ def _keep_progress_bars_as_text() -> None:
 
 
 class _Output:
-    """While a cell runs: what it prints is counted and bounded, what it displays goes to the notebook."""
+    """Counts and limits what a cell prints while it runs, and sends what it displays to the notebook."""
 
     def __init__(self, shell):
         self.shell = shell
@@ -138,19 +139,19 @@ class _Output:
 
     @staticmethod
     def _print_traceback(kind, error, lines) -> None:
-        """What IPython says of an error that it keeps for itself, such as one in an object's __repr__."""
+        """Print IPython's text on an error that IPython does not raise, such as one in an object's __repr__."""
         print("\n".join(lines), file=sys.stderr)
 
 
 class _Printed:
-    """What a cell writes to a stream: counts its lines, and cuts off what is too much."""
+    """Counts the lines that a cell writes to a stream, and cuts off what exceeds the limits."""
 
     def __init__(self, stream):
         self.stream, self.lines, self.characters, self.is_cut = stream, 0, 0, False
         self._write = stream.write
 
     def write(self, text: str) -> int:
-        redraws = text.startswith("\r") and "\n" not in text  # a progress bar: it stays one line
+        redraws = text.startswith("\r") and "\n" not in text  # a progress bar, which stays on one line
         if not redraws and not self.is_cut:
             self.characters += len(text)
             self.is_cut = self.lines + text.count("\n") > MAX_LINES or self.characters > MAX_CHARACTERS
@@ -167,12 +168,12 @@ class _Printed:
 
 
 class _Displays(ZMQDisplayPublisher):
-    """Sends what a cell displays to the notebook, with its place in what the cell prints."""
+    """Sends what a cell displays to the notebook, with its position in the lines that the cell prints."""
 
     def __init__(self, printed: list[_Printed]):
         super().__init__()
         self.printed, self.sent = printed, 0
-        self.sizes: list[int] = []  # of what stands in the cell, in bytes
+        self.sizes: list[int] = []  # bytes of each display that the cell shows now
         self.clears = self.is_cut = False
 
     def publish(self, data, metadata=None, *, transient=None, update=False, **_) -> None:
@@ -209,7 +210,7 @@ class _Displays(ZMQDisplayPublisher):
 
 
 def _static(data: dict) -> dict:
-    """A bundle without a widget's live view: what else it has, or the widget in words."""
+    """A MIME bundle without a widget's live view: its other formats, or the widget in words if there are none."""
     if WIDGET not in data:
         return data
     data = {mime: value for mime, value in data.items() if mime != WIDGET}
@@ -220,7 +221,7 @@ def _static(data: dict) -> dict:
 
 
 def _bounded(data: dict) -> dict:
-    """A bundle without what is too large to travel, which its text then names."""
+    """A MIME bundle without formats that are too large to send. Its text names the formats that were left out."""
     small = {mime: value for mime, value in data.items() if _size(value) <= MAX_ITEM_BYTES}
     if len(small) < len(data):
         large = ", ".join(f"{mime}, {_size(value) / 1e6:.1f} MB" for mime, value in data.items() if mime not in small)

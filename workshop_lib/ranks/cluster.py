@@ -29,35 +29,37 @@ from .watch import watch
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
 START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
-# Both leave the current folder out while they load (-P), and import workshop_lib first: see shadowing.py.
+# The controller and the engines keep the current folder out of their search path while they load (-P), and import
+# workshop_lib first: see shadowing.py.
 CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
 CONTROLLER = [sys.executable, "-P", "-c", CONTROLLER_MAIN]
-# A fifth of an engine's start would be the import of a debugger; engine.prepare makes it available again.
-# Before anything else, a rank gets rid of variables that harm it, which its host's own profile may have set.
+# Before anything else, a rank removes variables that harm it, which its host's own profile may have set.
+# It blocks debugpy, because importing it takes a fifth of an engine's start; engine.prepare unblocks it.
 ENGINE_MAIN = (
     "import sys; from workshop_lib import environment; environment.clean(); "
     "sys.modules['debugpy'] = None; from ipyparallel.engine.app import main; main()"
 )
 ENGINE = [sys.executable, "-P", "-c", ENGINE_MAIN, "--mpi"]
-# A process beside each rank, which passes on signals from other hosts. Here they are sent directly.
+# A nanny is a process beside each rank that passes on signals from other hosts. Ranks on this host need none, because
+# the notebook sends them signals directly.
 WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
-# A tenth of a second a heartbeat instead of three: ranks register sooner. A rank counts as lost after 30 s
-# without one, far longer than any computation keeps the beat waiting.
+# One heartbeat every 0.1 s instead of every 3 s lets ranks register sooner. A rank counts as lost after 30 s without a
+# heartbeat, far longer than any computation delays one.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
-CONTROLLER_LOG, RANKS_LOG = "controller.log", "ranks.log"  # in the ranks' folder
-# The controller had 61 files open for 2 ranks and 74 for 8; each rank 64, and more in a training.
+CONTROLLER_LOG, RANKS_LOG = "controller.log", "ranks.log"  # files in the ranks' folder
+# Measured: the controller had 61 open files with 2 ranks and 74 with 8. Each rank had 64, and more during training.
 OPEN_FILES, OPEN_FILES_PER_RANK = 128, 4
 REACHABLE = ["--ip=*"]  # other hosts can connect, with the key in the ranks' folder, which only its owner can read
 
 
 class Current:
-    """The notebook's current ranks, of which there is one set at most."""
+    """The notebook's current ranks: one set, or none."""
 
     def __init__(self):
         self.team: Ranks | None = None
 
     def replace(self, team: "Ranks | None") -> None:
-        """From now on these are the notebook's ranks; different ones before are stopped."""
+        """Make `team` the notebook's current ranks (None: no ranks), and stop any different ones."""
         if self.team is not None and self.team is not team:
             self.team.stop()
         self.team = team
@@ -72,7 +74,7 @@ def check_number(n) -> None:
 
 
 def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scratch.Scratch) -> None:
-    # mpiexec first and politely, so that it ends ranks on other nodes; then all that is left here.
+    # First ask mpiexec to terminate, so that it ends ranks on other nodes; then kill everything that is left here.
     for process in supervised[1:]:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -88,18 +90,18 @@ def _end(supervised: list[subprocess.Popen], set_id: str, folder: Path, own: scr
 class Ranks:
     """MPI ranks in ipyparallel engines; engine id = MPI rank = position in every list of results.
 
-    The controller and `mpiexec` are started directly, not through `ipyparallel.Cluster`, so that each
-    has a supervisor: they end when this process ends, however it ends.
+    The controller and `mpiexec` are started directly, not through `ipyparallel.Cluster`, so that each has a
+    supervisor: they end when this process ends, no matter how it ends.
     """
 
     view = TextView  # how a run shows its progress; the notebook package sets its own
-    attached_only = False  # whether another process holds them
+    attached_only = False  # whether another process holds these ranks
     busy = False  # whether a call is under way
-    asked: Any = None  # the answer to come of the last question to rank 0
+    asked: Any = None  # the AsyncResult of the last question to rank 0
 
     def __init__(self, n: int, threads_per_rank: int = 1, bind: str = "none"):
         self.shape: tuple[int, int | None, str | None] = (n, threads_per_rank, bind)
-        self.trouble: str | None = "they were never started"  # None: the ranks can take a call
+        self.trouble: str | None = "they were never started"  # None if the ranks can take a call
         self.client: Any = None  # an ipyparallel.Client
         self._supervised: list[subprocess.Popen] = []
         atexit.register(self.stop)
@@ -107,12 +109,12 @@ class Ranks:
 
     @property
     def remedy(self) -> str:
-        """How to get ranks in place of these, as the end of a message."""
+        """How to get fresh ranks, as the end of an error message."""
         return f"`team.restart()` brings fresh ones. {self.empty_memory}"
 
     @property
     def empty_memory(self) -> str:
-        """What is gone with these ranks, as a sentence about those that take their place."""
+        """A sentence that says that fresh ranks have no variables, and which cells to run again."""
         cells = [name for name in dict.fromkeys(self._cells.values()) if name != UNNAMED]
         return f"Their memory is empty: run {', '.join(cells)} again." if cells else "Their memory is empty."
 
@@ -136,17 +138,19 @@ class Ranks:
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
 
-        Whatever a rank prints appears with its rank in front. Ends within `timeout` seconds with a RankError
-        that says which rank failed and on which line every other rank was: at once when a rank has ended,
-        within 3 s of a rank failing while the others wait for it in a collective, and within 15 s while they
-        do something else. Afterwards the ranks may need `restart()`; the error says so.
+        Whatever a rank prints appears with its rank in front. If a rank fails or the call takes longer than `timeout`
+        seconds, this raises a RankError that says which rank failed and on which line every other rank was. The error
+        comes at once if a rank has ended, within 3 s if the other ranks wait for the failed rank in a collective, and
+        within 15 s if they do something else. Afterwards the ranks may need `restart()`; the error says so.
+        Raises InputError unless `timeout` is above 0.
         """
         return self._run((function, args, kwargs), timeout, show)
 
     def run_cell(self, source: str, name: str = UNNAMED, timeout: float = 120.0, on: list[int] | None = None) -> None:
         """Run a cell's source on every rank, or on those of `on`, in the ranks' own namespace.
 
-        A collective or a message that waits for a rank without the cell is reported, as every wait is.
+        If a collective or a message waits for a rank that does not run the cell, a RankError says so, as for every
+        other wait. Raises InputError if `on` names a rank that does not exist.
         """
         if missing := [rank for rank in on or () if rank not in range(self.n)]:
             raise InputError(f"There is no rank {missing[0]}: the ranks are 0 to {self.n - 1}.")
@@ -172,13 +176,16 @@ class Ranks:
             self.busy = False
 
     def ask(self, function, *args, limit_s: float):
-        """What `function(*args)` gives on rank 0; None when the ranks are busy, gone, or slower than the limit."""
+        """The result of `function(*args)` on rank 0.
+
+        None if the function fails, or the ranks are busy, gone, or slower than `limit_s` seconds.
+        """
         if self.busy or self.trouble is not None or not (self.asked is None or self.asked.ready()):
             return None
         self.asked = self.client[0].apply_async(function, *args)
         try:
             return self.asked.get(limit_s)
-        except Exception:  # what a question brings to light is no reason to disturb whoever types
+        except Exception:  # an error here must not disturb a user who is typing
             return None
 
     def train(self, options, timeout: float = 600.0, show: bool = True) -> dict:
@@ -188,7 +195,7 @@ class Ranks:
         return record
 
     def pull(self, name: str) -> list:
-        """One variable of every rank, in rank order."""
+        """The values of a variable on all ranks, in rank order."""
         return self.run(engine.pull, name, show=False, timeout=30)
 
     def push(self, **values) -> None:
@@ -200,32 +207,33 @@ class Ranks:
         return self.run(engine.about, show=False, timeout=ABOUT_LIMIT_S)
 
     def processes_here(self, ranks: list[int]) -> dict[int, psutil.Process]:
-        """The processes of those of these ranks that are on this host."""
+        """The processes of these ranks by rank, without ranks on other hosts."""
         notes, mark = folders.rank_notes(self.folder), folders.mark(self.folder)
         pids = {rank: notes[rank]["pid"] for rank in ranks if rank in notes and is_here(notes[rank]["host"])}
         return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
 
     def send_signal(self, ranks: list[int], number: int) -> None:
-        """Send these ranks a signal: to those elsewhere through the controller."""
+        """Send these ranks a signal; ranks on other hosts get it through the controller."""
         here = self.processes_here(ranks)
         for process in here.values():
-            with contextlib.suppress(psutil.Error):  # a rank that is gone is reported by whoever called it
+            with contextlib.suppress(psutil.Error):  # the caller of the rank reports that it is gone
                 process.send_signal(number)
         if elsewhere := [rank for rank in ranks if rank not in here]:
             with contextlib.suppress(Exception):
                 self.client.send_signal(int(number), targets=elsewhere, block=False)
 
     def restart(self, n: int | None = None) -> "Ranks":
-        """Fresh ranks (of another number, if `n` is given), the notebook's current ones from now on.
+        """Replace these ranks by fresh ones (a different number of them if `n` is given), and return them.
 
-        Their variables are gone.
+        The fresh ranks become the notebook's current ranks. The variables of the old ranks are lost. Raises InputError
+        for a bad `n`, and RankError if the fresh ranks do not come up.
         """
         if n is not None:
             check_number(n)
             self.shape = (n, *self.shape[1:])
-        CURRENT.replace(self)  # those that were started in their place are stopped: only the current ones ever run
+        CURRENT.replace(self)  # stops any ranks started in place of these, because only one set may run
         end_old = threading.Thread(target=self._let_go())
-        end_old.start()  # they are gone before the fresh ones have loaded Python
+        end_old.start()  # the old ranks are gone before the fresh ones have loaded Python
         try:
             self._start()
         finally:
@@ -233,11 +241,11 @@ class Ranks:
         return self
 
     def stop(self) -> None:
-        """End the ranks and everything started for them; does nothing when they are stopped already."""
+        """End the ranks and everything started for them; do nothing if they are stopped already."""
         self._let_go()()
 
     def _let_go(self) -> Callable[[], None]:
-        """From now on these cannot be used; returns what ends them."""
+        """Mark the ranks unusable; return a function that ends their processes."""
         if self.client is None and not self._supervised:
             return lambda: None
         self.trouble = "they were stopped"
@@ -255,7 +263,8 @@ class Ranks:
         self._set_id = uuid.uuid4().hex[:12]
         processes.allow_open_files(OPEN_FILES + OPEN_FILES_PER_RANK * n)
         self.folder = folders.create(self._set_id, plan.elsewhere)
-        # ipyparallel adds the working folder to sys.path, so it isn't the learner's. engine.prepare goes back there.
+        # ipyparallel adds an engine's working folder to sys.path, so engines do not start in the learner's folder.
+        # engine.prepare changes to the learner's folder later.
         places = [f"--profile-dir={self.folder}", f"--work-dir={self.folder}"]
         scratch.sweep()
         self._scratch = scratch.Scratch(self._set_id, one_host=not plan.elsewhere)
@@ -277,7 +286,7 @@ class Ranks:
         deadline = time.monotonic() + limit_s
         try:
             self._spawn(controller, CONTROLLER_LOG, environment)
-            self._spawn([*plan.command, *ranks], RANKS_LOG, environment)  # both import for a second, side by side
+            self._spawn([*plan.command, *ranks], RANKS_LOG, environment)  # both import for a second, at the same time
             self.client = folders.connect(self.folder, deadline, self._supervised)
             self._wait_for_engines(deadline, limit_s)
             self.trouble = None
@@ -305,7 +314,10 @@ class Ranks:
         self._supervised.append(process)
 
     def _wait_for_engines(self, deadline: float, limit_s: float) -> None:
-        """Until every rank has registered and has run `engine.prepare`."""
+        """Wait until every rank has registered and has run `engine.prepare`.
+
+        Raises RankError if that takes longer than the deadline, or a rank, mpiexec or the controller ends.
+        """
         while not all((self.folder / f"rank.{rank}.json").exists() for rank in range(self.n)) or (
             len(self.client.ids) < self.n
         ):
@@ -322,7 +334,7 @@ class Ranks:
         asked = self.client[:].apply_async(engine.about)
         deadline = time.monotonic() + ABOUT_LIMIT_S
         while not asked.ready():
-            # Not by `run`, to which an interrupt is the end of a call: here it's the end of the start.
+            # This doesn't use `run`, where an interrupt ends a call: here an interrupt has to end the start.
             if self._lost() or time.monotonic() > deadline:
                 raise RankError("not every rank answers: one may have ended.")
             time.sleep(0.02)
@@ -335,12 +347,12 @@ class Ranks:
             )
 
     def _lost(self) -> bool:
-        """Whether a rank, mpiexec or the controller has ended; or whoever held them, with their folder."""
+        """Whether a rank, mpiexec or the controller has ended, or the ranks' folder has gone with its holder."""
         if folders.exit_records(self.folder) or not (self.folder / "security").exists():
             return True
         return any(process.poll() is not None for process in self._supervised)
 
     def _give_up(self, trouble: str) -> None:
-        """Stop ranks that can no longer be used: stuck ones would burn cores until someone looks."""
+        """Stop ranks that can no longer be used, because stuck ranks would keep cores busy until someone notices."""
         self.stop()
         self.trouble = trouble

@@ -1,9 +1,9 @@
-"""`breakpoint()` on ranks: Python's own debugger on each of them, with one prompt for all in the notebook.
+"""`breakpoint()` on ranks: Python's own debugger on each rank, with one prompt for all ranks in the notebook.
 
-A rank that comes to a breakpoint prints what pdb says, as it prints anything, publishes that it waits, and waits for
-a file with the next command in the folder of these ranks. The notebook asks for it below the cell. So nothing new can
-hang: a rank that's lost meanwhile is reported after the answer, the stop button works, and a rank that nobody answers
-goes on by itself.
+A rank that reaches a breakpoint prints pdb's text like any other text, publishes that it is waiting, and waits for a
+file with the next command in the ranks' folder. The notebook asks the learner for the command below the cell. This adds
+no way to hang: a rank that is lost meanwhile is reported after the answer, the stop button works, and a rank that gets
+no answer continues by itself.
 """
 
 import json
@@ -26,32 +26,33 @@ from .messages import Call, PdbCommand
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
-SETTLE_S = 0.4  # for other ranks to come to their breakpoint too
+SETTLE_S = 0.4  # time for other ranks to reach their breakpoint too
 FOR_SOME = re.compile(r"@(\d+(?:,\d+)*)\s+(.*)")
 NOBODY_IS_THERE = "Nobody's there to answer at this breakpoint, so you get the variables, and the ranks go on."
 HELP = "v: variables, n: next line, c: go on, q: quit, h: all commands; @1 v: on rank 1 alone"
 
 
 class RankDebugger(pdb.Pdb):
-    """pdb on a rank. It reads its commands from the notebook, and has one more: `v`, the variables here."""
+    """pdb on a rank. It reads its commands from the notebook, and adds the command `v`, which shows the variables."""
 
     def __init__(self, folder: Path, rank: int):
-        commands = cast(IO[str], self)  # all that pdb wants of it is readline
+        commands = cast(IO[str], self)  # pdb calls no other method than readline
         super().__init__(stdin=commands, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
         self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
 
     def pause(self, *_, **__) -> None:
-        """What `breakpoint()` calls: stop on the next line of its caller."""
+        """Stop on the next line of the caller. This is what `breakpoint()` calls."""
         self.stdout, caller = sys.stdout, sys._getframe(1)
-        caller.f_locals.pop("__return__", None)  # pdb left it in the cell that it saw end last, and would show it
+        # pdb leaves __return__ behind in the last cell that it has seen end, and would show it as a variable.
+        caller.f_locals.pop("__return__", None)
         self.set_trace(caller)
 
     def canonic(self, filename: str) -> str:
-        """A cell's name is no path."""
+        """The canonical path of a file. The name of a cell is not a path, and stays as it is."""
         return filename if filename.startswith("In[") else super().canonic(filename)
 
     def readline(self) -> str:
-        """The next command; the call ends when it's interrupted here."""
+        """The next command from the notebook; "quit" after an interrupt, "continue" after ANSWER_LIMIT_S."""
         self.questions += 1
         self.stdout.flush()
         publish_data({"at_breakpoint": self.questions})
@@ -63,7 +64,7 @@ class RankDebugger(pdb.Pdb):
                     if command["question"] == self.questions:
                         return f"{command['command']}\n"
                 time.sleep(LOOK_EVERY_S)
-        except KeyboardInterrupt:  # pdb would only ask again
+        except KeyboardInterrupt:  # pdb itself would only ask again
             return "quit\n"
         self.message(f"No command came for {ANSWER_LIMIT_S:g} s: this rank goes on.")
         return "continue\n"
@@ -80,16 +81,16 @@ class Prompt:
 
     def __init__(self, call: Call):
         self.call = call
-        self.answered: dict[int, int] = {}  # by rank: the last question that has a command
-        self.since: float | None = None  # ranks have waited
+        self.answered: dict[int, int] = {}  # by rank: the number of the last question that was answered
+        self.since: float | None = None  # since when ranks have been waiting
 
     def waiting(self) -> dict[int, int]:
-        """The ranks at a breakpoint, each with the number of its question."""
+        """The ranks that wait at a breakpoint, each with the number of its question."""
         asked = {rank: self.call.published_by(rank).get("at_breakpoint", 0) for rank in self.call.running}
         return {rank: number for rank, number in asked.items() if number > self.answered.get(rank, 0)}
 
     def is_due(self) -> bool:
-        """Whether all ranks wait at a breakpoint, or some do and the others have had time to come to theirs."""
+        """Whether all running ranks wait at a breakpoint, or some do and the others have had time to reach theirs."""
         if not (waiting := self.waiting()):
             self.since = None
             return False
@@ -98,7 +99,7 @@ class Prompt:
         return time.monotonic() - self.since > (SETTLE_S / 4 if everyone else SETTLE_S)
 
     def ask(self) -> None:
-        """Ask once, and tell the ranks."""
+        """Ask the learner for one command, and pass it on to the ranks."""
         waiting = self.waiting()
         ranks, command = self._command(sorted(waiting))
         for rank in ranks:
@@ -108,7 +109,7 @@ class Prompt:
         self.since = None
 
     def _command(self, waiting: list[int]) -> tuple[list[int], str]:
-        """Who is to do what."""
+        """Ask the learner which ranks should run which command; return the ranks and the command."""
         names = named(waiting)
         hint = "" if self.answered else f" ({HELP})"
         while True:

@@ -1,7 +1,7 @@
-"""What happens on a rank inside an engine: running code, publishing progress, telling where it is.
+"""The part of an engine that runs on a rank: it runs code, publishes progress and reports which line the rank is on.
 
-Nothing here knows about notebooks. A call comes in as bytes and its outcome leaves as bytes, so an error
-on a rank is data for the notebook to show, never an exception in the transport.
+Nothing here knows about notebooks. A call arrives as bytes and its outcome leaves as bytes, so an error on a rank is
+data for the notebook to show, never an exception in the transport.
 """
 
 import bdb
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from workshop_lib.training.record import RunRecord
 
 
-# Cells run in a module of their own: classes defined in a cell can then be pickled between ranks.
+# Cells run in a module of their own, so that ranks can exchange pickled objects of classes that a cell defines.
 NAMESPACE = types.ModuleType("__ranks__")
 sys.modules["__ranks__"] = NAMESPACE
-# The notebook's own module of this name is empty: what goes there takes its definition along.
+# The notebook's own module of this name is empty, so an object that is sent there takes its class's definition along.
 cloudpickle.register_pickle_by_value(NAMESPACE)
 
 
-# What runs the learner's code.
+# Files that run the learner's code. Error messages leave out their frames.
 HIDDEN = (__file__, "workshop_lib/ranks/cells.py", "/IPython/core/", bdb.__file__)
 POINTS_SENT = 8
 PROGRESS_EVERY_MS = 50
@@ -50,28 +50,28 @@ _stop = threading.Event()
 
 
 def prepare(folder: str) -> None:
-    """Once per engine, before the first call: environment, signals, working folder, and a note of who this is.
+    """Prepare this rank for its first call: environment, signals, working folder, and a note of who it is.
 
-    SIGUSR1, like any crash, writes the line this rank is on, even inside MPI; SIGUSR2 asks the
-    running job to stop at the next step that all ranks agree on.
+    Each engine calls this once. SIGUSR1, like any crash, makes the rank write down the line it is on, even inside MPI.
+    SIGUSR2 asks the running call to stop; a training stops at the next step that all ranks agree on.
     """
     from mpi4py import MPI
 
-    from .debugger import RankDebugger  # it needs ipyparallel, which only an engine has loaded
+    from .debugger import RankDebugger  # needs ipyparallel, which only an engine has loaded
 
     rank = MPI.COMM_WORLD.rank
     forget_other_worlds()
     sys.breakpointhook = RankDebugger(Path(folder), rank).pause
-    stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - for the engine's life
+    stacks = open(os.path.join(folder, f"stack.{rank}.txt"), "a")  # noqa: SIM115 - stays open while the engine lives
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     signal.signal(signal.SIGUSR2, lambda *_: _stop.set())
-    # A handler of Python's would run once MPI returns: never, in a collective that others do not join.
+    # A Python handler would run only after MPI returns: never, if the rank is in a collective that others don't join.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(os.environ.get("WORKSHOP_CWD", "."))
-    # The learner's own modules are found here too, and last: none of them takes the place of a package.
+    # Ranks can import the learner's own modules too. Their folder comes last, so that none of them hides a package.
     sys.path[:] = [entry for entry in sys.path if entry not in ("", os.getcwd())] + [os.getcwd()]
-    if sys.modules.get("debugpy", ...) is None:  # it was kept out while the engine started (cluster.ENGINE_MAIN)
+    if sys.modules.get("debugpy", ...) is None:  # blocked while the engine started (cluster.ENGINE_MAIN)
         del sys.modules["debugpy"]
     main_thread = threading.main_thread().ident
     note = RankNote(rank=rank, pid=os.getpid(), host=socket.gethostname(), main_thread=main_thread)
@@ -81,10 +81,10 @@ def prepare(folder: str) -> None:
 
 
 def _keep_moving_messages() -> None:
-    """Let MPI work while this rank is idle.
+    """Let MPI make progress while this rank is idle.
 
-    MPI moves messages inside its calls alone. Over a network, a send may return before all of it is on its
-    way; a rank that is then done with its cell would let the others wait for the rest.
+    MPI moves messages only inside its own calls. Over a network, a send may return before the whole message is on its
+    way. If the rank has then finished its cell, the other ranks would wait for the rest of the message.
     """
     from mpi4py import MPI
     from tornado.ioloop import PeriodicCallback
@@ -97,7 +97,7 @@ def _keep_moving_messages() -> None:
 
 
 def call(payload: bytes) -> bytes:
-    """Run one call; returns the pickled Outcome."""
+    """Run one call, a pickled (function, args, kwargs), and return its pickled Outcome."""
     _stop.clear()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
@@ -105,18 +105,18 @@ def call(payload: bytes) -> bytes:
     except BaseException as error:
         return cloudpickle.dumps(Outcome(error=describe(error)))
     finally:
-        sys.settrace(None)  # whoever steps in the debugger has come to the function's end
+        sys.settrace(None)  # a learner who steps in the debugger leaves it where the function ends
         sys.stdout.flush()
         sys.stderr.flush()
 
 
 def stop_asked() -> bool:
-    """Whether somebody has pressed the Stop button of this call: a cell that looks now and then can end cleanly."""
+    """Whether somebody has pressed this call's Stop button. A cell that calls this now and then can end cleanly."""
     return _stop.is_set()
 
 
 def describe(error: BaseException) -> ErrorReport:
-    """An exception as plain data: what happened, its text and the frames below what runs the code."""
+    """An exception as plain data: what happened, its text, and its frames without those that run the learner's code."""
     frames = [
         Frame(file=frame.filename, line=frame.lineno or 0, name=frame.name, code=frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
@@ -125,7 +125,7 @@ def describe(error: BaseException) -> ErrorReport:
     if isinstance(error, bdb.BdbQuit):
         return {"what": "quit at a breakpoint", "text": "The command was q.", "frames": frames}
     text = "".join(traceback.format_exception_only(error)).strip()
-    if isinstance(error, WorkshopError):  # its sentence says it all, without frames of this library
+    if isinstance(error, WorkshopError):  # its text says everything, so this library's frames are left out
         text = str(error)
         ours = ("<string>", f"{ROOT / 'workshop_lib'}{os.sep}")
         frames = [frame for frame in frames if not frame["file"].startswith(ours)]
@@ -133,7 +133,7 @@ def describe(error: BaseException) -> ErrorReport:
 
 
 def pull(name: str):
-    """The value of one of this rank's variables."""
+    """The value of one of this rank's variables. Raises NameError if there is no variable of this name."""
     if name not in NAMESPACE.__dict__:
         raise NameError(f"no variable {name!r} on this rank")
     return NAMESPACE.__dict__[name]
@@ -150,7 +150,7 @@ def push(values: dict) -> None:
 
 
 def about() -> AboutRank:
-    """Where this rank runs and on what it may use."""
+    """Where this rank runs, and which cores and how many threads it may use."""
     from mpi4py import MPI
 
     from workshop_lib.training.cores import affinity
@@ -166,13 +166,13 @@ def about() -> AboutRank:
 
 
 def in_step(token: int, mail_may_wait: bool = False) -> bool:
-    """Whether the ranks still match each other, after some calls failed. Called on every rank.
+    """Whether the ranks still match each other after some of them failed in a call. Must be called on every rank.
 
-    A message sent but never received would be taken by the next collective as its own. Collectives with
-    known results find such leftovers, for each rank as the root; a mailbox probe finds unreceived sends; PyTorch
-    counts its collectives, and the counts must agree. mail_may_wait: sends that are not received yet are no
-    mismatch, as after a cell on the sender alone. Blocks if the ranks do not match at all: the caller bounds
-    the wait.
+    The next collective would mistake a message that was sent but never received for its own. Three checks find such
+    leftovers: collectives with known results, with each rank as the root; a probe of the mailbox for messages that
+    nobody has received; and PyTorch's counts of its collectives, which must agree. mail_may_wait: whether messages
+    may still wait in the mailbox, as after a cell on the sender alone. Blocks if the ranks do not match at all, so the
+    caller has to limit the wait.
     """
     from mpi4py import MPI
 
@@ -188,7 +188,7 @@ def in_step(token: int, mail_may_wait: bool = False) -> bool:
 
 
 def _matches(comm, token: int, root: int) -> bool:
-    """Whether what has a root gives what it must; a rank can leave each of these before the others join."""
+    """Whether the collectives with a root give the right results; a rank may leave each one before the others join."""
     here, of_all = comm.rank == root, [token] * comm.size
     if comm.bcast(token if here else None, root) != token:
         return False
@@ -202,7 +202,7 @@ def _matches(comm, token: int, root: int) -> bool:
 
 
 def _collectives_begun(world_size: int) -> list[int]:
-    """How many collectives this rank has begun in each of PyTorch's process groups of all ranks."""
+    """How many collectives this rank has begun in each of PyTorch's process groups that contain all ranks."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_initialized():
         return []
@@ -213,10 +213,10 @@ def _collectives_begun(world_size: int) -> list[int]:
 class Publisher:
     """Training callbacks that send progress to the notebook, two to four times a second.
 
-    All ranks publish after the same steps, those divisible by a power of two that fits their common pace.
-    So the notebook compares like with like, and the ranks pay for publishing at the same moment rather
-    than waiting for each in turn. Between these steps, a step costs a comparison and a look at the clock.
-    Should the pace drop for long, publishing goes by time until a new power of two fits.
+    All ranks publish after the same steps: those divisible by a power of two that fits their common pace. So the
+    notebook compares the same steps of all ranks, and all ranks pay for publishing at the same moment instead of
+    waiting for each rank in turn. Any other step costs a comparison and a look at the clock. If the pace drops for
+    long, ranks publish by the clock until a new power of two fits.
     """
 
     def __init__(self, hz: float = 4.0):
@@ -251,7 +251,7 @@ class Publisher:
         self.steps, self.since = 0, time.perf_counter()
 
     def _progress(self) -> Published:
-        """This rank's state after its last step; a few points more, should the notebook miss a message."""
+        """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""
         event = self.event
         done = (event["epoch"] - 1) * event["steps_per_epoch"] + event["step"]
         if not self.points or self.points[-1]["done"] < done:
@@ -260,7 +260,7 @@ class Publisher:
 
 
 def train_here(options) -> "RunRecord":
-    """Train as this rank, with progress published; returns the run record."""
+    """Train on this rank and publish its progress; return the run record."""
     from workshop_lib.training.trainer import train
 
     return train(options, callbacks=[Publisher()])

@@ -1,4 +1,4 @@
-"""Errors of ranks, told so that a learner can act on them."""
+"""Errors of ranks, in words that let a learner act on them."""
 
 import linecache
 import re
@@ -11,9 +11,9 @@ from workshop_lib.errors import WorkshopError
 from .messages import ErrorReport, ExitRecord, Frame, StopNote
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
-# What carries the learner's code, and what it calls: never the line to look at.
+# Files that run the learner's code, and files that it calls. The line to look at is never in one of them.
 IN_BETWEEN = ("engine.py", "cells.py", "training/torch_mpi.py", "judge/", "lessons/")
-# What waits for other ranks: calls of mpi4py, by their name in the line, and files of the frameworks.
+# How to recognize code that waits for other ranks: mpi4py's calls by their name in the line, frameworks by their files.
 _MPI_CALL = re.compile(
     r"\.((?i:all(reduce|gatherv?|toall[vw]?)|barrier|bcast|gatherv?|scatterv?|reduce(_scatter(_block)?)?|(ex)?scan"
     r"|[bsr]?send|recv|sendrecv(_replace)?|m?probe|waitall)|(Wait|Test)(all|any|some)?|Split\w*|Dup|Create\w*|Fence|Free)\("
@@ -26,19 +26,19 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)")
 class RankError(WorkshopError, RuntimeError):
     """Something went wrong on the ranks; the text says what, where, and what to do next.
 
-    reports: what ranks raised, if the error ended a call on them. Its last line then is about the ranks' state.
+    reports: the errors that ranks raised, if they ended a call. The text's last line is then about the ranks' state.
     """
 
     reports: tuple[ErrorReport, ...] | None = None
 
 
 def remember_source(source: str, name: str) -> None:
-    """Let later messages quote lines of this cell."""
+    """Remember a cell's source, so that later messages can quote its lines."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def parse_stack(text: str, main_thread: int) -> list[Frame]:
-    """The frames of the main thread, innermost first, from what faulthandler wrote last."""
+    """The frames of the main thread, innermost first, from the last stack that faulthandler wrote."""
     frames: list[Frame] = []
     ours = False
     for row in text.splitlines():
@@ -61,7 +61,7 @@ def _place(frame: Frame) -> str:
 
 
 def _short(file: str) -> str:
-    """A file's name as the learner knows it: the cell, or the path without what all share."""
+    """A file's name as the learner knows it: the cell, or the path from its package on."""
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if shell and (cell := shell.compile.format_code_name(file)):
@@ -77,12 +77,12 @@ def _code(frame: Frame) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Such as "rank 1", or "ranks 0, 2"."""
+    """These ranks in words, such as "rank 1" or "ranks 0, 2"."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def where(frames: list[Frame]) -> str:
-    """One rank's position: the learner's line, and the library call it is inside, if any."""
+    """One rank's position in words: the learner's line, and the library call that the rank is inside, if any."""
     if not frames:
         return "at an unknown line: it did not say where it is"
     own = next((frame for frame in frames if not _is_library(frame["file"])), None)
@@ -95,7 +95,7 @@ def where(frames: list[Frame]) -> str:
 
 
 def traceback_text(error: ErrorReport) -> str:
-    """A rank's error: the learner's frames, the innermost frame, and the message."""
+    """A rank's error as text: the learner's frames, the innermost frame, and the message."""
     frames = [f for f in error["frames"] if not _is_library(f["file"])]
     innermost = next((f for f in reversed(error["frames"]) if not f["file"].endswith(".pyx")), None)
     if innermost is not None and innermost not in frames:
@@ -105,7 +105,7 @@ def traceback_text(error: ErrorReport) -> str:
 
 
 def is_communicating(frames: list[Frame]) -> bool:
-    """Whether the innermost call is one that waits for other ranks, by its name."""
+    """Whether the innermost call waits for other ranks, judged by its name or file."""
     if not frames:
         return False
     file = frames[0]["file"]
@@ -115,12 +115,12 @@ def is_communicating(frames: list[Frame]) -> bool:
 
 
 def is_in_framework(frames: list[Frame]) -> bool:
-    """Whether the innermost call is a framework's, which may communicate without its name saying so."""
+    """Whether the innermost call is in a framework, which may communicate although the call's name does not say so."""
     return bool(frames) and any(f"site-packages/{name}/" in frames[0]["file"] for name in FRAMEWORKS)
 
 
 def how_it_ended(record: ExitRecord) -> str:
-    """What an exit record says, in words."""
+    """How the rank of this exit record ended, in words."""
     code = record["returncode"]
     return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
 
@@ -133,12 +133,12 @@ def _signal_name(number: int) -> str:
 
 
 def stopped_text(note: StopNote) -> str:
-    """That a rank is stopped, and its process."""
+    """Which signal has stopped a rank, and the rank's process, in words."""
     return f"stopped by {_signal_name(note['signal'])} (process {note['pid']} on {note['host']})"
 
 
 def positions_text(stacks: dict[int, list[Frame]], stopped: Mapping[int, StopNote], still: str = "") -> str:
-    """Where each of these ranks was, a line per rank."""
+    """Where each of these ranks was, one line per rank."""
     rows = []
     for rank, frames in sorted(stacks.items()):
         position = stopped_text(stopped[rank]) if rank in stopped and not frames else where(frames)

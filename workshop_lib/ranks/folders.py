@@ -24,19 +24,20 @@ from .messages import ExitRecord, RankNote, StopNote
 from .processes import is_dead
 
 PROBE_LIMIT_S = 0.5
-# Marks in a folder: held by `workshop engines start`, and what its holder is asked to do.
+# Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.
 HELD, STOP, RESTART = "held", "stop", "restart"
-NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes; more, if they have much to say about their end
-LINES_SHOWN = 12  # of a log
-# The line after a traceback.
+NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes, or more if its errors are long
+LINES_SHOWN = 12  # at most, from the end of a log
+# Finds the line that follows a traceback's frames.
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\w.*)", re.MULTILINE)
-CONNECTION = "connection.json"  # what engines connect with: a copy, there only when it is whole
+CONNECTION = "connection.json"  # the engines' copy of the connection file, which appears only when it is complete
 
 
 def create(set_id: str, elsewhere: bool = False) -> Path:
-    """A new folder, marked as this process's; in the checkout, which all nodes of a cluster see.
+    """Create a folder with this process's mark, in the checkout, because all nodes of a cluster see the checkout.
 
-    Where the checkout cannot be written, or keeps no secret, it is a temporary one, unless hosts elsewhere must see it.
+    If the checkout cannot be written or cannot keep a secret, the folder is a temporary one, unless other hosts must
+    see it (elsewhere). Raises RankError if no folder can be used.
     """
     parent = BUILD / "ranks"
     try:
@@ -55,7 +56,7 @@ def create(set_id: str, elsewhere: bool = False) -> Path:
 
 
 def _make(folder: Path, set_id: str) -> Path:
-    """Make the folder, with its owner's mark. Raises OSError where ranks couldn't keep their files and their key."""
+    """Create the folder with its owner's mark. Raises OSError if ranks could not keep their files and key there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
@@ -71,16 +72,16 @@ def _make(folder: Path, set_id: str) -> Path:
 
 
 def remove_dead() -> None:
-    """Remove the folders that killed notebooks left."""
+    """Remove the folders that killed notebooks left behind."""
     for folder in (BUILD / "ranks").glob("*"):
         if is_dead(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
-    """The given folder, or that of the ranks started last, those that answer first.
+    """The given folder, or by default the newest folder of running ranks, with a preference for ranks that answer.
 
-    held: only of ranks that `workshop engines start` holds. Raises RankError when nobody holds ranks there.
+    held: whether to accept only ranks that `workshop engines start` holds. Raises RankError if there are no ranks.
     """
     parents = (BUILD / "ranks").glob("*") if folder is None else [Path(folder)]
     found = [path for path in parents if (path / "security").is_dir() and not is_dead(path)]
@@ -94,42 +95,42 @@ def find(folder: str | os.PathLike | None = None, held: bool = False) -> Path:
 
 
 def mark(folder: Path) -> str:
-    """The mark of all processes of these ranks; empty when the folder is gone."""
+    """The mark that all processes of these ranks carry; empty if the folder is gone."""
     with contextlib.suppress(OSError):
         return (folder / "owner").read_text()
     return ""
 
 
 def owner(folder: Path) -> str:
-    """The process that holds these ranks: its host, id and start."""
+    """The process that holds these ranks, as "<host>/<pid>/<start>"; empty if the folder is gone."""
     return mark(folder).partition("@")[2]
 
 
 def of_holder(holder: str) -> list[Path]:
-    """The folders of ranks that this process holds, or is about to start."""
+    """The folders of ranks that this holder has, or is about to start."""
     return [folder for folder in (BUILD / "ranks").glob("*") if holder and owner(folder) == holder]
 
 
 def ask_for_restart(folder: Path, n: int | None) -> None:
-    """Leave word for the holder, unless it has already begun to replace these ranks."""
+    """Ask the holder for `n` fresh ranks (None: as many as now), unless it has already begun to replace these."""
     with contextlib.suppress(OSError):
         (folder / RESTART).write_text(str(n or 0))
 
 
 def restart_asked(folder: Path) -> int | None:
-    """How many ranks somebody attached asked for, 0 for as many as there were; None if not asked."""
+    """How many fresh ranks an attached process has asked for, 0 for as many as now; None if it has not asked."""
     with contextlib.suppress(OSError, ValueError):
         return int((folder / RESTART).read_text())
     return None
 
 
 def owner_host(folder: Path) -> str:
-    """The host whose process holds these ranks."""
+    """The host of the process that holds these ranks."""
     return owner(folder).partition("/")[0] or "an unknown host"
 
 
 def answers(folder: Path) -> bool:
-    """Whether the controller takes connections from here: it ends with the process that holds the ranks."""
+    """Whether the controller accepts connections from here. If not, the process that holds the ranks may have ended."""
     try:
         connection = json.loads((folder / "security" / "ipcontroller-client.json").read_text())
         host = connection["interface"].rpartition("/")[2]
@@ -144,7 +145,7 @@ def answers(folder: Path) -> bool:
 
 
 def require_answer(folder: Path) -> None:
-    """Raise RankError when ranks held on another host cannot be reached from here."""
+    """Raise RankError if these ranks are held on another host and cannot be reached from here."""
     host = owner_host(folder)
     if not is_here(host) and not answers(folder) and not answers(folder):
         raise RankError(
@@ -155,22 +156,22 @@ def require_answer(folder: Path) -> None:
 
 
 def exit_records(folder: Path) -> list[ExitRecord]:
-    """How ranks ended, first the one that took the others along.
+    """The records of how ranks ended. The first record is of the rank that was lost first and so ended the others.
 
-    That one nobody asked to end. A rank that was killed comes before one that only exited: MPI ends a rank
-    whose connection to a lost one breaks, perhaps before the loss itself is written down.
+    Nobody asked the lost rank to end. A killed rank comes before a rank that exited: when the connection to a lost rank
+    breaks, MPI ends the rank at the other end, perhaps before the loss itself is written down.
     """
     records: list[ExitRecord] = _notes(folder, "exit")
     return sorted(records, key=lambda record: (record["asked"], record["returncode"] >= 0, record["time"]))
 
 
 def stopped_ranks(folder: Path) -> dict[int, StopNote]:
-    """The ranks that are stopped now, by a SIGSTOP or a debugger: nothing of them runs until they go on."""
+    """The notes of ranks that a SIGSTOP or a debugger has stopped, by rank. Such ranks run nothing until continued."""
     return {note["rank"]: note for note in _notes(folder, "stopped")}
 
 
 def rank_notes(folder: Path) -> dict[int, RankNote]:
-    """What the ranks that are ready wrote about themselves."""
+    """The notes that ranks wrote about themselves when they were ready, by rank."""
     return {note["rank"]: note for note in _notes(folder, "rank")}
 
 
@@ -183,7 +184,7 @@ def _notes(folder: Path, kind: str) -> list:
 
 
 def why_ended(folder: Path, log: str) -> str:
-    """What a log says about an end that came too early: the error of a Python program in it, or its last lines."""
+    """Why a program ended too early, from its log: the last Python error in the log, or else the log's last lines."""
     try:
         text = (folder / log).read_text("utf8", "replace")
     except OSError:
@@ -193,9 +194,9 @@ def why_ended(folder: Path, log: str) -> str:
 
 
 def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen] = ()) -> ipp.Client:
-    """Connect to the controller whose files are in `folder`, once it has written them.
+    """Connect to the controller whose connection files are in `folder`, as soon as they are complete.
 
-    Raises RankError when the controller has ended or does not answer before the deadline.
+    Raises RankError if the controller has ended or does not answer before the deadline.
     """
     files = [folder / "security" / f"ipcontroller-{side}.json" for side in ("engine", "client")]
     while not all(_is_json(file) for file in files):
@@ -209,12 +210,12 @@ def connect(folder: Path, deadline: float, supervised: Sequence[subprocess.Popen
             temporary.write_text(files[0].read_text())
     try:
         return ipp.Client(str(files[1]), timeout=max(1.0, deadline - time.monotonic()))
-    except OSError as error:  # TimeoutError is one
+    except OSError as error:  # such as TimeoutError
         raise RankError(f"the controller of {files[1]} does not answer ({error}).") from None
 
 
 def _is_json(file: Path) -> bool:
-    """Whether the file is there and whole: the controller does not write it in one go."""
+    """Whether the file exists and is complete; the controller does not write it in one go."""
     try:
         return bool(json.loads(file.read_text()))
     except (OSError, ValueError):

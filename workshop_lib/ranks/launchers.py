@@ -1,7 +1,7 @@
-"""The exact command that starts ranks on an allocation, for each launcher there is.
+"""The exact command that starts ranks on an allocation, for each launcher.
 
-Ranks fill one node after the other. A rank takes the GPU numbered by its place on its node
-(training/world.py), so the launchers are told nothing of GPUs: each rank sees all of its node.
+Ranks fill one node after the other. Each rank sees all GPUs of its node and takes the one whose number is its local
+rank (training/world.py), so the commands do not mention GPUs.
 """
 
 import functools
@@ -16,7 +16,7 @@ from pathlib import Path
 from . import mpi
 from .allocation import Allocation, is_here
 
-# What a launcher is told: always, and to bind each rank to cores of its own or not at all.
+# Options of each launcher: those that are always given, and those that bind each rank to its own cores or not at all.
 # Sources: the manual pages of mpiexec (Open MPI 5, MPICH 4.2, Cray PALS 1.3), aprun (ALPS), srun (22.05).
 TABLE = {
     "openmpi": (
@@ -27,7 +27,7 @@ TABLE = {
     "pals": ("-n {n} --ppn {per_node} --depth {threads}", {"none": "--cpu-bind none", "core": "--cpu-bind depth"}),
     "aprun": ("-n {n} -N {per_node} -d {threads} -j 1", {"none": "-cc none", "core": "-cc depth"}),
     "srun": (
-        # A step takes all resources of its nodes, and by default the next one would wait for them.
+        # A job step takes all resources of its nodes. Without --overlap, the next step would wait for them.
         "--overlap --kill-on-bad-exit=1 -n {n} --nodes={nodes} "
         "--ntasks-per-node={per_node} --nodelist={hosts} --cpus-per-task={threads}",
         {"none": "--cpu-bind=none", "core": "--cpu-bind=cores"},
@@ -35,17 +35,17 @@ TABLE = {
     "unknown": ("-n {n}", {"none": "", "core": ""}),
 }
 
-# Open MPI takes to other nodes only the variables that it is told: those set for ranks, and the user's.
+# Open MPI passes only variables in its options on to other nodes: those that are set for ranks, and some of the user's.
 OWN_VARIABLES = ("PYTHONPATH", "IPYTHONDIR", "WORKSHOP_RANKS", "WORKSHOP_LAUNCHER", "WORKSHOP_CWD")
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "WORKSHOP_MNIST", "WORKSHOP_STAGE_DIR", "WORKSHOP_GLOO_TIMEOUT_S", "TMPDIR")
 
-# Without a limit, ssh waits for two minutes for a host that doesn't answer.
+# Without this limit, ssh waits two minutes for a host that doesn't answer.
 SSH = {"PRTE_MCA_plm_ssh_agent": "ssh -oConnectTimeout=10"}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How ranks are started: the words before their command, and settings for their environment."""
+    """How ranks are started: the words before the ranks' own command, and settings for their environment."""
 
     command: list[str]
     settings: dict[str, str]
@@ -54,13 +54,13 @@ class Launch:
 
 
 def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Launch:
-    """How to start `n` ranks: on the allocation, or here without one.
+    """How to start `n` ranks: on the allocation, or on this host if there is none.
 
-    WORKSHOP_MPIEXEC is taken as it is, with the number of ranks alone. Raises MPINotFound or InputError,
-    as mpi does.
+    WORKSHOP_MPIEXEC is used as it is; only the number of ranks is added. Raises MPINotFound if there is no mpiexec, and
+    InputError for a bad `threads` or `bind`.
     """
     words = mpi.mpiexec(allocation.scheduler if allocation else None)
-    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # which may reach other hosts
+    own_words = bool(os.environ.get("WORKSHOP_MPIEXEC"))  # a command of the user's may reach other hosts
     one_host = not own_words and (allocation is None or not allocation.elsewhere)
     settings = mpi.environment(threads, bind, one_host)
     if allocation is None or own_words:
@@ -70,8 +70,9 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
     if kind == "openmpi":
-        # The hosts are said, so that a scheduler's variables need not be understood, or even be right. But
-        # Slurm's own way of reaching them wants Slurm's list of them: without, it takes all for this host.
+        # The command names the hosts, so Open MPI does not have to understand the scheduler's variables, which may even
+        # be wrong. But if Open MPI reaches the hosts through Slurm, it needs Slurm's list: without the list, it takes
+        # every host for this one.
         ours = {"PRTE_MCA_ras": "^pbs,slurm", "PRTE_MCA_plm": "^slurm"}
         settings |= {"PRTE_MCA_ras": "^pbs"} if allocation.scheduler == "slurm" else ours
         if shutil.which("ssh") and not any(re.search("plm_(ssh|rsh)_agent", name) for name in os.environ):
@@ -82,13 +83,13 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
             *(name for name in PASSED_ON if name in os.environ),
         ]
         chosen += [word for name in names for word in ("-x", name)]
-    # A scheduler's job is attached to from a login node, also when it has one node alone.
+    # Notebooks on a login node attach to a scheduler's job, even if the job has only one node.
     elsewhere = allocation.elsewhere or allocation.job_id is not None
     return Launch(chosen, settings, elsewhere, _way_back(allocation.hosts))
 
 
 def _way_back(hosts: tuple[str, ...]) -> list[str]:
-    """Tell engines this host's address on the network that leads to them: names may resolve to another."""
+    """Options that tell engines this host's address on their network: its name may resolve to a different address."""
     other = next((host for host in hosts if not is_here(host)), None)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -101,7 +102,7 @@ def _way_back(hosts: tuple[str, ...]) -> list[str]:
 def command(
     kind: str, words: list[str], n: int, per_node: int, threads: int, bind: str, hosts: tuple[str, ...]
 ) -> list[str]:
-    """The words that start `n` ranks, `per_node` on each of the first hosts that they need."""
+    """The words that start `n` ranks, `per_node` on each host, on only as many of the first hosts as they need."""
     hosts = hosts[: math.ceil(n / per_node)]
     always, binding = TABLE[kind]
     values = {
@@ -117,7 +118,7 @@ def command(
 
 @functools.lru_cache
 def flavour(words: tuple[str, ...]) -> str:
-    """Whose mpiexec this is, from its name and what it says of its version: a key of TABLE."""
+    """Which launcher this command is (a key of TABLE), judged by its name and the version that it prints."""
     name = Path(words[0]).name
     if name in ("srun", "aprun"):
         return name

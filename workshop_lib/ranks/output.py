@@ -1,44 +1,47 @@
-"""What the ranks of a call print and display, put in the order in which each rank did."""
+"""What the ranks of a call print and display, in the order in which each rank printed and displayed it."""
 
 import time
 from dataclasses import dataclass, field
 
 from .messages import Displayed, displayed_key
 
-OTHERS_LIMIT_S = 0.5  # for other ranks to display what one has displayed, so that it is shown at its place
+OTHERS_LIMIT_S = 0.5  # how long a display waits for other ranks' displays, to be shown beside them
 
 
 @dataclass(eq=False)
 class Row:
-    """What ranks displayed as their first thing, their second, and so on: to be shown side by side."""
+    """What ranks show side by side: the first display of each rank, or the second of each rank, and so on."""
 
-    ranks: list[int]  # that run the call
+    ranks: list[int]  # the ranks that run the call
     parts: dict[int, Displayed] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)  # ranks whose part is new since it was last shown
 
     def new_lines(self) -> list[str]:
-        """What changed as text, each line with its rank; from then on it is not new."""
+        """The changed parts as text, each line with its rank in front. After that, they do not count as changed."""
         changed, self.changed = sorted(self.changed), set()
         texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed if rank in self.parts}
         return [f"[{rank}] {line}" for rank, text in texts.items() for line in text.splitlines()]
 
     @property
     def is_the_same(self) -> bool:
-        """Whether all ranks displayed the same; texts may differ by an object's address."""
+        """Whether all ranks displayed the same.
+
+        If there are formats other than text, the texts may differ, because they may contain an object's address.
+        """
         bundles = [_without_text(self.parts[rank]["data"]) for rank in self.parts]
         return len(self.parts) == len(self.ranks) and all(bundle == bundles[0] for bundle in bundles)
 
 
 class RankOutput:
-    """What one rank has printed and displayed, as far as it has arrived, and what of it is taken."""
+    """What one rank has printed and displayed so far, and how much of it has been taken."""
 
     def __init__(self, result):
         self.result = result  # an AsyncResult
         self.displays_taken, self.rows = 0, 0
-        self._taken, self._lines_taken = [0, 0], [0, 0]  # of stdout and stderr: characters, lines
+        self._taken, self._lines_taken = [0, 0], [0, 0]  # for stdout and stderr: characters, lines
 
     def take_lines(self, whole: bool) -> list[str]:
-        """New lines up to the next display; whole: with a last line that is not ended."""
+        """Take the new lines up to the next display. whole: whether to take an unfinished last line, too."""
         upcoming = self.next_display()
         lines = []
         for stream, text in enumerate((self.result.stdout, self.result.stderr)):
@@ -56,7 +59,7 @@ class RankOutput:
         return (self.result.data or {}).get(displayed_key(self.displays_taken))
 
     def unfinished(self) -> str:
-        """The line that is being written, such as a progress bar."""
+        """The line that the rank is writing, such as a progress bar; empty if there is none."""
         texts = (text[text.rfind("\n") + 1 :].rstrip("\r ") for text in (self.result.stdout, self.result.stderr))
         return next((text.rpartition("\r")[2] for text in texts if text), "")
 
@@ -70,9 +73,9 @@ class Output:
         self._waits_since_s: float | None = None
 
     def news(self, whole: bool = False) -> list[str | Row]:
-        """Lines, each with its rank in front, and rows that are new or have changed; rank 0 first.
+        """New lines, each with its rank in front, and rows that are new or have changed; rank 0 first.
 
-        whole: the call is over, and lines that are not ended count too.
+        whole: whether the call is over, so that unfinished lines count, too.
         """
         items: list[str | Row] = []
         while True:
@@ -86,12 +89,12 @@ class Output:
             items += [row for row in dict.fromkeys(changed) if row not in items]
 
     def unfinished(self) -> list[str]:
-        """The lines that ranks are writing."""
+        """The lines that ranks are writing, each with its rank in front."""
         lines = {rank: output.unfinished() for rank, output in self.ranks.items()}
         return [f"[{rank}] {line}" for rank, line in lines.items() if line]
 
     def _waits_for_others(self) -> bool:
-        """Whether a rank's next display waits a moment for those of ranks that may have the same."""
+        """Whether to wait a moment before showing a rank's next display, because other ranks may display the same."""
         running = [output for output in self.ranks.values() if not output.result.ready()]
         new = [output for output in self.ranks.values() if output.next_display()]
         ahead = [output for output in new if any(other.displays_taken < output.displays_taken for other in running)]
@@ -102,7 +105,7 @@ class Output:
         return time.monotonic() - self._waits_since_s < OTHERS_LIMIT_S
 
     def _take_display(self, rank: int) -> list[Row]:
-        """The rows that a rank's next display changes; none when there is no next one."""
+        """Take a rank's next display; return the rows that it changes, or none if there is no next display."""
         output = self.ranks[rank]
         new = output.next_display()
         if new is None:

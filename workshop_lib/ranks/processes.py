@@ -1,9 +1,8 @@
 """Which processes belong to which notebook, found by a mark in their environment.
 
-Every process started for a set of ranks inherits
-WORKSHOP_RANKS = "<set>@<owner host>/<owner pid>/<owner start>". The mark survives whatever happens to the
-processes in between, so what is left of a set can always be found and ended, by its owner or by the next
-start on its owner's host.
+The mark is WORKSHOP_RANKS = "<set>@<owner host>/<owner pid>/<owner start>". Every process started for a set of ranks
+inherits it, and keeps it no matter what happens to the processes in between. So the owner of a set, or the next start
+on the owner's host, can always find and end what is left of the set.
 """
 
 import os
@@ -18,12 +17,12 @@ import psutil
 from .errors import RankError
 
 VARIABLE = "WORKSHOP_RANKS"
-# Starts a command, and ends it when whoever started it is gone.
+# Runs the command that follows, and ends it when the process that started this supervisor is gone.
 SUPERVISOR = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))]
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process, and those that it starts, have so many files open. Raises RankError where that's forbidden."""
+    """Let this process, and those that it starts, have `count` files open. Raises RankError if that is forbidden."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
@@ -41,10 +40,10 @@ def mark(set_id: str) -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, as a text that two processes agree on; None when it is gone.
+    """When a process started, as a text that is the same in every process that asks; None if it is gone.
 
-    Linux counts from boot. psutil's absolute time is no substitute there: it moves with the clock, and
-    a corrected clock would make the owner of living ranks look like another process.
+    Linux counts from boot. psutil's absolute time would not do there, because it moves with the clock: if the clock
+    were corrected, the owner of running ranks would look like a different process.
     """
     if sys.platform == "linux":
         try:
@@ -59,7 +58,7 @@ def start_of(pid: int) -> str | None:
 
 
 def with_mark(pid: int, mark: str) -> psutil.Process | None:
-    """The process of this number, if it has this mark: the number may belong to a different one by now."""
+    """The process with this id if it has this mark, else None: the id may belong to a different process by now."""
     try:
         process = psutil.Process(pid)
         return process if process.environ().get(VARIABLE) == mark else None
@@ -68,14 +67,14 @@ def with_mark(pid: int, mark: str) -> psutil.Process | None:
 
 
 def owner_is_gone(value: str) -> bool:
-    """Whether the owner that a mark names lived on this host and is gone; of other hosts nothing is known."""
+    """Whether the owner that a mark names ran on this host and is gone. False for owners on other hosts."""
     name, pid, started = value.rsplit("/", 2)
     host = name.partition("@")[2]
     return host in ("", socket.gethostname()) and start_of(int(pid)) != started
 
 
 def is_dead(folder: Path) -> bool:
-    """Whether the owner of a set's folder lived on this host and is gone; of other hosts nothing is known."""
+    """Whether the owner of a set's folder ran on this host and is gone. False for owners on other hosts."""
     try:
         return owner_is_gone((folder / "owner").read_text())
     except (OSError, ValueError):
@@ -83,7 +82,7 @@ def is_dead(folder: Path) -> bool:
 
 
 def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
-    """This user's marked processes on this machine, with their marks; of one set, or of all."""
+    """This user's marked processes on this machine, each with its mark: those of one set, or of all sets."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -97,7 +96,7 @@ def marked(set_id: str | None = None) -> list[tuple[psutil.Process, str]]:
 
 
 def strays() -> list[psutil.Process]:
-    """Processes left by notebooks that no longer live."""
+    """Processes that dead notebooks left behind."""
     return [process for process, value in marked() if owner_is_gone(value)]
 
 
@@ -122,12 +121,12 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def end(set_id: str) -> None:
-    """End what is left of one set."""
+    """Kill all processes that are left of one set."""
     kill([process for process, _ in marked(set_id)])
 
 
 def reap() -> int:
-    """End every stray; returns how many there were."""
+    """Kill every stray process; return how many there were."""
     left = strays()
     kill(left)
     return len(left)

@@ -1,4 +1,4 @@
-"""A run's progress: what the ranks published put together, and shown as text."""
+"""A run's progress, put together from what the ranks have published, and shown as text."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ from .timeline import timeline
 MAX_POINTS = 100
 SHARES_OF_LAST_S = 1.0
 DIVERGED = "The training has diverged, so it no longer learns: try a smaller learning rate, or a longer warm-up."
-LINES_EVERY_S = 10.0  # where no terminal can redraw a line
+LINES_EVERY_S = 10.0  # if there is no terminal that can redraw a line
 
 
 class Progress:
@@ -28,11 +28,11 @@ class Progress:
         self.epochs: list[dict] = []
         self.trace: list[list] = []  # [rank] StepTrace of the last steps
         self.curve: list[Point] = []
-        self._last: list[PublishedPoint] = []  # the ranks' points that the curve ends with
-        self._span = 1.0  # steps: a point of the curve takes in what is new until it spans so many
+        self._last: list[PublishedPoint] = []  # the ranks' points at the end of the curve
+        self._span = 1.0  # how many steps a point of the curve spans before the next point begins
 
     def take(self, data: list[Published]) -> bool:
-        """Add what each rank published last; whether there was anything new about the training."""
+        """Add what each rank published last; return whether there was anything new about the training."""
         lead = data[0]
         self.info = lead.get("info")
         known = [{point["done"]: point for point in of_rank.get("points", ())} for of_rank in data]
@@ -42,7 +42,7 @@ class Progress:
             self._add([points[done] for points in known])
         if new:
             self.step, self.trace = self._last[0], [of_rank["trace"] for of_rank in data]
-        elif not known[0] and "step" in lead:  # only one rank is known: under plain mpiexec
+        elif not known[0] and "step" in lead:  # under plain mpiexec, just one rank is known
             self.step = lead["step"]
         news = bool(new) or len(self.epochs) < len(lead.get("epochs", ()))
         self.epochs = lead.get("epochs", self.epochs)
@@ -50,7 +50,7 @@ class Progress:
 
     def _add(self, points: list[PublishedPoint]) -> None:
         lead = points[0]
-        goes_on = bool(self._last) and self._last[0]["epoch"] == lead["epoch"]  # sums begin with an epoch
+        goes_on = bool(self._last) and self._last[0]["epoch"] == lead["epoch"]  # sums start again in each epoch
         before = [point["sums"] for point in self._last] if goes_on else [[0.0] * 3] * len(points)
         sums = [
             [now - then for now, then in zip(point["sums"], old, strict=True)]
@@ -60,29 +60,30 @@ class Progress:
         self._append(Point(lead["done"], lead["lr"], sums))
 
     def _append(self, point: Point) -> None:
-        """Add a point, or let the last one grow by it; the first stays as it is, however long the run."""
+        """Add a point, or merge it into the last one. The first point stays as it is, no matter how long the run is."""
         if len(self.curve) > 2 and self.curve[-1].done - self.curve[-2].done < self._span:
             point = merged(self.curve.pop(), point)
         self.curve.append(point)
         if len(self.curve) > MAX_POINTS:
             first, *later = self.curve
             self.curve = [first, *(merged(*later[i : i + 2]) for i in range(0, len(later), 2))]
-            # As wide as the others have become: with narrower ones, those would be merged again and again.
+            # New points span as many steps as the merged points do now. If they spanned fewer, the curve would soon be
+            # full again, and the old points would be merged again and again.
             self._span = (point.done - first.done) / (len(self.curve) - 1)
 
     @property
     def done(self) -> int:
-        """Steps of the run that are done."""
+        """How many steps of the run are done."""
         step = self.step
         return (step["epoch"] - 1) * step["steps_per_epoch"] + step["step"] if step else 0
 
     @property
     def total(self) -> int:
-        """Steps of the whole run."""
+        """How many steps the whole run has; 1 while that is unknown."""
         return self.info["epochs"] * self.info["steps_per_epoch"] if self.info else 1
 
     def figures(self) -> list[str]:
-        """What the last steps gave, in words: loss over all ranks, learning rate, speed."""
+        """The results of the last steps in words: loss over all ranks, learning rate, speed."""
         if self.step is None:
             return []
         loss = self.step["loss"] if not self.curve else None
@@ -93,7 +94,7 @@ class Progress:
         return [*last_loss, f"learning rate {self.step['lr']:.3g}", f"{self.step['samples_per_s']:,.0f} samples/s"]
 
     def shares(self) -> list[str]:
-        """What all ranks together did with the last second, in words; nothing where that is not known."""
+        """How all ranks together spent the last second, in words; empty if that is unknown."""
         recent = timeline(self.trace, SHARES_OF_LAST_S)
         if len(self.trace) < 2 or not recent.collectives_known:
             return []
@@ -101,7 +102,7 @@ class Progress:
 
 
 def merged(first: Point, second: Point | None = None) -> Point:
-    """Two neighbouring points as one; the first alone when there is no second."""
+    """Two neighboring points merged into one; the first point if there is no second."""
     if second is None:
         return first
     sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(first.sums, second.sums, strict=True)]
@@ -109,7 +110,7 @@ def merged(first: Point, second: Point | None = None) -> Point:
 
 
 class TextView:
-    """One progress line while training; the ranks' output above it. Also the shape of any other view."""
+    """Shows one progress line while training, with the ranks' output above it. Other views have the same methods."""
 
     def __init__(self, n: int, trains: bool = False):
         self.n, self.trains, self.epochs_shown = n, trains, 0
@@ -119,16 +120,16 @@ class TextView:
         self.stop_requested = False
 
     def output(self, items: Sequence[str | Row]) -> None:
-        """Show lines that ranks printed, and what they displayed."""
+        """Show lines that ranks printed, and rows of what they displayed."""
         for item in items:
             for line in [item] if isinstance(item, str) else item.new_lines():
                 tqdm.write(line, file=sys.stdout) if self.bar else print(line, flush=True)
 
     def unfinished(self, lines: list[str]) -> None:
-        """Show the lines that ranks are writing; a log has only those that are ended."""
+        """Show the lines that ranks are still writing. As text, nothing is shown before a line is finished."""
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
-        """Called about ten times a second: what each rank published last, and who still runs."""
+        """Show what each rank published last, given the ranks that still run; called about ten times a second."""
         done_before = self.progress.done
         self.progress.take(data)
         if self.progress.info and self.bar is None:
@@ -156,7 +157,7 @@ class TextView:
 
 
 def epoch_line(row: dict) -> str:
-    """One epoch's result in a line, and a sentence if the training diverged."""
+    """One epoch's result in one line, followed by a sentence if the training has diverged."""
     loss = row["train_loss"]
     shown = "not finite" if loss is None else f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
     return (

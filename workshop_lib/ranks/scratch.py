@@ -1,7 +1,7 @@
 """Folders for what ranks leave on this host: temporary files, and Open MPI's segments of shared memory.
 
-They go away with the ranks. Those of a process that was killed are removed by the next start on this host: a folder
-has the mark of its owner, so nobody else's is touched.
+The folders are removed together with the ranks. If their owner was killed, the next start on this host removes them.
+Each folder carries its owner's mark, so nobody else's folders are touched.
 """
 
 import os
@@ -14,24 +14,24 @@ from . import processes
 PREFIX = "workshop-"
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
-# A socket's path has at most 107 characters, and Python's names for sockets in here have up to 40.
+# A socket's path may have at most 107 characters, and the names of Python's sockets in such a folder take up to 40.
 LONGEST_PATH = 50
 
 
 def temporary_folder() -> Path:
-    """Where temporary folders are made: the user's place, unless sockets in it would have too long a path."""
+    """Where temporary folders are created: the user's choice, unless paths of sockets in it would be too long."""
     short = Path("/tmp")
     try:
         place = Path(tempfile.gettempdir())
-    except OSError:  # no folder can be written
+    except OSError:  # no temporary folder can be written
         return short
     return place if len(str(place)) <= LONGEST_PATH else short
 
 
 class Scratch:
-    """The folders of one set of ranks. Where none can be made, the ranks use what everybody uses.
+    """The folders of one set of ranks. If one cannot be created, the ranks use the same folder as everybody else.
 
-    settings: the variables that lead ranks there.
+    settings: the environment variables that send ranks to these folders. Both are empty unless one_host.
     """
 
     def __init__(self, set_id: str, one_host: bool = True):
@@ -45,7 +45,7 @@ class Scratch:
             self.settings[SEGMENTS] = str(segments)
 
     def _make(self, parent: Path, set_id: str) -> Path | None:
-        """A folder in there that only its owner can read."""
+        """Create a folder in `parent` that only its owner can read; None if that fails."""
         try:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             self.folders.append(folder)
@@ -60,7 +60,7 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove the folders that killed processes of this user left on this host."""
+    """Remove the folders that killed processes of this user left behind on this host."""
     for parent in (temporary_folder(), SHARED_MEMORY):
         for folder in parent.glob(f"{PREFIX}*"):
             if _is_ours(folder) and processes.is_dead(folder):
@@ -68,7 +68,7 @@ def sweep() -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it's a folder of this user's, and not a link to somewhere else."""
+    """Whether a folder belongs to this user and is not a link to somewhere else."""
     try:
         return not folder.is_symlink() and folder.stat().st_uid == os.getuid()
     except OSError:

@@ -1,4 +1,4 @@
-"""Run a script in processes of its own, as from a terminal, but bounded and with nothing left behind."""
+"""Run a script in processes of its own, as from a terminal, but with a time limit and nothing left behind."""
 
 import contextlib
 import os
@@ -20,19 +20,19 @@ from . import mpi, processes
 from .errors import RankError
 from .scratch import Scratch
 
-# Once in some hundred runs under PyTorch 2.13, a thread of gloo's lets go of a tensor so late that Python is already
-# closing down. Python then ends the thread, inside a destructor, which C++ doesn't allow.
+# About once in a hundred runs under PyTorch 2.13, a thread of gloo releases a tensor so late that Python is already
+# shutting down. Python then ends the thread inside a destructor, which C++ doesn't allow.
 GLOO_ABORTED = "terminate called without an active exception"
 
 
 def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") -> None:
-    """Run `command` to its end, and print what it prints.
+    """Run `command` until it ends, and print what it prints.
 
-    The first word may name a program that is installed beside this Python, such as `torchrun`. Each process
-    computes with one thread, as the ranks of a notebook do. Raises RankError when the command fails, or
-    does not end within `timeout_s` seconds; all its processes are ended then, also those in sessions
-    of their own, as torchrun's are, and when this process itself is killed. Their mark has `set_id`, if given. With
-    `only`, a regular expression, it prints the lines in which that is found, and how many it left out.
+    The first word may name a program that is installed beside this Python, such as `torchrun`. Each process computes
+    with one thread, as the ranks of a notebook do. set_id: the name in the mark of the command's processes; by default
+    a random one. only: a regular expression; print only lines that contain a match, and how many lines were left out.
+    Raises RankError if the command fails, or does not end within `timeout_s` seconds. Then all its processes are ended,
+    even those in sessions of their own, such as torchrun's. They also end if this process itself is killed.
     """
     words = [str(word) for word in command]
     print("$", shlex.join(words), flush=True)
@@ -74,10 +74,11 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
 def started(
     words: list[str], set_id: str, folder: str | None = None, **settings: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command whose processes have the mark of `set_id`, with what it prints in a pipe.
+    """Start a command whose processes carry the mark of `set_id`; yield its process, with its output in a pipe.
 
-    The first word may name a program beside this Python. settings: in its environment, beside those of ranks.
-    None of its processes is left afterwards, nor when this process is killed.
+    The first word may name a program beside this Python. folder: where the command runs. settings: variables for its
+    environment, in addition to those of ranks. None of its processes is left afterwards, even if this process is
+    killed.
     """
     scratch = Scratch(set_id)
     environment = mpi.rank_environment(_settings() | scratch.settings | settings)
@@ -97,17 +98,17 @@ def started(
         yield process
     finally:
         processes.end(set_id)
-        process.kill()  # its mark may not be readable yet; on Linux, what it started ends with it
+        process.kill()  # the mark may not be readable yet; on Linux, the command ends with this supervisor
         process.stdout.close()
         process.wait()
         scratch.remove()
 
 
 def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only: str = "") -> float | None:
-    """`run`, but kill the process whose RANK is `rank` as soon as the file `once` exists, and print what comes of it.
+    """Like `run`, but kill the process whose RANK is `rank` as soon as the file `once` exists, and print the outcome.
 
-    That the command then fails is expected, and no error. Returns the seconds from the kill to the end of the last
-    process; None if the rank had ended before.
+    The command is expected to fail then, so this raises no error. Returns the seconds from the kill to the end of the
+    last process; None if the rank had ended before.
     """
     set_id, ended = uuid.uuid4().hex[:12], threading.Event()
     killed_s: list[float] = []
@@ -126,7 +127,7 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     try:
         run(*command, timeout_s=timeout_s, set_id=set_id, only=only)
     except RankError as error:
-        print(f"--- the command {str(error).rpartition('` ')[2]}")  # which is printed above
+        print(f"--- the command {str(error).rpartition('` ')[2]}")  # the command itself is printed above
     finally:
         ended.set()
         thread.join()
@@ -139,7 +140,7 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
 
 
 def rank_of(process: psutil.Process) -> str:
-    """The RANK that a process was started with; "" without one."""
+    """The variable RANK that a process was started with; "" if it has none."""
     try:
         return process.environ().get("RANK", "")
     except psutil.Error:
@@ -152,7 +153,7 @@ def _beside_python(program: str) -> str:
 
 
 def _settings() -> dict[str, str]:
-    """As for ranks; gloo on the loopback interface, so that a strange host name does no harm."""
+    """The variables of ranks, with gloo on the loopback interface, so that an odd host name does no harm."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     own = {"PATH": path, "PYTHONPATH": mpi.python_path(), "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": loopback()}
     return mpi.environment() | own

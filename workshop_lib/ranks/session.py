@@ -1,4 +1,4 @@
-"""The notebook's ranks: starting them, attaching to those that another process holds, and stopping them."""
+"""The notebook's ranks: start ranks, attach to ranks that another process holds, and stop ranks."""
 
 import os
 import sys
@@ -13,24 +13,26 @@ from . import allocation, folders, processes
 from .cluster import CURRENT, START_ELSEWHERE_LIMIT_S, Ranks, check_number
 from .errors import RankError
 
-ATTACH = "WORKSHOP_ATTACH"  # set: `start` attaches to ranks that are held for this user
+ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0
-GONE_AFTER_S = 15.0  # of a holder that shows no ranks: it takes seconds to stop old ones
+GONE_AFTER_S = 15.0  # a holder that shows no ranks counts as gone; stopping old ranks takes it seconds
 PROBE_EVERY_S, PROBES_FAILED = 0.5, 3
 
 
 def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> Ranks:
     """Start MPI ranks and make them the notebook's current ones.
 
-    Without `n` they are as many as fill the allocation of a scheduler (WORKSHOP_RANKS_PER_NODE on each
-    node; else one a GPU; else the job's tasks), or 2 on a machine of one's own. Without `threads_per_rank`
-    they have the cores that the job gives a task, or 1. Healthy ranks of the same shape are kept, so that
-    a cell with `start` can be run again; others are replaced. What killed notebooks left behind on this
-    machine is ended first. Says so when other programs leave the ranks too few cores.
-    With WORKSHOP_ATTACH=1 they are those that `workshop engines start` holds, in a job for instance, brought
-    to the number `n`: so a notebook runs as it is on a login node.
-    Raises InputError for a bad argument, RankError when the ranks do not come up within a minute (three
-    when there are other nodes).
+    n: number of ranks. By default, as many as fill the scheduler's allocation (WORKSHOP_RANKS_PER_NODE on each node;
+    else one per GPU; else the job's tasks), or 2 without an allocation. threads_per_rank: OpenMP threads per rank. By
+    default, as many as the cores that the job gives each task, or 1. bind: "none" or "core" (see mpi.environment).
+
+    Healthy ranks of the same shape are kept, so that a cell with `start` can be run again; other ranks are replaced.
+    Processes that killed notebooks left behind on this machine are ended first. Prints a warning if other programs
+    leave the ranks too few cores.
+    With WORKSHOP_ATTACH=1, the ranks are those that `workshop engines start` holds, for instance in a job. They are
+    restarted if their number is not `n`. In this way, a notebook runs unchanged on a login node.
+    Raises InputError for a bad argument, and RankError if the ranks do not come up within a minute (three minutes if
+    there are other nodes).
     """
     if n is not None:
         check_number(n)
@@ -59,10 +61,10 @@ def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: st
 
 
 def attach(folder: str | os.PathLike | None = None) -> Ranks:
-    """Use ranks that another process holds (`workshop engines start`), given their folder, or the newest.
+    """Use ranks that another process holds (`workshop engines start`): those of `folder`, or the newest ones.
 
-    That process may be on another host, such as a node of a job when this is a login node. The notebook's
-    own ranks are stopped first. Raises RankError when there are none that answer.
+    That process may be on another host, such as a node of a job if this is a login node. The notebook's own ranks are
+    stopped first. Raises RankError if no ranks answer.
     """
     path = folders.find(folder)
     CURRENT.replace(None)
@@ -73,7 +75,7 @@ def attach(folder: str | os.PathLike | None = None) -> Ranks:
 def _start_attached(n: int | None) -> Ranks:
     team = CURRENT.team
     if team is None or not team.attached_only:
-        team = attach(folders.find(held=True))  # not those of another notebook
+        team = attach(folders.find(held=True))  # not the ranks of a different notebook
     return team if team.healthy and n in (None, team.n) else team.restart(n)
 
 
@@ -90,7 +92,7 @@ def stop() -> None:
 
 
 class AttachedRanks(Ranks):
-    """Ranks that another process holds, such as a job's. They are used like others, but `stop` only lets go of them."""
+    """Ranks that another process holds, such as a job's. They are used like any ranks, but `stop` only disconnects."""
 
     attached_only = True
 
@@ -116,7 +118,10 @@ class AttachedRanks(Ranks):
         return "They were started elsewhere: restart them there, then attach again."
 
     def restart(self, n: int | None = None) -> Ranks:
-        """Have the process that holds these ranks start fresh ones, and use those."""
+        """Have the process that holds these ranks start fresh ones (`n`, if given), and connect to the fresh ones.
+
+        Raises InputError for a bad `n`, and RankError if these ranks cannot be restarted from here.
+        """
         if n is not None:
             check_number(n)
         if not self._held:
@@ -130,7 +135,7 @@ class AttachedRanks(Ranks):
         return self
 
     def stop(self) -> None:
-        """Let go of the ranks; they stay with their holder."""
+        """Disconnect from the ranks; their holder keeps them running."""
         if self.client is not None:
             self.trouble = "they were stopped"
             self.client.close(linger=0)
@@ -152,10 +157,10 @@ class AttachedRanks(Ranks):
         raise RankError(f"No fresh ranks came up within {START_ELSEWHERE_LIMIT_S:.0f} s where these were held.")
 
     def _lost(self) -> bool:
-        """Whether a rank has ended, or whoever held them; or their controller stopped answering."""
+        """Whether a rank or the ranks' holder has ended, or the controller has stopped answering."""
         if super()._lost():
             return True
-        if time.monotonic() > self._next_probe:  # a call may be under way, so a look is short
+        if time.monotonic() > self._next_probe:  # a call may be under way, so the probe is short
             self._probes_failed = 0 if folders.answers(self.folder) else self._probes_failed + 1
             self._next_probe = time.monotonic() + PROBE_EVERY_S
         return self._probes_failed >= PROBES_FAILED

@@ -1,11 +1,12 @@
-"""Run a command, end it when whoever started this is gone, and write down how it ended.
+"""Run a command, end it when the process that started this supervisor is gone, and write down how it ended.
 
-Started by path with `python -S`, before anything else is imported, so it uses the standard library
-alone. Two uses: around `mpiexec` and the controller, so that a killed notebook kernel leaves no process
-behind; around each rank, with `--record FOLDER`, because only the parent of a process learns whether it
-was killed, and by which signal, whatever the MPI. A rank also ends when that folder has gone, with which
-whoever holds the ranks ends them on hosts that it cannot signal. While a rank is stopped (SIGSTOP), a file
-beside its record says so; and a rank that ends because a different one was lost first writes down where it is.
+A supervisor is started by path with `python -S`, before anything else is imported, so it uses the standard library
+alone. There are two uses. Around `mpiexec` and the controller, it makes sure that a killed notebook kernel leaves no
+process behind. Around each rank, with `--record FOLDER`, it records how the rank ended, because with any MPI only the
+parent of a process learns whether the process was killed, and by which signal. A rank also ends when that folder is
+removed: this is how the holder of the ranks ends them on hosts to which it cannot send signals. While a rank is stopped
+(SIGSTOP), a file beside its record says so. A rank that ends because another rank was lost first writes down where it
+is.
 
     python supervisor.py [--record FOLDER] -- COMMAND ...
 """
@@ -28,9 +29,9 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 MPIEXECS_PLACE = "PRTE_MCA_prte_local_tmpdir_base"
 PR_SET_PDEATHSIG = 1
 LOOK_AT_FOLDER_EVERY_S = 2.0
-LOOK_EVERY_S = 0.25  # whether the owner is still there; a signal, such as the child's end, wakes at once
+LOOK_EVERY_S = 0.25  # how often to look for the owner; a signal, such as at the child's end, wakes this process at once
 TIDY_LIMIT_S = 2.0
-LAST_WORDS_LIMIT_S = 0.2  # for a rank to write its line; launchers insist after a second
+LAST_WORDS_LIMIT_S = 0.2  # time for a rank to write down its line; launchers kill it after a second
 
 
 def rank():
@@ -38,14 +39,14 @@ def rank():
 
 
 def before_exec():
-    """In the child: interrupts as usual, and have Linux end it if this supervisor itself is killed."""
+    """Prepare the child: it handles interrupts as usual, and Linux kills it if this supervisor itself is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def gone(folder):
-    """Whether a shared folder was removed; an error that may pass, such as of the network, is not that."""
+    """Whether a shared folder was removed. False on other errors, such as the network's, because they may pass."""
     try:
         os.stat(folder)
     except FileNotFoundError:
@@ -63,10 +64,10 @@ def write(folder, name, contents):
 
 
 def note_stops(folder, child):
-    """Keep a file there for as long as the child is stopped. Only Linux tells its parent."""
+    """Keep a file in `folder` for as long as the child is stopped. Only Linux tells a parent about that."""
     if not hasattr(os, "waitid"):
         return
-    # Which of the two it was last; how the child ended is left to Popen.
+    # Ask only whether the child was stopped or continued last. How it ended is left to Popen.
     change = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
     if change and change.si_code == os.CLD_STOPPED:
         write(folder, "stopped", {"pid": child.pid, "signal": change.si_status})
@@ -75,21 +76,21 @@ def note_stops(folder, child):
 
 
 def last_words(folder, child):
-    """If a rank was lost and took this one along, have it write down its line (engine.prepare) while it can."""
+    """If this rank must end because another one was lost, have it write down its line first (see engine.prepare)."""
     path = os.path.join(folder, f"stack.{rank()}.txt")
     if not glob.glob(os.path.join(folder, "exit.*.json")) or not os.path.exists(path):
         return
     before = size = os.path.getsize(path)
     child.send_signal(signal.SIGUSR1)
     deadline = time.monotonic() + LAST_WORDS_LIMIT_S
-    grows = True  # it comes a line at a time: it is whole once it stays as it is
+    grows = True  # the stack arrives line by line, and is complete once the file stops growing
     while (size == before or grows) and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
         grows, size = os.path.getsize(path) != size, os.path.getsize(path)
 
 
 def end(child, record_folder):
-    """Ask the child to end, then insist. A rank has nothing to tidy up, so it gets no grace."""
+    """Ask the child to end, then kill it. A rank has nothing to clean up, so it is killed at once."""
     if record_folder is None:
         child.terminate()
         try:
@@ -105,10 +106,10 @@ def end(child, record_folder):
 
 @contextlib.contextmanager
 def place_of_its_own():
-    """Where Open MPI's mpiexec makes its folder, unless a site has chosen a place.
+    """Give Open MPI's mpiexec a private place for its folder, unless the site has chosen a place.
 
-    It names the folder by its process number alone, and leaves it there when it's killed. With anybody's left in
-    /tmp, the next mpiexec of that number would refuse to start.
+    mpiexec names its folder by its process id alone, and leaves the folder behind when it is killed. If one were left
+    in /tmp, by any user, the next mpiexec with the same process id would refuse to start.
     """
     if {MPIEXECS_PLACE, "PRTE_MCA_prte_tmpdir_base"} & os.environ.keys():
         yield
@@ -122,19 +123,22 @@ def place_of_its_own():
 
 
 def run(command, record_folder):
-    """How the command ends; or how it's ended, when it's time."""
+    """Run the command until it ends by itself or has to be ended; return its exit code, or minus the signal's number.
+
+    The command has to be ended if this process is asked to end, or its owner or the record folder is gone.
+    """
     owner = os.getppid()
     asked_to_end = []
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: asked_to_end.append(True))
     # An interrupt typed in a terminal goes to the whole group; only the notebook decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Popen.wait with a limit would look twenty times a second, and the ranks need the cores.
+    # Popen.wait with a limit would look at the child twenty times a second, but the ranks need the cores.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    # Launchers signal groups; a rank in a group of its own is still there to say where it is.
+    # Launchers send signals to process groups. A rank in a group of its own lives long enough to say where it is.
     group = 0 if record_folder else None
     child = subprocess.Popen(command, preexec_fn=before_exec, process_group=group)
     next_look = time.monotonic() + LOOK_AT_FOLDER_EVERY_S
@@ -149,7 +153,7 @@ def run(command, record_folder):
         if select.select([woken], [], [], LOOK_EVERY_S)[0]:
             os.read(woken, 4096)
             if record_folder:
-                with contextlib.suppress(OSError):  # the folder may be going
+                with contextlib.suppress(OSError):  # the folder may be disappearing
                     note_stops(record_folder, child)
     if record_folder and not gone(record_folder):
         how = {"pid": child.pid, "returncode": child.returncode, "asked": bool(asked_to_end), "time": time.time()}

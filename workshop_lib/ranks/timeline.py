@@ -1,4 +1,4 @@
-"""What ranks did with their time, worked out from the traces of all of them (StepTrace)."""
+"""How ranks spent their time, computed from the traces of all ranks (StepTrace)."""
 
 import math
 from typing import NamedTuple
@@ -19,21 +19,21 @@ class Timeline(NamedTuple):
 
     pieces: list[list[Piece]]
     steps: list[tuple[int, float]]  # (step, start_s)
-    collectives_known: bool  # without, communication hides in the computing of several ranks
+    collectives_known: bool  # if False, the computing of several ranks contains communication
 
     @property
     def seconds(self) -> float:
-        """From the first step's start to the last one's end, on any rank."""
+        """Seconds from the first rank's start of the first step to the last rank's end of the last step."""
         if not self.steps:
             return 0.0
         return max(row[-1].end_s for row in self.pieces) - self.steps[0][1]
 
     def shares(self) -> list[dict[str, float]]:
-        """Of each rank's time in these steps, how much went where; sums to 1 for each rank."""
+        """For each rank, the fraction of its time that it spent on each of KINDS; the fractions sum to 1."""
         return [_shares(row) for row in self.pieces]
 
     def mean_shares(self) -> dict[str, float]:
-        """Of all ranks' time together."""
+        """The fraction of all ranks' time together that was spent on each of KINDS."""
         return _shares([piece for row in self.pieces for piece in row])
 
 
@@ -46,12 +46,13 @@ def _shares(pieces: list[Piece]) -> dict[str, float]:
 
 
 def timeline(traces: list[list], last_s: float = math.inf, last_steps: int | None = None) -> Timeline:
-    """Compare the ranks' traces of the steps that all of them have.
+    """Compare the ranks' traces of the steps that all ranks have.
 
-    Of these, only the last_steps last, and only those that ended in the last last_s seconds.
+    last_steps: use only this many of the last steps. last_s: use only steps that ended at most this many seconds before
+    the last step, on rank 0.
 
-    A rank waits in a collective from when it comes until the last rank has come, and communicates from then
-    until it leaves. All else is computing.
+    A rank waits in a collective from its own arrival until the arrival of the last rank, and communicates from then
+    until it leaves. Everything else is computing.
     """
     by_step = [{step[0]: step for step in trace} for trace in traces]
     common = sorted(set.intersection(*map(set, by_step))) if by_step else []
@@ -74,7 +75,7 @@ def timeline(traces: list[list], last_s: float = math.inf, last_steps: int | Non
 
 
 def _pieces(start_s: float, end_s: float, spans: tuple, all_here_s: list[float]) -> list[Piece]:
-    """One step of one rank, given when the last rank came to each of its collectives."""
+    """The pieces of one step of one rank. all_here_s: when the last rank arrived at each collective of the step."""
     pieces, free_s = [], start_s
     for (came_s, left_s), last_came_s in zip(spans, all_here_s, strict=False):
         began_s = min(last_came_s, left_s)  # clocks of different hosts may disagree a little

@@ -1,4 +1,4 @@
-"""What to say when a call does not end well, and whether its ranks can take the next one."""
+"""What to say when a call does not end well, and whether the ranks can take the next call."""
 
 import time
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from . import engine
 from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
 from .messages import Call, Frame
 
-GRACE_S = 0.7  # after one rank failed, until the first look at where the others are
+GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
-ALONE_LOOKS, TOGETHER_LOOKS = 2, 12  # at ranks that run a cell without the others
-IDLE_SHARE = 0.1  # of a core, at most, in a process that waits without spinning
-STILL_LIMIT_S = 10.0  # for ranks that compute or sleep to come to their end after one has failed
-INTERRUPT_LIMIT_S, COMPILED_LIMIT_S = 2.0, 3.0  # compiled code must return first, if it can
-CHECK_LIMIT_S = 30.0  # for busy ranks to take part in the check of whether they are in step
+ALONE_LOOKS, TOGETHER_LOOKS = 2, 12  # how often to look at ranks that run a cell without the others
+IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
+STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
+INTERRUPT_LIMIT_S, COMPILED_LIMIT_S = 2.0, 3.0  # compiled code must first return, if it can
+CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
 CHECK_LOOK_EVERY_S, CHECK_LOOKS = 1.5, 3
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
@@ -24,10 +24,10 @@ NO_ANSWER = f"the ranks were still busy {CHECK_LIMIT_S:.0f} s later, so whether 
 
 
 class Others:
-    """The ranks that still run after one has failed: do they wait for it, or can they come to their end?
+    """Watches ranks that still run after one has failed: do they wait for that rank, or can they end by themselves?
 
-    One that is inside the same collective at two looks waits for a rank that will not come. One that computes
-    or sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
+    A rank that is inside the same collective at two looks waits for a rank that will not come. A rank that computes or
+    sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
     def __init__(self, call: Call):
@@ -38,7 +38,7 @@ class Others:
         self.cpu_s: dict[int, float] = {}
 
     def look(self) -> None:
-        """Raises RankError once the others cannot end by themselves, and gives the ranks up."""
+        """Give the ranks up and raise RankError once the others cannot end by themselves."""
         if not self.call.running or time.monotonic() < self.next_look:
             return
         stacks, cpu_s = self.call.stacks(), self.call.cpu_s()
@@ -54,7 +54,7 @@ class Others:
             return False
         if is_communicating(frames):
             return True
-        # Such as DDP in loss.backward(): without its name in Python, but nothing is computed either.
+        # For example, DDP waits in loss.backward(): no Python frame names DDP, but the rank computes nothing either.
         known = rank in cpu_s and rank in self.cpu_s
         return is_in_framework(frames) and known and cpu_s[rank] - self.cpu_s[rank] < IDLE_SHARE * LOOK_AGAIN_S
 
@@ -70,10 +70,10 @@ class Others:
 
 
 class Alone(Others):
-    """Ranks that run a cell without the others: do they wait for one that never comes?
+    """Watches ranks that run a cell without the others: do they wait for a rank that never comes?
 
-    A single rank that stays inside one collective or message does. Several may have a communicator of their
-    own and use it in a loop, so they are watched for longer.
+    A single rank that stays inside one collective or message does. Several ranks may have a communicator of their own
+    and use it in a loop, so they are watched for longer.
     """
 
     def __init__(self, call: Call):
@@ -82,7 +82,7 @@ class Alone(Others):
         self.looks = self.looks_left
 
     def look(self) -> None:
-        """Raises RankError once the ranks cannot go on without the others, and gives all ranks up."""
+        """Give all ranks up and raise RankError once the ranks cannot go on without the others."""
         if not self.call.running or time.monotonic() < self.next_look:
             return
         stacks = self.call.stacks()
@@ -95,7 +95,10 @@ class Alone(Others):
 
 
 def check_alone(call: Call) -> None:
-    """After a cell on some ranks: none of them may have begun a collective, which a broadcast's root can leave."""
+    """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
+
+    The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
+    """
     if not (in_step := still_in_step(call.follow_up, mail_may_wait=True)):
         joined = "took part in a collective that the others never joined."
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
@@ -108,7 +111,7 @@ def _raise_alone(call: Call, what: str) -> NoReturn:
 
 
 def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
-    """Stop ranks that can no longer be used; the message is this text, then what to do."""
+    """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
     raise RankError(f"{text}{USELESS} {remedy}{advice}")
@@ -121,7 +124,7 @@ def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
 
 
 def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
-    if _errors_text(call):  # what a rank raised says more than that time is up
+    if _errors_text(call):  # an error on a rank says more than that the time is up
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
     ended = f" (ended already: {', '.join(map(str, done))})" if done else ""
@@ -135,7 +138,7 @@ def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
 
 
 def raise_failed(call: Call) -> NoReturn:
-    """All ranks came to an end, some with an error: are they still usable?"""
+    """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = _errors_text(call)
     try:
         in_step = still_in_step(call.follow_up)
@@ -148,13 +151,13 @@ def raise_failed(call: Call) -> NoReturn:
 
 
 def still_in_step(call_again: Callable[..., Call], mail_may_wait: bool = False) -> bool | None:
-    """Whether the ranks still match each other; None if busy ranks do not take part in finding out.
+    """Whether the ranks still match each other; None if busy ranks do not join the check.
 
-    mail_may_wait: messages from one rank to another that are not received yet are no mismatch.
+    mail_may_wait: whether messages from one rank to another may still wait to be received.
 
-    That nobody answers for a while proves nothing: a machine, or a thread that holds the interpreter, may be
-    busy. What proves that the ranks do not match is one that says so, or all that are left being stuck inside
-    the check. Raises RankError when a rank has ended.
+    It proves nothing if no rank answers for a while: the machine may be busy, or a thread may hold the interpreter. Two
+    things prove that the ranks do not match: one rank says so, or all ranks that have not answered are stuck inside the
+    check. Raises RankError if a rank has ended.
     """
     check = call_again(engine.in_step, int(time.time()), mail_may_wait)
     looks, deadline = 0, time.monotonic() + CHECK_LIMIT_S
@@ -176,7 +179,7 @@ def _inside_check(frames: list[Frame]) -> bool:
 
 
 def raise_interrupted(call: Call) -> NoReturn:
-    """The learner pressed stop: interrupt the ranks; restart them if they cannot be interrupted."""
+    """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     call.signal(SIGINT)
     try:
         ended = call.wait(INTERRUPT_LIMIT_S) or (not _waits_for_others(call) and call.wait(COMPILED_LIMIT_S))
@@ -201,7 +204,7 @@ def _waits_for_others(call: Call) -> bool:
 
 
 def _errors_text(call: Call) -> str:
-    """The errors as they came, each told once with the ranks that share it."""
+    """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
     ranks_by_error: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():
         if error := outcome.get("error"):

@@ -1,4 +1,4 @@
-"""Follow one call on all ranks to its end."""
+"""Follow one call on all ranks until it ends."""
 
 import contextlib
 import json
@@ -21,9 +21,9 @@ from .output import Output
 POLL_S = 0.002
 VIEW_EVERY_S = 0.1
 STACK_LIMIT_S = 1.5
-RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # for the record of the rank that was lost, and of those it took along
+RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # time for the lost rank's exit record, and for the others'
 STOP_LIMIT_S = 4.0
-OUTPUT_LIMIT_S = 5.0  # for what a rank printed to arrive after its result, on a busy machine
+OUTPUT_LIMIT_S = 5.0  # time for a rank's output to arrive after its result, on a busy machine
 
 
 class Call:
@@ -37,7 +37,7 @@ class Call:
         self._started = time.monotonic()
 
     def follow_up(self, function, *args) -> "Call":
-        """One more call on the same ranks."""
+        """Start another call, on every rank of the team."""
         return Call(self.team, cloudpickle.dumps((function, args, {})))
 
     @property
@@ -61,13 +61,13 @@ class Call:
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """The time that this takes does not count towards the time-out."""
+        """A context manager: the time spent inside it does not count toward the time-out."""
         began = time.monotonic()
         yield
         self._started += time.monotonic() - began
 
     def collect(self) -> None:
-        """Take the outcomes that have arrived. Raises RankError when a rank has ended."""
+        """Take the outcomes that have arrived. Raises RankError if a rank has ended."""
         if self.team._lost():
             raise self._died(self._wait_for_exit_records())
         for rank in self.running:
@@ -85,7 +85,7 @@ class Call:
                 self.outcomes[rank] = Outcome(error=_without_frames(what, type(error).__name__, error))
 
     def wait(self, limit_s: float) -> bool:
-        """Whether all ranks came to an end within the limit."""
+        """Wait until all ranks have ended, at most `limit_s` seconds; return whether they have."""
         deadline = time.monotonic() + limit_s
         while self.running and time.monotonic() < deadline:
             self.collect()
@@ -97,11 +97,11 @@ class Call:
         self.team.send_signal(self.running, number)
 
     def stopped(self) -> dict[int, StopNote]:
-        """Those of the running ranks that are stopped, by SIGSTOP for instance."""
+        """The notes of running ranks that are stopped, for instance by SIGSTOP, by rank."""
         return {rank: note for rank, note in folders.stopped_ranks(self.team.folder).items() if rank in self.running}
 
     def stacks(self) -> dict[int, list[Frame]]:
-        """Where each running rank is, even while blocked inside MPI; no frames of one that does not say."""
+        """Where each running rank is, even if it is blocked inside MPI; no frames for a rank that does not say."""
         stopped = self.stopped()
         asked = [rank for rank in self.running if rank not in stopped]
         self._clear_stacks()
@@ -111,12 +111,12 @@ class Call:
         while len(stacks) < len(asked) and time.monotonic() < deadline:
             time.sleep(0.05)
             stacks = {rank: frames for rank in asked if (frames := self._written_stack(rank))}
-        self._clear_stacks()  # what is in them later are a rank's last words
+        self._clear_stacks()  # whatever the files contain later are a rank's last words
         return dict.fromkeys(self.running, []) | stacks
 
     def _clear_stacks(self) -> None:
         for rank in self.running:
-            with contextlib.suppress(OSError):  # the folder goes with whoever held the ranks
+            with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
                 (self.team.folder / f"stack.{rank}.txt").write_text("")
 
     def _written_stack(self, rank: int) -> list[Frame]:
@@ -128,7 +128,7 @@ class Call:
             return []
 
     def cpu_s(self) -> dict[int, float]:
-        """CPU seconds of those running ranks that are on this host."""
+        """The CPU seconds that each running rank on this host has used, by rank."""
         used_s = {}
         for rank, process in self.team.processes_here(self.running).items():
             with contextlib.suppress(psutil.Error):
@@ -139,7 +139,7 @@ class Call:
         deadline = time.monotonic() + RECORD_LIMIT_S
         while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        # The first may be that of a rank that a different one took along; and each says where it was as it ends.
+        # The first record may be of a rank that MPI killed after the loss. And each rank says where it was as it ends.
         deadline = time.monotonic() + OTHERS_LIMIT_S
         while len(records) < self.team.n and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -147,9 +147,9 @@ class Call:
         return records
 
     def _raised(self) -> dict[int, ErrorReport]:
-        """The errors of ranks that came to their end before they could be taken along, as gloo has them do."""
+        """The errors of ranks that ended by themselves before MPI killed them, as they do with gloo."""
         for rank in self.running:
-            with contextlib.suppress(Exception):  # that of the rank that was lost is none
+            with contextlib.suppress(Exception):  # the lost rank has no result
                 self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
         return {rank: self.outcomes[rank]["error"] for rank in self.failed}
 
@@ -177,11 +177,11 @@ class Call:
 
 
 class _Screen:
-    """The view of a call, if it has one; a display that fails is told once and does not end the call."""
+    """The view of a call, if it has one. A display that fails is reported once and does not end the call."""
 
     def __init__(self, view):
         self.view, self.failed = view, False
-        self.stopped: set[int] = set()  # those already told of
+        self.stopped: set[int] = set()  # the stopped ranks that were reported already
 
     @property
     def stop_requested(self) -> bool:
@@ -194,7 +194,7 @@ class _Screen:
             self._draw(self.view.update, call.published(), call.elapsed_s, call.running)
 
     def _newly_stopped(self, call: Call) -> list[str]:
-        """What to do about ranks that have been stopped, by SIGSTOP or a debugger: each is told once."""
+        """What to do about ranks that SIGSTOP or a debugger has stopped since the last report; one line per rank."""
         stopped = call.stopped()
         new = [note for rank, note in sorted(stopped.items()) if rank not in self.stopped]
         self.stopped = set(stopped)
@@ -204,7 +204,7 @@ class _Screen:
     def close(self, call: Call) -> None:
         if self.view is None:
             return
-        # Output travels on a channel of its own and may arrive after the result.
+        # Output travels on a separate channel and may arrive after the result.
         deadline = time.monotonic() + OUTPUT_LIMIT_S
         for result in call.results.values():
             if result.ready() and call.team.client is not None:
@@ -223,15 +223,15 @@ class _Screen:
 
 
 def watch(team, payload: bytes, timeout_s: float, view, ranks: list[int] | None = None) -> list:
-    """Run a call on these ranks, or all, to its end; returns the values in rank order or raises one RankError."""
+    """Run a call on these ranks, or on all, until it ends. Return the values in rank order, or raise one RankError."""
     try:
-        call = Call(team, payload, ranks)  # in here, because a stop button may be pressed even while it is sent
+        call = Call(team, payload, ranks)  # inside the try, because stop may be pressed even while the call is sent
         return _watch(call, timeout_s, _Screen(view))
     except RankError as error:
         error.reports = tuple(call.outcomes[rank]["error"] for rank in call.failed)
         raise
     except BaseException:
-        # Such as a second press of the stop button. What still runs would keep the next call waiting.
+        # For example, the stop button was pressed twice. Whatever still runs would keep the next call waiting.
         team._give_up("a call on them was cut off")
         raise
 
@@ -278,10 +278,10 @@ def _follow(call: Call, timeout_s: float, screen: _Screen) -> None:
             raise KeyboardInterrupt
         if call.elapsed_s > timeout_s:
             verdict.raise_timeout(call, timeout_s)
-        # A short call is over at once; a long one is looked at less often, since the ranks need the cores.
+        # A short call is over at once. The longer a call takes, the less often it is looked at: ranks need the cores.
         time.sleep(min(VIEW_EVERY_S, max(POLL_S, call.elapsed_s / 20)))
 
 
 def _without_frames(what: str, kind: str, error: Exception) -> ErrorReport:
-    """An error of the transport in the shape of a rank's own (engine.describe)."""
+    """An error of the transport, in the same form as a rank's own errors (engine.describe)."""
     return ErrorReport(what=what, text=f"{kind}: {getattr(error, 'evalue', error)}", frames=[])
