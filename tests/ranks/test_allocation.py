@@ -113,6 +113,8 @@ def test_a_job_without_its_nodes_says_so(job, variable):
 def test_counts_that_nobody_can_read_are_named():
     with pytest.raises(RankError, match="^SLURM_TASKS_PER_NODE is 'two', but Slurm writes it as in 4"):
         allocation.find(SLURM | {"SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "two"})
+    with pytest.raises(RankError, match="^SLURM_NTASKS is 'many'; it must be a whole number"):
+        allocation.find({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]", "SLURM_NTASKS": "many"})
 
 
 @pytest.mark.parametrize("text", ["0", "two", "-1"])

@@ -177,17 +177,18 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     if not nodes:
         raise RankError("SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not: start this inside the job.")
     hosts = tuple(expand(nodes))
-    per_node, total = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
+    per_node, ntasks = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
+    total = _whole("SLURM_NTASKS", ntasks) if ntasks else None
     # If neither is set, SLURM_TASKS_PER_NODE counts cores, and nobody asked for one rank per core.
     counts = environ.get("SLURM_TASKS_PER_NODE") if total else None
     try:
         tasks = hostlist.parse_slurm_tasks_per_node(counts) if counts else []
     except hostlist.BadHostlist:
         raise RankError(f"SLURM_TASKS_PER_NODE is {counts!r}, but Slurm writes it as in 4(x2),3: unset it.") from None
-    if sum(tasks) != int(total or 0) or len(tasks) != len(hosts):  # they may be the counts of a job step
+    if sum(tasks) != (total or 0) or len(tasks) != len(hosts):  # they may be the counts of a job step
         tasks = []
     if per_node is None and total is not None:
-        per_node = str(max(tasks, default=math.ceil(int(total) / len(hosts))))
+        per_node = str(max(tasks, default=math.ceil(total / len(hosts))))
     return Allocation(
         "slurm",
         environ.get("SLURM_JOB_ID") or environ["SLURM_JOBID"],

@@ -24,4 +24,5 @@ def faults(
     """
     from workshop_lib.lessons.when_training_breaks import fault_injection  # it imports ipyparallel
 
-    print(fault_injection.score(command, every, seed, kinds.split(","), timeout))
+    wanted = [kind.strip() for kind in kinds.split(",")]
+    print(fault_injection.score(command, every, seed, wanted, timeout))
