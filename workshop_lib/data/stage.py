@@ -32,8 +32,8 @@ def copy(data_dir: Path, target: Path) -> None:
     """Copy the data files of `data_dir` to `target`, unless it holds them already. Only one rank per node calls it.
 
     The copy is read back and compared with the original. It gets its name only when it is complete, so no reader sees
-    a partial copy. Copying takes at most 5 minutes, so the other ranks wait no longer in their next collective. Raises
-    DataError naming the file.
+    a partial copy. Copying takes at most 5 minutes, so the other ranks wait at most that long in their next collective.
+    Raises DataError naming the file.
     """
     if _is_whole(target):
         return

@@ -5,7 +5,7 @@
     the mean token  gives one logit per class
 
 The blocks are GPT-2's (Radford et al. 2019): each one normalizes what it reads, and adds its result to its input. With
-`causal`, a token sees only itself and the tokens before it. A language model needs nothing else in addition.
+`causal`, a token sees only itself and the tokens before it. That is the only other thing that a language model needs.
 
 Shapes in comments: n images, t tokens, w numbers per token (the width), h heads with d = w / h numbers each.
 There is no dropout, for the reason given in torch_cnn.py.

@@ -101,7 +101,7 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
 
 
 def _address(world: World) -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT if both are set, else rank 0's host under srun and a port.
+    """Return MASTER_ADDR and MASTER_PORT if both are set; otherwise, under srun, rank 0's host and a port.
 
     That port is computed from the numbers of the job and the step, because without MPI rank 0 cannot tell the other
     ranks which port is free.

@@ -56,7 +56,7 @@ class Trainer:
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
         self.data_dir: str | Path | None = options.data_dir
-        if os.environ.get(stage.VARIABLE):  # set on all ranks or on none, because all of them call all_succeed
+        if os.environ.get(stage.VARIABLE):  # set on all ranks or on none: they must all call all_succeed
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
@@ -107,7 +107,7 @@ class Trainer:
         return result
 
     def stage_data(self) -> None:
-        """Have one rank per node copy the data to the node's own disk, and have all ranks read them there."""
+        """Have one rank per node copy the data to the node's own disk, and have all ranks read it there."""
         source = Path(self.options.data_dir or paths.MNIST).expanduser().absolute()
         staged = stage.folder_for(source)
         if staged is not None and self.world.local_rank == 0:
