@@ -101,8 +101,7 @@ class Lamb(_ByTensor):
 class RmspropToSgd(_ByTensor):
     """RMSProp at first, SGD from step `switch_steps` on, and a blend in between.
 
-    This is the "RMSprop warm-up" with which Akiba, Suzuki and Fukuda (2017, arXiv:1711.04325) trained ImageNet in 15
-    minutes:
+    Akiba, Suzuki and Fukuda trained ImageNet in 15 minutes with this "RMSprop warm-up" (2017, arXiv:1711.04325).
 
     v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, where s is the running mean of g² and ρ is RMSProp's
     own rate. SGD's share a grows exponentially to a half, and then in a straight line (see sgd_share).

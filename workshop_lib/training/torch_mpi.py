@@ -7,8 +7,8 @@ TCP. Once this file is imported, mpi4py can carry the messages instead, in whate
     group = dist.new_group(backend="mpi4py")                                  or in addition to another kind of group
 
 Each call starts a nonblocking MPI operation and returns a Work. Its wait() returns once the values have arrived, and
-raises CommError if that takes too long. MPI moves messages only inside its own calls, so all operations under way make
-progress whenever this rank waits for any of them.
+raises CommError if that takes too long. MPI moves messages inside its own calls, so all operations under way make
+progress whenever this rank waits for anything.
 """
 # mypy: disable-error-code="override, assignment, call-arg"
 # PyTorch's stubs overload these methods, but torch.distributed calls only one form of each.
