@@ -1,1 +1,1 @@
-"""Data sets in MNIST's IDX format, and who sees which sample. Numpy only."""
+"""Data sets in MNIST's IDX format, and which rank sees which sample. Needs only NumPy."""

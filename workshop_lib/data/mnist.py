@@ -1,9 +1,9 @@
-"""MNIST, or any data set in its IDX format (Fashion-MNIST), plain or gzip-compressed.
+"""MNIST, or any data set in its IDX format (such as Fashion-MNIST), plain or gzip-compressed.
 
-The format (Y. LeCun, "The MNIST database of handwritten digits"): two zero bytes, one byte for
-the type (8 = unsigned byte), one for the number of dimensions, each dimension as a big-endian
-uint32, then the values. Images stay uint8: a quarter of the memory of float32, and they are
-normalised batch by batch in one place (workshop_lib.models.torch_cnn.normalise).
+The format (Y. LeCun, "The MNIST database of handwritten digits"): two zero bytes, one byte for the type (8 = unsigned
+byte), one for the number of dimensions, each dimension as a big-endian uint32, then the values. Images stay uint8,
+which takes a quarter of the memory of float32. They are normalized batch by batch, in one place
+(workshop_lib.models.torch_cnn.normalise).
 """
 
 import functools
@@ -21,7 +21,7 @@ from workshop_lib.data.shard import shard_bounds
 from workshop_lib.errors import InputError
 
 CLASSES = 10
-LEAST_SIDE = 16  # pixels: two convolutions and two pools leave nothing of less
+LEAST_SIDE = 16  # pixels; two convolutions and two pools leave nothing of a smaller image
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -38,16 +38,16 @@ ANOTHER_FOLDER = "choose another folder with --data-dir"
 
 
 class DataError(InputError):
-    """A data file is missing, damaged or not what it should be; the text says what to do."""
+    """A data file is missing, damaged or not what it should be; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the train or test split; with several ranks, this rank's contiguous rows.
+    """The rows of the train or test split, or one rank's contiguous part of them.
 
-    images: uint8 [n, 28, 28] and labels: uint8 [n], both read-only. `start` is the index of the
-    first row in the whole split of `total` rows, whose labels are below `classes`: at least CLASSES.
-    Data in the same format may have images of another size, and more classes.
+    images: uint8 [n, 28, 28] and labels: uint8 [n], both read-only. `start` is the index of the first of these rows in
+    the whole split, which has `total` rows. All labels of the split are below `classes`, which is at least CLASSES.
+    Other data in the same format may have images of another size, and more classes.
     """
 
     images: np.ndarray
@@ -63,7 +63,10 @@ class Split:
 
 
 def classes_and_shape(train: Split, test: Split) -> tuple[int, tuple[int, int]]:
-    """What a network must fit to learn from one and be tested on the other. Raises DataError if none can."""
+    """Return the number of classes and the image shape of a network that is trained and tested on these splits.
+
+    Raises DataError if the images of the two splits differ in shape.
+    """
     if train.shape != test.shape:
         sizes = " and ".join(f"{height} x {width}" for height, width in (train.shape, test.shape))
         raise DataError(f"training and test images have {sizes} pixels; scale the test images like the others.")
@@ -71,16 +74,17 @@ def classes_and_shape(train: Split, test: Split) -> tuple[int, tuple[int, int]]:
 
 
 def load(split: str, data_dir: str | Path | None = None, rank: int = 0, world_size: int = 1):
-    """The "train" or "test" Split, or the rows of it that belong to `rank`.
+    """Return the "train" or "test" Split, or the rows of it that belong to `rank`.
 
-    Without `data_dir` it is the folder that WORKSHOP_MNIST names, or the MNIST of this checkout. The latter's
-    content is compared with known checksums; any other folder in IDX format is checked for consistency. The result
-    is kept for the life of the process. Raises DataError naming the file, what was expected and what is there.
+    Without `data_dir`, the data is read from the folder that WORKSHOP_MNIST names, or else from the MNIST of this
+    checkout. This MNIST is compared with known checksums, while any other folder in IDX format is only checked for
+    consistency. The result is cached in this process. Raises DataError naming the file, what was expected and what was
+    found, and InputError for an unknown split.
     """
     if split not in FILES:
         raise InputError(f"split {split!r}: use 'train' or 'test'")
     folder = Path(data_dir or paths.MNIST)
-    # Absolute, so that a change of working directory cannot return another folder's data.
+    # The path is absolute, so that the cache cannot return another folder's data after a change of directory.
     return _load(split, folder.expanduser().absolute(), folder == paths.SHIPPED_MNIST, rank, world_size)
 
 
@@ -94,15 +98,15 @@ def _load(split: str, folder: Path, shipped: bool, rank: int, world_size: int) -
         raise label_file.wrong(expected, label_file.rows)
     start, stop = shard_bounds(image_file.rows, rank, world_size)
     labels = label_file.read(0, label_file.rows)
-    classes = max(CLASSES, 1 + int(labels.max()))  # of all rows, so that all ranks have the same network
+    classes = max(CLASSES, 1 + int(labels.max()))  # from all rows, so that all ranks have the same network
     return Split(image_file.read(start, stop), labels[start:stop], start, image_file.rows, classes)
 
 
 class _IdxFile:
-    """One IDX file: its header is checked when it is opened, its rows are copied on demand.
+    """One IDX file. Its header is checked when it is opened, and its rows are copied on demand.
 
-    A plain file is mapped, so only the rows that are asked for are read; of the shipped data, of a compressed file,
-    and of labels, everything is.
+    A plain file is memory-mapped, so only the rows asked for are read. The shipped data, compressed files and labels
+    are read completely.
     """
 
     def __init__(self, folder: Path, name: str, row_dimensions: int, shipped: bool):
@@ -116,7 +120,7 @@ class _IdxFile:
         self.rows, *self.row_shape = self._check_header()
 
     def wrong(self, expected: str, found: object) -> DataError:
-        """For a file that was damaged, or is another one."""
+        """Return the error for a file that was damaged or is not the expected one."""
         remedy = f"Copy the file again, or {ANOTHER_FOLDER}."
         if self.sha256:
             remedy = "Restore it with: git checkout -- assets/mnist"
@@ -151,7 +155,7 @@ class _IdxFile:
         return content
 
     def _check_header(self) -> list[int]:
-        """Number of rows and shape of each, by the header."""
+        """Return the number of rows and the shape of each row, from the header. Raises DataError if it is wrong."""
         header = self.content[: self.header_bytes].tobytes()
         magic = bytes([0, 0, UNSIGNED_BYTE, self.header_bytes // 4 - 1])
         if len(header) < self.header_bytes or header[:4] != magic:
@@ -170,7 +174,7 @@ class _IdxFile:
         return [rows, *shape]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop), uint8 [stop - start, *row_shape], read-only."""
+        """Return rows [start, stop), uint8 [stop - start, *row_shape], read-only."""
         values, row_bytes = self.content[self.header_bytes :], math.prod(self.row_shape)
         expected = self.rows * row_bytes
         if len(values) != expected:

@@ -1,7 +1,8 @@
-"""Which rank sees which sample: disjoint, covering, and the same for any number of ranks.
+"""Which rank sees which sample.
 
-Everything here goes by the *global* rank. Sharding by local_rank gives the same samples to
-every node, and the epoch no longer covers the data.
+The ranks' shards are disjoint and cover the data, and a global batch has the same samples for any number of ranks.
+Everything here uses the *global* rank. Sharding by local_rank would give the same samples to every node, and an epoch
+would no longer cover the data.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from workshop_lib.errors import InputError
 
 
 def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Rows [start, stop) of `size` rows that belong to `rank`; lengths differ by at most one.
+    """Return the rows [start, stop) of `size` rows that belong to `rank`. The ranks' lengths differ by at most one.
 
     Raises InputError unless 0 <= rank < world_size.
     """
@@ -22,18 +23,20 @@ def shard_bounds(size: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def parts(size: int, world_size: int) -> list[slice]:
-    """The same for every rank: `size` rows cut into consecutive slices, one per rank."""
+    """Return the rows of every rank: `size` rows cut into consecutive slices, one per rank."""
     return [slice(*shard_bounds(size, rank, world_size)) for rank in range(world_size)]
 
 
 def steps_per_epoch(size: int, batch_size: int, world_size: int) -> int:
-    """Optimizer steps in one epoch: global batches of batch_size x world_size, the last one
-    as small as what is left."""
+    """Return the number of optimizer steps in one epoch.
+
+    Each step takes a global batch of batch_size x world_size samples, and the last one takes what is left.
+    """
     return -(-size // (batch_size * world_size))
 
 
 def epoch_permutation(size: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of all `size` samples in this epoch (int64 [size]), the same on every rank."""
+    """Return the order of all `size` samples in this epoch (int64 [size]), the same on every rank."""
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
@@ -42,12 +45,11 @@ def epoch_batches(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield this rank's part of each global batch of the epoch, from `start_step` (0-based) on.
 
-    Each item is (indices int64 [n_local], n_global). Together the ranks hold exactly the
-    samples that one process with batch_size x world_size would see in that step, so training
-    does not depend on the number of ranks. When the size does not divide, the last global
-    batch is smaller and split as evenly as it goes: n_local may differ between ranks, and is 0
-    on some when there are fewer samples than ranks. Every rank yields the same number of
-    batches, or a collective in the training step would wait forever.
+    Each item is (indices int64 [n_local], n_global). Together the ranks hold exactly the samples that one process with
+    a batch size of batch_size x world_size would see in that step, so training does not depend on the number of ranks.
+    If the global batch does not divide `size`, the last global batch is smaller and is split as evenly as possible.
+    n_local may then differ between ranks, and is 0 on some ranks if there are fewer samples than ranks. Every rank
+    yields the same number of batches, because otherwise a collective in the training step would wait forever.
     """
     order = epoch_permutation(size, seed, epoch)
     global_batch = batch_size * world_size

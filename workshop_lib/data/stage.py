@@ -9,16 +9,16 @@ from pathlib import Path
 
 from workshop_lib.data.mnist import FILES, DataError
 
-VARIABLE = "WORKSHOP_STAGE_DIR"  # such as /local/scratch or $TMPDIR; not set: no copy
+VARIABLE = "WORKSHOP_STAGE_DIR"  # a folder such as /local/scratch or $TMPDIR; if unset, nothing is copied
 COPY_LIMIT_S = 300.0
 CHUNK_BYTES = 1 << 20
 
 
 def folder_for(data_dir: Path) -> Path | None:
-    """Where the copy of `data_dir` is on this node, the same on every rank of it.
+    """Return the folder of this node's copy of `data_dir`, the same on every rank of the node.
 
-    None without WORKSHOP_STAGE_DIR, or without data files to copy. The name follows from the files, their
-    sizes and times, so that changed data gets a new copy.
+    Returns None if WORKSHOP_STAGE_DIR is not set, or if there are no data files to copy. The folder's name depends on
+    the files' paths, sizes and modification times, so that changed data gets a new copy.
     """
     sources = _sources(data_dir)
     if not os.environ.get(VARIABLE) or not sources:
@@ -29,11 +29,11 @@ def folder_for(data_dir: Path) -> Path | None:
 
 
 def copy(data_dir: Path, target: Path) -> None:
-    """Copy the data files of `data_dir` to `target`, unless it holds them already; for one rank of a node.
+    """Copy the data files of `data_dir` to `target`, unless it holds them already. Only one rank per node calls it.
 
-    The copy is read back and compared with what was read, and gets its name only when it is whole, so a reader
-    never meets a part. It takes at most 5 minutes, and so does the wait of the other ranks in their next
-    collective. Raises DataError naming the file.
+    The copy is read back and compared with the original. It gets its name only when it is complete, so no reader sees
+    a partial copy. Copying takes at most 5 minutes, so the other ranks wait at most that long in their next collective.
+    Raises DataError naming the file.
     """
     if _is_whole(target):
         return
@@ -46,7 +46,7 @@ def copy(data_dir: Path, target: Path) -> None:
         (temporary / "SHA256SUMS").write_text(lines)
         if not _is_whole(temporary):
             raise DataError(f"{temporary}: what was copied reads back differently; choose another {VARIABLE}.")
-        if not _is_whole(target):  # else another job of this user was quicker
+        if not _is_whole(target):  # otherwise another job of this user was faster
             shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
     except OSError as error:
@@ -61,14 +61,14 @@ def copy(data_dir: Path, target: Path) -> None:
 
 
 def _sources(data_dir: Path) -> list[Path]:
-    """The data files of a folder, plain or compressed as they are."""
+    """Return the data files in a folder, both plain and compressed ones."""
     names = [name for pair in FILES.values() for name in pair]
     paths = [data_dir / f"{name}{end}" for name in names for end in ("", ".gz")]
     return [path for path in paths if path.is_file()]
 
 
 def _copy_file(source: Path, target: Path, deadline: float) -> str:
-    """Copy one file; returns the SHA-256 of what was read."""
+    """Copy one file, and return the SHA-256 of what was read. Raises DataError after `deadline`."""
     digest = hashlib.sha256()
     with open(source, "rb") as reader, open(target, "wb") as writer:
         while chunk := reader.read(CHUNK_BYTES):
@@ -80,7 +80,7 @@ def _copy_file(source: Path, target: Path, deadline: float) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files of a copy are those it was made of."""
+    """Return whether the files of a copy match the checksums stored with them."""
     try:
         rows = [line.split("  ", 1) for line in (folder / "SHA256SUMS").read_text().splitlines()]
         return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest for digest, name in rows)

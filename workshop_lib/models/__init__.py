@@ -1,1 +1,1 @@
-"""The one network of the workshop."""
+"""The networks of the workshop."""

@@ -1,4 +1,4 @@
-"""Dropout that can be repeated on any number of processes: each worker draws with a generator of its own."""
+"""Dropout that is the same on any number of processes, because each worker draws with its own generator."""
 
 import torch
 from torch import nn
@@ -7,10 +7,10 @@ from workshop_lib.data.shard import shard_bounds
 
 
 class Dropout(nn.Module):
-    """As nn.Dropout, or nn.Dropout2d with `channels`, with masks drawn by the workers that own the samples.
+    """Like nn.Dropout, or like nn.Dropout2d with `channels`, but the workers that own the samples draw the masks.
 
-    WorkerDraws begins each step with `draws`: for each worker its generator, how many samples it has in this
-    step, and which of these are in the batch. The batch may come in parts.
+    WorkerDraws begins each step with `draws`, which holds each worker's generator, its number of samples in this step,
+    and which of these samples are in the batch. The batch may arrive in parts.
     """
 
     def __init__(self, p: float = 0.5, channels: bool = False):
@@ -19,7 +19,7 @@ class Dropout(nn.Module):
         self.draw([])
 
     def draw(self, draws: list) -> None:
-        """Begin a step: new masks are drawn, by these, when the first samples come."""
+        """Begin a step. Its masks are drawn with `draws` when the first samples arrive."""
         self.draws, self.done = draws, 0
         self.mask: torch.Tensor | None = None
 
@@ -41,8 +41,8 @@ class Dropout(nn.Module):
 class WorkerDraws:
     """The generators of the workers whose samples a rank holds.
 
-    With more workers than ranks, a rank has workers // world_size of them; with fewer, several ranks have
-    parts of one worker's samples, and each draws for all of them.
+    With more workers than ranks, each rank has workers // world_size workers. With fewer, several ranks have parts of
+    one worker's samples, and each of these ranks draws for all samples of the worker.
     """
 
     def __init__(self, model: nn.Module, seed: int, workers: int, rank: int, world_size: int, device):
@@ -53,7 +53,7 @@ class WorkerDraws:
         self.generators = [torch.Generator(device).manual_seed(seed + worker) for worker in self.own]
 
     def prepare(self, n_global: int) -> None:
-        """Have the layers draw for this rank's part of a global batch."""
+        """Have the layers draw masks for this rank's part of a global batch of n_global samples."""
         if not self.layers:
             return
         start, stop = shard_bounds(n_global, self.rank, self.world_size)

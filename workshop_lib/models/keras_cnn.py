@@ -1,4 +1,4 @@
-"""The networks of torch_cnn in Keras 3: the same layers, from the same initial weights."""
+"""The convolutional networks of torch_cnn in Keras 3: the same layers with the same initial weights."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from workshop_lib.models import torch_cnn, vit
 
 
 def normalise(images):
-    """uint8 [n, 28, 28] -> float32 [n, 28, 28, 1] with mean 0 and standard deviation 1."""
+    """Normalize images, uint8 [n, 28, 28] -> float32 [n, 28, 28, 1], to mean 0 and standard deviation 1."""
     images = keras.ops.cast(images, "float32")
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
 
@@ -19,12 +19,12 @@ def build(
     weight_decay: float = 0.0,
     shape: tuple[int, int] = vit.MNIST,
 ) -> keras.Sequential:
-    """The network with the weights that torch_cnn.build(seed, network, classes, shape) has.
+    """Return the network with the same weights as torch_cnn.build(seed, network, classes, shape).
 
-    weight_decay: adds that many times each weight to its gradient, through the loss.
+    weight_decay: adds weight_decay times each weight to its gradient, through the loss.
 
-    The layers have names, because Keras would number them, and Horovod matches gradients by these names:
-    ranks that had built different numbers of networks would wait for each other forever.
+    The layers have names because Horovod matches gradients by these names. Keras would number the layers, and ranks
+    that had built different numbers of networks would wait for each other forever.
     """
     start = [
         keras.Input(shape, dtype="uint8"),
@@ -49,12 +49,12 @@ def workshop(classes: int) -> list:
         keras.layers.MaxPooling2D(2, name="pool_2"),  # [n, 4, 4, 56]
         keras.layers.ReLU(name="relu_2"),
         keras.layers.Flatten(name="flatten"),  # [n, 896]
-        keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit a class
+        keras.layers.Dense(classes, name="logits"),  # [n, 10], one logit per class
     ]
 
 
 def classic(classes: int) -> list:
-    """That of the published curves, with Keras's own dropout: a rank's masks differ from those of torch_cnn."""
+    """Return the layers of torch_cnn's classic network. Keras draws the dropout, so masks differ from torch_cnn's."""
     return [
         keras.layers.Conv2D(10, 5, name="conv_1"),  # [n, 24, 24, 10]
         keras.layers.MaxPooling2D(2, name="pool_1"),
@@ -74,10 +74,10 @@ NETWORKS = {"workshop": workshop, "classic": classic}
 
 
 def from_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) -> list[np.ndarray]:
-    """The weights of the torch network for images of that shape, in its order, in Keras's layout.
+    """Convert the weights of a PyTorch network for images of that shape to Keras's layout. Their order stays the same.
 
-    A kernel is [out, in, y, x] in torch and [y, x, in, out] in Keras; what is flattened before the first linear
-    layer is [channel, y, x] in torch and [y, x, channel] in Keras.
+    A kernel is [out, in, y, x] in PyTorch and [y, x, in, out] in Keras. The values flattened before the first linear
+    layer are [channel, y, x] in PyTorch and [y, x, channel] in Keras.
     """
     kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
     outputs = len(linear)
@@ -86,7 +86,7 @@ def from_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) ->
 
 
 def to_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) -> list[np.ndarray]:
-    """The inverse of from_torch."""
+    """Convert weights from Keras's layout to PyTorch's, the inverse of from_torch."""
     kernel_1, bias_1, kernel_2, bias_2, linear, *more = weights
     outputs = linear.shape[1]
     linear = linear.reshape(*torch_cnn.convolved(shape), -1, outputs).transpose(3, 2, 0, 1).reshape(outputs, -1)
@@ -94,5 +94,5 @@ def to_torch(weights: list[np.ndarray], shape: tuple[int, int] = vit.MNIST) -> l
 
 
 def _turned(weights: list[np.ndarray]) -> list[np.ndarray]:
-    """Matrices of later layers, whose order of inputs is the same; biases as they are."""
+    """Return the later layers' weights, with matrices transposed. Their inputs have the same order in both layouts."""
     return [weight.T for weight in weights]

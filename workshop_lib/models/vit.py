@@ -1,11 +1,11 @@
-"""A small vision transformer, to be read from top to bottom (Dosovitskiy et al. 2021, arXiv:2010.11929).
+"""A small vision transformer, written to be read from top to bottom (Dosovitskiy et al. 2021, arXiv:2010.11929).
 
-    an image            cut into patches, as a text into words; each becomes a vector, a token
-    each of the blocks  attention lets every token look at all others, then an MLP works on each token alone
-    the mean token      one logit per class
+    an image        is cut into patches, as a text is cut into words; each patch becomes a vector, a token
+    each block      lets every token look at all others (attention), and then works on each token alone (MLP)
+    the mean token  gives one logit per class
 
-The blocks are those of GPT-2 (Radford et al. 2019): each adds to its input, and normalises what it reads. With
-`causal` a token sees only itself and those before it, which is all that a language model needs besides.
+The blocks are GPT-2's (Radford et al. 2019): each one normalizes what it reads, and adds its result to its input. With
+`causal`, a token sees only itself and the tokens before it. That is the only other thing that a language model needs.
 
 Shapes in comments: n images, t tokens, w numbers per token (the width), h heads with d = w / h numbers each.
 There is no dropout, for the reason given in torch_cnn.py.
@@ -16,40 +16,40 @@ import math
 import torch
 from torch import nn
 
-MNIST = (28, 28)  # height and width of its images, in pixels
-PATCH, STRIDE = 8, 5  # pixels: 5 x 5 patches of 28 x 28, and each shares a border 3 wide with its neighbours
+MNIST = (28, 28)  # height and width of MNIST's images, in pixels
+PATCH, STRIDE = 8, 5  # pixels; a 28 x 28 image has 5 x 5 patches, and neighboring patches overlap by 3 pixels
 WIDTH, HEADS, DEPTH = 64, 4, 3
 
 
 class Tokens(nn.Module):
-    """Cuts images into square patches and makes each a token that knows where it was."""
+    """Cuts images into square patches and turns each patch into a token that knows where it was."""
 
     def __init__(self, width: int, shape: tuple[int, int] = MNIST):
         super().__init__()
         self.embed = nn.Linear(PATCH * PATCH, width)
-        # What tells one place from another: without it, shuffled patches would be the same image. It starts as
-        # large as the rest of the token; at the usual 0.02, the first epoch would go into finding out where is where.
+        # The position tells one place from another. Without it, shuffled patches would be the same image. It starts as
+        # large as the rest of the token. At the usual 0.02, learning which place is which would take the first epoch.
         rows, columns = ((side - PATCH) // STRIDE + 1 for side in shape)
         self.position = nn.Parameter(torch.randn(rows * columns, width))  # [t, w]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:  # [n, 1, 28, 28]
         patches = images.unfold(2, PATCH, STRIDE).unfold(3, PATCH, STRIDE)  # [n, 1, 5, 5, 8, 8]
-        return self.embed(patches.flatten(4).flatten(1, 3)) + self.position  # [n, 25, 64], then [n, t, w]
+        return self.embed(patches.flatten(4).flatten(1, 3)) + self.position  # [n, 25, 64] becomes [n, t, w]
 
 
 class Attention(nn.Module):
-    """Every token asks all tokens, and takes a mean of their values, weighted by how well their keys fit.
+    """Every token queries all tokens, and takes the mean of their values, weighted by how well their keys match.
 
-    Each head has its own queries, keys and values, and needs nothing of the other heads: heads can be shared out
-    among ranks. That's why their number is taken from the shape and not from the constructor.
+    Each head has its own queries, keys and values, and needs nothing from the other heads, so the heads can be split
+    among ranks. That is why `by_head` takes the number of heads from the shape and not from the constructor.
     """
 
     def __init__(self, width: int, heads: int, causal: bool = False):
         super().__init__()
         self.head_width, self.causal = width // heads, causal
         self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
-        # A bias would add the same to all scores of a query, which softmax does not see: its gradient would be
-        # nothing but rounding, and Adam would make steps of that, other ones on every number of ranks.
+        # A bias would add the same number to all scores of a query, which softmax ignores. Its gradient would be pure
+        # rounding error, and Adam would turn this error into steps that differ with the number of ranks.
         self.key = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
 
@@ -67,18 +67,18 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers on each token alone; between them it is four times as wide."""
+    """Two linear layers that work on each token alone, with four times the width between them."""
 
     def __init__(self, width: int):
         super().__init__()
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [n, t, w]
-        return self.down(nn.functional.gelu(self.up(x)))  # [n, t, w], and [n, t, 4w] on the way
+        return self.down(nn.functional.gelu(self.up(x)))  # [n, t, 4w] in between, then [n, t, w]
 
 
 class Block(nn.Module):
-    """Attention, then the MLP. Both add to their input, so that a gradient finds a straight way back."""
+    """Attention, then the MLP. Both add to their input, so that gradients have a straight path back."""
 
     def __init__(self, width: int, heads: int, causal: bool = False):
         super().__init__()
@@ -91,7 +91,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The mean of all tokens, and from it the logits."""
+    """Computes the logits from the mean of all tokens."""
 
     def __init__(self, width: int, classes: int):
         super().__init__()
@@ -104,10 +104,11 @@ class Head(nn.Module):
 def vit(
     classes: int, shape: tuple[int, int] = MNIST, width: int = WIDTH, heads: int = HEADS, depth: int = DEPTH
 ) -> nn.Sequential:
-    """The network, images [n, 1, 28, 28] to logits [n, classes]: 156,298 parameters as it is. Its parts follow one
-    another in a list, which FSDP gathers one by one, and a pipeline can cut anywhere.
+    """Return the network from images [n, 1, 28, 28] to logits [n, classes], with 156,298 parameters for 10 classes.
 
-    Of images of another shape, the last rows and columns that don't fill a patch are left out."""
+    Its parts follow one another in a list. FSDP can gather these parts one by one, and a pipeline can cut the list
+    anywhere. In images of another shape, the last rows and columns that do not fill a patch are left out.
+    """
     blocks = (Block(width, heads) for _ in range(depth))
     model = nn.Sequential(Tokens(width, shape), *blocks, Head(width, classes))
     for layer in model.modules():

@@ -1,15 +1,19 @@
-"""Training on every rank: one loop, and one short backend file a framework."""
+"""Training on every rank: one loop, and one short file per backend."""
 
 import math
 from collections.abc import Mapping
 
-KINDS = ("parameters", "gradients", "optimizer")  # of memory: the model's states
-SCHEMA = 1  # of the run records: what writes them and what reads them agree on it
-GUESS_LOSS, HUGE = math.log(10), 10  # of ten classes, guessed with equal probabilities; and how many times that is huge
+KINDS = ("parameters", "gradients", "optimizer")  # kinds of memory: the model's states
+SCHEMA = 1  # version of the run records' format, which their writers and readers agree on
+# The loss of guessing ten classes with equal probabilities, and the multiple of that loss that counts as huge.
+GUESS_LOSS, HUGE = math.log(10), 10
 
 
 def diverged(row: Mapping) -> bool:
-    """Whether the loss left all bounds in this epoch (record.EpochRow): it is not finite, or it was huge and is
-    still above that of a guess."""
+    """Return whether training diverged in this epoch, a record.EpochRow.
+
+    It diverged if a loss is not finite, or if the training loss was huge and the test loss is still above the loss of
+    random guessing.
+    """
     losses = [row[name] for name in ("train_loss", "test_loss") if name in row]
     return None in losses or (losses[0] > HUGE * GUESS_LOSS and losses[-1] > GUESS_LOSS)

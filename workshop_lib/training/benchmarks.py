@@ -1,4 +1,4 @@
-"""`python -m workshop_lib.training.benchmarks`: the name that users know for what 08c_forecasting measures with."""
+"""The benchmarks of 08c_forecasting, under the name that users know: `python -m workshop_lib.training.benchmarks`."""
 
 import runpy
 

@@ -1,9 +1,9 @@
-"""Callbacks: plain objects that have any of the methods named here, on any rank, and what they are given.
+"""Callbacks: plain objects with any of these methods, on any rank, and the types that the methods receive.
 
-on_start(info)   before the first step: a RunInfo
-on_step(event)   after each step, so it must be cheap: a StepEvent
-on_epoch(row)    after each epoch: its row of the run record (record.EpochRow)
-should_stop()    asked every few steps; when it is true on one rank, all ranks end after the same step
+on_start(info)   called before the first step with a RunInfo
+on_step(event)   called after each step with a StepEvent, so it must be cheap
+on_epoch(row)    called after each epoch with its row of the run record (record.EpochRow)
+should_stop()    called every few steps; if it is true on one rank, all ranks end after the same step
 """
 
 import socket
@@ -15,17 +15,17 @@ from typing import NamedTuple, TypedDict
 from workshop_lib.training.backends.base import Communicator
 
 METHODS = ("on_start", "on_step", "on_epoch", "should_stop")
-KEPT = 64  # steps of a trace
+KEPT = 64  # number of steps that a trace keeps
 
 
 def methods_of(callbacks: Iterable) -> dict[str, list[Callable]]:
-    """The methods that are present, by name."""
+    """Return the methods that the callbacks have, by name."""
     callbacks = list(callbacks)
     return {name: [getattr(callback, name) for callback in callbacks if hasattr(callback, name)] for name in METHODS}
 
 
 class RunInfo(TypedDict):
-    """What on_start gets."""
+    """What on_start receives."""
 
     world_size: int
     rank: int
@@ -38,7 +38,7 @@ class RunInfo(TypedDict):
 
 
 class StepValues(TypedDict):
-    """What a StepEvent always holds; epoch and step count from 1."""
+    """The values that a StepEvent always holds. epoch and step count from 1."""
 
     epoch: int
     step: int
@@ -48,12 +48,13 @@ class StepValues(TypedDict):
 
 
 class StepEvent(dict):
-    """What on_step gets: StepValues, and three more values that are worked out only when event[name] is read,
-    because on a GPU that waits until the step is done. Read them before the next step begins:
+    """What on_step receives: StepValues, and three values that are computed only when event[name] is read.
 
-    loss     mean over this rank's samples of the step, None without any
+    They are computed late because on a GPU this waits until the step is done. Read them before the next step begins:
+
+    loss     mean over this rank's samples of the step, None if it has no samples
     sums     [loss, correct answers, samples] of this rank, summed over the epoch so far
-    trace    the StepTrace of each of the last steps before this one, oldest first
+    trace    the StepTraces of the last steps before this one, oldest first
     """
 
     def __init__(self, values: StepValues, later: dict[str, Callable]):
@@ -67,9 +68,9 @@ class StepEvent(dict):
 class StepTrace(NamedTuple):
     """One step of the run on one rank, in seconds since a moment that all ranks share.
 
-    collectives: when this rank entered and left each blocking collective, which no rank leaves before the last
-    one has come. That is the averaging, and every few steps the question whether to stop. There are none where
-    communication overlaps with backward.
+    collectives: when this rank entered and left each blocking collective. No rank leaves such a collective before the
+    last rank has entered it. They are the averaging of the gradients and, every few steps, the question whether to
+    stop. There are none if communication overlaps with the backward pass.
     """
 
     step: int
@@ -81,9 +82,9 @@ class StepTrace(NamedTuple):
 class Tracer:
     """Traces the last KEPT steps, on a clock that all ranks share. All ranks create it together.
 
-    The zero of the clock is the moment at which a collective ended. On one host all ranks read the same clock,
-    so one rank's reading is the zero for all; between hosts, the zeros differ as much as the moments at which
-    their ranks left that collective.
+    The zero of the clock is the moment at which a collective ended. On one host all ranks read the same clock, so one
+    rank's reading is the zero for all of them. Between hosts, the zeros differ by as much as the moments at which their
+    ranks left that collective.
     """
 
     def __init__(self, ranks: Communicator):
@@ -94,7 +95,7 @@ class Tracer:
         self.clock_origin_s = next(reading_s for host, reading_s in readings if host == here)
 
     def add(self, step: int, start: float, collectives: list[tuple[float, float]]) -> float:
-        """Note a step that ends now. All times, also the one it returns, are of time.perf_counter()."""
+        """Record a step that ends now, and return the current time. All times are from time.perf_counter()."""
         now, zero = time.perf_counter(), self.clock_origin_s
         spans = tuple((begin - zero, end - zero) for begin, end in collectives)
         self.last.append(StepTrace(step, start - zero, now - zero, spans))

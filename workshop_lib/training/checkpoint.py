@@ -1,8 +1,8 @@
 """Checkpoints: one file, written whole or not at all, read by rank 0 for every rank.
 
-The file is what torch.save writes, and after it a line with the SHA-256 of that, so that damage is noticed.
-torch.load reads it too: a zip archive may be followed by something else. PyTorch is imported when it is used,
-because whoever starts ranks looks at their checkpoint first, and quickly.
+The file is what torch.save writes, followed by a line with its SHA-256, so that damage is noticed. torch.load can read
+it too, because a zip archive may be followed by other data. PyTorch is imported only when it is used, because programs
+that start ranks check the checkpoint first, and must be quick.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from workshop_lib.paths import replacing, require_writable
 from workshop_lib.training import schedules
 from workshop_lib.training.options import TrainOptions
 
-# A run that continues must agree on these. On as many ranks it then goes on bit for bit, on more or fewer
-# up to rounding.
+# A resumed run must have the same values of these. On the same number of ranks it then continues bit for bit, on more
+# or fewer ranks up to rounding.
 MUST_MATCH = (
     "epochs",
     "global_batch",
@@ -51,25 +51,25 @@ SEAL_BYTES = len(SEAL) + 64 + 1
 
 
 class State(TypedDict):
-    """What a checkpoint holds. All tensors are whole, so that any number of ranks can go on from it."""
+    """The content of a checkpoint. All tensors are whole, so that any number of ranks can continue from it."""
 
     epoch: int  # counted from 1
-    step: int  # done in this epoch
+    step: int  # number of steps done in this epoch
     epoch_seconds: float
     total_seconds: float
     must_match: dict[str, Any]
     record: dict[str, Any]  # "epochs" and "seconds_to_99" of the run record
-    ranks: list[dict[str, Any]]  # what belongs to each rank (Learner.own_state)
-    model: dict[str, torch.Tensor]  # by the parameter's name
-    optimizer: Any  # by the parameter's name; a list for TensorFlow
+    ranks: list[dict[str, Any]]  # each rank's own state (Learner.own_state)
+    model: dict[str, torch.Tensor]  # by parameter name
+    optimizer: Any  # a dict by parameter name for PyTorch, a list for TensorFlow
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be read or written, or does not fit; the text says what to do."""
+    """A checkpoint cannot be read or written, or does not fit the run; the message says what to do."""
 
 
 def must_match(options: TrainOptions, world_size: int, train_size: int, framework: str) -> dict[str, Any]:
-    """The values of MUST_MATCH for a run with these options on `world_size` ranks."""
+    """Return the values of MUST_MATCH for a run with these options on `world_size` ranks."""
     names = options.as_dict() | {
         "global_batch": options.global_batch(world_size),
         "peak_lr": schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size)),
@@ -83,13 +83,13 @@ def require_place(path: str | Path) -> None:
     """Raise CheckpointError, naming the path and the cause, if no checkpoint can be written there."""
     try:
         require_writable(path)
-        require_writable(Path(path).with_suffix(".tmp"))  # it is written beside the old one
+        require_writable(Path(path).with_suffix(".tmp"))  # the new file is written beside the old one
     except OSError as error:
         raise _not_written(path, error) from error
 
 
 def write(path: str | Path, state: State) -> None:
-    """Write `state` so that a crash at any moment leaves the old file or the new, never a part.
+    """Write `state` so that a crash at any moment leaves either the old file or the new one, never a part of it.
 
     Raises CheckpointError naming the path and the cause.
     """
@@ -117,7 +117,7 @@ def _seal(content: bytes) -> bytes:
 
 
 def read(path: str | Path, wanted: dict) -> State:
-    """The state in `path`, after comparing its options with `wanted` (of MUST_MATCH).
+    """Return the state in `path`, after comparing its options with `wanted`, the values of MUST_MATCH.
 
     Raises CheckpointError naming the file and what is wrong with it.
     """
@@ -132,8 +132,8 @@ def read(path: str | Path, wanted: dict) -> State:
 
     try:
         state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
-        written_with = {"label_smoothing": 0.0, "weight_decay": 0.0} | state["must_match"]  # earlier files have none
-    except Exception as error:  # torch raises many kinds for a damaged file
+        written_with = {"label_smoothing": 0.0, "weight_decay": 0.0} | state["must_match"]  # old files lack them
+    except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise CheckpointError(
             f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "
             "use a copy of it if you have one, else delete it and start without --resume"
@@ -146,11 +146,11 @@ def read(path: str | Path, wanted: dict) -> State:
 
 
 def _undamaged(content: bytes) -> bytes:
-    """What torch.save wrote. Raises ValueError or BadZipFile when it has changed since."""
+    """Return what torch.save wrote. Raises ValueError or BadZipFile if the content has changed since then."""
     saved = content[:-SEAL_BYTES]
     if content[-SEAL_BYTES:] == _seal(saved):
         return saved
-    # Those written before there was a seal end with the archive itself, and each of its files has a CRC-32.
+    # Checkpoints from before the seal existed end with the archive itself, which has a CRC-32 for each of its files.
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if SEAL in content or archive.testzip() is not None:
             raise ValueError("a checksum is not that of the content")

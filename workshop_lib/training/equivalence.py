@@ -1,6 +1,6 @@
-"""The equivalence ladder's first rung, on the ranks at hand: N ranks against one process.
+"""The first rung of the equivalence ladder: compare training on this run's N ranks with training in one process.
 
-Synchronous SGD on N ranks is the same arithmetic as one process with the global batch. They differ by
+Synchronous SGD on N ranks does the same arithmetic as one process with the global batch. The results differ only by
 rounding.
 """
 
@@ -14,17 +14,17 @@ from workshop_lib.training.world import World, choose_device, detect
 
 STEPS = 10
 BATCH_SIZE = 16  # per rank
-# Keras keeps the learning rate inside the momentum, PyTorch outside: alike while the rate is constant.
+# Keras keeps the learning rate inside the momentum, PyTorch outside. With a constant rate, both give the same steps.
 CONSTANT_LR: dict[str, Any] = {"lr": 0.02, "lr_scaling": "none", "warmup_epochs": 0.0, "decay": "none"}
 
 
 def compare(options: TrainOptions) -> dict:
     """Train STEPS steps with this backend on all ranks, then in one process with the global batch.
 
-    Returns, on rank 0, "largest_relative_difference" of a parameter, and "steps"; {} on the others. The one
-    process is PyTorch's, whatever the backend's framework. All ranks call it.
+    Returns the "largest_relative_difference" of any parameter and the number of "steps" on rank 0, and {} on the
+    other ranks. The one process uses PyTorch, whatever the backend's framework. All ranks call it.
     """
-    # Here, because the notebook's side asks this file too, and PyTorch takes seconds to import.
+    # Imported here because the notebook's process uses this file too, and PyTorch takes seconds to import.
     from workshop_lib.training.backends.pytorch import TorchBackend
     from workshop_lib.training.trainer import train
 
@@ -52,12 +52,12 @@ def compare(options: TrainOptions) -> dict:
 
 
 def weights(path: str | Path) -> dict:
-    """The parameters in a checkpoint, by name."""
-    import torch  # here, for the same reason
+    """Return the parameters in a checkpoint, by name."""
+    import torch  # imported here for the same reason as in compare
 
     return torch.load(path, weights_only=True, map_location="cpu")["model"]
 
 
 def largest_relative_difference(a: dict, b: dict) -> float:
-    """Over all tensors, the largest max|a - b| / max|b|."""
+    """Return the largest max|a - b| / max|b| over all tensors."""
     return max(float((a[k] - b[k]).abs().max() / b[k].abs().max()) for k in b)

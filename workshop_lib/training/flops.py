@@ -1,5 +1,7 @@
-"""Floating-point operations: how many a sample takes, how many a rank's cores do in a second, and which of a network's
-layers wait for memory instead (the roofline of S. Williams, A. Waterman and D. Patterson, CACM 52, 2009).
+"""Floating-point operations: how many a sample takes, and how many a rank's cores do per second.
+
+This file also measures which of a network's layers wait for memory instead of computing (the roofline of S. Williams,
+A. Waterman and D. Patterson, CACM 52, 2009).
 """
 
 import contextlib
@@ -18,19 +20,19 @@ from workshop_lib.paths import BUILD, replacing
 from workshop_lib.training.record import Compute, RunRecord, cpu_model
 
 KEPT = BUILD / "compute.json"
-SIDE, NUMBERS = 512, 8_000_000  # of a square matrix, and of arrays that no cache holds
+SIDE, NUMBERS = 512, 8_000_000  # side of a square matrix, and length of arrays that no cache can hold
 FLOAT_BYTES = 4
 
 
 class Limits(NamedTuple):
-    """What one process does at most, in fp32, measured."""
+    """Measured peak rates of one process in fp32."""
 
     flops_per_s: float
     bytes_per_s: float
 
 
 class Layer(NamedTuple):
-    """The forward of one layer on one batch. moved_bytes: of input, weights and output, each moved once."""
+    """The forward pass of one layer on one batch. moved_bytes counts its input, weights and output once each."""
 
     network: str
     layer: str
@@ -40,8 +42,10 @@ class Layer(NamedTuple):
 
 
 def limits(repeats: int = 40) -> Limits:
-    """Measure this process with its threads. The rate of matrix products is kept as the peak for `compute`, with the
-    operations that a sample takes."""
+    """Measure the peak rates of this process with its current number of threads.
+
+    Saves the rate of matrix products as the peak for `compute`, along with the operations that a sample takes.
+    """
     a, b, product = (torch.rand(SIDE, SIDE) for _ in range(3))
     x, y, total = (torch.rand(NUMBERS) for _ in range(3))
     product_s = _fastest(lambda: torch.mm(a, b, out=product), repeats)
@@ -56,7 +60,10 @@ def limits(repeats: int = 40) -> Limits:
 
 
 def per_sample(network: str) -> int:
-    """What one MNIST image takes, forward and backward; a multiply-add counts as two."""
+    """Return the operations that one MNIST image takes in the forward and the backward pass.
+
+    A multiply-add counts as two operations.
+    """
     model = torch_cnn.build(0, network).eval()
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 1, *vit.MNIST)).sum().backward()
@@ -64,8 +71,11 @@ def per_sample(network: str) -> int:
 
 
 def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
-    """Every layer with weights of a network of this workshop, timed alone; of several with as many inputs and outputs,
-    or the other way round, only the first, since they take as many operations and bytes."""
+    """Time every layer with weights in one of the workshop's networks, each layer alone.
+
+    Layers with the same numbers of inputs and outputs, in either order, take the same operations and bytes, so only the
+    first of them is returned.
+    """
     model = torch_cnn.build(0, network)
     inputs: dict[str, torch.Tensor] = {}
     kept: dict[frozenset[int], Layer] = {}
@@ -92,8 +102,10 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
 
 
 def compute(record: RunRecord, image_shape: tuple[int, ...]) -> Compute | None:
-    """The record's field: the share of the peak that the last epoch reached. None where `limits` hasn't measured this
-    processor with as many threads, where there are more threads than cores, and for images not as large as MNIST's.
+    """Return the record's "compute" field: the fraction of the peak that the last epoch reached.
+
+    Returns None if `limits` has not measured this processor with this many threads, if there are more threads than
+    cores, on a GPU, and for images whose size is not MNIST's.
     """
     what, where, kept = record["what"], record["where"], _kept()
     peak = kept["peaks"].get(_processor(what["threads_per_rank"]))
@@ -112,7 +124,7 @@ def _processor(threads: int) -> str:
 
 
 def _kept() -> dict[str, dict]:
-    """What has been measured in this checkout: "peaks" by processor, and "flops_per_sample" by network."""
+    """Return what was measured in this checkout: "peaks" by processor and "flops_per_sample" by network."""
     kept: dict[str, dict] = {"peaks": {}, "flops_per_sample": {}}
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept |= json.loads(KEPT.read_text(encoding="utf-8"))
@@ -125,4 +137,4 @@ def _fastest(action: Callable, repeats: int) -> float:
         start = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - start)
-    return float(np.min(seconds[1:]))  # the first one makes room in memory
+    return float(np.min(seconds[1:]))  # the first run does not count, because it allocates memory

@@ -1,4 +1,4 @@
-"""What other programs take of this machine's cores: times measured beside them say little."""
+"""How many of this machine's cores other programs use. Times measured while they run say little."""
 
 import time
 from typing import NamedTuple
@@ -7,13 +7,16 @@ import psutil
 
 from workshop_lib.training.cores import affinity, usable_cores
 
-IDLE = ("idle", "iowait", "guest", "guest_nice")  # guests are counted as user time too
-SHORTEST_S = 0.2  # systems count CPU time in hundredths of a second
-SPARE_SHARE = 0.15  # of the cores wanted, which others may take unnoticed: what a quiet system does now and then
+IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time
+SHORTEST_S = 0.2  # shortest interval to measure, because systems count CPU time in hundredths of a second
+SPARE_SHARE = 0.15  # fraction of the wanted cores that others may use unnoticed, as a quiet system does now and then
 
 
 class Sample(NamedTuple):
-    """A moment: seconds of a clock, CPU seconds used on this process's cores by anyone, and by its own processes."""
+    """One reading: the clock, the CPU seconds that anyone used on this process's cores, and those it used itself.
+
+    This process's own CPU seconds include those of all its child processes.
+    """
 
     at_s: float
     used_s: float
@@ -21,7 +24,7 @@ class Sample(NamedTuple):
 
 
 def sample() -> Sample:
-    """Now. Takes some milliseconds."""
+    """Return a Sample of this moment. Taking it needs a few milliseconds."""
     of_cores = psutil.cpu_times(percpu=True)
     cores = [of_cores[core] for core in affinity() if core < len(of_cores)]
     used_s = sum(sum(times) - sum(getattr(times, name, 0.0) for name in IDLE) for times in cores)
@@ -30,7 +33,7 @@ def sample() -> Sample:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of a process, and of those that it started and that have ended."""
+    """Return the CPU seconds of a process and of its children that have ended, or 0 if they cannot be read."""
     try:
         times = process.cpu_times()
     except psutil.Error:
@@ -39,7 +42,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def cores_of_others(before: Sample, after: Sample) -> float:
-    """How many cores programs other than our own used on average; 0 if the samples are too close to tell."""
+    """Return how many cores other programs used on average, or 0 if the samples are too close together to tell."""
     if after.at_s - before.at_s < SHORTEST_S:
         return 0.0
     used_s, own_s = after.used_s - before.used_s, after.own_s - before.own_s
@@ -47,23 +50,23 @@ def cores_of_others(before: Sample, after: Sample) -> float:
 
 
 def are_left(others: float, wanted: int, usable: int, total: int) -> bool:
-    """Whether others leave us the cores that we want, or as many as we may use of all at best."""
+    """Return whether other programs leave us the cores we want, or all that we may use if we want more than that."""
     return total - others >= (1 - SPARE_SHARE) * min(wanted, usable)
 
 
 class Meter:
-    """Measures what other programs take, from when it is made."""
+    """Measures how many cores other programs use, from the moment the meter is created."""
 
     def __init__(self):
         self.usable, self.total = usable_cores(), len(affinity())
         self._began = sample()
 
     def others(self) -> float:
-        """Cores that other programs have used since, on average."""
+        """Return how many cores other programs have used on average since the meter was created."""
         return cores_of_others(self._began, sample())
 
     def warning(self, wanted: int, so: str = "so don't trust these times") -> str:
-        """A sentence, if others did not leave us `wanted` cores; empty otherwise."""
+        """Return a sentence if other programs did not leave us `wanted` cores, else an empty string."""
         others = self.others()
         if are_left(others, wanted, self.usable, self.total):
             return ""

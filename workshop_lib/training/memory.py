@@ -13,18 +13,18 @@ from torch import nn
 
 from workshop_lib.training import KINDS
 
-# ZeRO's optimizers keep what a rank owns under these names, where torch's have nothing.
+# Attributes in which ZeRO's optimizers keep what a rank owns. PyTorch's optimizers do not have them.
 ZERO_GRADIENTS = ("averaged_gradients", "all_grad_tensors", "grad_partitions_flat_buffer")
 ZERO_MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
 
 
 def live_bytes(model: nn.Module, optimizer) -> dict[str, int]:
-    """Bytes that this rank holds of the model's states, by KINDS; memory that two tensors share counts once.
+    """Return how many bytes of the model's states this rank holds, by KINDS. Memory shared by two tensors counts once.
 
-    The moment to ask is between backward and the optimizer's step, from the second step on: the first makes
-    its state. model: as it is, or sharded by FSDP2 or ZeRO. optimizer: torch's, or that of a DeepSpeed
-    engine. The fp32 copy of weights that ZeRO's optimizers step on counts as theirs. Buckets on their way to
-    other ranks are not counted.
+    Call it between the backward pass and the optimizer's step, from the second step on, because the first step creates
+    the optimizer's state. model: plain, or sharded by FSDP2 or ZeRO. optimizer: PyTorch's, or the one of a DeepSpeed
+    engine. The fp32 copy of the weights that ZeRO's optimizers update counts as optimizer state. Buckets on their way
+    to other ranks are not counted.
     """
     parameters = list(model.parameters())
     states: dict[str, list] = {
@@ -32,7 +32,7 @@ def live_bytes(model: nn.Module, optimizer) -> dict[str, int]:
         "gradients": [parameter.grad for parameter in parameters],
         "optimizer": [],
     }
-    while optimizer is not None:  # ZeRO's optimizers hold torch's
+    while optimizer is not None:  # ZeRO's optimizers wrap PyTorch's
         states["gradients"] += [getattr(optimizer, name, None) for name in ZERO_GRADIENTS]
         states["optimizer"] += [getattr(optimizer, name, None) for name in ZERO_MASTERS]
         states["optimizer"] += list(getattr(optimizer, "state", {}).values())
@@ -41,7 +41,7 @@ def live_bytes(model: nn.Module, optimizer) -> dict[str, int]:
 
 
 def tensors(nested) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists and dicts; of a tensor that is sharded, this rank's share."""
+    """Yield the tensors in nested lists and dicts, and only this rank's shard of a sharded tensor."""
     if isinstance(nested, torch.Tensor):
         yield nested.to_local() if hasattr(nested, "to_local") else nested
     elif isinstance(nested, dict | list | tuple):
@@ -55,7 +55,10 @@ def storage_bytes(live: Iterable[torch.Tensor]) -> int:
 
 
 def kept_for_backward(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
-    """What `forward()` returns, and the bytes that it keeps for backward besides the model's parameters."""
+    """Return the output of `forward()` and the bytes that it keeps for the backward pass.
+
+    The model's parameters are not counted.
+    """
     saved = SavedForBackward([model])
     with saved:
         output = forward()
@@ -63,20 +66,20 @@ def kept_for_backward(forward: Callable[[], torch.Tensor], model: nn.Module) -> 
 
 
 class _Saved:
-    """What autograd holds instead of a tensor."""
+    """The object that autograd holds in place of a saved tensor."""
 
     def __init__(self, tensor: torch.Tensor):
-        self.tensor = tensor.detach()  # an output that kept its own graph would never be dropped
+        self.tensor = tensor.detach()  # an output that kept its own graph would never be freed
 
 
 class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that autograd keeps for backward while a `with` lasts, besides these modules' parameters."""
+    """Context manager that counts the bytes autograd keeps for the backward pass, besides these modules' parameters."""
 
     def __init__(self, modules: Iterable[nn.Module]):
         super().__init__(self._pack, lambda kept: kept.tensor)
         self.own = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
         self.bytes = self.most_bytes = 0
-        self.holders: Counter[int] = Counter()  # how many saved tensors lie in a storage
+        self.holders: Counter[int] = Counter()  # number of saved tensors in each storage
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage, kept = tensor.untyped_storage(), _Saved(tensor)
@@ -85,7 +88,7 @@ class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
             self.bytes += 0 if self.holders[place] else size
             self.holders[place] += 1
             self.most_bytes = max(self.most_bytes, self.bytes)
-            weakref.finalize(kept, self._drop, place, size)  # autograd drops it when its backward is done
+            weakref.finalize(kept, self._drop, place, size)  # autograd drops `kept` after its backward pass
         return kept
 
     def _drop(self, place: int, size: int) -> None:
@@ -94,17 +97,20 @@ class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin to look for a new peak."""
+    """Start measuring a new peak."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory: proc(5)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory: proc(5)
     except OSError:
-        pass  # not Linux, or not allowed: the peak is then that of the process's life
+        pass  # not Linux, or not allowed: the peak then covers the whole life of the process
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The highest since reset_peak, in bytes: of PyTorch on the GPU, else resident memory of the whole process."""
+    """Return the highest memory use since reset_peak, in bytes.
+
+    On a GPU this is PyTorch's memory on it, on a CPU the resident memory of the whole process.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -118,10 +124,10 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep what a step frees for the next step.
+    """Have the allocator keep the memory that a step frees, so that the next step can use it.
 
-    glibc gives freed memory back to the system, to be mapped and zeroed again in the next step, until a large
-    block has been freed; then it raises its limits (mallopt(3), M_MMAP_THRESHOLD). Freeing one now saves a
+    At first, glibc gives freed memory back to the system, which maps and zeroes it again in the next step. Once a large
+    block has been freed, glibc raises its limits (mallopt(3), M_MMAP_THRESHOLD). Freeing a large block now saves a
     third of the first epoch's time.
     """
     torch.empty(30 * 2**20, dtype=torch.uint8)

@@ -1,9 +1,8 @@
-"""Optimizers for large batches, by hand: LARS, LARC, LAMB, Muon, and one that turns from RMSProp into SGD.
+"""Optimizers for large batches, written by hand: LARS, LARC, LAMB, Muon, and one that turns from RMSProp into SGD.
 
-In the first three, a layer's step is made a fixed share of its weights' norm, whatever the norm of its
-gradient: with one learning rate for all, a layer with small weights and large gradients diverges before the
-others have moved. In these and in Muon, biases (tensors of one dimension) take part as in plain SGD or Adam, and do
-not decay.
+The first three make a layer's step a fixed fraction of the norm of its weights, whatever the norm of its gradient. With
+a single learning rate for all layers, a layer with small weights and large gradients diverges before the others have
+moved. These three and Muon update biases (one-dimensional tensors) as plain SGD or Adam does, and without weight decay.
 """
 
 import math
@@ -14,11 +13,11 @@ import torch
 
 from workshop_lib.training.schedules import STARTING_LR
 
-TRUST = 0.001  # η: how much of its norm a layer may move in a step, at a learning rate of 1
+TRUST = 0.001  # η: the fraction of its norm that a layer may move in one step at a learning rate of 1
 
 
 class _ByTensor(torch.optim.Optimizer):
-    """An optimizer that says how it changes one tensor `p`, by its gradient and the options of its group."""
+    """Base of optimizers whose `update` changes one tensor `p`, given its gradient and the options of its group."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -36,8 +35,8 @@ class _ByTensor(torch.optim.Optimizer):
 class Lars(_ByTensor):
     """SGD with layer-wise adaptive rates (You, Gitman and Ginsburg 2017, arXiv:1708.03888, Algorithm 1).
 
-    v ← m·v + γ·λ·(g + β·w);  w ← w − v, with λ = η·‖w‖ / (‖g‖ + β·‖w‖) of each layer. The learning rate γ is
-    inside the momentum, as in the paper. clip: LARC, which never takes a larger step than plain SGD would:
+    v ← m·v + γ·λ·(g + β·w);  w ← w − v, with λ = η·‖w‖ / (‖g‖ + β·‖w‖) for each layer. The learning rate γ is inside
+    the momentum, as in the paper. With `clip` this is LARC, which never takes a larger step than plain SGD would:
     λ ← min(λ / γ, 1).
     """
 
@@ -55,13 +54,13 @@ class Lars(_ByTensor):
 
 
 def norm(values: torch.Tensor) -> torch.Tensor:
-    """Of the whole tensor, also where it is sharded (FSDP): then all ranks call it, and it blocks."""
+    """Return the norm of the whole tensor. If the tensor is sharded (FSDP), all ranks call this, and it blocks."""
     total = values.norm()
     return total.full_tensor() if hasattr(total, "full_tensor") else total
 
 
 def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> torch.Tensor:
-    """λ of one layer; 1 where the weights or the gradients are all zero."""
+    """Return λ for one layer, or 1 if its weights or its gradients are all zero."""
     weights_norm, gradient_norm = norm(weights), norm(gradient)
     rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
     rate = _or_one(rate, weights_norm, gradient_norm)
@@ -69,14 +68,14 @@ def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> to
 
 
 def _or_one(rate: torch.Tensor, a_norm: torch.Tensor, b_norm: torch.Tensor) -> torch.Tensor:
-    """The rate where both norms are above 0, else 1."""
+    """Return the rate where both norms are above 0, else 1."""
     return torch.where((a_norm > 0) & (b_norm > 0), rate, torch.ones_like(rate))
 
 
 class Lamb(_ByTensor):
     """Adam with layer-wise adaptive rates (You et al. 2020, arXiv:1904.00962, Algorithm 2, φ(x) = x).
 
-    With Adam's corrected averages m and v, the step of a layer is γ·(‖w‖ / ‖u‖)·u, u = m / (√v + ε) + β·w.
+    With Adam's bias-corrected averages m and v, a layer's step is γ·(‖w‖ / ‖u‖)·u, where u = m / (√v + ε) + β·w.
     """
 
     def __init__(self, params, lr=0.001, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
@@ -100,17 +99,17 @@ class Lamb(_ByTensor):
 
 
 class RmspropToSgd(_ByTensor):
-    """RMSProp at first, SGD from `switch_steps` on, and a blend between (Akiba, Suzuki and Fukuda 2017,
-    arXiv:1711.04325, "RMSprop warm-up", which trained ImageNet in 15 minutes).
+    """RMSProp at first, SGD from step `switch_steps` on, and a blend in between.
 
-    v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, with s the running mean of g², and ρ
-    RMSProp's own rate. The share a of SGD grows exponentially to a half, and then in a straight line.
+    Akiba, Suzuki and Fukuda trained ImageNet in 15 minutes with this "RMSprop warm-up" (2017, arXiv:1711.04325).
 
-    The paper's rule has no factor (1 − m), with which a gradient that stays the same moves w by ρ per step,
-    as in RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001: with the 0.0003 of a
-    reproduction (github.com/crest-deep/dlframeworks), the paper's rule steps three times as far at m =
-    0.9. And γ is inside the momentum, as in Lars: the same while γ is constant, which it is not in a
-    gradual warm-up. For the straight line, see sgd_share.
+    v ← m·v + γ·a·g + (1 − m)·ρ·(1 − a)·g / (√s + ε);  w ← w − v, where s is the running mean of g² and ρ is RMSProp's
+    own rate. SGD's share a grows exponentially to a half, and then in a straight line (see sgd_share).
+
+    The paper's rule lacks the factor (1 − m). With this factor, a constant gradient moves w by ρ per step, as in
+    RMSProp itself, and not by ρ / (1 − m). Here ρ is Keras's default, 0.001. The paper's rule with the 0.0003 of a
+    reproduction (github.com/crest-deep/dlframeworks) steps three times as far at m = 0.9. The learning rate γ is inside
+    the momentum, as in Lars. That makes no difference while γ is constant, but in a gradual warm-up γ is not constant.
     """
 
     def __init__(
@@ -134,11 +133,11 @@ class RmspropToSgd(_ByTensor):
 
 
 def sgd_share(step: int, switch_steps: int) -> float:
-    """a, from almost 0 to 1: (1 + ELU(z)) / 2, with z = 2·(done − centre) / period.
+    """Return SGD's share a, which grows from almost 0 to 1: (1 + ELU(z)) / 2, with z = 2·(done − center) / period.
 
-    The centre is at 0.8 of the way, the period 0.4 of it; in the paper, epochs 10 and 5. Its line past the
-    centre is transcribed and reproduced as 1/2 + z, which would pass 1 before the switch and end at 3/2;
-    (1 + z) / 2 goes on with the slope of the exponential, and is 1 at the switch.
+    The center is at 0.8 of `switch_steps` and the period is 0.4 of it; in the paper they are epochs 10 and 5. Past the
+    center, a transcription and a reproduction of the paper use 1/2 + z, which would pass 1 before the switch and end at
+    3/2. Here (1 + z) / 2 continues with the slope of the exponential, and is 1 at the switch.
     """
     if step >= switch_steps:
         return 1.0
@@ -147,11 +146,12 @@ def sgd_share(step: int, switch_steps: int) -> float:
 
 
 class Muon(_ByTensor):
-    """Momentum whose matrix is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon): a step has the
-    same length in all of a layer's directions, where a gradient has a few strong ones.
+    """SGD whose momentum matrix is made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
-    v ← m·v + g;  w ← (1 − γ·β)·w − γ·√max(1, rows / columns)·orthogonal(g + m·v). A kernel is a matrix of one row per
-    output, and biases take SGD's step with the same Nesterov's momentum.
+    A step then has the same length in all directions of a layer, whereas a gradient has a few strong directions.
+
+    v ← m·v + g;  w ← (1 − γ·β)·w − γ·√max(1, rows / columns)·orthogonal(g + m·v). A kernel is treated as a matrix with
+    one row per output. Biases take SGD's step with the same Nesterov momentum.
     """
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.0):
@@ -169,7 +169,7 @@ class Muon(_ByTensor):
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix with its singular values brought near 1 (0.7 to 1.2), by five Newton-Schulz steps."""
+    """Return the matrix with its singular values brought close to 1 (0.7 to 1.2) by five Newton-Schulz steps."""
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp(min=1e-7)
     for _ in range(5):
@@ -179,13 +179,16 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def maker(options, warmup_steps: int):
-    """What makes the optimizer that the options name, of the parameters and perhaps of options to change."""
+    """Return a function that creates the optimizer named by the options, given the parameters to optimize.
+
+    The function also takes keyword arguments, which override options of PyTorch's own optimizers only.
+    """
     decay = {"weight_decay": options.weight_decay}
     momentum = decay | {"momentum": options.momentum}
     if options.optimizer == "sgd":
         nesterov = options.nesterov and options.momentum > 0
         return partial(torch.optim.SGD, lr=options.lr, nesterov=nesterov, fused=True, **momentum)
-    if options.optimizer == "adam":  # with AdamW's decay, apart from the gradient
+    if options.optimizer == "adam":  # weight decay is separate from the gradient, as in AdamW
         return partial(torch.optim.Adam, lr=options.lr, fused=True, decoupled_weight_decay=True, **decay)
     by_name: dict[str, Callable] = {
         "lars": partial(Lars, **momentum),

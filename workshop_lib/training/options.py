@@ -1,6 +1,6 @@
-"""The options of a training run, each declared once; the command line is made from these declarations.
+"""The options of a training run, each declared once. The command line is generated from these declarations.
 
-Imports neither PyTorch nor NumPy, so that a wrong option is refused before anything slow begins.
+This file imports neither PyTorch nor NumPy, so that a wrong option is refused before anything slow begins.
 """
 
 import math
@@ -18,29 +18,29 @@ ZERO_STAGES = (0, 1, 2, 3)
 DEFAULT_ZERO_STAGE = 2
 NETWORKS = ("workshop", "classic", "vit")
 OPTIMIZERS = ("sgd", "adam", "lars", "larc", "lamb", "rmsprop-sgd", "muon")
-BY_LAYER = ("lars", "larc", "lamb", "muon")  # they need each layer's norm, or all of its matrix
+BY_LAYER = ("lars", "larc", "lamb", "muon")  # these optimizers need each layer's norm or its whole matrix
 WITHOUT_MOMENTUM = ("adam", "lamb")
 DEFAULT_MOMENTUM = 0.9
 
 
-# The bounds that a number can have: how a message says them, and what holds for a value within them.
+# Bounds that a number can have: their wording in messages, and the comparison that holds for a value within them.
 BOUNDS = {"at_least": ("of at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
 
 class Rule(NamedTuple):
-    """What an option means and which values it takes, besides those of its type."""
+    """What an option means, and which values of its type it takes."""
 
     help: str
     choices: tuple
-    bounds: dict[str, float]  # by a name in BOUNDS
+    bounds: dict[str, float]  # keys are names in BOUNDS
 
     def problem(self, value: Any, kind: type) -> str | None:
-        """What to use instead of `value` in an option of type `kind`; None when the value is fine."""
+        """Return what to use instead of `value` for an option of type `kind`, or None if the value is fine."""
         if self.choices:
             return None if isinstance(value, kind) and value in self.choices else f"use {_listed(self.choices)}"
         if kind is bool:
             return None if isinstance(value, bool) else "use True or False"
-        if kind is str:  # a path too, in whatever form Python takes it
+        if kind is str:  # everything is fine, because it may be a path in any form that Python takes
             return None
         numbers = (int, float) if kind is float else (int,)
         is_number = isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
@@ -51,7 +51,7 @@ class Rule(NamedTuple):
 
 
 def option(default: Any, help: str, choices: tuple = (), **bounds: float) -> Any:
-    """A field of TrainOptions with its Rule."""
+    """Return a dataclass field for TrainOptions, with its Rule."""
     return field(default=default, metadata={"rule": Rule(help, choices, bounds)})
 
 
@@ -59,8 +59,8 @@ def option(default: Any, help: str, choices: tuple = (), **bounds: float) -> Any
 class TrainOptions:
     """Options of one run, the same on every rank. Raises InputError naming a wrong value and what to use instead.
 
-    None means: not given. For momentum and zero_stage, which only some optimizers and backends have, the default
-    then takes its place.
+    None means that an option is not given. For momentum and zero_stage, which only some optimizers and backends have,
+    the default then replaces None.
     """
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
@@ -99,7 +99,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            kind, *none = typing.get_args(each.type) or (each.type,)  # int and NoneType, of `int | None`
+            kind, *none = typing.get_args(each.type) or (each.type,)  # `int | None` gives int and NoneType
             value = getattr(self, each.name)
             remedy = each.metadata["rule"].problem(value, kind)
             if remedy and not (none and value is None):
@@ -146,9 +146,10 @@ class TrainOptions:
             self._refuse("nesterov", f"{self.optimizer} has none; leave it out")
 
     def workers(self, world_size: int) -> int:
-        """Ranks whose arithmetic is done: as many on each real rank, or each on as many real ranks.
+        """Return the number of workers: the ranks whose arithmetic is done, real or emulated.
 
-        Raises InputError when they cannot be shared out evenly.
+        Either all real ranks have the same number of workers, or all workers have the same number of real ranks.
+        Raises InputError if neither is possible.
         """
         workers = self.emulate_workers or world_size
         if workers % world_size and world_size % workers:
@@ -156,14 +157,14 @@ class TrainOptions:
         return workers
 
     def global_batch(self, world_size: int) -> int:
-        """Samples in a step. Raises InputError when the ranks cannot hold equal parts of it."""
+        """Return the number of samples in a step of all ranks. Raises InputError if they cannot share it equally."""
         samples = self.batch_size * self.workers(world_size)
         if samples % world_size:
             raise InputError(f"global batch {samples}: use a batch_size that {world_size} ranks can share")
         return samples
 
     def train_size(self, total: int) -> int:
-        """Training samples that are used of `total`. Raises InputError when more are asked for than there are."""
+        """Return how many of the `total` training samples are used. Raises InputError if the options ask for more."""
         if self.train_samples and self.train_samples > total:
             self._refuse("train_samples", f"the data has {total:,} training samples; use at most as many")
         return self.train_samples or total

@@ -25,11 +25,11 @@ PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "deepsp
 
 
 class RunError(WorkshopError, RuntimeError):
-    """The ranks of a run do not agree, or one of them could not go on; the text names them."""
+    """The ranks of a run do not agree, or one of them could not go on; the message names the ranks."""
 
 
 class EpochRow(TypedDict):
-    """One epoch, over all samples of all ranks. A loss is None where it is not finite (see training.diverged)."""
+    """One epoch's metrics over all samples of all ranks. A loss is None if it is not finite (see training.diverged)."""
 
     epoch: int
     seconds: float
@@ -39,11 +39,11 @@ class EpochRow(TypedDict):
     test_loss: float | None
     test_accuracy: float
     lr: float
-    communication_s: float | None  # per rank, on average; None where it overlaps with computing
+    communication_s: float | None  # mean over the ranks; None if communication overlaps with computing
 
 
 class What(TypedDict):
-    """What ran: the fields of TrainOptions, and what follows from them on these ranks."""
+    """What ran: the fields of TrainOptions, and the values that follow from them on these ranks."""
 
     backend: str
     epochs: int
@@ -55,9 +55,9 @@ class What(TypedDict):
     optimizer: str
     device: str
     seed: int
-    # Records written before these options existed do not have them.
+    # Records written before these options existed lack them.
     zero_stage: NotRequired[int | None]
-    comm: NotRequired[str | None]  # gloo, nccl or mpi, of the backends that can choose
+    comm: NotRequired[str | None]  # gloo, nccl or mpi; None unless PyTorch carries the messages
     network: NotRequired[str]
     precision: NotRequired[str]
     warmup: NotRequired[str]
@@ -80,26 +80,26 @@ class What(TypedDict):
 
 
 class Where(TypedDict):
-    """The machine, and the versions of what ran."""
+    """The machine that a run used, and the versions of its software."""
 
-    hosts: list[str]  # of each rank
+    hosts: list[str]  # one per rank
     cpu_model: str
-    cores: int  # that the ranks on rank 0's host can use together
+    cores: int  # number of cores that the ranks on rank 0's host can use together
     device: str
     gpu_model: str | None
     python: str
     versions: dict[str, str]
     mpi_library: str | None
     commit: str | None
-    neutralized: NotRequired[list[str]]  # what harmed ranks in their environment, and what was done about it
+    neutralized: NotRequired[list[str]]  # what was done about harmful variables, one sentence each
 
 
 class Compute(TypedDict):
-    """How much of the processors' peak a run used, where somebody has measured it (flops.py)."""
+    """How much of the processors' peak a run used, if that peak has been measured (flops.py)."""
 
-    flops_per_sample: int  # forward and backward, counted
-    peak_flops_per_s: float  # of all ranks together, measured
-    utilization: float  # [0, 1], in the last epoch
+    flops_per_sample: int  # counted in the forward and the backward pass
+    peak_flops_per_s: float  # one rank's measured peak times the number of ranks
+    utilization: float  # fraction of the peak reached in the last epoch, [0, 1]
 
 
 class RunRecord(TypedDict):
@@ -111,15 +111,15 @@ class RunRecord(TypedDict):
     what: What
     where: Where
     epochs: list[EpochRow]
-    seconds_to_99: float | None  # of training and evaluation, until TARGET_ACCURACY
-    memory: dict[str, list[int | None]] | None  # bytes on each rank, None where they are not known
-    weights_sha256: list[str]  # of each rank
+    seconds_to_99: float | None  # training and evaluation time until TARGET_ACCURACY; None if not reached
+    memory: dict[str, list[int | None]] | None  # bytes on each rank, None where unknown
+    weights_sha256: list[str]  # one per rank
     ranks_identical: bool | None
     stopped: bool
-    compute: NotRequired[Compute]  # of PyTorch's backends
-    recipe: NotRequired[str]  # its name, and the phases of a run that had several (lessons/large_batch/recipes.py)
-    phases: NotRequired[list[dict]]
-    ladder: NotRequired[dict[str, float]]  # equivalence.compare(), which a sweep adds
+    compute: NotRequired[Compute]  # only for PyTorch's backends
+    recipe: NotRequired[str]  # the name of the recipe that ran (lessons/large_batch/recipes.py)
+    phases: NotRequired[list[dict]]  # options that differ between the recipe's phases
+    ladder: NotRequired[dict[str, float]]  # the result of equivalence.compare(), added by a sweep
 
 
 class RankDescription(TypedDict):
@@ -135,8 +135,8 @@ class RankDescription(TypedDict):
 
 
 def describe_rank(device) -> RankDescription:
-    """This rank's host, cores and threads."""
-    import torch  # here, because this file's types are also for those who only read records
+    """Describe this rank's host, cores, threads and GPU."""
+    import torch  # imported here because programs that only read records use this file's types too
 
     return {
         "host": socket.gethostname(),
@@ -150,10 +150,10 @@ def describe_rank(device) -> RankDescription:
 
 
 def start(options: TrainOptions, backend: Backend) -> RunRecord:
-    """The record of a run that now begins, without results; all ranks call it."""
+    """Return the record of a run that begins now, without results. All ranks call it, and it blocks."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     ranks = backend.allgather(describe_rank(backend.device))
-    # Rank 0 asks git, and its time counts, so that the record is the same on every rank.
+    # All ranks use rank 0's start time and commit, so that the record is the same on every rank.
     commit = _commit() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
@@ -196,10 +196,10 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
 
 
 def weights_sha256(weights: list[np.ndarray]) -> str:
-    """SHA-256 of all parameters' bytes, in this order."""
+    """Return the SHA-256 of all parameters' bytes, in the order given."""
     digest = hashlib.sha256()
     for values in weights:
-        # A NaN can be any of many bit patterns; ranks that diverged alike must not differ by that.
+        # NaN has many bit patterns. Use a single one, so that ranks that diverged alike get the same digest.
         digest.update(np.where(np.isnan(values), values.dtype.type(np.nan), values).tobytes())
     return digest.hexdigest()
 
@@ -216,10 +216,11 @@ def check_identical(digests: list[str]) -> None:
 
 
 def over_ranks(what: str, sums: np.ndarray, total: int | None, ranks: Communicator) -> tuple[float, float, int]:
-    """Mean loss, accuracy and number of samples, from each rank's sums: float64 [3], the loss, the correct
-    answers and the samples. Sums are added, means never averaged. All ranks call it and get the same.
+    """Return the mean loss, the accuracy and the number of samples over all ranks.
 
-    Raises RunError when the ranks together saw a different number of samples than `total`, if it is given.
+    sums: float64 [3], this rank's summed loss, correct answers and samples. The function adds sums and never averages
+    means. All ranks call it and get the same result. Blocks. Raises RunError if `total` is given and the ranks together
+    saw a different number of samples.
     """
     loss, correct, samples = ranks.sum(sums).tolist()
     if total is not None and samples != total:
@@ -231,7 +232,7 @@ def over_ranks(what: str, sums: np.ndarray, total: int | None, ranks: Communicat
 
 
 def binding(ranks: list[RankDescription]) -> str:
-    """ "none" when every rank may run on every core of its host, else the cores of each."""
+    """Return "none" if every rank may run on every core of its host, else a text that lists the ranks' cores."""
     if all(len(rank["affinity"]) == rank["host_cores"] for rank in ranks):
         return "none"
     distinct = dict.fromkeys(_ranges(rank["affinity"]) for rank in ranks)
@@ -239,7 +240,7 @@ def binding(ranks: list[RankDescription]) -> str:
 
 
 def oversubscribed(ranks: list[RankDescription]) -> bool:
-    """Whether any host runs more threads than it has cores for these ranks."""
+    """Return whether any host runs more of these ranks' threads than the ranks have cores there."""
     for host in {rank["host"] for rank in ranks}:
         here = [rank for rank in ranks if rank["host"] == host]
         if sum(rank["threads"] for rank in here) > cores_of(here):
@@ -248,15 +249,15 @@ def oversubscribed(ranks: list[RankDescription]) -> bool:
 
 
 def cores_of(here: list[RankDescription]) -> int:
-    """How many cores the ranks of one host can use together."""
+    """Return how many cores the ranks of one host can use together."""
     cores = len({core for rank in here for core in rank["affinity"]})
-    # A cgroup's quota limits all ranks of the host together, a binding each rank alone.
+    # A cgroup's quota limits all ranks of the host together, while a binding limits each rank separately.
     quota = max(rank["cores"] for rank in here)
     return min(cores, quota) if quota < len(here[0]["affinity"]) else cores
 
 
 def _ranges(cores: Iterable[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2,5"."""
+    """Write sorted core numbers as ranges: [0, 1, 2, 5] -> "0-2,5"."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][1] + 1:
@@ -287,7 +288,7 @@ def _versions() -> dict[str, str]:
 
 
 def _mpi_library(backend) -> str | None:
-    """First words of the MPI library's own description, when this run uses it."""
+    """Return the first words of the MPI library's own description, or None if this run does not use MPI."""
     if getattr(backend, "comm", None) is None and backend.world.launcher not in ("mpiexec", "engines"):
         return None
     from mpi4py import MPI

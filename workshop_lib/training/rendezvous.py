@@ -16,22 +16,23 @@ from workshop_lib.training.world import LaunchError, World, loopback
 
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
-# Below the range from which Linux hands out ports of its own choice (from 32768).
+# These ports lie below the range from which Linux picks ports itself (32768 and up).
 SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
 
 
 def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
-    """Join the process group of this process's life, or keep the one it has, and return it.
+    """Return this process's process group, which the first call joins and the process keeps until it ends.
 
-    All ranks call it. A collective whose peer is missing raises after WORKSHOP_GLOO_TIMEOUT_S
-    seconds (60 by default) instead of waiting forever.
+    All ranks call it, and it blocks. A collective whose peer is missing raises an error after WORKSHOP_GLOO_TIMEOUT_S
+    seconds (60 by default) instead of waiting forever. Raises LaunchError if this process already belongs to a
+    different group, or if GLOO_SOCKET_IFNAME names a missing network interface.
     """
     kind = "nccl" if _own_gpu(world, device) else "gloo"
     if dist.is_initialized():
         _check_same_group(world, kind)
         return dist.distributed_c10d._get_default_group()
     if world.local_size == world.world_size:
-        # On one host, so that a laptop without a network, or with a strange host name, works.
+        # Stay on this host, so that a laptop works without a network or with a strange host name.
         environment.clean(one_host=True)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
     elif (names := os.environ.get("GLOO_SOCKET_IFNAME")) and environment.is_missing_interface(names):
@@ -41,8 +42,8 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
             f"unset it, or choose one of {here}."
         )
     timeout = _timeout()
-    # A thread of gloo may still have to drop the last message's tensor, for which it needs the interpreter's
-    # lock; should the interpreter have ended by then, the process would abort.
+    # Linger at exit: one of gloo's threads may still have to release the last message's tensor, which takes the
+    # interpreter's lock. If the interpreter had ended by then, the process would abort.
     if kind == "gloo":
         atexit.register(time.sleep, GLOO_LINGER_S)
     if world.launcher == "torchrun":
@@ -54,15 +55,15 @@ def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
 
 
 def join_over_mpi(world: World, device: torch.device) -> dist.ProcessGroup:
-    """The group that sends over MPI, beside the default one, made once in a process's life. All ranks call it.
+    """Return the group that sends over MPI, in addition to the default group. All ranks call it.
 
-    A collective whose peer is missing raises after as many seconds as with gloo. Raises InputError on a GPU, and
-    LaunchError where MPI does not see the ranks.
+    A process creates this group only once. A collective whose peer is missing raises an error after as many seconds as
+    with gloo. Raises InputError on a GPU, and LaunchError if MPI does not see the ranks.
     """
     if device.type != "cpu":
         raise InputError(f"comm 'mpi': it sends tensors from CPUs, and this run is on {device.type}; add --device cpu")
     world.mpi_comm()
-    from workshop_lib.training import torch_mpi  # here, because ranks without MPI use this file too
+    from workshop_lib.training import torch_mpi  # imported here because ranks without MPI use this file too
 
     return torch_mpi.joined(_timeout())
 
@@ -90,7 +91,7 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
     if world.launcher in ("srun", "environment"):
         host, port = _address(world)
         return dist.TCPStore(host, port, world.world_size, world.rank == 0, timeout)
-    # Rank 0 takes any free port and tells the others over MPI: nobody has to choose one.
+    # Rank 0 takes any free port and sends its number to the other ranks over MPI, so nobody has to choose one.
     host = "127.0.0.1" if world.local_size == world.world_size else socket.gethostname()
     store = None
     if world.rank == 0:
@@ -100,8 +101,10 @@ def _store(world: World, timeout: timedelta) -> dist.Store:
 
 
 def _address(world: World) -> tuple[str, int]:
-    """MASTER_ADDR and MASTER_PORT, when both are set; else, under srun, a port that follows from the job's number:
-    without MPI, nobody can say which one is free.
+    """Return MASTER_ADDR and MASTER_PORT if both are set; otherwise, under srun, rank 0's host and a port.
+
+    That port is computed from the numbers of the job and the step, because without MPI rank 0 cannot tell the other
+    ranks which port is free.
     """
     env = os.environ
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:

@@ -1,11 +1,11 @@
 """The learning rate at each step, as plain functions of the step number.
 
-Linear scaling and both kinds of warm-up: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677,
-sections 2.1 and 2.2); so are steps of a tenth after epochs 30, 60 and 80 of 90 (section 5.1). Square-root
+Linear scaling and both kinds of warm-up are from Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677,
+sections 2.1 and 2.2), and so are the drops to a tenth after epochs 30, 60 and 80 of 90 (section 5.1). Square-root
 scaling: Krizhevsky (arXiv:1404.5997, section 5). Polynomial decay of power 2: You et al. (arXiv:1708.03888,
 section 5). Cosine: Loshchilov and Hutter (arXiv:1608.03983, equation 5, without restarts). "inverse" is
-1 / (1 + 99·t), where t is the share of the way that is done: it falls to END, and as 1 / t does, it meets the
-condition for convergence of Robbins and Monro (1951).
+1 / (1 + 99·t), where t is the fraction of the steps after warm-up that are done. It falls to END. Because it falls
+as 1 / t does, it meets the condition for convergence of Robbins and Monro (1951).
 """
 
 import math
@@ -14,11 +14,11 @@ from workshop_lib.errors import InputError
 
 SCALINGS = ("none", "sqrt", "linear")
 WARMUPS = ("linear", "constant")
-END = 0.01  # of the peak: where "exponential" and "inverse" would be one step after the last
-# Where on the way "step" falls to a tenth: after 30, 60 and 80 of 90 epochs.
+END = 0.01  # fraction of the peak that "exponential" and "inverse" would reach one step after the last
+# Fractions of the steps after warm-up at which "step" drops to a tenth: 30, 60 and 80 of 90 epochs.
 DROPS = (1 / 3, 2 / 3, 8 / 9)
 
-# The share of the peak that is left when `done`, from 0 to just below 1, of the way after warm-up is done.
+# Fraction of the peak that is left when a fraction `done`, from 0 to just below 1, of the steps after warm-up is done.
 SHAPES = {
     "none": lambda done: 1.0,
     "linear": lambda done: 1 - done,
@@ -30,12 +30,15 @@ SHAPES = {
 }
 DECAYS = tuple(SHAPES)
 
-# Where each optimizer is commonly started: defaults of Keras (Adam, RMSProp, SGD) and PyTorch (the others).
+# Common initial learning rate of each optimizer: the defaults of Keras (Adam, RMSProp, SGD) and PyTorch (the others).
 STARTING_LR = {"adam": 0.001, "rmsprop": 0.001, "sgd": 0.01, "adagrad": 0.01, "adadelta": 1.0}
 
 
 def scale_lr(lr: float, scaling: str, workers: int) -> float:
-    """The peak learning rate when the global batch is `workers` times that of one rank."""
+    """Return the peak learning rate when the global batch is `workers` times the batch of one rank.
+
+    Raises InputError for an unknown scaling.
+    """
     if scaling not in SCALINGS:
         raise InputError(f"lr_scaling {scaling!r}: use {', '.join(SCALINGS)}")
     return lr * {"none": 1.0, "sqrt": math.sqrt(workers), "linear": workers}[scaling]
@@ -49,11 +52,11 @@ def lr_at(
     decay: str = "none",
     warmup_lr: float | None = None,
 ) -> float:
-    """Learning rate of `step` (0-based): the warm-up, then the decay.
+    """Return the learning rate of `step` (0-based): first the warm-up, then the decay.
 
-    Gradual warm-up is a straight line from 0 to peak_lr, which it has in step warmup_steps - 1; with a
-    warmup_lr, that is the constant rate of the warm-up instead. After it, the decay goes from the peak
-    towards its end, where it would be one step after the last.
+    Gradual warm-up rises in a straight line from 0 and reaches peak_lr in step warmup_steps - 1. If warmup_lr is given,
+    the warm-up has that constant rate instead. The decay then goes from the peak towards its final value, which it
+    would reach one step after the last. Raises InputError for an unknown decay.
     """
     if decay not in SHAPES:
         raise InputError(f"decay {decay!r}: use {', '.join(DECAYS)}")

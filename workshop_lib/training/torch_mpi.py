@@ -1,17 +1,17 @@
-"""PyTorch's collectives over MPI: a process group in Python.
+"""PyTorch's collectives over MPI: a process group written in Python.
 
 PyTorch's wheels have no MPI ("Distributed package doesn't have MPI built in"), so on CPUs they send with gloo, over
-TCP. With this file imported, mpi4py carries the messages instead, in whatever way this machine's MPI does it best:
+TCP. Once this file is imported, mpi4py can carry the messages instead, in whatever way this machine's MPI does it best:
 
-    dist.init_process_group("mpi4py", store=..., rank=..., world_size=...)    ranks as in MPI.COMM_WORLD
-    group = dist.new_group(backend="mpi4py")                                  or beside a group of another kind
+    dist.init_process_group("mpi4py", store=..., rank=..., world_size=...)    with ranks as in MPI.COMM_WORLD
+    group = dist.new_group(backend="mpi4py")                                  or in addition to another kind of group
 
-Each call starts a nonblocking operation of MPI and returns a Work. Its wait() returns once the values are there,
-and raises when that takes too long. MPI moves messages inside its own calls: whatever is under way goes on
-whenever this rank waits for anything.
+Each call starts a nonblocking MPI operation and returns a Work. Its wait() returns once the values have arrived, and
+raises CommError if that takes too long. MPI moves messages inside its own calls, so all operations under way make
+progress whenever this rank waits for anything.
 """
 # mypy: disable-error-code="override, assignment, call-arg"
-# PyTorch's stubs overload these methods; dist calls one form of each.
+# PyTorch's stubs overload these methods, but torch.distributed calls only one form of each.
 
 import zlib
 from collections.abc import Callable
@@ -28,21 +28,22 @@ from workshop_lib.errors import WorkshopError
 
 NAME = "mpi4py"
 OPERATIONS = {getattr(dist.ReduceOp, name): getattr(MPI, name) for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}
-OPERATIONS |= {dist.ReduceOp.PRODUCT: MPI.PROD, dist.ReduceOp.AVG: MPI.SUM}  # and a mean is divided afterwards
-# MPI can't compute with these types; it gets them as types that hold all of their values.
+OPERATIONS |= {dist.ReduceOp.PRODUCT: MPI.PROD, dist.ReduceOp.AVG: MPI.SUM}  # AVG divides the sum afterwards
+# MPI can't compute with the types on the left. It gets their values as the types on the right, which can hold them all.
 REDUCED_AS = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.uint8}
-SPIN_S = 1e-4  # for this long, ask MPI without a pause; after that, leave the core to whoever computes
+SPIN_S = 1e-4  # poll MPI without a pause for this long; after that, leave the core to whoever computes
 PAUSE_S = 5e-5
 
 
 class CommError(WorkshopError, RuntimeError):
-    """An operation that did not end, or that MPI cannot do; the text says which, and what to do."""
+    """An operation did not end, or MPI cannot do it; the message says which operation, and what to do."""
 
 
 class Buffer:
-    """A tensor's values as MPI takes them: an array in order, in the tensor's own memory where that is possible.
+    """A tensor's values in the form that MPI takes: a contiguous array, in the tensor's own memory if possible.
 
-    Bytes where values only move, numbers where they are reduced. Raises CommError for a tensor on a GPU.
+    The array has bytes if the values are only moved, and numbers if they are reduced. Raises CommError for a tensor on
+    a GPU.
     """
 
     def __init__(self, tensor: torch.Tensor, reduced: bool = False):
@@ -54,15 +55,15 @@ class Buffer:
         self.array = (self.values if reduced else self.values.view(torch.uint8)).numpy()
 
     def give_back(self) -> None:
-        """Copy what has arrived into the tensor, unless it arrived there."""
+        """Copy the values that arrived into the tensor, unless they arrived in the tensor's own memory."""
         if self.values.data_ptr() != self.tensor.data_ptr():
             self.tensor.copy_(self.values.view(self.tensor.shape))
 
 
 class MpiWork(dist._Work):
-    """Calls of MPI under way, each a name and its arguments, which hold the memory that MPI works on.
+    """MPI calls under way. Each call is a name and its arguments, which keep alive the memory that MPI works on.
 
-    `results` are tensors; `finish` puts into them what has arrived, when all has.
+    `results` are tensors. `finish` puts the values that arrived into them, once all calls have completed.
     """
 
     def __init__(self, group: "MpiProcessGroup", calls: list[tuple], results: list, finish: Callable | None):
@@ -73,7 +74,7 @@ class MpiWork(dist._Work):
         self.done = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until the results are in place. Raises CommError after `timeout`, or the group's own limit."""
+        """Block until the results are in place. Raises CommError after `timeout`, by default the group's own limit."""
         limit_s = timeout.total_seconds() if timeout else self.group.timeout_s
         now = monotonic()
         if not self.done and not (self._poll(now + SPIN_S, 0.0) or self._poll(now + limit_s, PAUSE_S)):
@@ -85,7 +86,10 @@ class MpiWork(dist._Work):
         return self.done or (self._poll(0.0, 0.0) and self._complete())
 
     def _poll(self, deadline: float, pause_s: float) -> bool:
-        """Ask MPI until all has arrived or time is up. On one line, so that a stuck rank is seen to stay at it."""
+        """Poll MPI until all calls have completed or time is up. Returns whether they have completed.
+
+        The loop is on one line, so that a stuck rank is seen to stay at that line.
+        """
         asked, states = self.requests, self.statuses
         rest: tuple = ([], [], [], pause_s)
         while not (arrived := MPI.Request.Testall(asked, states)) and monotonic() < deadline and select(*rest):
@@ -103,10 +107,10 @@ class MpiWork(dist._Work):
         return self.statuses[0].Get_source()
 
     def get_future(self) -> torch.futures.Future:
-        """What DDP asks for during backward, and looks at in a callback at the end of it.
+        """Return the future that DDP asks for during the backward pass and reads in a callback at its end.
 
-        Nothing in Python waits for a future, so it has to be complete by then. Autograd runs callbacks in order:
-        the one set here comes before DDP's. Outside of backward, this blocks.
+        Nothing in Python waits for a future, so it has to be complete by then. Autograd runs callbacks in order, and
+        the one queued here comes before DDP's. Outside a backward pass, this call blocks.
         """
         future: torch.futures.Future = torch.futures.Future()
 
@@ -116,23 +120,23 @@ class MpiWork(dist._Work):
 
         try:
             Variable._execution_engine.queue_callback(complete)
-        except RuntimeError:  # there is no backward under way
+        except RuntimeError:  # no backward pass is under way
             complete()
         return future
 
 
 class MpiProcessGroup(dist.ProcessGroup):
-    """What torch.distributed calls, on a communicator that nobody else uses.
+    """The process group that torch.distributed calls, on a communicator that nobody else uses.
 
-    All ranks of the group call the same methods in the same order; none of them blocks. The names are PyTorch's.
+    All ranks of the group call the same methods in the same order, and no method blocks. The names are PyTorch's.
     `comm` may be any object with mpi4py's nonblocking calls (see counting.CountedCollectives).
     """
 
     def __init__(self, comm, timeout_s: float):
         super().__init__(comm.rank, comm.size)
         self.comm, self.timeout_s, self.calls_made = comm, timeout_s, 0
-        self.under_way: set[MpiWork] = set()  # MPI writes into their memory even if nobody keeps them
-        self.broken = ""  # what never ended: no call can follow it
+        self.under_way: set[MpiWork] = set()  # keeps alive the memory that MPI writes into
+        self.broken = ""  # names the call that never ended, which no other call can follow
 
     def getBackendName(self) -> str:
         return NAME
@@ -147,7 +151,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self.calls_made
 
     def start(self, calls: list[tuple], results: list, finish: Callable | None = None) -> MpiWork:
-        """Make these calls of `comm`, which all ranks make alike. Raises CommError after one that never ended."""
+        """Start these calls of `comm`, the same ones on all ranks. Raises CommError if an earlier call never ended."""
         if self.broken:
             raise CommError(f"{calls[0][0]} can't start, because {self.broken}. Restart all ranks.")
         self.calls_made += 1
@@ -196,13 +200,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [part])
 
     def allgather(self, outputs: list, inputs: list, opts=None) -> MpiWork:
-        """outputs: of each input, a list of tensors, one for each rank."""
+        """Gather each input from all ranks. outputs: for each input, a list of tensors, one per rank."""
         wholes = [torch.stack(parts) for parts in outputs]
         calls = [("Iallgather", Buffer(p).array, Buffer(w).array) for w, p in zip(wholes, inputs, strict=True)]
         return self.start(calls, outputs[0], lambda: _share_out(wholes, outputs))
 
     def gather(self, outputs: list, inputs: list, opts) -> MpiWork:
-        """outputs: as in allgather on the root, and empty elsewhere."""
+        """Gather the input of each rank on the root. outputs: as in allgather on the root, empty on the other ranks."""
         wholes, part = [torch.stack(parts) for parts in outputs], Buffer(inputs[0])
         call = ("Igather", part.array, Buffer(wholes[0]).array if wholes else None, opts.rootRank)
         return self.start([call], outputs[0] if outputs else [], lambda: _share_out(wholes, outputs))
@@ -213,7 +217,10 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self.start([("Iscatter", whole, part.array, opts.rootRank)], outputs, part.give_back)
 
     def all_to_all_single(self, output, tensor, output_rows: list, input_rows: list, opts=None) -> MpiWork:
-        """Send rows of `tensor` to each rank, by rank, and fill `output` alike; evenly where no numbers are given."""
+        """Send rows of `tensor` to all ranks in rank order, and fill `output` with their rows in the same order.
+
+        Without numbers of rows, the rows are split evenly.
+        """
         going, coming = Buffer(tensor), Buffer(output)
         call = ("Ialltoallv", _cut(going, input_rows, self.size()), _cut(coming, output_rows, self.size()))
         return self.start([call], [output], coming.give_back)
@@ -238,7 +245,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def barrier(self, opts=None) -> MpiWork:
         return self.start([("Ibarrier",)], [])
 
-    # The same under other names, which PyTorch before 2.13 calls.
+    # PyTorch before 2.13 calls the same methods by these names.
     allreduce_coalesced = allreduce
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
@@ -246,7 +253,7 @@ class MpiProcessGroup(dist.ProcessGroup):
 
 
 def _operation(opts, size: int) -> tuple[MPI.Op, int]:
-    """MPI's operation, and what to divide its result by."""
+    """Return MPI's operation, and the number to divide its result by. Raises CommError for an unknown operation."""
     for kind, operation in OPERATIONS.items():
         if opts.reduceOp == kind:
             return operation, size if kind == dist.ReduceOp.AVG else 1
@@ -261,14 +268,14 @@ def _give_back(buffers: list[Buffer], divisor: int = 1) -> None:
 
 
 def _share_out(wholes: list, outputs: list) -> None:
-    """Copy the parts of each whole into the tensors that were given for them."""
+    """Copy the parts of each whole into the output tensors for them."""
     for whole, parts in zip(wholes, outputs, strict=True):
         for part, values in zip(parts, whole, strict=True):
             part.copy_(values.view(part.shape))
 
 
 def _cut(buffer: Buffer, rows: list[int], size: int) -> list:
-    """What a vector call of MPI takes: the array, the bytes for each rank, where they begin, and their type."""
+    """Return what MPI's vector calls take: the array, each rank's number of bytes, where they begin, and the type."""
     total = sum(rows) if rows else size
     row_bytes = len(buffer.array) // max(total, 1)
     counts = [row_bytes * number for number in rows or [1] * size]
@@ -277,9 +284,9 @@ def _cut(buffer: Buffer, rows: list[int], size: int) -> list:
 
 
 def create(opts, _backend_options=None) -> MpiProcessGroup:
-    """The group that torch.distributed asks for, on a communicator of its own. Its ranks call it together.
+    """Create the group that torch.distributed asks for, with its own communicator. All ranks of the group call it.
 
-    Raises CommError when they aren't the same ranks in MPI.
+    Raises CommError if they do not have the same ranks in MPI.
     """
     world, ranks = MPI.COMM_WORLD, opts.global_ranks_in_group or list(range(opts.group_size))
     if (own := ranks[opts.group_rank]) != world.rank or opts.group_size > world.size:
@@ -289,7 +296,7 @@ def create(opts, _backend_options=None) -> MpiProcessGroup:
 
 
 def joined(timeout: timedelta) -> dist.ProcessGroup:
-    """The group of all ranks over MPI, made at the first call, on every rank together, and then kept."""
+    """Return the group of all ranks over MPI, which the first call creates and later calls reuse. All ranks call it."""
     made = (group for group in dist.distributed_c10d._world.pg_map if isinstance(group, MpiProcessGroup))
     whole = next((group for group in made if group.size() == dist.get_world_size()), None)
     return whole or dist.new_group(backend=NAME, timeout=timeout)

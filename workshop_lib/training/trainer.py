@@ -1,4 +1,4 @@
-"""The trainer: it owns the loop, which is the same on one process and on each of many ranks."""
+"""The trainer, which owns the training loop. The loop is the same in one process and on each of many ranks."""
 
 import math
 import os
@@ -30,10 +30,10 @@ def train(
 ) -> RunRecord:
     """Train as one rank; all ranks call it with the same options. Returns the run record.
 
-    Unless given, world and backend follow from the launcher's environment and the options. Raises InputError or
-    one of its kinds (DataError, CheckpointError) for a wrong value or file, LaunchError for the way it was
-    started, and RunError naming the ranks when they do not end with the same weights. A fault of one rank during
-    set-up is raised on all of them, so that none waits forever in a collective.
+    Unless given, world and backend follow from the launcher's environment and the options. Raises InputError or one of
+    its subclasses (DataError, CheckpointError) for a wrong value or file, LaunchError if the processes were not started
+    as the options require, and RunError naming the ranks if the ranks do not end with the same weights. An error on one
+    rank during setup makes all ranks raise, so that none waits forever in a collective.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     memory.keep_freed_memory()
@@ -48,7 +48,7 @@ def train(
 
 
 class Trainer:
-    """One run on one rank. Its progress: the epoch (1-based) and the steps done in it."""
+    """One run on one rank. Its progress is in `epoch` (1-based) and `step`, the number of steps done in that epoch."""
 
     def __init__(self, options: TrainOptions, backend: Backend, hooks: dict):
         self.options, self.backend, self.hooks = options, backend, hooks
@@ -56,7 +56,7 @@ class Trainer:
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
         self.data_dir: str | Path | None = options.data_dir
-        if os.environ.get(stage.VARIABLE):  # as on every rank
+        if os.environ.get(stage.VARIABLE):  # set on all ranks or on none: they must all call all_succeed
             self.all_succeed(self.stage_data)
         self.all_succeed(self.load_data)
         self.plan_steps()
@@ -64,14 +64,17 @@ class Trainer:
         if path := options.checkpoint:
             self.on_rank_0(lambda: checkpoint.require_place(path))
         self.learner = backend.learner(options, *self.splits)
-        self.total_seconds = 0.0  # training and evaluation, of the slowest rank
+        self.total_seconds = 0.0  # training and evaluation on the slowest rank
         self.start_epoch(1)
         if options.resume:
             self.resume()
         self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
 
     def all_succeed(self, action: Callable[[], Result]) -> Result:
-        """What `action` returns on this rank; raise on every rank if it failed on any."""
+        """Call `action` on this rank and return its result. All ranks call it, and it blocks.
+
+        If the action fails on any rank, every rank raises: its own error where the action failed, else RunError.
+        """
         error = None
         try:
             result = action()
@@ -86,7 +89,10 @@ class Trainer:
         return result
 
     def on_rank_0(self, action: Callable[[], Result]) -> Result:
-        """What `action` returns on rank 0, where alone it is called; a mistake of the user is raised on all ranks."""
+        """Call `action` on rank 0 only and return its result on every rank. All ranks call it, and it blocks.
+
+        If the action raises a WorkshopError, all ranks raise that error.
+        """
 
         def attempt():
             try:
@@ -101,7 +107,7 @@ class Trainer:
         return result
 
     def stage_data(self) -> None:
-        """Have one rank of each node copy the data to the node's own disk; read it from there."""
+        """Have one rank per node copy the data to the node's own disk, and have all ranks read it there."""
         source = Path(self.options.data_dir or paths.MNIST).expanduser().absolute()
         staged = stage.folder_for(source)
         if staged is not None and self.world.local_rank == 0:
@@ -120,7 +126,7 @@ class Trainer:
     def plan_steps(self) -> None:
         options, world_size = self.options, self.world.world_size
         self.global_batch = options.global_batch(world_size)
-        self.samples_per_step = self.global_batch // world_size  # of this rank, also for those it emulates
+        self.samples_per_step = self.global_batch // world_size  # on this rank, including workers that it emulates
         self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_per_step, world_size)
         self.peak_lr = schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size))
         self.warmup_steps = options.warmup_steps(self.steps_per_epoch)
@@ -162,7 +168,7 @@ class Trainer:
         return self.record
 
     def memory(self) -> dict[str, list[int | None]]:
-        """Bytes on each rank, by rank: of the model's states, if the learner knows them, and the peak."""
+        """Return the bytes on each rank, by rank: the peak, and the model's states if the learner knows them."""
         own = {"peak": memory.peak_bytes(self.device)} | (self.learner.live_bytes or {})
         ranks = self.backend.allgather(own)
         return {f"{kind}_bytes": [rank.get(kind) for rank in ranks] for kind in ("peak", *KINDS)}
@@ -184,7 +190,7 @@ class Trainer:
             hook(value)
 
     def train_epoch(self) -> bool:
-        """Train to the end of this epoch, or to max_steps; True when a callback cut the run short."""
+        """Train to the end of this epoch or to max_steps. Returns True if a callback ended the run early."""
         if self.backend.communication_s is not None:
             self.backend.communication_s = 0.0
         self.samples, stopped = 0, False
@@ -201,8 +207,10 @@ class Trainer:
         return stopped
 
     def steps(self) -> Iterator[tuple[np.ndarray, int, float]]:
-        """Of each step that is left in this epoch: this rank's samples (indices), the size of the global batch,
-        and the learning rate."""
+        """Yield the arguments of the learner's step() for each step that is left in this epoch.
+
+        They are this rank's samples (indices), the size of the global batch and the learning rate.
+        """
         options, world = self.options, self.world
         total = options.epochs * self.steps_per_epoch
         batches = shard.epoch_batches(
@@ -218,7 +226,7 @@ class Trainer:
             )
 
     def after_step(self, loss: SupportsFloat, n_local: int, n_global: int, lr: float) -> bool:
-        """Count the step, report it, and agree with the other ranks whether to stop before the run's end."""
+        """Count the step and report it. Returns whether the ranks agree to stop before the run's end."""
         self.step += 1
         self.lr = lr
         self.samples += n_global
@@ -251,7 +259,7 @@ class Trainer:
         asked = any(hook() for hook in self.hooks["should_stop"])
         start = time.perf_counter()
         agreed = bool(self.backend.sum(np.array([asked], dtype=np.int64))[0])
-        if collectives:  # else the backend's own collectives are unknown, and this one alone would mislead
+        if collectives:  # otherwise the backend's own are unknown, and showing this one alone would mislead
             collectives.append((start, time.perf_counter()))
         return agreed
 
@@ -282,7 +290,7 @@ class Trainer:
         self.call_hooks("on_epoch", row)
 
     def save(self) -> None:
-        """Rank 0 writes the checkpoint, with what belongs to each rank."""
+        """Have rank 0 write the checkpoint, which includes each rank's own state. All ranks call it."""
         path = self.options.checkpoint
         if path is None:
             return
@@ -301,7 +309,7 @@ class Trainer:
         self.on_rank_0(lambda: checkpoint.write(path, state))
 
     def resume(self) -> None:
-        """Go on where the checkpoint was written; rank 0 reads it for all."""
+        """Continue from where the checkpoint was written. Rank 0 reads it for all ranks."""
         path = str(self.options.checkpoint)
         state = self.on_rank_0(lambda: checkpoint.read(path, self.must_match))
         self.epoch, self.step = state["epoch"], state["step"]
@@ -311,10 +319,10 @@ class Trainer:
         self.learner.load_state(state)
         if len(state["ranks"]) == self.world.world_size:
             self.learner.load_own_state(state["ranks"][self.world.rank])
-        elif self.world.rank == 0:  # written on another number of ranks: what they had summed is kept once
+        elif self.world.rank == 0:  # written on a different number of ranks: rank 0 takes over all of their sums
             self.learner.load_own_state({"sums": sum(own["sums"] for own in state["ranks"])})
 
 
 def finite(loss: float) -> float | None:
-    """None for the loss of a run that diverged: JSON, and so the record, has neither NaN nor infinity."""
+    """Return the loss, or None if the run diverged: JSON, and so the record, has neither NaN nor infinity."""
     return loss if math.isfinite(loss) else None

@@ -11,13 +11,13 @@ import hostlist
 from workshop_lib import environment
 from workshop_lib.errors import InputError, WorkshopError
 
-# How many processes mpiexec started, in the words of Open MPI, MPICH, Cray PALS and MVAPICH.
+# Variables in which Open MPI, MPICH, Cray PALS and MVAPICH say how many processes mpiexec started.
 MPIEXEC_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
-# The same of launchers whose processes meet over MPI, or not at all.
+# Variables with which other launchers say how many they started. Such processes meet over MPI or not at all.
 OTHER_SIZES = {"flux": "FLUX_JOB_SIZE", "jsrun": "JSM_NAMESPACE_SIZE", "horovodrun": "HOROVOD_SIZE"}
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# With these, launchers written for PyTorch and Horovod describe a world to its processes.
+# Variables with which launchers written for PyTorch and Horovod describe a world to its processes.
 OF_A_WORLD = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|CROSS_)?(RANK|WORLD_SIZE)|(LOCAL|CROSS)_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.+"
     r"|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_(ADDR|PORT))"
@@ -30,7 +30,10 @@ class LaunchError(WorkshopError, RuntimeError):
 
 @dataclass(frozen=True)
 class World:
-    """This process among the ranks of a run; local_rank counts within one host. World() is one process alone."""
+    """The place of this process among the ranks of a run. World() is a single process.
+
+    local_rank and local_size count the ranks of this host only.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -39,7 +42,7 @@ class World:
     local_size: int = 1
 
     def mpi_comm(self):
-        """MPI.COMM_WORLD, after checking that MPI sees the ranks that the launcher started."""
+        """Return MPI.COMM_WORLD. Raises LaunchError if MPI does not see as many ranks as the launcher started."""
         comm = _mpi().COMM_WORLD
         if comm.size != self.world_size:
             raise LaunchError(_mpi_mismatch(self.launcher, self.world_size, comm.size))
@@ -47,11 +50,12 @@ class World:
 
 
 def detect(env: Mapping[str, str] | None = None) -> World:
-    """The World of this process, from the variables that each launcher sets.
+    """Return the World of this process, according to the variables that launchers set.
 
-    The launcher is the first in the order of `claims` that started several processes; if none did, the first that
-    started one. Raises LaunchError for variables that contradict each other or are incomplete, and when a launcher
-    started several processes that MPI sees as several worlds of one: they would silently train independently.
+    The launcher is the first one, in the order of `claims`, that started several processes. If none did, it is the
+    first that started a single process. Raises LaunchError if variables contradict each other or are incomplete. Also
+    raises it if a launcher started several processes but MPI sees several worlds of one rank each, because these
+    ranks would silently train independently.
     """
     env = os.environ if env is None else env
     sizes = claims(env)
@@ -74,9 +78,9 @@ def detect(env: Mapping[str, str] | None = None) -> World:
 
 
 def claims(env: Mapping[str, str]) -> dict[str, int]:
-    """How many processes each launcher says it started, by the launcher's name, in the order of precedence:
+    """Return how many processes each launcher says it started, by the launcher's name, in order of precedence.
 
-    1. engines: only `ranks.start()` sets WORKSHOP_LAUNCHER. MPI knows the number; here it counts as several.
+    1. engines: only `ranks.start()` sets WORKSHOP_LAUNCHER. The number here is always 2; MPI knows the real one.
     2. torchrun: TORCHRUN and TORCHELASTIC_RUN_ID. srun or mpiexec may have started one torchrun per node.
     3. mpiexec: MPIEXEC_SIZES. srun may have started the processes that start mpiexec's ranks, one per node.
     4. srun: SLURM_STEP_NUM_TASKS. (SLURM_NTASKS is also set in a batch script, which is one process.)
@@ -84,7 +88,7 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
     6. flux, jsrun, horovodrun: OTHER_SIZES.
 
     Processes inherit variables, so some may be left over from a shell or a job around this one. Leftovers usually
-    describe a single process, and that is why `detect` prefers a launcher that started several.
+    describe a single process, which is why `detect` prefers a launcher that started several.
     """
     if env.get("WORKSHOP_LAUNCHER") == "engines":
         return {"engines": 2}
@@ -101,12 +105,15 @@ def claims(env: Mapping[str, str]) -> dict[str, int]:
 
 
 def left_over(env: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables that describe a world of PyTorch's or Horovod's, by name."""
+    """Return the sorted names of the variables that describe a world to PyTorch or Horovod."""
     return sorted(name for name in env if OF_A_WORLD.fullmatch(name))
 
 
 def forget_other_worlds(env: MutableMapping[str, str] = os.environ) -> None:
-    """Unset `left_over` in a rank that MPI knows: the world they describe is that of a shell or a job around it."""
+    """Unset the `left_over` variables in a rank that MPI knows.
+
+    The world they describe belongs to a shell or a job around this rank.
+    """
     names = left_over(env)
     for name in names:
         del env[name]
@@ -115,7 +122,7 @@ def forget_other_worlds(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
-    """This variable as a whole number, None where it is unset or empty. Raises LaunchError for anything else."""
+    """Return this variable as a whole number, or None if it is unset or empty. Raises LaunchError for other text."""
     text = env.get(name, "")
     if not text:
         return None
@@ -127,7 +134,7 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 def _mpiexec_size(env: Mapping[str, str]) -> int | None:
     sizes = {name: _number(env, name) or 0 for name in MPIEXEC_SIZES}
     srun_size = _srun_size(env)
-    # srun's own MPI plug-ins set PMI_SIZE, too, to srun's number. Open MPI's variable comes from its mpiexec alone.
+    # srun's MPI plug-ins also set PMI_SIZE, to srun's own number. Open MPI's variable comes only from its mpiexec.
     of_mpiexec = [size for name, size in sizes.items() if name == "OMPI_COMM_WORLD_SIZE" or size != srun_size]
     return max(of_mpiexec, default=None)
 
@@ -137,7 +144,7 @@ def _srun_size(env: Mapping[str, str]) -> int | None:
 
 
 def _environment_size(env: Mapping[str, str]) -> int | None:
-    """The size of a world of several processes; None for a world of one, which needs no rendezvous."""
+    """Return the size of a world of several processes, or None for a single process, which needs no rendezvous."""
     size, rank = _number(env, "WORLD_SIZE"), env.get("RANK", "")
     if size is None and rank.isdecimal():
         size = int(rank) + 1
@@ -145,10 +152,13 @@ def _environment_size(env: Mapping[str, str]) -> int | None:
 
 
 def _from_environment(env: Mapping[str, str]) -> World:
-    """The World in the variables that torch.distributed reads, and in those that count the processes of this host."""
+    """Return the World that torch.distributed's variables and those counting this host's processes describe.
+
+    Raises LaunchError if variables are missing or contradict each other.
+    """
     address = env.get("MASTER_ADDR", "")
-    one_host = address in ("localhost", "::1") or address.startswith("127.")  # no other host could reach rank 0
-    env = {"LOCAL_WORLD_SIZE": env.get("LOCAL_SIZE", "")} | dict(env)  # the second is DeepSpeed's name for it
+    one_host = address in ("localhost", "::1") or address.startswith("127.")  # other hosts could not reach rank 0 there
+    env = {"LOCAL_WORLD_SIZE": env.get("LOCAL_SIZE", "")} | dict(env)  # DeepSpeed calls it LOCAL_SIZE
     names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     if missing := [name for name in names if not env.get(name)]:
         given = [name for name in RENDEZVOUS if env.get(name)]
@@ -170,7 +180,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _require_one_world(env: Mapping[str, str], launcher: str, sizes: Mapping[str, int]) -> None:
-    """Raise LaunchError if RANK and the like describe, completely, a world of a different size than the launcher's."""
+    """Raise LaunchError if the RENDEZVOUS variables are all set and describe a world of a different size."""
     other = sizes.get("environment", sizes[launcher])
     if other != sizes[launcher] and all(env.get(name) for name in RENDEZVOUS):
         raise LaunchError(
@@ -183,7 +193,7 @@ def _from_mpi(launcher: str, started: int | None = None) -> World:
     comm = _mpi().COMM_WORLD
     if started is not None and comm.size != started:
         raise LaunchError(_mpi_mismatch(launcher, started, comm.size))
-    # By host name and not with Split_type, whose answer differs inside containers.
+    # Compare host names, because Split_type gives a different answer inside containers.
     hosts = comm.allgather(socket.gethostname())
     same_host = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     return World(comm.rank, comm.size, same_host.index(comm.rank), launcher, len(same_host))
@@ -201,19 +211,19 @@ def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
 
 
 def loopback() -> str:
-    """The network interface that reaches this host alone; for gloo, as GLOO_SOCKET_IFNAME."""
+    """Return the name of the network interface that reaches only this host, as gloo's GLOO_SOCKET_IFNAME takes it."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if re.fullmatch(r"lo\d*", name)), "lo")
 
 
 def choose_device(name: str, world: World):
-    """The torch.device of this rank, for "cpu", "cuda" or "auto".
+    """Return the torch.device of this rank for `name`, which is "cpu", "cuda" or "auto".
 
-    "auto" takes the GPU numbered local_rank when each rank on this host can have its own, and
-    else the CPU. "cuda" shares the GPUs when there are more ranks. Where Slurm gives each rank GPUs of
-    its own (--gpus-per-task), it sees no others. Raises InputError for "cuda" where there is none.
+    "auto" takes the GPU numbered local_rank if every rank on this host can have its own GPU, and the CPU otherwise.
+    With "cuda", ranks share the GPUs if there are more ranks than GPUs. Where Slurm gives each rank its own GPUs
+    (--gpus-per-task), a rank sees no others. Raises InputError for "cuda" if PyTorch sees no GPU.
     """
-    import torch  # here, because whoever starts ranks also asks this file, and quickly
+    import torch  # imported here because programs that start ranks use this file too, and must be quick
 
     gpus = count_gpus(name)
     own = "SLURM_GPUS_PER_TASK" in os.environ and world.launcher == "srun"
@@ -221,15 +231,15 @@ def choose_device(name: str, world: World):
         return torch.device("cpu")
     device = torch.device("cuda", world.local_rank % gpus)
     torch.cuda.set_device(device)
-    # Runs are compared to the last bits: no algorithm that varies, no 10-bit mantissa.
+    # Runs are compared down to the last bits, so rule out nondeterministic algorithms and TF32's 10-bit mantissa.
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
     return device
 
 
 def count_gpus(name: str) -> int:
-    """GPUs that PyTorch sees on this host. Raises InputError when `name` is "cuda" and there is none."""
-    import torch  # for the same reason
+    """Return how many GPUs PyTorch sees on this host. Raises InputError if `name` is "cuda" and there are none."""
+    import torch  # imported here for the same reason as in choose_device
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cuda" and gpus == 0:

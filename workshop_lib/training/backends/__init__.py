@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from workshop_lib import installation
 from workshop_lib.errors import InputError
 
-# Of each backend, the file here and the class in it.
+# The file in this folder and the class in it, for each backend.
 REGISTRY = {
     "mpi": ("mpi", "Mpi"),
     "ddp": ("ddp", "Ddp"),
@@ -19,7 +19,7 @@ REGISTRY = {
     "horovod-tf": ("horovod_tf", "HorovodTf"),
     "horovod-keras": ("horovod_keras", "HorovodKeras"),
 }
-# What has to be installed. PyTorch always: the trainer and the checkpoints are written with it.
+# Packages that each backend needs. PyTorch is always one of them, because the trainer and the checkpoints use it.
 FRAMEWORKS = {
     "mpi": ("torch", "mpi4py"),
     "ddp": ("torch",),
@@ -29,23 +29,23 @@ FRAMEWORKS = {
     "horovod-tf": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
     "horovod-keras": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
 }
-# Those whose messages PyTorch carries: by its own means, or over MPI.
+# Backends that can choose their transport: PyTorch's own, or MPI.
 CHOOSE_COMM = ("ddp", "fsdp")
 
 
 def available() -> list[str]:
-    """Names of the backends whose framework is installed; imports none of them."""
+    """Return the names of the backends whose framework is installed, without importing any of them."""
     return [name for name in REGISTRY if not missing(name)]
 
 
 def missing(name: str, comm: str = "auto") -> list[str]:
-    """The packages that the backend `name` needs and that are not installed."""
+    """Return the packages that the backend `name` needs and that are not installed."""
     needed = FRAMEWORKS[name] + (("mpi4py",) if comm == "mpi" else ())
     return [package for package in needed if find_spec(package) is None]
 
 
 def require(name: str, comm: str = "auto") -> None:
-    """Raise InputError when there is no backend `name`, or when its framework is missing."""
+    """Raise InputError if there is no backend `name`, or if a package that it needs is missing."""
     if name not in REGISTRY:
         raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
     if lacking := missing(name, comm):
@@ -57,8 +57,10 @@ def require(name: str, comm: str = "auto") -> None:
 
 
 def create(name: str, world, device, comm: str = "auto"):
-    """The backend `name` for this rank; `comm` is for those in CHOOSE_COMM. Raises InputError when something that
-    it needs is missing."""
+    """Create the backend `name` for this rank. Only backends in CHOOSE_COMM use `comm`.
+
+    Raises InputError if there is no such backend, or if a package that it needs is missing.
+    """
     require(name, comm)
     file, class_name = REGISTRY[name]
     backend = getattr(importlib.import_module(f"{__name__}.{file}"), class_name)

@@ -1,8 +1,8 @@
-"""PyTorch's DistributedDataParallel: gradients are averaged during backward, bucket by bucket.
+"""PyTorch's DistributedDataParallel, which averages gradients during the backward pass, bucket by bucket.
 
-A process has one process group, kept until it ends, also when it trains many times: with
-torch 2.13, dropping a DDP model after destroy_process_group() can hang, because its reducer
-joins a gloo thread while it holds the interpreter lock.
+A process keeps its one process group until it ends, even if it trains many times. With torch 2.13, dropping a DDP model
+after destroy_process_group() can hang, because the model's reducer joins a gloo thread while it holds the interpreter
+lock.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from workshop_lib.training.rendezvous import join_over_mpi, join_process_group
 
 
 class Ddp(TorchBackend):
-    """gloo on CPUs, NCCL when every rank has a GPU of its own; or MPI, which a process then has a second group for."""
+    """DDP over gloo on CPUs, over NCCL if every rank has its own GPU, or over MPI, which needs a second group."""
 
     name = "ddp"
-    communication_s = None  # happens inside backward, overlapped with it
+    communication_s = None  # unknown, because averaging overlaps with the backward pass
     one_forward = True
 
     def __init__(self, world, device, comm: str = "auto"):

@@ -1,12 +1,12 @@
-"""DeepSpeed and its ZeRO stages. What turns a one-process script into this:
+"""DeepSpeed and its ZeRO stages. These calls turn a one-process script into one that uses DeepSpeed:
 
-    deepspeed.init_distributed(dist_backend="gloo")                    one process of many
-    engine, *_ = deepspeed.initialize(model=…, optimizer=…, config=…)  everybody starts alike
+    deepspeed.init_distributed(dist_backend="gloo")                    joins the other processes
+    engine, *_ = deepspeed.initialize(model=…, optimizer=…, config=…)  gives every rank the weights of rank 0
     engine.backward(loss)                                              averages the gradients
-    engine.step()                                                      in place of optimizer.step()
+    engine.step()                                                      replaces optimizer.step()
 
-ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): stage 0 is plain data parallelism; from stage 1 each rank
-keeps a share of the optimizer's state, from 2 also of the gradients, from 3 also of the parameters.
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): stage 0 is plain data parallelism. From stage 1 on, each rank keeps
+only a shard of the optimizer's state, from stage 2 on also of the gradients, and in stage 3 also of the parameters.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-# Read by DeepSpeed when it begins.
+# DeepSpeed reads this variable when it starts.
 if not torch.cuda.is_available():
     os.environ["DS_ACCELERATOR"] = "cpu"
 
@@ -41,42 +41,43 @@ from workshop_lib.training.backends.ddp import Ddp
 from workshop_lib.training.backends.pytorch import MakeOptimizer
 from workshop_lib.training.rendezvous import join_process_group
 
-logger.setLevel(logging.ERROR)  # it would comment on every engine that it makes
+logger.setLevel(logging.ERROR)  # otherwise it would log messages about every engine it creates
 
 
 def start(world, device: torch.device) -> None:
-    """Join the process group of this process's life, and have DeepSpeed use it. All ranks call it.
+    """Join this process's process group, and have DeepSpeed use it. All ranks call it, and it blocks.
 
-    No compiler starts: on a CPU, DeepSpeed would take a minute or two here to build its allreduce.
+    No compiler starts. Otherwise DeepSpeed would spend a minute or two here on a CPU, building its own allreduce.
     """
     join_process_group(world, device)
-    # It takes the rank's GPU from the first, and stops where Open MPI, which may count otherwise, disagrees.
+    # DeepSpeed takes the rank's GPU from the first variable, and stops if the second one disagrees. Open MPI sets the
+    # second one, and may count local ranks differently.
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"):
         os.environ[name] = str(world.local_rank)
     # Otherwise DeepSpeed compiles test programs to find out which operations of its own it could compile.
     deepspeed.ops.__compatible_ops__ = {}
-    # DeepSpeed calls names that PyTorch has begun to replace.
+    # DeepSpeed calls functions that PyTorch has deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
-    # DeepSpeed would clone this group, without a limit to the wait: with gloo on busy cores that has hung.
+    # DeepSpeed would clone this group without a timeout. With gloo on busy cores, that has hung.
     groups._WORLD_GROUP = dist.group.WORLD
 
 
 def config(batch_size: int, zero_stage: int, precision: str = "fp32") -> dict:
-    """DeepSpeed's configuration, for an optimizer of PyTorch's: DeepSpeed's own would have to be compiled."""
+    """Return DeepSpeed's configuration for one of PyTorch's optimizers. DeepSpeed's own would have to be compiled."""
     return {
         "train_micro_batch_size_per_gpu": batch_size,
         "zero_optimization": {"stage": zero_stage},
         "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 0.0,  # without it, DeepSpeed scales gradients down to a norm of 1
+        "gradient_clipping": 0.0,  # if unset, DeepSpeed scales gradients down to a norm of 1
         "bf16": {"enabled": precision == "bf16"},
         "steps_per_print": None,
     }
 
 
 class Deepspeed(Ddp):
-    """The optimizer steps on its share of fp32 weights, also where the model has weights in bf16."""
+    """DeepSpeed's engine, whose optimizer updates its shard of fp32 weights even if the model's weights are in bf16."""
 
     name = "deepspeed"
     engine: Any = None
@@ -90,7 +91,7 @@ class Deepspeed(Ddp):
         return super().learner(options, train, test)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
-        # Stage 0 has no fp32 copy of the weights to step on, so it casts as the other backends do.
+        # Stage 0 has no fp32 copy of the weights to update, so it casts to bf16 as the other backends do.
         self.sharded = options.zero_stage > 0
         precision = options.precision if self.sharded else "fp32"
         self.engine, *_ = deepspeed.initialize(
@@ -110,7 +111,10 @@ class Deepspeed(Ddp):
         self.engine.backward(loss)
 
     def weights(self, model: nn.Module) -> list[torch.Tensor]:
-        """Of ZeRO's stages 1 and 2, this rank's own, which the ranks' weights are compared by."""
+        """Return all parameters, whole and in fp32. All ranks call it.
+
+        In ZeRO's stages 1 and 2 they are this rank's own copy, so that comparing the ranks can find differences.
+        """
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
             return [parameter.detach().float().clone() for parameter in model.parameters()]
 
@@ -138,7 +142,7 @@ class Deepspeed(Ddp):
         with torch.no_grad(), deepspeed.zero.GatheredParameters(list(named.values()), modifier_rank=0):
             for name, parameter in named.items():
                 parameter.copy_(state["model"][name])
-        for name, parameter in named.items():  # and the copy that the optimizer steps on
+        for name, parameter in named.items():  # set the copy that the optimizer updates, and its state
             self.set_share(parameter, state["model"][name])
             for key, value in state["optimizer"].get(name, {}).items():
                 if value.shape == state["model"][name].shape:
@@ -148,10 +152,10 @@ class Deepspeed(Ddp):
                     remembered[key] = value.clone()
 
     def set_share(self, parameter, value: torch.Tensor, key: str | None = None) -> None:
-        """Set what the optimizer holds of a parameter, or remembers of it under `key`, from the whole."""
+        """Set the optimizer's copy of a parameter, or its state under `key`, from the whole value."""
         of_stage_3 = hasattr(parameter, "ds_tensor")
         if of_stage_3:
-            # Shares are alike, the last one filled up, which the setter of whole values does not expect.
+            # All shards have the same size, and the last is padded, which the setter of whole values does not expect.
             size = parameter.ds_tensor.numel()
             filled = functional.pad(value.flatten(), (0, size * self.world.world_size - value.numel()))
             value = filled[size * self.world.rank :][:size]
@@ -162,8 +166,10 @@ class Deepspeed(Ddp):
             set_state(parameter, value, key)
 
     def step_in_place(self) -> None:
-        """A step with gradients of zero: the first makes the optimizer's state, and the list of which
-        share of it belongs to which parameter."""
+        """Do one step with zero gradients.
+
+        The first step creates the optimizer's state, and the list of which shard of it belongs to which parameter.
+        """
         images = torch_cnn.normalise(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
         dtype = next(self.engine.module.parameters()).dtype
         self.engine.backward(self.engine(images.to(dtype)).sum() * 0.0)
@@ -175,7 +181,7 @@ class Deepspeed(Ddp):
 
 
 class Steps:
-    """The engine, as an optimizer."""
+    """Adapter that makes the engine look like an optimizer."""
 
     def __init__(self, engine):
         self.optimizer, self.step = engine.optimizer, engine.step
@@ -186,5 +192,5 @@ class Steps:
 
 
 def _sharded(value) -> bool:
-    """Whether an optimizer remembers it for each weight; a count of steps is one number."""
+    """Return whether this optimizer state has one value per weight. A step count, for example, is only one number."""
     return isinstance(value, torch.Tensor) and value.dim() > 0

@@ -1,11 +1,11 @@
-"""PyTorch's FSDP2: each rank keeps a share of every parameter, of its gradient and of the optimizer's state.
+"""PyTorch's FSDP2: each rank keeps a shard of every parameter, of its gradient and of the optimizer's state.
 
-    for layer in layers: fully_shard(layer)      its weights are gathered when it computes, then dropped
-    fully_shard(model)                           what is in no layer
-    optimizer = Adam(model.parameters())         after it, since the parameters are shares now
+    for layer in layers: fully_shard(layer)      gathers a layer's weights when it computes, then frees them
+    fully_shard(model)                           shards the parameters outside these layers
+    optimizer = Adam(model.parameters())         comes last, because only now are the parameters shards
 
-In backward a layer's gradients are averaged and scattered in one reduce-scatter, so that each rank has
-those of its share. That is ZeRO's stage 3.
+In the backward pass, one reduce-scatter averages a layer's gradients and gives each rank the gradients of its shard.
+That is ZeRO's stage 3.
 """
 
 import torch
@@ -22,7 +22,7 @@ IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.fl
 
 
 class Fsdp(Ddp):
-    """A layer with parameters of its own is a unit that is gathered and dropped."""
+    """FSDP2 that gathers and frees each child layer with parameters as a unit."""
 
     name = "fsdp"
 
@@ -36,7 +36,7 @@ class Fsdp(Ddp):
             if list(layer.parameters()):
                 fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        return model, make_optimizer(model.parameters(), fused=False)  # PyTorch's fused SGD takes no shares
+        return model, make_optimizer(model.parameters(), fused=False)  # PyTorch's fused SGD cannot update shards
 
     def whole(self, value):
         return value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,12 +1,12 @@
-"""Horovod for PyTorch. What turns a one-process script into this:
+"""Horovod for PyTorch. These calls turn a one-process script into one that uses Horovod:
 
-    hvd.init()                                                   one process of many
-    torch.cuda.set_device(hvd.local_rank())                      a GPU of its own (training/world.py)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)    everybody starts alike
-    optimizer = hvd.DistributedOptimizer(optimizer, …)           gradients are averaged during backward
+    hvd.init()                                                   joins the other processes
+    torch.cuda.set_device(hvd.local_rank())                      gives each rank its own GPU (training/world.py)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)    gives every rank the weights of rank 0
+    optimizer = hvd.DistributedOptimizer(optimizer, …)           averages gradients during the backward pass
 
-and, as with every backend, shards by the global rank, a learning rate chosen for the global batch,
-checkpoints written by rank 0 and metrics summed over the ranks (trainer.py).
+As with every backend, the script must also shard the data by the global rank, choose a learning rate for the global
+batch, write checkpoints on rank 0 only, and sum metrics over the ranks (trainer.py).
 """
 
 import horovod.torch as hvd
@@ -19,17 +19,17 @@ from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 
 
 class Horovod(HorovodRanks, TorchBackend):
-    """All reductions go through Horovod's background thread, tensor by tensor, fused as they come."""
+    """Horovod, whose background thread does all reductions. It fuses tensors that are ready at the same time."""
 
     name = "horovod"
     hvd = hvd
-    communication_s = None  # happens in the background thread, overlapped with backward
+    communication_s = None  # unknown, because the background thread averages during the backward pass
     one_forward = True
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = make_optimizer(model.parameters())
-        # In one group, the gradients of this small network leave in one message, and not in several cycles.
+        # As one group, the gradients of this small network are sent in one message, and not over several cycles.
         names = model.named_parameters()
         return model, hvd.DistributedOptimizer(optimizer, named_parameters=names, op=hvd.Average, groups=1)
 

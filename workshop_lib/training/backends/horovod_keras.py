@@ -1,11 +1,11 @@
-"""Horovod for Keras 3. What is added to a one-process script:
+"""Horovod for Keras 3. These lines turn a one-process script into one that uses Horovod:
 
-    hvd.init()
-    optimizer = keras3.DistributedOptimizer(optimizer)       gradients are averaged before they are applied
-    model.fit(…, callbacks=[keras3.BroadcastVariables()])    everybody starts alike
+    hvd.init()                                               joins the other processes
+    optimizer = keras3.DistributedOptimizer(optimizer)       averages gradients before they are applied
+    model.fit(…, callbacks=[keras3.BroadcastVariables()])    gives every rank the weights of rank 0
 
-`keras3` is the adapter beside this file: horovod.keras, made for Keras 2, would not average anything. The
-trainer here owns its loop: it calls train_on_batch in place of fit, and broadcasts without a callback.
+`keras3` is the adapter beside this file. It is needed because horovod.keras was made for Keras 2 and would not average
+anything. The trainer here owns its loop, so it calls train_on_batch in place of fit, and broadcasts without a callback.
 """
 
 import keras
@@ -32,7 +32,7 @@ class HorovodKeras(HorovodTf):
 
 
 class KerasLearner(TensorflowLearner):
-    """The Learner (base.py) whose step is Keras's own."""
+    """The Learner (base.py) whose step is Keras's train_on_batch."""
 
     def prepare(self) -> None:
         self.optimizer = keras3.DistributedOptimizer(self.optimizer)
@@ -41,7 +41,7 @@ class KerasLearner(TensorflowLearner):
         loss = keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=self.label_smoothing, reduction="sum"
         )
-        # Horovod has operations for XLA, but only for GPUs: not in this build.
+        # This build of Horovod has no operations for XLA, which exist only for GPUs.
         self.model.compile(self.optimizer, loss, weighted_metrics=[self.metric], jit_compile=False)
         keras3.broadcast_model(self.model)
 
@@ -49,7 +49,7 @@ class KerasLearner(TensorflowLearner):
         rows, counts = some_rows(indices)
         weight = np.float32(counts * self.backend.world.world_size / n_global)
         self.model.optimizer.learning_rate = lr
-        # One number per class and sample: Keras smooths no others.
+        # The targets have one number per class and sample, because Keras smooths no other labels.
         targets = keras.utils.to_categorical(self.train_split.labels[rows], self.model.output_shape[-1])
         images = self.train_split.images[rows]
         logs = self.model.train_on_batch(images, targets, np.full(len(rows), weight), return_dict=True)
@@ -58,8 +58,10 @@ class KerasLearner(TensorflowLearner):
 
 
 class SumsOfBatch(keras.metrics.Metric):
-    """Summed loss, correct answers and samples of one batch, without samples of weight 0; its result is the
-    summed loss."""
+    """Summed loss, correct answers and samples of one batch: float64 [3]. Its result is the summed loss.
+
+    A batch whose samples have weight 0 counts as empty.
+    """
 
     def __init__(self):
         super().__init__(name="loss_sum")

@@ -1,4 +1,4 @@
-"""Horovod's own process management, which every framework's Horovod shares."""
+"""Horovod's own process management, which is the same for every framework."""
 
 import os
 import sys
@@ -18,16 +18,16 @@ class HorovodRanks(Communicator):
     hvd: ClassVar[ModuleType]
 
     def __init__(self, world: World, device):
-        """Initialise Horovod, and see that it knows the same ranks. All ranks call it.
+        """Initialize Horovod. All ranks call it. Raises LaunchError if Horovod does not see the same ranks.
 
-        MPI is initialised by mpi4py first: then it stays when Horovod shuts down, and Horovod can start again.
+        mpi4py initializes MPI first. MPI then stays initialized when Horovod shuts down, and Horovod can start again.
         """
         super().__init__(world, device)
         world.mpi_comm()
         before = _threads()
         self.hvd.init()
-        # Horovod's thread polls the other ranks without rest, in MPI. Without a core of its own it would take
-        # half of the time of the thread that computes; when that one waits, it has the core to itself.
+        # Horovod's thread polls the other ranks without a pause, inside MPI. Without its own core, it would take half
+        # of the computing thread's time. At the lowest priority, it gets the core when the computing thread waits.
         for thread in _threads() - before:
             os.setpriority(os.PRIO_PROCESS, thread, LOWEST_PRIORITY)
         if (self.hvd.rank(), self.hvd.size()) != (world.rank, world.world_size):
@@ -39,12 +39,12 @@ class HorovodRanks(Communicator):
             )
 
     def allgather(self, value) -> list:
-        return self.hvd.allgather_object(value, name="value")  # else named by its type, which may differ
+        return self.hvd.allgather_object(value, name="value")  # the default name is the value's type, which may differ
 
     def close(self) -> None:
         self.hvd.shutdown()
 
 
 def _threads() -> set[int]:
-    """The threads of this process that can have a priority of their own: on Linux alone."""
+    """Return the threads of this process that can have their own priority, which exists only on Linux."""
     return {int(task.name) for task in Path("/proc/self/task").iterdir()} if sys.platform == "linux" else set()

@@ -1,17 +1,17 @@
-"""Horovod for TensorFlow, in a training loop of one's own. What is added to a one-process script:
+"""Horovod for TensorFlow, in a hand-written training loop. These calls turn a one-process script into one that uses it:
 
-    hvd.init()
-    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")    a GPU of its own
-    hvd.broadcast_variables([v.value for v in variables], root_rank=0)
-    tape = hvd.DistributedGradientTape(tape)                        gradients come out averaged
+    hvd.init()                                                            joins the other processes
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")          gives each rank its own GPU
+    hvd.broadcast_variables([v.value for v in variables], root_rank=0)    gives every rank the weights of rank 0
+    tape = hvd.DistributedGradientTape(tape)                              averages the gradients
 
-`v.value`, because Horovod knows TensorFlow's variables and not Keras 3's.
+The broadcast takes `v.value`, because Horovod knows TensorFlow's variables but not Keras 3's.
 """
 
 import os
 from collections.abc import Mapping
 
-# Read by TensorFlow when it begins: errors alone, and as many threads as PyTorch would take.
+# TensorFlow reads these variables when it starts: log errors only, and use as many threads as PyTorch would.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
@@ -30,7 +30,7 @@ from workshop_lib.training.options import TrainOptions
 
 TEST_BATCH = 500
 
-# Whatever the user's ~/.keras/keras.json says: a run is what its record says it is.
+# Override the user's ~/.keras/keras.json, so that a run does what its record says.
 keras.config.set_floatx("float32")
 keras.config.set_image_data_format("channels_last")
 
@@ -50,7 +50,7 @@ class HorovodTf(HorovodRanks, Backend):
         return TensorflowLearner(options, self, train, test)
 
     def broadcast(self, variables: list) -> None:
-        """Give every rank the values of rank 0."""
+        """Give every rank the values of rank 0. Blocks."""
         hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
     def wrap_tape(self, tape: tf.GradientTape) -> tf.GradientTape:
@@ -61,21 +61,24 @@ class HorovodTf(HorovodRanks, Backend):
 
 
 class TensorflowLearner:
-    """The Learner (base.py) with a loop and a tape of our own. Creating it broadcasts the weights: all ranks do it
-    together."""
+    """The Learner (base.py) with our own loop and gradient tape.
 
-    live_bytes: dict[str, int] | None = None  # TensorFlow does not tell what it holds of gradients
+    Creating it broadcasts the weights, so all ranks create it together.
+    """
+
+    live_bytes: dict[str, int] | None = None  # unknown, because TensorFlow does not report the memory of gradients
 
     def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
         self.backend = backend
         self.train_split, self.test_split = train, test
         self.label_smoothing = options.label_smoothing
         by_adam = options.optimizer == "adam"
-        # Adam's decay is apart from the gradient; that of SGD is not, though Keras's own option would do that too.
+        # Adam's weight decay is separate from the gradient. SGD's is part of the gradient, so it goes through the loss.
+        # Keras's own option for SGD would keep it separate.
         in_loss = 0.0 if by_adam else options.weight_decay
         classes, self.shape = classes_and_shape(train, test)
         self.model = keras_cnn.build(options.seed, classes, options.network, in_loss, self.shape)
-        if by_adam:  # with torch's epsilon, where Keras has 1e-7
+        if by_adam:  # use PyTorch's epsilon, because Keras's default is 1e-7
             self.optimizer = keras.optimizers.Adam(epsilon=1e-8, weight_decay=options.weight_decay or None)
         else:
             self.optimizer = keras.optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov)
@@ -84,11 +87,11 @@ class TensorflowLearner:
         self.network = options.network
         keras.utils.set_random_seed(options.seed + backend.world.rank)
         self._draws = [layer.seed_generator.state for layer in self.model.layers if hasattr(layer, "seed_generator")]
-        for number, state in enumerate(self._draws):  # each rank drops other channels, and each layer
+        for number, state in enumerate(self._draws):  # all ranks and layers draw different dropout masks
             state.assign([options.seed + backend.world.rank, number])
 
     def prepare(self) -> None:
-        """Everybody starts alike."""
+        """Build the optimizer, and give every rank the weights and the optimizer state of rank 0."""
         self.optimizer.build(self.model.trainable_variables)
         self.backend.broadcast([*self.model.weights, *self.optimizer.variables])
 
@@ -112,9 +115,9 @@ class TensorflowLearner:
         ]
     )
     def _step(self, images, labels, scale, lr):
-        """One optimizer step; as in TorchLearner, world_size cancels in the mean over ranks.
+        """Do one optimizer step and return the summed loss. As in TorchLearner, world_size cancels in the mean.
 
-        Samples with a scale of 0 do not count.
+        images: uint8 [n, height, width], labels: uint8 [n]. Samples with a scale of 0 do not count.
         """
         self.optimizer.learning_rate.assign(lr)
         variables = self.model.trainable_variables
@@ -145,7 +148,7 @@ class TensorflowLearner:
         return keras_cnn.to_torch([np.asarray(v) for v in self.model.trainable_variables], self.shape)
 
     def state(self) -> dict:
-        """By PyTorch's names, so that the file of a checkpoint is the same for every backend."""
+        """Return the state with PyTorch's parameter names, as in the checkpoint files of all other backends."""
         names = torch_cnn.build(seed=0, network=self.network).state_dict()
         model = {name: as_torch(weight) for name, weight in zip(names, self.weights(), strict=True)}
         return {"model": model, "optimizer": [as_torch(variable) for variable in self.optimizer.variables]}
@@ -153,22 +156,22 @@ class TensorflowLearner:
     def load_state(self, state: Mapping) -> None:
         self.model.set_weights(keras_cnn.from_torch([w.numpy() for w in state["model"].values()], self.shape))
         for variable, value in zip(self.optimizer.variables, state["optimizer"], strict=True):
-            variable.assign(value.numpy().reshape(variable.shape))  # earlier files have [1] for a number
+            variable.assign(value.numpy().reshape(variable.shape))  # older files have [1] for a number
 
     def own_state(self) -> dict:
         return {"sums": torch.tensor(self.sums()), "draws": [as_torch(np.int64(state)) for state in self._draws]}
 
     def load_own_state(self, own: dict) -> None:
         self._sums.assign(own["sums"].numpy())
-        for state, saved in zip(self._draws, own.get("draws", []), strict=True):  # none in earlier files
+        for state, saved in zip(self._draws, own.get("draws", []), strict=True):  # older files have none
             state.assign(saved.numpy().astype(np.uint32))
 
 
 def some_rows(indices: np.ndarray) -> tuple[np.ndarray, float]:
-    """The rows that a step computes, and whether they count, 1.0 or 0.0.
+    """Return the rows that a step computes, and whether they count: 1.0 or 0.0.
 
-    A rank without a sample in a step still takes part in it. It computes a row that does not count, because
-    oneDNN's convolutions, with which TensorFlow computes on some processors, fail on an empty batch.
+    A rank without a sample in a step still takes part in the step. It computes one row that does not count, because
+    oneDNN's convolutions, which TensorFlow uses on some processors, fail on an empty batch.
     """
     return (indices, 1.0) if len(indices) else (np.zeros(1, dtype=np.int64), 0.0)
 
@@ -178,14 +181,14 @@ def as_torch(values) -> torch.Tensor:
 
 
 def cross_entropy(logits, labels, smoothing: float = 0.0):
-    """Summed over the samples. TensorFlow leaves it to us to smooth the targets."""
+    """Return the cross-entropy summed over the samples. TensorFlow does not smooth targets, so this function does."""
     classes = logits.shape[-1]
     targets = (1 - smoothing) * tf.one_hot(labels, classes) + smoothing / classes
     return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
 
 
 def metric_sums(loss, logits, labels):
-    """Summed loss, correct answers and samples: float64 [3]."""
+    """Return the summed loss, the correct answers and the samples: float64 [3]."""
     correct = tf.argmax(logits, axis=1, output_type=tf.int32) == tf.cast(labels, tf.int32)
     counted = [loss, tf.math.count_nonzero(correct), tf.shape(labels)[0]]
     return tf.stack([tf.cast(value, tf.float64) for value in counted])

@@ -1,7 +1,7 @@
-"""What horovod.keras gave to Keras 2, for Keras 3.
+"""An adapter that gives Keras 3 what horovod.keras gives Keras 2.
 
-Keras 3 calls `optimizer.apply`, which horovod 0.28's DistributedOptimizer does not replace: with it, every
-rank trains alone, and nothing warns you. Its callbacks look for attributes that Keras 3 no longer has.
+Keras 3 calls `optimizer.apply`, which the DistributedOptimizer of horovod 0.28 does not replace. With horovod.keras,
+every rank would train alone, without a warning. Its callbacks look for attributes that Keras 3 no longer has.
 """
 
 import horovod.tensorflow as hvd
@@ -12,14 +12,14 @@ from workshop_lib.errors import WorkshopError
 
 
 class WrappedTwiceError(WorkshopError, TypeError):
-    """An optimizer that averages over the ranks already would average twice."""
+    """An optimizer that already averages over the ranks was wrapped again, and would average twice."""
 
 
 def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, compression=None):
-    """An optimizer like this one, with its state, that uses the mean of all ranks' gradients.
+    """Return a copy of this optimizer and its state that reduces the gradients of all ranks, by default to their mean.
 
-    A model that is saved with it holds the plain optimizer: wrap it again after loading (load_model does).
-    All ranks apply their gradients together. Raises WrappedTwiceError when it is wrapped already.
+    A model saved with the copy contains the plain optimizer, so wrap that again after loading (load_model does). All
+    ranks apply their gradients together. Raises WrappedTwiceError if the optimizer is already wrapped.
     """
     plain = type(optimizer)
     if hasattr(plain, "averages_over_ranks"):
@@ -31,7 +31,7 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
         def apply(self, grads, trainable_variables=None):
             return super().apply(average(grads, op, compression or hvd.Compression.none), trainable_variables)
 
-    # Saved under the name of what it was made from, so that Keras finds the class when it loads.
+    # Keras saves the optimizer under the plain class's name, so that it finds the class when it loads the model.
     Distributed.__name__, Distributed.__qualname__ = plain.__name__, plain.__qualname__
     Distributed.__module__ = plain.__module__
     distributed = Distributed.from_config(optimizer.get_config())
@@ -43,10 +43,11 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
 
 
 def average(gradients: list, op, compression) -> list:
-    """Reduced over the ranks, all in one group; None, for a variable without a gradient, stays.
+    """Return the gradients reduced over the ranks, all in one group. All ranks call it, and it blocks.
 
-    Under a name of its own: Horovod would take the names of the layers, which Keras numbers, and wait
-    forever once one rank had built a layer more than the others.
+    None, which stands for a variable without a gradient, stays None. The group has its own name. Otherwise Horovod
+    would use the names of the layers, which Keras numbers, and would wait forever once one rank had built one more
+    layer than the others.
     """
     present = [tf.convert_to_tensor(g) for g in gradients if g is not None]
     packed, contexts = zip(*map(compression.compress, present), strict=True)
@@ -56,7 +57,7 @@ def average(gradients: list, op, compression) -> list:
 
 
 class BroadcastVariables(keras.callbacks.Callback):
-    """Gives every rank the weights and the optimizer state of `root`, before the first step."""
+    """Gives every rank the weights and the optimizer state of rank `root`, before the first step."""
 
     def __init__(self, root: int = 0):
         super().__init__()
@@ -67,9 +68,9 @@ class BroadcastVariables(keras.callbacks.Callback):
 
 
 def broadcast_model(model: keras.Model, root: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of `root`. All ranks call it; it blocks.
+    """Give every rank the weights and the optimizer state of rank `root`. All ranks call it, and it blocks.
 
-    Variables are matched by their order, not by the names of layers. What dropout draws stays each rank's own.
+    Variables are matched by their order, not by the names of layers. Each rank keeps its own random state for dropout.
     """
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
@@ -78,8 +79,10 @@ def broadcast_model(model: keras.Model, root: int = 0) -> None:
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """Replaces the metrics of an epoch by their means over the ranks. Exact when the ranks' shards are of one
-    size. List it before callbacks that read them."""
+    """Replaces the metrics of an epoch by their means over the ranks.
+
+    The means are exact if the ranks' shards have the same size. List this callback before others that read the metrics.
+    """
 
     def on_epoch_end(self, epoch, logs=None):
         names = sorted(logs or {})
@@ -101,7 +104,7 @@ class WarmUp(keras.callbacks.Callback):
 
 
 def load_model(path, **how):
-    """keras.models.load_model, with the optimizer wrapped."""
+    """Load a model as keras.models.load_model does, and wrap its optimizer."""
     model = keras.models.load_model(path, **how)
     model.optimizer = DistributedOptimizer(model.optimizer)
     return model

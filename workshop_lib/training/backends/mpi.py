@@ -1,4 +1,4 @@
-"""Synchronous SGD by hand: one Allreduce of all gradients in each step, over mpi4py."""
+"""Synchronous SGD written by hand, with one Allreduce of all gradients in each step, over mpi4py."""
 
 import time
 
@@ -11,8 +11,10 @@ from workshop_lib.training.backends.pytorch import MakeOptimizer, TorchBackend
 
 
 class Mpi(TorchBackend):
-    """Averages one flat buffer: one message per step, where one message per tensor would pay
-    the latency six times."""
+    """Averages all gradients in one flat buffer, with one message per step.
+
+    One message per tensor would pay the latency six times.
+    """
 
     name = "mpi"
 
@@ -34,8 +36,10 @@ class Mpi(TorchBackend):
         return model, make_optimizer(parameters)
 
     def attach(self) -> None:
-        """Make each gradient a view into the buffer, with the values it has: zero_grad(), as it is by default,
-        drops the views, and backward then puts gradients elsewhere."""
+        """Make each gradient a view into the buffer, and keep its values.
+
+        By default, zero_grad() drops these views, and the backward pass then puts the gradients elsewhere.
+        """
         for parameter, view in self.views:
             gradient = parameter.grad
             if gradient is not view:
@@ -50,11 +54,11 @@ class Mpi(TorchBackend):
             parameter.copy_(host)
 
     def average_gradients(self) -> None:
-        """One blocking Allreduce of all gradients. The time includes waiting for slower ranks."""
+        """Average all gradients with one blocking Allreduce. The measured time includes waiting for slower ranks."""
         start = time.perf_counter()
         self.attach()
-        host = self.flat.cpu()  # the buffer itself when it is on the CPU
-        ready = time.perf_counter()  # a GPU has finished backward only now
+        host = self.flat.cpu()  # the buffer itself if it is on the CPU
+        ready = time.perf_counter()  # only now has a GPU finished the backward pass
         self.comm.Allreduce(MPI.IN_PLACE, host.numpy(), MPI.SUM)
         self.averaging_span = (ready, time.perf_counter())
         self.flat.copy_(host).div_(self.world.world_size)

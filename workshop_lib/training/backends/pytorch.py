@@ -7,8 +7,8 @@ The backends for several ranks replace methods of TorchBackend. In each training
     backend.average_gradients()
     optimizer.step()
 
-so that the mean over ranks is exactly the gradient of the mean loss over the global batch, even when the ranks
-hold different numbers of samples, or none.
+The mean over ranks is then exactly the gradient of the mean loss over the global batch, even if the ranks hold
+different numbers of samples, or none.
 """
 
 import math
@@ -29,9 +29,9 @@ from workshop_lib.training.backends.base import Backend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
 
-MakeOptimizer = Callable[..., torch.optim.Optimizer]  # of the parameters, and of options to change
+MakeOptimizer = Callable[..., torch.optim.Optimizer]  # takes the parameters, and options to override
 TEST_BATCH = 500
-CPU_ROWS = 1024  # rows that go through the network at once: more would not fit a CPU's caches
+CPU_ROWS = 1024  # rows that go through the network at once; more would not fit into a CPU's caches
 
 
 class TorchBackend(Backend):
@@ -43,7 +43,7 @@ class TorchBackend(Backend):
     name = "base"
     framework = "PyTorch"
     communication_s: float | None = 0.0
-    one_forward = False  # whether the backend hooks into forward, and so expects one call per step
+    one_forward = False  # whether the backend hooks into the forward pass and expects one call per step
 
     def __init__(self, world: World, device: torch.device):
         super().__init__(world, device)
@@ -54,17 +54,19 @@ class TorchBackend(Backend):
         return TorchLearner(options, self, train, test)
 
     def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, options):
-        """Give every rank the weights of rank 0. Returns what to call in the model's place, images to logits,
-        and the optimizer to step with."""
+        """Give every rank the weights of rank 0. Returns the forward function and the optimizer to use.
+
+        The forward function replaces the model, and maps images to logits.
+        """
         forward, optimizer = self.wrap(model, make_optimizer)
         return (self.in_bf16(forward) if options.precision == "bf16" else forward), optimizer
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
-        """`prepare` for computing in fp32."""
+        """Do what `prepare` does, for computing in fp32."""
         return model, make_optimizer(model.parameters())
 
     def in_bf16(self, forward: Callable) -> Callable:
-        """Weights stay in fp32; matrix products and convolutions take bf16 copies of them."""
+        """Return `forward` with matrix products and convolutions that use bf16 copies of the fp32 weights."""
 
         def call(images: torch.Tensor) -> torch.Tensor:
             with torch.autocast(self.device.type, torch.bfloat16):
@@ -73,19 +75,21 @@ class TorchBackend(Backend):
         return call
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients; some backends average them meanwhile."""
+        """Compute the gradients. Some backends average them at the same time."""
         loss.backward()
 
     def average_gradients(self) -> None:
-        """After it, every gradient is the mean over ranks. Blocks; called after backward."""
+        """Make every gradient the mean over ranks. Called after `backward`, and blocks."""
 
     def weights(self, model: nn.Module) -> list[torch.Tensor]:
-        """All parameters, whole, as this rank computes with them. Blocks where they are sharded."""
+        """Return all parameters, whole, as this rank computes with them. Blocks if they are sharded."""
         return [self.whole(parameter.detach()) for parameter in model.parameters()]
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-        """Parameters and what the optimizer remembers of each, whole, by the parameter's name. Blocks where
-        they are sharded."""
+        """Return the parameters and the optimizer's state of each one, whole, by parameter name.
+
+        Blocks if they are sharded.
+        """
         named = dict(model.named_parameters())
         return {
             "model": {name: self.whole(parameter.detach()) for name, parameter in named.items()},
@@ -97,7 +101,7 @@ class TorchBackend(Backend):
         }
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping) -> None:
-        """Go on from what `state` returned, on any number of ranks."""
+        """Continue from what `state` returned, on any number of ranks."""
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(self.share(parameter, state["model"][name]))
@@ -105,16 +109,22 @@ class TorchBackend(Backend):
                 optimizer.state[parameter] = {key: self.share(parameter, value) for key, value in remembered.items()}
 
     def whole(self, value: torch.Tensor) -> torch.Tensor:
-        """A parameter, or what an optimizer remembers of it, from all ranks' shares."""
+        """Return a whole parameter, or its whole optimizer state, gathered from all ranks' shards."""
         return value
 
     def share(self, parameter: nn.Parameter, value: torch.Tensor) -> torch.Tensor:
-        """The inverse of `whole`: on the parameter's device, but a count of steps stays where it is."""
+        """Return this rank's shard of a whole value, the inverse of `whole`.
+
+        The shard is on the parameter's device, except for a step count, which stays where it is.
+        """
         return value.to(parameter.device, copy=True) if value.shape == parameter.shape else value.clone()
 
 
 class TorchLearner:
-    """The Learner (base.py) of all PyTorch backends. Creating it broadcasts the weights: all ranks do it together."""
+    """The Learner (base.py) of all PyTorch backends.
+
+    Creating it broadcasts the weights, so all ranks create it together.
+    """
 
     def __init__(self, options: TrainOptions, backend: TorchBackend, train: Split, test: Split):
         self.backend, self.device = backend, backend.device
@@ -151,7 +161,7 @@ class TorchLearner:
             group["lr"] = lr
         self.draws.prepare(n_global)
         labels = self.labels[own].long()
-        self.model.zero_grad(set_to_none=False)  # a backend's buffer holds the gradients
+        self.model.zero_grad(set_to_none=False)  # keep the tensors, which may be views into a backend's buffer
         parts = own.split(CPU_ROWS) if self.in_parts else [own]
         logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
         loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
@@ -163,7 +173,7 @@ class TorchLearner:
         self.optimizer.step()
         self.has_stepped = True
         logits, plain = logits.detach(), loss.detach()
-        if self.label_smoothing:  # what is reported stays comparable with the test's loss
+        if self.label_smoothing:  # the reported loss stays comparable with the test loss
             plain = functional.cross_entropy(logits, labels, reduction="sum")
         self._sums += metric_sums(plain, logits, labels)
         return plain
@@ -172,7 +182,7 @@ class TorchLearner:
     def evaluate(self) -> np.ndarray:
         self.model.eval()
         sums = torch.zeros_like(self._sums)
-        # As many batches on every rank: with sharded weights, each is a collective.
+        # Every rank has the same number of batches, because with sharded weights each batch needs collectives.
         batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
         split = self.test_images.tensor_split(batches), self.test_labels.tensor_split(batches)
         for images, labels in zip(*split, strict=True):
@@ -196,11 +206,11 @@ class TorchLearner:
     def load_own_state(self, own: dict) -> None:
         self._sums = own["sums"].to(self.device)
         generators = own.get("generators", [])
-        if len(generators) == len(self.draws.generators):  # else there were more or fewer workers: they draw anew
+        if len(generators) == len(self.draws.generators):  # otherwise the number of workers changed, and they draw anew
             self.draws.load_state(generators)
 
 
 def metric_sums(loss: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Summed loss, correct answers and samples: float64 [3], which counts exactly to 2**53."""
+    """Return the summed loss, the correct answers and the samples: float64 [3], which counts exactly up to 2**53."""
     correct = (logits.argmax(dim=1) == labels).sum()
     return torch.stack([loss.double(), correct.double(), loss.new_tensor(len(labels)).double()])
