@@ -52,7 +52,12 @@ def trainings(folder):
             named_run(folder, backend, "stop-first", "stop", stop_after=STEPS_PER_EPOCH + 8, **adam),
             named_run(folder, backend, "stop-second", "stop", resume=True, **adam),
         ]
-    return {2: runs}
+    masks = {"network": "classic", "optimizer": "sgd"}
+    by_one = []
+    if "horovod-tf" in IN_TENSORFLOW:
+        runs.append(named_run(folder, "horovod-tf", "masks-first", "masks", max_steps=STEPS_PER_EPOCH, **masks))
+        by_one.append(named_run(folder, "horovod-tf", "masks-second", "masks", resume=True, batch_size=64, **masks))
+    return {2: runs, 1: by_one}
 
 
 def without_times(rows):
@@ -70,6 +75,13 @@ def test_resumed_run_equals_the_uninterrupted(trained, backend, interruption):
     assert len(first["epochs"]) == 1
     assert second["weights_sha256"] == whole["weights_sha256"]
     assert without_times(second["epochs"]) == without_times(whole["epochs"])
+
+
+@pytest.mark.skipif("horovod-tf" not in IN_TENSORFLOW, reason="needs Horovod")
+def test_dropout_in_tensorflow_goes_on_with_new_masks_on_another_number_of_ranks(trained):
+    """The states of its random numbers are each rank's own, so they can't be shared out anew."""
+    (rank,) = trained.outcomes["resume-horovod-tf-masks-second"]
+    assert len(rank["record"]["epochs"]) == 2
 
 
 @pytest.mark.parametrize("backend", ["mpi", "ddp"])

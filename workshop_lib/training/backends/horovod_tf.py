@@ -163,7 +163,9 @@ class TensorflowLearner:
 
     def load_own_state(self, own: dict) -> None:
         self._sums.assign(own["sums"].numpy())
-        for state, saved in zip(self._draws, own.get("draws", []), strict=True):  # older files have none
+        if "draws" not in own:  # an older file, or one written on a different number of ranks: the masks begin anew
+            return
+        for state, saved in zip(self._draws, own["draws"], strict=True):
             state.assign(saved.numpy().astype(np.uint32))
 
 
