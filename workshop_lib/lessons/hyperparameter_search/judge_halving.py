@@ -120,14 +120,14 @@ TWICE_HINT = "remember whom you've sent on, or the best trial goes again and aga
 DIFFERENCE_HINT = (
     "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`."
 )
-NOT_BEST_HINTS = {  # by the kind of trial that was promoted wrongly
+NOT_BEST_HINTS = {  # hints for each kind of wrongly promoted trial
     "worst": "those are the worst: sort the accuracies from the highest down.",
     "ahead": "a trial that has seen more images is ahead of one that has seen few. Compare within one rung only.",
     "early": "round down: the best of a single trial says nothing yet.",
     "leftover": "those who have gone on still count: take the best 1/eta of all that finished the rung, then leave out "
     "those you've sent on.",
 }
-MISSED_HINTS = {  # by how often trials were promoted
+MISSED_HINTS = {  # hints for how often trials were promoted
     "never": "nobody ever goes on: that's random search. Look for a trial to promote first.",
     "first rung": "it stops at the second rung: look at every rung but the last.",
     "some": "it waits until a rung is full. Look at those that are there: of 3, the best one goes on.",

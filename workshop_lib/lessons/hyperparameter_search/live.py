@@ -1,4 +1,4 @@
-"""The searches of 14_hyperparameter_search: they run on its ranks, with a live table of trials and training curves."""
+"""Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials and their training curves."""
 
 import tempfile
 import weakref

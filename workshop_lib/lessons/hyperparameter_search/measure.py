@@ -2,8 +2,8 @@
 
     python -m workshop_lib.lessons.hyperparameter_search.measure --out build/search.jsonl
 
-14_hyperparameter_search plots such records, from assets/results/search.jsonl. The methods take turns, seed by seed, so
-that a slow minute of the machine affects them all equally.
+14_hyperparameter_search plots the records of this command that assets/results/search.jsonl keeps. The methods take
+turns, seed by seed, so that a slow minute of the machine affects them all equally.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The schedulers of 14_hyperparameter_search, which decide what to train and for how long, and how to judge results.
+"""Schedulers for 14_hyperparameter_search, which decide what to train and for how long, and statistics of the results.
 
 A scheduler has two methods. `ask()` returns (trial, setting, images) for a free rank: train this trial until it has
 seen this many images in total. `tell(trial, images, accuracy)` then reports its accuracy on held-out images.
@@ -70,7 +70,7 @@ def best(scores: Mapping[int, float], count: int) -> list[int]:
 
 
 class Asha:
-    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2).
+    """A scheduler by asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2).
 
     rungs: how many images a trial has seen at the end of each rung, ascending. A free rank promotes a trial that is
     among the best 1 / eta of those that have finished its rung. If there is none, the rank begins a new trial.

@@ -1,7 +1,7 @@
 """Train one trial of a search up to a number of images, on one rank or on all of them, and continue it later.
 
 The ranks of 14_hyperparameter_search run this file. A trial saves its weights to a file after each of its jobs. So its
-next job may run on a different rank, or on fresh ranks after a crash, and takes the same steps as without the break.
+next job may run on a different rank, or on fresh ranks after a crash, and takes the same steps as if it never stopped.
 """
 
 import functools

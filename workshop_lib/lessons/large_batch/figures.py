@@ -1,4 +1,4 @@
-"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, too long steps, and LARS's rates."""
+"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, overlong steps, and LARS's rates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -127,7 +127,7 @@ def _layers() -> list[Layer]:
 
 
 def observe_layers(comm, function: Callable) -> list[LayerRate]:
-    """Return what `function` makes of each layer."""
+    """Return what `function` returns for each layer, and whether it left the layer unchanged."""
     rates = []
     for _, weights, gradient in _layers():
         given = weights.clone(), gradient.clone()

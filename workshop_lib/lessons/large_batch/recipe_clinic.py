@@ -101,7 +101,7 @@ def treat(team, changes: dict[str, dict]) -> dict[str, dict]:
 
 
 def changes(changes: dict[str, dict], treated: dict[str, dict]) -> Verdict:
-    """Return the verdict on one change per run, {run: {option: value}}, given the records of the runs so treated."""
+    """Return the verdict on one change per run, {run: {option: value}}, given the records of the treated runs."""
     verdict = Verdict("changes")
     if _open(changes):
         return verdict

@@ -26,7 +26,7 @@ class Compressed:
 
 
 def observe_compress(comm, function: Callable) -> list[Compressed]:
-    """Return what `function` makes of each of GRADIENTS."""
+    """Return what `function` returns for each of GRADIENTS, and whether it left its arguments alone."""
     compressed = []
     for gradient, residual, k in GRADIENTS:
         given = gradient.copy(), residual.copy()

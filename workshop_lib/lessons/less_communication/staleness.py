@@ -208,12 +208,12 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
     if mode == "asynchronous":
         run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
     else:
-        of_workers = comm.Split(color=int(server), key=comm.rank)  # rank 0 gets one of its own
+        of_workers = comm.Split(color=int(server), key=comm.rank)  # rank 0 gets a communicator of its own
         if not server:
             more = {"period": period} if mode == "local_sgd" else {}
             run = MODES[mode](of_workers, weights, gradient, lr, steps, **more)
         of_workers.Free()
-    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # an idle rank sleeps
+    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank that has nothing to do sleeps
     return comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
 
 

@@ -2,7 +2,7 @@
 
     mpiexec -n 4 python -m workshop_lib.lessons.less_communication.trainings --out build/less_communication.jsonl
 
-07c_less_communication trains with this file's functions, and plots such records from
+07c_less_communication trains with this file's functions, and plots records of this command from
 assets/results/less_communication.jsonl. Every method trains the same network for the same number of steps, on the same
 samples and by plain SGD. It either sends the gradients of every step, compressed, or lets the ranks step alone for a
 while and then combines their weights into one set. It counts bytes and reads no clock, so the machine may be busy.
@@ -69,7 +69,8 @@ Way = compression.Register | Rounds
 
 def ways() -> dict[str, Way]:
     """Return the methods to compare, by name. Hooks are new ones, because each keeps its own model's residuals."""
-    of_steps = {name: way for name, way in compression.ways().items() if "16" not in name}  # fp32 in half the bytes
+    # Without fp16 and bf16, which learn as fp32 does, in half the bytes.
+    of_steps = {name: way for name, way in compression.ways().items() if "16" not in name}
     of_rounds = {f"local SGD, {period} steps alone": Rounds(period) for period in (8, 64)}
     of_rounds |= {f"DiLoCo, {period} steps alone": Rounds(period, outer_step) for period in (8, 64)}
     return of_steps | of_rounds

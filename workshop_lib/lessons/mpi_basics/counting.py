@@ -192,7 +192,7 @@ class CountedCollectives:
 
 @contextlib.contextmanager
 def counted(group) -> Iterator[CountedCollectives]:
-    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks do so together."""
+    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks must do so."""
     plain, group.comm = group.comm, CountedCollectives(group.comm)
     try:
         yield group.comm

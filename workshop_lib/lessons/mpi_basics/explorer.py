@@ -121,7 +121,7 @@ class Search:
         self.open: list[tuple[Choice, ...]] = [()]
         self.seen: set[frozenset[Choice]] = set()
         self._first: tuple[Choice, ...] = ()
-        self._random = random.Random(0)  # makes the first of many runs differ more
+        self._random = random.Random(0)  # draws the next run, so that the first of many differ
 
     def run_next(self) -> Outcome | None:
         """Do a new run and return its outcome; None if it reached choices from which another run continues."""
@@ -271,7 +271,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 class _ByRank(io.TextIOBase):
-    """An output that keeps what each rank prints, and passes on what any other thread prints."""
+    """An output stream that keeps what each rank prints, and passes on what any other thread prints."""
 
     def __init__(self, others: Any):
         self.others = others

@@ -1,9 +1,8 @@
-"""MPI's rules on which messages and collectives may match, and on the results. The deadlock explorer of 01_mpi_basics
-follows these rules.
+"""MPI's rules for which messages and collectives match, and with what result, for the explorer of 01_mpi_basics.
 
-A message matches a receive if rank and tag fit. Two messages from one rank to another never overtake each
-other: if several of them fit a receive, the one sent first matches, and if several receives fit a message, the one
-called first matches (MPI 4.1, section 3.5). Collectives match by their order alone (section 6.14).
+A message matches a receive if rank and tag fit. Two messages from one rank to another never overtake each other: if
+several of them fit a receive, the one sent first matches, and if several receives fit a message, the one called first
+matches (MPI 4.1, section 3.5). Collectives match by their order alone (section 6.14).
 """
 
 import functools
@@ -63,8 +62,8 @@ class Operation:
     op: Any = None
     done: bool = False
     left: bool = False
-    started: int = 0  # how many things had happened in the run when it was called
-    moment: int = 0  # how many things had happened when it was done or left
+    started: int = 0  # the run's count of events when it was called
+    moment: int = 0  # the run's count of events when it was done or left
     partner: "Operation | None" = None
     result: Any = None
     group: list["Operation"] = field(default_factory=list)  # this collective's parts on all ranks that have called it

@@ -15,12 +15,12 @@ from workshop_lib.lessons.mpi_basics import fake_mpi
 from workshop_lib.lessons.mpi_basics.matching import Line, Operation
 
 COMPUTING_LIMIT_S = 3.0  # how long a rank may compute between two calls
-CALLS_LIMIT = 400  # per rank
+CALLS_LIMIT = 400  # calls per rank
 OWN_FILES = (fake_mpi.__file__, __file__)
 
 
 class Stopped(BaseException):
-    """Ends a rank whose run is over; no `except Exception` of the program catches it."""
+    """The exception that ends a rank whose run is over; no `except Exception` of the program catches it."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""A run in the deadlock explorer of 01_mpi_basics, described: who waits for whom, what is left over, and a picture."""
+"""Describe a run of the deadlock explorer of 01_mpi_basics: who waits for whom, what is left over, and a picture."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from workshop_lib.lessons.mpi_basics.rank_thread import Call, RankThread
 
 
 class Box(NamedTuple):
-    """A call in a picture. moment: how many things had happened when the call could return; None while it waits."""
+    """A call in a picture. moment: the run's count of events when the call could return; None while it waits."""
 
     name: str
     line: int
