@@ -1,4 +1,7 @@
-"""Figures of a search: who trained what when, the best so far, how many seeds tell two settings apart, and rates."""
+"""Figures of 14_hyperparameter_search: which rank trained which trial, and the best model so far.
+
+Also how often chance picks the worse of two settings, and learning rates against batch sizes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,13 +17,13 @@ RUNG_LOOKS = (figures.Look(figures.YELLOW, ""), figures.Look(figures.BLUE, "//")
 
 
 def idle_share(state: Search) -> float:
-    """The share of the ranks' time without a job, from the first job's start to the last one's end."""
+    """Return the share of the ranks' time without a job, from the start of the search to the end of its last job."""
     busy = sum((done.end_s - done.start_s) * len(done.ranks) for done in state.done)
     return 1 - busy / (state.n * max(done.end_s for done in state.done))
 
 
 def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
-    """Who trained which trial when: a row per rank, a bar per job with its trial's number, coloured by rung."""
+    """Draw which rank trained which trial when: a row per rank, a bar per job with its trial, colored by rung."""
     rungs = sorted({done.result["images"] for state in searches.values() for done in state.done})
     looks = {f"until {images:,} images": RUNG_LOOKS[min(at, len(RUNG_LOOKS) - 1)] for at, images in enumerate(rungs)}
     longest = max(done.end_s for state in searches.values() for done in state.done)
@@ -40,9 +43,10 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
 
 
 def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
-    """The held-out error of the best trial so far, by time (left) and by images per rank (right), of each way.
+    """Draw each method's lowest held-out error so far, against time (left) and images per rank (right).
 
-    A line per seed; a filled point where the search ended. Raises RecordError when there are no such records.
+    There is one line per seed, and a filled point where its search ended. Raises RecordError when no record is of a
+    search.
     """
     runs = [run for run in records if run.get("kind") == settings.KIND and "jobs" in run]
     if not runs:
@@ -74,7 +78,7 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
 
 
 def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
-    """(where, best error in per cent from there on), the last at the end of the search."""
+    """Return where each job ended, in seconds or images per rank, and the lowest error in percent up to there."""
     seen, work = dict[int, int](), dict.fromkeys(range(run["what"]["ranks"]), 0.0)
     places, errors, best = [], [], 100.0
     for job in sorted(run["jobs"], key=lambda job: job["end_s"]):
@@ -89,9 +93,9 @@ def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
 
 
 def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]) -> figures.RecordFigure:
-    """How often the worse of two settings wins, by the number of seeds that are averaged: a curve per pair.
+    """Draw how often a worse setting beats the best one, against the number of seeds averaged: a curve per setting.
 
-    accuracies: of each setting, one for each seed that was measured.
+    accuracies: for each setting, one accuracy per measured seed.
     """
     names = sorted(accuracies, key=lambda name: -np.mean(accuracies[name]))
     measured = len(accuracies[names[0]])
@@ -113,9 +117,12 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
 
 
 def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordFigure:
-    """Left: trials of a search by batch and learning rate, the larger and darker the better. Right: the best rate of
-    each batch, from steps to a target, with the linear and the square-root rule through the smallest batch."""
-    # The last job of each trial, whichever search it belongs to.
+    """Draw learning rates against batch sizes: a search's trials (left), and the best rates of recorded runs (right).
+
+    On the left, better trials are larger and darker. On the right is the rate that reaches a target in the fewest steps
+    at each batch size, with the linear and the square-root rule drawn through that of the smallest batch.
+    """
+    # The result of each trial's last job, whichever search the trial belongs to.
     last = {(each.result["trial"], str(each.result["setting"])): each.result for each in done}
     seeds = len(next(iter(best.values())).steps)
     where = f"left: your trials, large dark points do well; right: recorded runs, plain SGD, {seeds} seeds"
@@ -123,7 +130,7 @@ def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordF
     left, right = figure.subplots(1, 2)
     errors = np.array([max(1e-3, 1 - result["held_out"]) for result in last.values()])
     settings_ = [result["setting"] for result in last.values()]
-    # Momentum m takes steps 1 / (1 - m) times as long in the end, so that is the rate to compare.
+    # With momentum m, steps end up 1 / (1 - m) times as long, so lr / (1 - m) is the rate to compare.
     x = [setting["batch"] for setting in settings_]
     y = [setting["lr"] / (1 - setting["momentum"]) for setting in settings_]
     look = {"cmap": "viridis", "norm": "log", "edgecolors": "black", "linewidths": 0.5}

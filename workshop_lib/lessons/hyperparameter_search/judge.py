@@ -16,13 +16,16 @@ __all__ = ["Asha", "draw", "winner"]
 DRAWS = 600
 MOMENTA, BATCHES = search.MOMENTA, search.BATCHES
 LOW, HIGH = search.LRS
-SLACK = 0.08  # of the share of a decade: four standard deviations with DRAWS draws
+SLACK = 0.08  # tolerance for a decade's share of the draws: four standard deviations with DRAWS draws
 
 
 @dataclass(frozen=True)
 class Draws:
-    """DRAWS settings from one generator, or the first thing that is none; repeats: whether an equal generator gives
-    the same again."""
+    """The settings that one generator gave.
+
+    settings: DRAWS of them, or those before the first value that is not a setting. wrong: that value as text, or None.
+    repeats: whether a generator with the same seed draws the same learning rates again.
+    """
 
     settings: list
     wrong: Any
@@ -80,7 +83,7 @@ def _outside(lrs: np.ndarray) -> str:
 
 
 def _draw(hint: str, lr: Callable) -> Mistake:
-    """A wrong `draw`: by how it draws the learning rate."""
+    """Make a wrong `draw`, given how it draws the learning rate."""
 
     def draw(random: np.random.Generator) -> dict:
         rest = {"momentum": float(random.choice(MOMENTA)), "batch": int(random.choice(BATCHES))}
@@ -115,7 +118,7 @@ _WRONG_DRAWS = [
 draw = Exercise("draw", observe_draw, draw_properties, _WRONG_DRAWS, communicates=False)
 
 
-TABLES = [  # of each trial: number, loss of training, accuracy on held-out images, and on test images
+TABLES = [  # one tuple per trial: its number, training loss, held-out accuracy and test accuracy
     [(4, 0.21, 0.951, 0.957), (7, 0.08, 0.962, 0.955), (9, 0.02, 0.944, 0.946), (12, 0.11, 0.958, 0.961)],
     [(3, 0.30, 0.921, 0.913), (5, 0.12, 0.933, 0.941), (8, 0.15, 0.948, 0.937), (11, 0.10, 0.940, 0.939)],
 ]

@@ -1,4 +1,7 @@
-"""The exercise of 14_hyperparameter_search on halving without waiting: its scheduler is played, without training."""
+"""The exercise of 14_hyperparameter_search on halving without waiting.
+
+It runs the learner's scheduler in a simulated search, without training anything.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from workshop_lib.lessons.hyperparameter_search import search
 
 @dataclass(frozen=True)
 class Plan:
-    """A search that is played without training: rungs, eta, ranks, and how many jobs end."""
+    """A search to simulate: its rungs, eta, number of ranks, how many jobs finish, and a seed."""
 
     rungs: tuple[int, ...]
     eta: int
@@ -25,7 +28,7 @@ PLANS = [Plan((10, 30, 90), 3, 4, 80, 1), Plan((8, 16, 32, 64), 2, 3, 90, 2)]
 
 
 class Job(NamedTuple):
-    """A job that was asked for. scores: those of every rung at that moment, {trial: accuracy}."""
+    """A job that the scheduler gave out. scores: {trial: accuracy} of every rung at that moment."""
 
     trial: int
     rung: int
@@ -34,7 +37,10 @@ class Job(NamedTuple):
 
 @dataclass
 class Played:
-    """Jobs asked for, in order, and every trial's setting. wrong: the first job that nobody could run, with why."""
+    """What a scheduler did in a simulated search: its jobs, in order, and every trial's setting.
+
+    wrong: the kind of mistake in the first job that no rank could run, and a detail for the hint; None if all can run.
+    """
 
     plan: Plan
     jobs: list[Job] = field(default_factory=list)
@@ -43,7 +49,7 @@ class Played:
 
 
 def accuracy(trial: int, rung: int, seed: int) -> float:
-    """Higher on every rung; who leads on one needn't lead on the next."""
+    """Return a made-up accuracy. It rises from rung to rung, but the leader of one rung need not lead the next."""
     quality, luck = np.random.default_rng([seed, trial]).uniform(), np.random.default_rng([seed, trial, rung]).uniform()
     return 0.4 + 0.15 * rung + 0.1 * quality + 0.04 * luck
 
@@ -53,7 +59,7 @@ def observe_asha(comm, function: Callable) -> list[Played]:
 
 
 def play(scheduler_class: Callable, plan: Plan) -> Played:
-    """What the scheduler asks for while ranks finish their jobs in a random order."""
+    """Simulate a search in which ranks finish their jobs in random order, and return what the scheduler gave out."""
     played, random = Played(plan), np.random.default_rng(plan.seed)
     drawn: list[dict] = []
 
@@ -82,7 +88,7 @@ def play(scheduler_class: Callable, plan: Plan) -> Played:
 
 
 def _what_is_wrong(job, played: Played, scores: list[dict], running: list, drawn: list) -> tuple[str, Any] | None:
-    """Why nobody can run this job, and what to say of it; None for a good one."""
+    """Return the kind of mistake in this job and a detail for the hint; None if a rank can run the job."""
     if job is None:
         return "waits", None
     if not (isinstance(job, list | tuple) and len(job) == 3 and is_number(job[0]) and is_number(job[2])):
@@ -114,14 +120,14 @@ TWICE_HINT = "remember whom you've sent on, or the best trial goes again and aga
 DIFFERENCE_HINT = (
     "`images` counts from the trial's first image on, not from the end of its last rung: `rungs[rung + 1]`."
 )
-NOT_BEST_HINTS = {  # by the kind of who went on
+NOT_BEST_HINTS = {  # hints for each kind of wrongly promoted trial
     "worst": "those are the worst: sort the accuracies from the highest down.",
     "ahead": "a trial that has seen more images is ahead of one that has seen few. Compare within one rung only.",
     "early": "round down: the best of a single trial says nothing yet.",
     "leftover": "those who have gone on still count: take the best 1/eta of all that finished the rung, then leave out "
     "those you've sent on.",
 }
-MISSED_HINTS = {  # by when trials went on
+MISSED_HINTS = {  # hints for how often trials were promoted
     "never": "nobody ever goes on: that's random search. Look for a trial to promote first.",
     "first rung": "it stops at the second rung: look at every rung but the last.",
     "some": "it waits until a rung is full. Look at those that are there: of 3, the best one goes on.",
@@ -155,7 +161,10 @@ def asha_properties(observations: list) -> Iterator[Property]:
 
 
 def _not_the_best(played: Played) -> tuple[str, str]:
-    """The kind of the first trial that goes on without being among the best of the rung it leaves, and a sentence."""
+    """Find the first trial that was promoted without being among the best of its rung.
+
+    Returns its kind (a key of NOT_BEST_HINTS, or "elsewhere") and a sentence; two empty strings if there is none.
+    """
     gone: set[tuple[int, int]] = set()
     for job in played.jobs:
         if not job.rung:
@@ -179,7 +188,10 @@ def _place(scores: dict, trial: int) -> int:
 
 
 def _missed(played: Played) -> tuple[str, str]:
-    """Whether a new trial began although an old one could have gone on, and a sentence."""
+    """Find the first new trial that began although an old trial could have been promoted.
+
+    Returns how often trials were promoted, a key of MISSED_HINTS, and a sentence; two empty strings if there is none.
+    """
     gone: set[tuple[int, int]] = set()
     for job in played.jobs:
         if job.rung:
@@ -193,7 +205,7 @@ def _missed(played: Played) -> tuple[str, str]:
 
 
 def _late(played: Played) -> str:
-    """How often a trial went on: never, from the first rung alone, or now and then."""
+    """Return how often trials were promoted: "never", only from the "first rung", or "some" of the time."""
     highest = max(job.rung for job in played.jobs)
     return {0: "never", 1: "first rung"}.get(highest, "some")
 

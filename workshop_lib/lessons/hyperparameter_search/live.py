@@ -1,4 +1,4 @@
-"""A search on the notebook's ranks, with a live table of its trials and their training curves."""
+"""Run the searches of 14_hyperparameter_search on its ranks, with a live table of trials and their training curves."""
 
 import tempfile
 import weakref
@@ -12,7 +12,7 @@ from workshop_lib.lessons.hyperparameter_search import trial, trials
 from workshop_lib.notebook import charts
 from workshop_lib.paths import BUILD
 
-ROWS = 8  # trials in the table: those under way, and the best of the others
+ROWS = 8  # trials in the table: the running ones, and the best of the others
 COLUMNS = ["trial", "learning rate", "momentum", "batch", "images", "held out", ""]
 
 
@@ -21,9 +21,10 @@ def run(
 ) -> trials.Search:
     """Search on these ranks until the scheduler has no more jobs, or all trials together have seen `budget` images.
 
-    The trials' weights are in a folder of their own, which goes away with what is returned. See `trials.search`.
+    The trials' weights are kept in a temporary folder, which is deleted together with the Search that is returned.
+    Raises the errors of `trials.search`.
     """
-    BUILD.mkdir(exist_ok=True)  # on a cluster, nodes share it with the notebook, unlike /tmp
+    BUILD.mkdir(exist_ok=True)  # on a cluster, all nodes and the notebook share this folder, unlike /tmp
     place = tempfile.TemporaryDirectory(prefix="search-", dir=BUILD)
     live = DisplayHandle()
     live.display(HTML(""))
@@ -43,14 +44,14 @@ def in_words(state: trials.Search) -> str:
 
 
 def test_accuracies(team, state: trials.Search) -> dict[int, float]:
-    """The test accuracy, by number, of every trial that has seen as many images as any."""
+    """Return {trial: test accuracy} for the trials that have seen the most images."""
     longest = max(done.result["images"] for done in state.done)
     numbers = [done.result["trial"] for done in state.done if done.result["images"] == longest]
     return {number: team.run(trial.test_accuracy, state.folder, number, show=False)[0] for number in numbers}
 
 
 def drawn(state: trials.Search) -> HTML:
-    """The search so far. It's drawn again in its place as it goes on; the last drawing stays in the saved notebook."""
+    """Draw the search so far. Each drawing replaces the one before, and the last one stays in the saved notebook."""
     return HTML(f"{bar(state)}{table(state)}{curves(state)}")
 
 
@@ -64,7 +65,7 @@ def bar(state: trials.Search) -> str:
 
 
 def table(state: trials.Search) -> str:
-    """Trials under way first, then the best by accuracy, of those that have seen the most images."""
+    """Return a table of trials: first the running ones, then the others by images seen and held-out accuracy."""
     last = {done.result["trial"]: done.result for done in state.done}
     under_way = {job.trial: (job, rank) for rank, (job, _, _) in sorted(state.running.items())}
     rows = [
@@ -86,7 +87,7 @@ def _row(number: int, setting: Mapping[str, float], images: str, result: trial.R
 
 
 def curves(state: trials.Search) -> str:
-    """Training loss of every trial by the images that it has seen: under way, best so far, and the others."""
+    """Draw every trial's training loss against the images it has seen; running trials and the best one stand out."""
     by_trial: dict[int, list] = {}
     for done in state.done:
         by_trial.setdefault(done.result["trial"], []).extend(done.result["losses"])
@@ -96,7 +97,7 @@ def curves(state: trials.Search) -> str:
     if not by_trial:
         return ""
     values = [loss for losses in by_trial.values() for _, loss in losses]
-    low = min(max(min(values), 1e-3), 5.0)  # a trial that diverges leaves the drawing at the top
+    low = min(max(min(values), 1e-3), 5.0)  # a diverging trial leaves the chart at the top
     high = max(2 * low, min(max(values), 10.0))
     end = max(losses[-1][0] for losses in by_trial.values())
     axes = charts.Axes(60, 600, "Training loss of each trial", end, (low, high), log=True)

@@ -1,8 +1,9 @@
-"""Measure how best to spend ranks on a search: one large job, or many small ones; and what another seed changes.
+"""Measure how best to spend ranks on a search, on one large job or on many small ones, and how much the seed matters.
 
     python -m workshop_lib.lessons.hyperparameter_search.measure --out build/search.jsonl
 
-The ways take turns, seed by seed, so that a slow minute of the machine touches all of them.
+14_hyperparameter_search plots the records of this command that assets/results/search.jsonl keeps. The methods take
+turns, seed by seed, so that a slow minute of the machine affects them all equally.
 """
 
 import argparse
@@ -20,21 +21,24 @@ from workshop_lib.lessons.hyperparameter_search import live, search, trials
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
-RANKS, BUDGET = 2, 200_000  # images, over all trials of a search
-GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # for one rank, as many examples begin; scaled with the ranks
-LIMIT_S = 600.0  # for one job, on a busy machine
-SEEDS_OF = (  # good ones, to be told apart
+RANKS, BUDGET = 2, 200_000  # BUDGET: images over all trials of a search
+GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # a common first guess for one rank; grows with the ranks
+LIMIT_S = 600.0  # time limit per job, long enough for a busy machine
+SEEDS_OF = (  # good settings, which repeated seeds should tell apart
     {"lr": 0.01, "momentum": 0.9, "batch": 32},
     {"lr": 0.03, "momentum": 0.9, "batch": 128},
     {"lr": 0.1, "momentum": 0.0, "batch": 32},
 )
-SEEN = search.RUNGS[1]  # images of each of them
+SEEN = search.RUNGS[1]  # images that each repeated training sees
 LARGE, TOGETHER, SMALL = "one large job", "large jobs in turn", "small jobs side by side"
 
 
 def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:
-    """What a way trains, and whether on all ranks together. The global batch of a large job is n times as large, and
-    the learning rate of the guess too (the linear rule)."""
+    """Return a method's scheduler, and whether its jobs run on all n ranks together.
+
+    Jobs on all ranks have an n times larger global batch. GUESS then has an n times larger learning rate, too (the
+    linear rule).
+    """
     if way == LARGE:
         setting = GUESS | {"lr": GUESS["lr"] * n, "batch": GUESS["batch"] * n, "seed": seed}
         return search.OneJob(setting, search.RUNGS[1]), True
@@ -49,7 +53,7 @@ def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:
 
 
 def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
-    """A record of each way and seed: its jobs, and the test accuracy of the trial that the held-out images choose."""
+    """Yield a record per seed and method: its jobs, the winner on the held-out images, and test accuracies."""
     for seed in seeds:
         for way in (LARGE, TOGETHER, SMALL):
             with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +71,7 @@ def measure(team, budget: int, seeds: list[int]) -> Iterator[dict]:
 
 
 def of_seeds(team, settings, seeds: int) -> Iterator[dict]:
-    """A record of each setting: its accuracies with the seeds from 1 on, the same for each."""
+    """Yield a record per setting: its held-out accuracies with seeds 1 to `seeds`."""
     for setting in settings:
         listed = search.Listed([setting | {"seed": seed} for seed in range(1, seeds + 1)], SEEN)
         with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +86,7 @@ def record(what: dict, **found) -> dict:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command above; returns its exit status."""
+    """Run the command shown at the top of this file; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.hyperparameter_search.measure")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     parser.add_argument("--ranks", type=int, default=RANKS)

@@ -1,7 +1,7 @@
-"""Which settings to train, and for how long: schedulers for a search, and what a search has found.
+"""Schedulers for 14_hyperparameter_search, which decide what to train and for how long, and statistics of the results.
 
-A scheduler has two methods. `ask()` gives (trial, setting, images) for a free rank: train this trial until it has
-seen that many images altogether. `tell(trial, images, accuracy)` takes in how well it then did on held-out images.
+A scheduler has two methods. `ask()` returns (trial, setting, images) for a free rank: train this trial until it has
+seen this many images in total. `tell(trial, images, accuracy)` then reports its accuracy on held-out images.
 """
 
 import itertools
@@ -16,29 +16,29 @@ Setting = Mapping[str, float]
 Job = tuple[int, Setting, int]
 KIND = "search"
 LRS, MOMENTA, BATCHES = (1e-3, 1.0), (0.0, 0.5, 0.9), (16, 32, 64, 128)
-RUNGS, ETA = (4096, 12_288, 36_864), 3  # images: 1, 3 and 9 epochs of what trials train on
+RUNGS, ETA = (4096, 12_288, 36_864), 3  # RUNGS: images, 1, 3 and 9 epochs of a trial's training set
 
 
 class Result(Protocol):
-    """What a search has done with one job (ranks.trials.Done)."""
+    """A finished job of a search, such as trials.Done."""
 
     result: Any
 
 
 def draw(random: np.random.Generator) -> dict[str, float]:
-    """A setting at random: the learning rate log-uniform, since what matters is its order of magnitude."""
+    """Draw a random setting. Its learning rate is log-uniform, because the order of magnitude is what matters."""
     low, high = (math.log(lr) for lr in LRS)
     lr = math.exp(random.uniform(low, high))
     return {"lr": lr, "momentum": float(random.choice(MOMENTA)), "batch": int(random.choice(BATCHES))}
 
 
 def grid(**values: Sequence[float]) -> list[dict[str, float]]:
-    """Every combination of these values."""
+    """Return a setting for every combination of these values."""
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
 class Listed:
-    """Each setting of a list, for all of the images: a grid, or as many as were drawn at random."""
+    """A scheduler that trains each setting of a list, such as a grid or random draws, for the same number of images."""
 
     def __init__(self, settings: Iterable[Setting], images: int):
         self.settings, self.images = enumerate(settings), images
@@ -52,7 +52,7 @@ class Listed:
 
 
 class OneJob:
-    """One setting for as long as there is budget, looked at after every `every` images."""
+    """A scheduler that trains one setting until the budget is spent, and evaluates it after every `every` images."""
 
     def __init__(self, setting: Setting, every: int):
         self.setting, self.every, self.seen = setting, every, 0
@@ -65,22 +65,22 @@ class OneJob:
 
 
 def best(scores: Mapping[int, float], count: int) -> list[int]:
-    """The trials with the highest accuracies, the best one first."""
+    """Return the `count` trials with the highest accuracies, the best one first."""
     return sorted(scores, key=scores.__getitem__, reverse=True)[:count]
 
 
 class Asha:
-    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2).
+    """A scheduler by asynchronous successive halving (Li et al. 2020, arXiv:1810.05934, algorithm 2).
 
-    rungs: images that a trial has seen at the end of each rung, ascending. A free rank takes a trial that is among the
-    best 1 / eta of those that have finished its rung, and sends it to the next; if there is none, a new one.
+    rungs: how many images a trial has seen at the end of each rung, ascending. A free rank promotes a trial that is
+    among the best 1 / eta of those that have finished its rung. If there is none, the rank begins a new trial.
     """
 
     def __init__(self, draw: Callable[[], Setting], rungs: Sequence[int] = RUNGS, eta: int = ETA):
         self.draw, self.rungs, self.eta = draw, list(rungs), eta
         self.settings: list[Setting] = []
-        self.scores: list[dict[int, float]] = [{} for _ in rungs]  # of each rung, the accuracy by trial
-        self.promoted: set[tuple[int, int]] = set()  # (trial, rung that it has left)
+        self.scores: list[dict[int, float]] = [{} for _ in rungs]  # for each rung, accuracy by trial
+        self.promoted: set[tuple[int, int]] = set()  # (trial, the rung that it left)
 
     def ask(self) -> Any:
         for rung in reversed(range(len(self.rungs) - 1)):
@@ -92,7 +92,7 @@ class Asha:
         return self.begin()
 
     def begin(self) -> Job:
-        """A new trial, on its way to the first rung."""
+        """Draw a new trial and return its first job, which takes it to the end of the first rung."""
         self.settings.append(self.draw())
         return len(self.settings) - 1, self.settings[-1], self.rungs[0]
 
@@ -101,48 +101,55 @@ class Asha:
 
 
 class Halving(Asha):
-    """Successive halving that waits: a rung is sorted out once all of its trials are there. `first` trials begin."""
+    """Successive halving that waits: it promotes the best trials of a rung once all trials have finished that rung.
+
+    first: how many trials begin.
+    """
 
     def __init__(self, draw: Callable[[], Setting], first: int, rungs: Sequence[int] = RUNGS, eta: int = ETA):
         super().__init__(draw, rungs, eta)
         self.rung, self.given = 0, 0
-        self.left: list[int | None] = [None] * first  # to be sent to the current rung; None: a new one
+        self.left: list[int | None] = [None] * first  # trials to send to the current rung; None is a new trial
 
     def ask(self) -> Job | None:
         if not self.left and len(self.scores[self.rung]) == self.given and self.rung < len(self.rungs) - 1:
             self.left = [*best(self.scores[self.rung], self.given // self.eta)]
             self.rung, self.given = self.rung + 1, 0
         if not self.left:
-            return None  # a rank waits here for the slowest trial of the rung
+            return None  # the rank has to wait for the slowest trial of the rung
         self.given += 1
         trial = self.left.pop(0)
         return self.begin() if trial is None else (trial, self.settings[trial], self.rungs[self.rung])
 
 
 def winner(done: Iterable[Result]) -> Any:
-    """Of the trials that have seen the most images, the one that does best on the held-out images."""
+    """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
     results = [each.result for each in done]
     longest = max(result["images"] for result in results)
     return max((r for r in results if r["images"] == longest), key=lambda result: result["held_out"])
 
 
 def report(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float]:
-    """The trial that does best on the held-out images, and its accuracy on the test images, which chose nothing."""
+    """Return the trial with the highest held-out accuracy, and its accuracy on the test images, which chose nothing."""
     chosen = max(rows, key=lambda row: row["held_out"])
     return chosen["trial"], chosen["test"]
 
 
 def wrong_winner(better: Sequence[float], worse: Sequence[float], seeds: int, draws: int = 4000) -> float:
-    """How often the mean of `seeds` seeds, drawn from those measured, puts the worse setting first; ties count half."""
+    """Estimate how often the worse setting has the higher mean when `seeds` seeds are averaged, as a share of 1.
+
+    Draws `seeds` of the measured accuracies of each setting with replacement, `draws` times. A tie counts as half.
+    """
     random = np.random.default_rng(1)
     means = [random.choice(np.asarray(each), size=(draws, seeds)).mean(axis=1) for each in (better, worse)]
     return float(np.mean(means[1] > means[0]) + np.mean(means[1] == means[0]) / 2)
 
 
 def seeds_needed(first: Sequence[float], second: Sequence[float], sigmas: float = 2.0) -> int:
-    """Seeds per setting until the difference of the means is `sigmas` of its standard errors.
+    """Return how many seeds per setting make the difference of the means `sigmas` times its standard error.
 
-    The error of a mean of n is s / sqrt(n), of a difference sqrt(2) times that: n = 2 (sigmas s / difference)².
+    The standard error of a mean of n values is s / sqrt(n), and that of the difference of two such means is sqrt(2)
+    times as large, so n = 2 (sigmas s / difference)².
     """
     variance = (statistics.variance(first) + statistics.variance(second)) / 2
     difference = statistics.fmean(first) - statistics.fmean(second)

@@ -1,7 +1,7 @@
-"""One trial of a search: train a setting up to a number of images, on one rank or on all of them, and go on later.
+"""Train one trial of a search up to a number of images, on one rank or on all of them, and continue it later.
 
-A trial leaves its weights in a file after each of its jobs. So its next job may run on another rank, or on fresh
-ranks after a crash, and takes the same steps as if nobody had stopped it.
+The ranks of 14_hyperparameter_search run this file. A trial saves its weights to a file after each of its jobs. So its
+next job may run on a different rank, or on fresh ranks after a crash, and takes the same steps as if it never stopped.
 """
 
 import functools
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     pass
 
 
-IMAGES = 4096  # the first of the training images; small, so that a trial takes seconds
-HELD_OUT = 5000  # the last of the training images: they choose, and no trial trains on them
+IMAGES = 4096  # the first of the training images; few, so that a trial takes seconds
+HELD_OUT = 5000  # the last of the training images: they choose among trials, and no trial trains on them
 LOSS_EVERY = 512  # images per point of the training curve
 PUBLISH_EVERY_S = 0.25
 
 
 class Job(NamedTuple):
-    """Train trial number `trial`, with `setting`, until it has seen `images` images altogether.
+    """A job: train trial number `trial` with `setting` until it has seen `images` images in total.
 
-    setting: lr, and if given momentum (0), batch (64), seed (1) of the initial weights and of the order of the images.
+    setting: lr, and optionally momentum (0), the global batch (64), and the seed (1) of the initial weights and of the
+    order of the images.
     """
 
     trial: int
@@ -43,8 +44,12 @@ class Job(NamedTuple):
 
 
 class Result(TypedDict):
-    """What came of a job. images: that the trial has seen altogether. new_images: in this job. losses: (images, mean
-    training loss) of this job. held_out: accuracy on the held-out images. seconds: of this job, on its rank."""
+    """The result of a job.
+
+    images: how many the trial has seen in total; new_images: how many of them in this job. losses: pairs (images seen,
+    mean training loss) of this job. held_out: accuracy on the held-out images. diverged: whether some weights are no
+    longer finite. seconds: how long the job took on its rank.
+    """
 
     trial: int
     setting: dict[str, float]
@@ -57,7 +62,7 @@ class Result(TypedDict):
 
 
 class State(NamedTuple):
-    """Where a trial is: weights and velocity float32 [n], and the images that it has seen."""
+    """The state of a trial: weights and velocity, float32 [n], and how many images it has seen."""
 
     weights: np.ndarray
     velocity: np.ndarray
@@ -65,7 +70,7 @@ class State(NamedTuple):
 
 
 def checked(job: Job) -> Job:
-    """The job, with what a setting leaves out filled in. Raises InputError for one that nobody can train."""
+    """Return the job with the defaults of its setting filled in. Raises InputError for a job that nobody can train."""
     setting = {"momentum": 0.0, "batch": 64, "seed": 1} | dict(job.setting)
     if unknown := set(setting) - {"lr", "momentum", "batch", "seed"}:
         raise InputError(f"trial {job.trial} sets {unknown.pop()!r}; a setting has lr, momentum, batch and seed.")
@@ -79,10 +84,12 @@ def checked(job: Job) -> Job:
 
 
 def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) -> Result:
-    """Train as `job` says, from where the trial's file in `folder` is; all ranks of `comm` call it, and it blocks.
+    """Run a job: continue the trial from its file in `folder`, save its new state there, and evaluate it.
 
-    One allreduce of the gradient, 4 n bytes, per step. `progress` is called with the curve of this job as it grows.
-    A trial whose weights are no longer finite is over: its accuracy is that of these weights.
+    All ranks of `comm` call it, and it blocks. Each step does one allreduce of the gradient, 4 n bytes. `progress` is
+    called with this job's training curve as it grows. If some weights are no longer finite, the result says so in
+    `diverged`, and its accuracy is that of these weights. Raises InputError for a job that `checked` refuses, and for
+    a trial that has seen this many images already.
     """
     began, job = time.perf_counter(), checked(job)
     torch.set_num_threads(1)
@@ -115,7 +122,7 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
 
 
 def _steps(comm, network, train, state: State, job: Job, losses: list, progress: Callable) -> State:
-    """The training loop: plain SGD with momentum, at one learning rate."""
+    """Train by plain SGD with momentum, at a constant learning rate; return the new state."""
     weights, velocity, seen = state
     lr, momentum = np.float32(job.setting["lr"]), np.float32(job.setting["momentum"])
     since, total, shown_s = seen, 0.0, time.perf_counter()
@@ -144,8 +151,10 @@ def _steps(comm, network, train, state: State, job: Job, losses: list, progress:
 
 
 def data() -> tuple[mnist.Split, mnist.Split]:
-    """The images that trials train on, and those that choose among trials: both are parts of the training images.
-    Fewer of both where there are few; at most a quarter is held out."""
+    """Return the images that trials train on, and the held-out images that choose among trials.
+
+    Both are parts of the training images. A small data set gives fewer of both, and at most a quarter is held out.
+    """
     whole = mnist.load("train")
     held_out = min(HELD_OUT, whole.total // 4)
 
@@ -156,13 +165,16 @@ def data() -> tuple[mnist.Split, mnist.Split]:
 
 
 def ready() -> None:
-    """Load the images, which takes seconds once, and import what trains."""
+    """Load the images, which takes seconds the first time, and import what training needs."""
     data()
     mnist.load("test")
 
 
 def order(seed: int, first: int, count: int, total: int = IMAGES) -> np.ndarray:
-    """Which images come after `first` have been seen: every epoch in an order of its own, whatever the batch."""
+    """Return the indices of the `count` images that follow the first `first` images.
+
+    Every epoch has its own order, which does not depend on the batch size.
+    """
     places = np.arange(first, first + count)
     epochs = places // total
     parts = [_epoch(seed, epoch, total)[places[epochs == epoch] % total] for epoch in np.unique(epochs).tolist()]
@@ -179,13 +191,13 @@ def path(folder: Path, trial: int) -> Path:
 
 
 def save(folder: Path, trial: int, state: State) -> None:
-    """Write a trial's state: whole, or not at all."""
+    """Write a trial's state to its file, completely or not at all."""
     with replacing(path(folder, trial)) as temporary, open(temporary, "wb") as file:
         np.savez(file, **state._asdict())
 
 
 def load(folder: Path, trial: int) -> State | None:
-    """A trial's state; None for a trial that has not begun."""
+    """Return a trial's saved state, or None for a trial that has not begun."""
     if not path(folder, trial).exists():
         return None
     with np.load(path(folder, trial)) as saved:
@@ -193,7 +205,10 @@ def load(folder: Path, trial: int) -> State | None:
 
 
 def test_accuracy(folder: Path, trial: int) -> float:
-    """A trial's accuracy on the test images, which choose nothing: call it once the search is over."""
+    """Return a trial's accuracy on the test images. They must not choose a trial, so call it once the search is over.
+
+    Raises InputError for a trial without saved weights.
+    """
     if (state := load(folder, trial)) is None:
         raise InputError(f"trial {trial} has left no weights in {folder}.")
     test, network = mnist.load("test"), FlatNetwork()
@@ -202,7 +217,7 @@ def test_accuracy(folder: Path, trial: int) -> float:
 
 
 def trial_here(folder, trial: int, setting, images: int, together: bool):
-    """A job of a search as this rank alone, or as all ranks `together`, with its curve published; its Result."""
+    """Run a job on this rank alone or on all ranks `together`, publish its curve as it grows, and return its Result."""
     from ipyparallel.engine.datapub import publish_data
     from mpi4py import MPI
 

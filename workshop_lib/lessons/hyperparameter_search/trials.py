@@ -1,7 +1,8 @@
-"""Run the jobs of a search on the ranks: independent ones on one rank each, or one at a time on all of them.
+"""Run the jobs of a search on the ranks: independent jobs on one rank each, or one job at a time on all ranks.
 
-The notebook hands out jobs, so no rank is lost to a scheduler. Every wait has a bound, as in any call on the ranks:
-the jobs under way are one `Call`, which a new job joins whenever a rank is free.
+The searches of 14_hyperparameter_search run through this file. The notebook's process hands out the jobs, so no rank is
+lost to a scheduler. Every wait has a time limit, as in any call on the ranks: the running jobs form one `Call`, and a
+new job joins it whenever a rank is free.
 """
 
 import json
@@ -24,12 +25,15 @@ from workshop_lib.ranks.messages import Outcome
 from workshop_lib.ranks.output import Output
 
 VIEW_EVERY_S = 0.25
-READY_LIMIT_S = 120.0  # for every rank to load the images
+READY_LIMIT_S = 120.0  # time limit for loading the images on every rank
 
 
 class Scheduler(Protocol):
-    """What decides which trial goes on. `ask` gives (trial, setting, images) for a rank that is free, or None when
-    it has nothing to do for now; `tell` takes in the accuracy of a trial once it has seen that many images."""
+    """The interface of a scheduler, which decides what to train next.
+
+    `ask` returns (trial, setting, images) for a free rank, or None when there is nothing to do for now. `tell` reports
+    the accuracy of a trial that has seen this many images.
+    """
 
     def ask(self) -> tuple[int, Any, int] | None: ...
     def tell(self, trial: int, images: int, accuracy: float) -> None: ...
@@ -37,7 +41,7 @@ class Scheduler(Protocol):
 
 @dataclass
 class Done:
-    """A job that has ended: what came of it, on which ranks, and from when to when, in seconds of the search."""
+    """A finished job: its result, its ranks, and when it started and ended, in seconds since the search began."""
 
     result: Result
     ranks: list[int]
@@ -47,29 +51,29 @@ class Done:
 
 @dataclass
 class Search:
-    """What a search has done so far. running: (job, since, its curve) by the first of its ranks."""
+    """What a search has done so far. running: each running job's (job, start in seconds, curve), by its first rank."""
 
-    n: int  # ranks
-    folder: Path  # of the trials' weights
-    budget: int | None = None  # images, over all trials
+    n: int  # number of ranks
+    folder: Path  # holds the trials' weights
+    budget: int | None = None  # images over all trials; None is no limit
     done: list[Done] = field(default_factory=list)
     running: dict[int, tuple[Job, float, list]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
     def spent(self) -> int:
-        """Images that all trials have seen together, those of the jobs under way included."""
+        """Images over all trials: those that they have seen, and those that the running jobs will add."""
         return sum(done.result["new_images"] for done in self.done) + sum(
             job.images - self.seen(job.trial) for job, _, _ in self.running.values()
         )
 
     def seen(self, number: int) -> int:
-        """Images that this trial has seen by the end of its last job."""
+        """Return how many images this trial had seen at the end of its last job."""
         return max((done.result["images"] for done in self.done if done.result["trial"] == number), default=0)
 
 
 class Jobs(watch.Call):
-    """The jobs under way, as one call on all ranks; a rank without a job has come to its end."""
+    """The running jobs, as one call on all ranks. A rank without a job counts as finished."""
 
     def __init__(self, team):
         self.team, self.ranks, self.results = team, list(range(team.n)), {}
@@ -84,7 +88,7 @@ class Jobs(watch.Call):
             del self.outcomes[rank]
 
     def curve(self, rank: int, job: Job) -> list:
-        """What the rank has published of this job's training curve."""
+        """Return the part of this job's training curve that the rank has published so far."""
         number, images, losses = json.loads((self.results[rank].data or {}).get("job", "[null, 0, []]"))
         return losses if (number, images) == (job.trial, job.images) else []
 
@@ -98,15 +102,16 @@ def search(
     timeout_s: float = 60.0,
     show: Callable[[Search], object] = bool,
 ) -> Search:
-    """Give free ranks what the scheduler asks for until the trials have seen `budget` images; returns what was done.
+    """Hand the scheduler's jobs to free ranks until the trials have seen `budget` images; return what was done.
 
-    Without a budget, until the scheduler has nothing more to do, which some never say.
+    A search also ends when the scheduler has no job and none is running. Without a budget, nothing else ends it, and
+    some schedulers never run out of jobs. A job runs on one rank, or on all ranks `together`. The last jobs may exceed
+    the budget, because a job's size is known only once the scheduler has given it out. `show` is called with the search
+    four times a second.
 
-    A job runs on one rank, or on all of them `together`. The last jobs may exceed the budget, which is known only when
-    the scheduler has been asked. Ends when the scheduler has no job and none is under way. Raises one RankError when
-    a rank ends, a trial raises, or a job takes longer than timeout_s: what was done until then is in the trials' files
-    and has been told to the scheduler. Raises InputError for a job that nobody can train. `show` is called four times
-    a second.
+    Raises one RankError when a rank ends, a trial raises, or a job takes longer than timeout_s seconds. The jobs that
+    had finished by then are in the trials' files, and the scheduler knows their accuracies. Raises InputError for a job
+    that nobody can train.
     """
     if not team.healthy:
         raise RankError(f"These ranks cannot run anything: {team.trouble}. {team.remedy}")
@@ -121,10 +126,10 @@ def search(
         _follow(jobs, state, scheduler, groups, timeout_s, show)
     except KeyboardInterrupt:
         verdict.raise_interrupted(jobs)
-    except InputError:  # such as a job that nobody can run
+    except InputError:  # for example, a job that nobody can train
         jobs.signal(signal.SIGINT)
         if not jobs.wait(verdict.STILL_LIMIT_S):
-            team._give_up("a search on them was cut off")  # what still runs would keep the next call waiting
+            team._give_up("a search on them was cut off")  # a job still running would block the next call
         raise
     except BaseException:
         if jobs.running and team.trouble is None:
@@ -186,7 +191,7 @@ def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
 
 
 def _raise_failed(jobs: Jobs) -> None:
-    """A trial has raised: the others are of no use, and end where they are."""
+    """Interrupt the other jobs, which are of no use once a trial has raised, and raise its error."""
     jobs.signal(signal.SIGINT)
     if not jobs.wait(verdict.INTERRUPT_LIMIT_S):
         verdict.raise_stuck(jobs, jobs.stacks())

@@ -1,4 +1,4 @@
-"""Figures of training with large batches: schedules, runs epoch by epoch, steps that are too long, layers' rates."""
+"""Figures of 07_large_batch: learning-rate schedules, runs epoch by epoch, overlong steps, and LARS's rates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,11 +11,11 @@ from workshop_lib.training import GUESS_LOSS, schedules
 
 DECAY_EPOCHS, WARMUP_EPOCHS, DECAY_STEPS_PER_EPOCH = 10, 2, 20
 BOWL_RATES, BOWL_STEPS = (0.5, 1.8, 2.1), 8
-LEAST_CURVATURE = 0.1  # below it, the longest stable step says nothing
+LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
 
 
 def decays() -> figures.RecordFigure:
-    """Every decay after a gradual warm-up, and a constant warm-up, as shares of the peak: both scales."""
+    """Draw every decay after a gradual warm-up, and a constant warm-up, as shares of the peak: linear and log scale."""
     title = f"The learning rate over {DECAY_EPOCHS} epochs, as a share of its peak"
     figure = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up")
     steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
@@ -38,7 +38,7 @@ def decays() -> figures.RecordFigure:
 
 
 def by_epoch(records: Iterable[dict], workers: int) -> figures.RecordFigure:
-    """Test accuracy in % after each epoch of every run with this many workers, a line per seed."""
+    """Draw the test accuracy in % after each epoch of every run with this many workers, one line per seed."""
     runs = [record for record in records if record["what"]["emulate_workers"] == workers]
     names = list(dict.fromkeys(recipe(run["what"]) for run in runs))
     figure = figures.new_figure(f"{workers} workers, epoch by epoch", "each seed a line; dotted: guessing")
@@ -54,7 +54,7 @@ def by_epoch(records: Iterable[dict], workers: int) -> figures.RecordFigure:
 
 
 def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) -> figures.RecordFigure:
-    """Losses after each epoch against steps, a panel per run; those after a treatment, where there was one, thinner."""
+    """Draw the losses after each epoch against steps, one panel per run. Thin lines show the treated run, if any."""
     figure = figures.new_figure("Losses in the clinic", "dotted: guessing; test accuracy at the end in the titles", 7.2)
     panels = figure.subplots(2, -(-len(runs) // 2), sharex=True, sharey=True).flat
     kinds = {"train_loss": ("training", figures.Style.number(0)), "test_loss": ("test", figures.Style.number(1))}
@@ -76,7 +76,7 @@ def clinic(runs: Mapping[str, dict], treated: Mapping[str, dict] | None = None) 
 
 
 def bowl() -> figures.RecordFigure:
-    """Gradient descent in a bowl of curvature 1, from the same start, at each of BOWL_RATES."""
+    """Draw gradient descent in a bowl of curvature 1, from the same start, at each rate in BOWL_RATES."""
     figure = figures.new_figure(
         "The same bowl, three learning rates", f"gradient descent on w²/2, whose curvature λ is 1; {BOWL_STEPS} steps"
     )
@@ -99,10 +99,10 @@ def bowl() -> figures.RecordFigure:
 
 
 def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.RecordFigure:
-    """Losses (left), and the learning rate beside its limit 2 (1 + momentum) / curvature (right), over steps.
+    """Draw losses (left), and the learning rate beside its limit 2 (1 + momentum) / curvature (right), against steps.
 
-    followed: by name, rows of (step, rate, loss, curvature); a name with "after" is of a run with warm-up, and only
-    those are drawn right.
+    followed: {name: rows of (step, rate, loss, curvature)}. Names of runs with warm-up contain "after", and only these
+    runs appear on the right.
     """
     figure = figures.new_figure("Loss and limit", "right, thick: the longest stable rate, the limit; thin: the rate")
     left, right = figure.subplots(1, 2)
@@ -125,7 +125,7 @@ def limits(followed: Mapping[str, Sequence[tuple]], momentum: float) -> figures.
 
 
 def layer_rates(runs: Mapping[str, np.ndarray], layers: Sequence[str]) -> figures.RecordFigure:
-    """LARS's rate of each layer over the steps of a training, a panel per training: {title: [steps, layers]}."""
+    """Draw LARS's rate of each layer against steps, one panel per training. runs: {title: [steps, layers]}."""
     figure = figures.new_figure("LARS gives each layer a rate of its own", "and changes it in every step")
     panels = np.atleast_1d(figure.subplots(1, len(runs), sharey=True))
     for axes, (title, rates) in zip(panels, runs.items(), strict=True):
@@ -140,8 +140,10 @@ def layer_rates(runs: Mapping[str, np.ndarray], layers: Sequence[str]) -> figure
 
 
 def phases(records: Iterable[dict]) -> figures.RecordFigure:
-    """Test accuracy in % after each epoch, against epochs (left) and steps (right): the mean over the seeds, with bars
-    from the worst to the best. One curve per recipe."""
+    """Draw the test accuracy in % after each epoch, against epochs (left) and steps (right), one curve per recipe.
+
+    A curve is the mean over the seeds, with bars from the worst seed to the best.
+    """
     figure = figures.new_figure(
         "A falling rate, or a growing batch", "mean over the seeds, bars from the worst to the best"
     )
@@ -152,7 +154,7 @@ def phases(records: Iterable[dict]) -> figures.RecordFigure:
     for number, runs in enumerate(by_name.values()):
         accuracies = 100 * np.array([[epoch["test_accuracy"] for epoch in run["epochs"]] for run in runs])
         epochs = np.arange(1, accuracies.shape[1] + 1)
-        shift = 0.04 * (number - (len(by_name) - 1) / 2)  # so that the bars stay visible
+        shift = 0.04 * (number - (len(by_name) - 1) / 2)  # keeps the recipes' bars apart
         values = accuracies.mean(axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
         figures.draw_curve(left, epochs + shift, values, figures.Style.number(number))
         figures.draw_curve(right, recipes.steps(runs[0]), values, figures.Style.number(number))

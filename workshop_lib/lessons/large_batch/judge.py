@@ -1,5 +1,5 @@
-"""The exercises of 07_large_batch: the learning rate of many workers, sick recipes (recipe_clinic.py), and LARS's rate
-for each layer.
+"""The exercises of 07_large_batch: the learning rate for many workers, recipes to diagnose and cure (recipe_clinic.py),
+and LARS's rate for each layer.
 """
 
 import math
@@ -18,23 +18,23 @@ __all__ = ["changes", "diagnoses", "layer_rate", "learning_rate", "options", "pa
 
 STEPS = 60
 TRUST, WEIGHT_DECAY = 0.002, 0.3
-ROUNDING = 1e-5  # of float32
+ROUNDING = 1e-5  # relative tolerance for float32
 
 
 class Recipe(NamedTuple):
-    """The arguments of `learning_rate` after the step."""
+    """The arguments of `learning_rate` that follow `step`."""
 
     base_lr: float
     workers: int
     warmup_steps: int
 
 
-# No two numbers are alike that a mistake could confuse.
+# Numbers that a mistake could confuse are all different.
 RECIPES = [Recipe(0.01, 128, 40), Recipe(0.1, 1, 10), Recipe(0.05, 8, 1), Recipe(0.02, 4, 0)]
 
 
 def observe_rates(comm, function: Callable) -> list[list]:
-    """The rates of the first STEPS steps, for each of RECIPES."""
+    """Return the rates that `function` gives for the first STEPS steps, for each of RECIPES."""
     return [[function(step, *recipe) for step in range(STEPS)] for recipe in RECIPES]
 
 
@@ -54,7 +54,7 @@ def rates_properties(observations: list) -> Iterator[Property]:
 
 
 def _all_right(text: str, wrong: list[tuple]) -> Property:
-    """That no rate is wrong. Two wrong ones tell mistakes apart."""
+    """Return a property that holds if no rate is wrong. The first two wrong rates tell mistakes apart."""
     case = "base rate {1:g}, {2} workers, {3} warm-up steps, step {0}: it should be {5:.4g}, not {4:.4g}:"
     return Property(text, not wrong, evidence=wrong[:2], observed=case.format(*wrong[0]) if wrong else "")
 
@@ -64,12 +64,12 @@ def _climb(step: int, warmup: int) -> float:
 
 
 def _rate(hint: str, climb: Callable = _climb, peak: Callable = lambda base, workers: base * workers) -> Mistake:
-    """A wrong `learning_rate`, from the climb to 1 and the peak."""
+    """Make a wrong `learning_rate`: `climb` gives its share of the peak in each step, and `peak` the peak."""
     return Mistake(lambda step, base, workers, warmup: peak(base, workers) * climb(step, warmup), hint)
 
 
 def _from_base(hint: str, climb: Callable) -> Mistake:
-    """A wrong `learning_rate` that climbs from the base rate instead of 0."""
+    """Make a wrong `learning_rate` that climbs from the base rate instead of 0."""
     return Mistake(lambda step, base, workers, warmup: base + base * (workers - 1) * climb(step, warmup), hint)
 
 
@@ -107,14 +107,14 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerRate:
-    """What `layer_rate` returned for one layer: a float, or a list of them; and whether it changed the layer."""
+    """What `layer_rate` returned for one layer (a float if it is right), and whether it left the layer unchanged."""
 
     returned: Any
     unchanged: bool
 
 
 def _layers() -> list[Layer]:
-    """Layers of several shapes, one with large gradients, and two with a norm of zero."""
+    """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
     random = torch.Generator().manual_seed(3)
     shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
     *drawn, small = [torch.randn(*shape, generator=random) for shape in shapes]
@@ -127,7 +127,7 @@ def _layers() -> list[Layer]:
 
 
 def observe_layers(comm, function: Callable) -> list[LayerRate]:
-    """The rate of each layer."""
+    """Return what `function` returns for each layer, and whether it left the layer unchanged."""
     rates = []
     for _, weights, gradient in _layers():
         given = weights.clone(), gradient.clone()
@@ -161,7 +161,7 @@ def layers_properties(observations: list) -> Iterator[Property]:
 def _layer(
     hint: str, rate: Callable = lambda w, g, beta: w / (g + beta * w), norm: Callable = torch.norm, trusted: bool = True
 ) -> Mistake:
-    """A wrong `layer_rate`, from the two norms and the decay, and what it takes for a norm."""
+    """Make a wrong `layer_rate`: `rate` combines the two norms and the decay, and `norm` computes the norms."""
     return Mistake(lambda w, g, trust, beta: (trust if trusted else 1) * rate(norm(w), norm(g), beta), hint)
 
 

@@ -1,5 +1,6 @@
-"""The clinic of 07_large_batch: trainings whose recipe is wrong in one place. The learner names what is wrong from the
-curves, changes one option of each, and trains again.
+"""The clinic of 07_large_batch: runs whose recipe has one fault each.
+
+The learner diagnoses each fault from the curves, changes one option of each run, and trains again.
 """
 
 from typing import Any, NamedTuple
@@ -15,11 +16,11 @@ from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 from workshop_lib.training.options import TrainOptions
 
-CURED = 0.9  # test accuracy
-MOST_IMAGES = 120_000  # in all epochs together: some ten seconds on two cores
+CURED = 0.9  # the test accuracy from which a run counts as cured
+MOST_IMAGES = 120_000  # over all epochs of a run: about ten seconds on two cores
 TIMEOUT_S = 120.0
 SHOWN = ("lr", "epochs", "train_samples", "emulate_workers", "weight_decay")
-# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+# What each fault would look like: the hint for a learner who diagnoses it in a run that looks different.
 SIGNS = {
     "rate too high": "the loss would jump to that of guessing, 2.30, in the first steps and stay there",
     "rate too low": "the loss would fall slowly but smoothly, over as many steps as in the healthy run",
@@ -37,7 +38,7 @@ RUNS = {
 
 
 class WrongTurn(NamedTuple):
-    """A change that doesn't cure this illness: of which option, up or down, and the hint."""
+    """A change that does not cure an illness: the option, whether it goes up, and the hint for the learner."""
 
     illness: str
     option: str
@@ -68,24 +69,27 @@ WRONG_TURNS = [
 
 
 def patients() -> dict[str, dict]:
-    """The record of each run by its name, the healthy one first."""
+    """Return {name: record} of the runs, the healthy one first."""
     runs = records.read(ROOT / "assets" / "results" / "large_batch_recipes.jsonl")
     return {name: next(iter(recipes.of(runs, name))) for name in PATIENTS}
 
 
 def options() -> pd.DataFrame:
-    """What each run was told."""
+    """Return a table of the options that each run was trained with."""
     every = {name: TrainOptions(**told).as_dict() for name, told in PATIENTS.items()}
     return pd.DataFrame({name: {key: str(told[key]) for key in SHOWN} for name, told in every.items()}).T
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:
-    """The verdict on a diagnosis for each run, by its name."""
+    """Return the verdict on the diagnoses. answers: {run: illness}."""
     return clinic.diagnoses(answers, RUNS, SIGNS)
 
 
 def treat(team, changes: dict[str, dict]) -> dict[str, dict]:
-    """Train each run again on these ranks with its change, which can be tried at all; returns the new records."""
+    """Train each run again on these ranks with the learner's change to it; return {run: new record}.
+
+    Leaves out runs whose change cannot be tried, and trains nothing until every run has a change.
+    """
     treated = {}
     for run in RUNS:
         if _open(changes) or _refused(changes[run], PATIENTS[run]):
@@ -97,7 +101,7 @@ def treat(team, changes: dict[str, dict]) -> dict[str, dict]:
 
 
 def changes(changes: dict[str, dict], treated: dict[str, dict]) -> Verdict:
-    """The verdict on one change of each run, by its name, and on the records of what came of them."""
+    """Return the verdict on one change per run, {run: {option: value}}, given the records of the treated runs."""
     verdict = Verdict("changes")
     if _open(changes):
         return verdict
@@ -120,7 +124,7 @@ def _open(changes: dict[str, Any]) -> bool:
 
 
 def _refused(change: Any, before: dict) -> str:
-    """Why this change isn't tried; nothing if it is."""
+    """Return why this change cannot be tried; an empty string if it can."""
     if not isinstance(change, dict):
         return "write an option and its new value, like {'lr': 0.2}."
     if len(change) > 1:
@@ -138,7 +142,7 @@ def _refused(change: Any, before: dict) -> str:
 
 
 def _turned(illness: str, before: dict, change: dict) -> str:
-    """The hint on a change that didn't help."""
+    """Return the hint on a change that did not help."""
     [(option, value)] = change.items()
     old = TrainOptions(**before).as_dict()[option]
     for turn in WRONG_TURNS:

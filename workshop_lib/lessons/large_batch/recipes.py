@@ -1,9 +1,10 @@
-"""Recipes for large batches, one beside the other: which optimizer, with momentum or decay or without, a batch that
-grows while it trains; and short trainings that somebody set up badly, for the clinic of 07_large_batch.
+"""The recipes that 07_large_batch compares: optimizers, with and without momentum or decay, and a growing batch.
+
+Also the short, badly set-up runs of the notebook's clinic.
 
     python -m workshop_lib.lessons.large_batch.recipes --out build/large_batch_recipes.jsonl
 
-makes the records of assets/results/large_batch_recipes.jsonl: one process does the arithmetic of all workers.
+writes the records of assets/results/large_batch_recipes.jsonl. One process does the arithmetic of all workers.
 """
 
 import argparse
@@ -23,14 +24,14 @@ from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.trainer import Trainer
 from workshop_lib.training.world import World
 
-# A fifth of MNIST, so that all of it takes some five minutes of one core.
+# A fifth of MNIST, so that all runs together take about five minutes on one core.
 CLASSIC: dict[str, Any] = {"network": "classic", "train_samples": 12_000, "epochs": 4, "warmup_epochs": 1.0}
-IMAGES = 60_000  # of MNIST
-FEW, MANY = 4, 32  # workers
+IMAGES = 60_000  # in MNIST's training set
+FEW, MANY = 4, 32  # numbers of workers
 
 
 class Recipe(NamedTuple):
-    """A recipe by its name, and the options of its phases, in order; all but the seed."""
+    """A recipe: its name, and the options of each of its phases, in order, without the seed."""
 
     name: str
     phases: list[dict]
@@ -41,7 +42,7 @@ def _one(name: str, workers: int, **options) -> Recipe:
 
 
 def _three(name: str, workers: Sequence[int], rates: Sequence[float]) -> Recipe:
-    """Two epochs, one, and one, at these numbers of workers and rates."""
+    """Return a recipe of three phases, of two epochs, one and one, with these numbers of workers and learning rates."""
     how = zip((2, 1, 1), (1.0, 0.0, 0.0), workers, rates, strict=True)
     phases = [{"epochs": e, "warmup_epochs": w, "emulate_workers": n, "lr": lr, "decay": "none"} for e, w, n, lr in how]
     return Recipe(name, [CLASSIC | phase for phase in phases])
@@ -58,7 +59,7 @@ PATIENTS = {
     "E": WELL | {"lr": 0.0005},
 }
 CONSTANT, DECAYED, GROWN = "constant rate", "rate divided by 4, twice", "batch times 4, twice"
-# Two rates for each optimizer with many workers; those of Adam follow from its rate with few.
+# With many workers, each optimizer is tried at two rates. Adam's follow from its rate with few workers.
 RECIPES = [
     _one("SGD", FEW, lr=0.05),
     _one("SGD", MANY, lr=0.2),
@@ -79,10 +80,10 @@ RECIPES = [
 
 
 def train(recipe: Recipe, seed: int, callbacks: Iterable = ()) -> dict:
-    """Train on this process; returns the record of the run, in which "recipe" is the name.
+    """Train a recipe in this process; return the record of the run, with the recipe's name as "recipe".
 
-    A phase goes on with the weights and the optimizer's state of the one before it, in an order of its own. The epochs
-    of all phases follow each other in the record, and "phases" has what differs between them.
+    Each phase starts from the weights and the optimizer's state of the phase before it, and has its own order of the
+    images. The record lists the epochs of all phases one after the other, and "phases" holds the options that differ.
     """
     backend = TorchBackend(World(0, 1, 0, "single"), torch.device("cpu"))
     parts: list[dict] = []
@@ -104,13 +105,13 @@ def train(recipe: Recipe, seed: int, callbacks: Iterable = ()) -> dict:
 
 
 def of(runs: Iterable[dict], *names: str) -> list[dict]:
-    """The runs of these recipes, in the order of the names."""
+    """Return the runs of these recipes, in the order of the names."""
     runs = list(runs)
     return [run for name in names for run in runs if run.get("recipe") == name]
 
 
 def table(runs: Iterable[dict]) -> pd.DataFrame:
-    """Test accuracy in % at the end by recipe and workers: the mean over the seeds, the worst and the best."""
+    """Return a table of final test accuracies in %, by recipe and workers: the mean over the seeds, worst and best."""
     rows = [(run["recipe"], run["what"]["emulate_workers"], 100 * run["epochs"][-1]["test_accuracy"]) for run in runs]
     frame = pd.DataFrame(rows, columns=["recipe", "workers", "accuracy"])
     groups = frame.groupby(["recipe", "workers"], sort=False)["accuracy"]
@@ -119,7 +120,7 @@ def table(runs: Iterable[dict]) -> pd.DataFrame:
 
 
 def steps(run: dict) -> list[int]:
-    """Optimizer steps taken by the end of each epoch."""
+    """Return the number of optimizer steps taken by the end of each epoch."""
     done, taken = 0, []
     for phase in run.get("phases", [run["what"]]):
         for _ in range(phase["epochs"]):
@@ -130,7 +131,7 @@ def steps(run: dict) -> list[int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command above; returns its exit status."""
+    """Run the command shown at the top of this file; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.large_batch.recipes")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))

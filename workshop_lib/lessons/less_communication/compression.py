@@ -1,6 +1,6 @@
-"""Gradients in fewer bytes: hooks for DistributedDataParallel, and what counts what they send.
+"""Gradient compression for 07c_less_communication: hooks for DistributedDataParallel, and a counter of what they send.
 
-A hook is called with each full bucket of gradients, and returns a future of their mean over the ranks.
+DDP calls a hook with each full bucket of gradients, and the hook returns a future of their mean over the ranks.
 """
 
 import contextlib
@@ -19,10 +19,11 @@ Compress = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray,
 
 
 def largest(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The k entries of gradient + residual [n] of largest magnitude: values [k], their places [k], and what is left.
+    """Return values [k] and indices [k] of the k largest magnitudes in gradient + residual, and the new residual [n].
 
-    Error feedback (Seide et al. 2014, Interspeech; Stich et al. 2018, arXiv:1809.07599): what is not sent becomes the
-    residual [n] of the next gradient. So sent + residual = gradient + old residual: nothing is lost, some is late.
+    gradient, residual: [n]. With error feedback (Seide et al. 2014, Interspeech; Stich et al. 2018, arXiv:1809.07599),
+    what is not sent becomes the residual of the next gradient. So sent + new residual = gradient + old residual:
+    nothing is lost, some of it is only sent later.
     """
     total = gradient + residual
     places = np.argpartition(np.abs(total), -k)[-k:]
@@ -32,16 +33,16 @@ def largest(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndar
 
 
 def forgetful(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `largest`, but what is not sent is lost."""
+    """Do the same as `largest`, but lose what is not sent: the new residual is zero."""
     values, places, kept = largest(gradient, residual, k)
     return values, places, np.zeros_like(kept)
 
 
 class TopK:
-    """Sends a share of each bucket's entries, as `compress` chooses them, and keeps the residual that it leaves.
+    """A hook that sends a share of each bucket's entries, chosen by `compress`, and keeps the residual.
 
-    Ranks choose different entries, which an allreduce cannot add: each gathers the values and places of all,
-    8 bytes per entry, so the time grows with the number of ranks. For gradients on the CPU.
+    Ranks choose different entries, and an allreduce cannot add these up. So each rank gathers the values and indices of
+    all ranks, 8 bytes per entry, and the time grows with the number of ranks. The gradients must be on the CPU.
     Raises InputError for a share that is not above 0 and up to 1.
     """
 
@@ -49,7 +50,7 @@ class TopK:
         if not 0 < share <= 1:
             raise InputError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
         self.share, self.compress = share, compress
-        # By parameter and not by bucket: after its first step DDP makes up its buckets anew.
+        # Residuals are kept per parameter, not per bucket, because DDP rebuilds its buckets after the first step.
         self.residuals: dict[torch.Tensor, np.ndarray] = {}
 
     def hook(self, _, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -59,7 +60,7 @@ class TopK:
         values, places, residual = self.compress(gradient.numpy(), np.concatenate(old), k)
         ends = np.cumsum([p.numel() for p in parameters])[:-1]
         self.residuals |= dict(zip(parameters, np.split(np.asarray(residual, np.float32), ends), strict=True))
-        # One message: the places travel as the bits of 32-bit numbers.
+        # One message holds values and indices: the indices travel as the bits of 32-bit floats.
         both = np.asarray(values, np.float32), np.asarray(places, np.int32).view(np.float32)
         message = torch.from_numpy(np.concatenate(both))
         gathered = [torch.empty_like(message) for _ in range(dist.get_world_size())]
@@ -76,31 +77,34 @@ class TopK:
 
 
 def bf16_hook(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """As default_hooks.bf16_compress_hook, which DDP refuses without a GPU: the mean, summed in bf16."""
+    """Average a bucket in bf16, as default_hooks.bf16_compress_hook does, which DDP refuses without a GPU."""
     half = (bucket.buffer() / dist.get_world_size()).bfloat16()
     future = dist.all_reduce(half, async_op=True).get_future()
     return future.then(lambda done: done.value()[0].float())
 
 
 def power_sgd(model: DistributedDataParallel, rank: int = 2, exact_steps: int = 10) -> None:
-    """PyTorch's PowerSGD (Vogels et al. 2019, arXiv:1905.13727) on this model: each large matrix travels as
-    two thin ones of `rank` columns, with error feedback. The first exact_steps steps are sent whole."""
+    """Register PyTorch's PowerSGD (Vogels et al. 2019, arXiv:1905.13727) on this model.
+
+    Each large matrix is sent as two thin matrices of `rank` columns, with error feedback. In the first exact_steps
+    steps, gradients are sent whole.
+    """
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=rank, start_powerSGD_iter=exact_steps, min_compression_rate=1
     )
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-Register = Callable[[DistributedDataParallel], None]  # a hook on this model
+Register = Callable[[DistributedDataParallel], None]  # registers a hook on a model
 
 
 def registered(hook: Callable) -> Register:
-    """What registers this hook, which keeps no state of DDP's."""
+    """Return a function that registers this hook on a model. DDP passes the hook no state."""
     return lambda model: model.register_comm_hook(None, hook)
 
 
 def ways() -> dict[str, Register]:
-    """Ways to send the gradients of every step, by name: new ones, because a hook keeps residuals of its own model."""
+    """Return ways to send each step's gradients, by name. Hooks are new, as each keeps its own model's residuals."""
     return {
         "fp32": registered(default_hooks.allreduce_hook),
         "fp16": registered(default_hooks.fp16_compress_hook),
@@ -114,10 +118,10 @@ def ways() -> dict[str, Register]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[dict]:
-    """{"bytes", "messages"} that this rank gives to all_reduce and all_gather of torch.distributed inside it.
+    """Count what this rank passes to torch.distributed's all_reduce and all_gather inside the block.
 
-    What the collective makes of them is its own matter: an allreduce of n bytes sends up to 2 n, an allgather
-    (p - 1) n. DDP's averaging without a hook does not come by here: register default_hooks.allreduce_hook.
+    Yields {"bytes", "messages"}. A collective may send more than it is given: an allreduce of n bytes sends up to 2 n,
+    an allgather (p - 1) n. DDP's averaging without a hook is not counted: register default_hooks.allreduce_hook.
     """
     sent = {"bytes": 0, "messages": 0}
 

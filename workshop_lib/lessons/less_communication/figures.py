@@ -1,4 +1,4 @@
-"""Figures of what delays and lost bytes do to learning."""
+"""Figures of 07c_less_communication: how stale updates are, and test accuracy against bytes per sample."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,10 @@ from workshop_lib.results.records import RecordError
 
 
 def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figures.RecordFigure:
-    """Share of the updates at each staleness, a panel per mode: {mode: {staleness: number of updates}}."""
+    """Draw the share of updates at each staleness, a panel per mode.
+
+    histograms: {mode: {staleness: number of updates}}.
+    """
     figure = figures.new_figure("How stale each update was", caption)
     panels = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
     most = max(max(counts) for counts in histograms.values())
@@ -31,10 +34,10 @@ def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figu
 
 
 def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
-    """Test accuracy against bytes per sample, from records: the median of each way, and its lowest and highest seed.
+    """Draw test accuracy against bytes per sample, from records: each method's median, lowest and highest seed.
 
-    A way with momentum, or another learning rate than the first record's, counts as another one. Raises RecordError
-    when there are none, or when they were not trained alike.
+    The same method with a different learning rate or momentum counts as a method of its own. Raises RecordError when
+    there are no such records, or when their runs differ in world size, batch size, steps or data.
     """
     runs = pd.DataFrame([record["what"] | record for record in records if record.get("kind") == less.KIND])
     if runs.empty:

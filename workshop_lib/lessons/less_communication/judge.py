@@ -1,4 +1,4 @@
-"""The exercises of 07c_less_communication: a gradient's largest entries, and the step at the end of a round alone."""
+"""The exercises of 07c_less_communication: a gradient's largest entries, and the outer step after local steps."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import numpy as np
 from workshop_lib.judge import Exercise, Mistake, Property, close, shown
 from workshop_lib.lessons.mpi_basics.counting import GivenBytes
 
-# Gradient, old residual and k.
+# (gradient, old residual, k)
 GRADIENTS = [
     (np.array([0.5, -4.0, 1.0, 2.0, -0.25, 3.0]), np.zeros(6), 2),
-    # The residual decides: together the largest are at 0, 2 and 3, of the gradient alone at 1, 3 and 5.
+    # The residual decides: the sum is largest at 0, 2 and 3, the gradient alone at 1, 3 and 5.
     (np.array([1.0, -4.0, 0.5, 6.0, 0.0, 3.0]), np.array([6.0, 3.5, -7.0, 1.0, 0.25, -1.5]), 3),
 ]
 
@@ -26,7 +26,7 @@ class Compressed:
 
 
 def observe_compress(comm, function: Callable) -> list[Compressed]:
-    """What `function` makes of each of GRADIENTS."""
+    """Return what `function` returns for each of GRADIENTS, and whether it left its arguments alone."""
     compressed = []
     for gradient, residual, k in GRADIENTS:
         given = gradient.copy(), residual.copy()
@@ -70,7 +70,7 @@ def _is_triple(value) -> bool:
 
 
 def _listed(values: np.ndarray) -> str:
-    """The values as text, a negative zero as 0."""
+    """Return the values as text, with a negative zero as 0."""
     return "[" + ", ".join(f"{value + 0.0:g}" for value in values) + "]"
 
 
@@ -80,7 +80,7 @@ def _compress(
     values: Callable = lambda gradient, total: total,
     keep: Callable = lambda gradient, total, sent: total - sent,
 ) -> Mistake:
-    """A wrong `compress`: by what it chooses indices, which values it sends from there, and what it keeps."""
+    """Make a wrong `compress`: `size` decides the indices it chooses, `values` what it sends, `keep` the residual."""
 
     def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
         total, sent = gradient + residual, np.zeros_like(gradient)
@@ -111,16 +111,17 @@ compress = Exercise("compress", observe_compress, compress_properties, _WRONG_CO
 
 
 ROUNDS, N = 3, 4
-# Outer learning rate and momentum: the mean of the weights, a part of the way to it, and with momentum.
+# (outer learning rate, momentum): one goes to the mean of the weights, one halfway, and one has momentum.
 OUTER = [(1.0, 0.0), (0.5, 0.0), (0.7, 0.9)]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """What `outer_step` made of ROUNDS rounds on one rank, with one of OUTER.
+    """What `outer_step` did in ROUNDS rounds on one rank, with one of OUTER.
 
-    returned: what is no pair of arrays, else None. right: what `weights`, after each round, should be. nbytes: that
-    the rank gave to collectives in the first round.
+    returned: None if every rank always returned a pair of arrays, else what this rank returned in the first round where
+    one did not. weights: those after each round; right: what they should be. nbytes: how many bytes the rank passed to
+    collectives in the first round.
     """
 
     returned: Any
@@ -130,7 +131,7 @@ class Rounds:
 
 
 def observe_outer_step(comm, function: Callable) -> list[Rounds]:
-    """What `function` does in the rounds of each of OUTER."""
+    """Run ROUNDS rounds of `function` with each of OUTER; return what happened in them."""
     return [_rounds(comm, function, lr, momentum) for lr, momentum in OUTER]
 
 
@@ -145,7 +146,7 @@ def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
         given = [array.copy() for array in (weights, weights + _moved(comm.rank, turn), velocity)]
         returned = function(counted, *given, lr, momentum)
         nbytes = nbytes or counted.nbytes
-        if not all(comm.allgather(_is_pair(returned))):  # the other ranks have to end, too
+        if not all(comm.allgather(_is_pair(returned))):  # all ranks stop together, so that none waits
             return Rounds(returned, after, after_right, nbytes)
         weights, velocity = (np.array(part, dtype=float) for part in returned)
         mean_moved = np.mean([_moved(rank, turn) for rank in range(comm.size)], axis=0)
@@ -156,7 +157,7 @@ def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
 
 
 def _moved(rank: int, turn: int) -> np.ndarray:
-    """How far this rank goes alone in this round."""
+    """Return how far this rank's local steps move its weights in this round."""
     return np.random.default_rng([rank, turn]).normal(size=N)
 
 
@@ -190,7 +191,7 @@ def outer_properties(observations: list[list[Rounds]]) -> Iterator[Property]:
 
 
 def _outer(hint: str, gradient: Callable | None = None, step: Callable | None = None) -> Mistake:
-    """A wrong `outer_step`: by what it takes for the gradient, of start, mine and their mean; or by how it steps."""
+    """Make a wrong `outer_step`: `gradient` takes start, mine, the mean and the world size; `step` updates."""
 
     def outer_step(comm, start, mine, velocity, lr, momentum):
         mean = comm.allreduce(mine) / comm.size

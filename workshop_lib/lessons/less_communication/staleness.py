@@ -1,18 +1,20 @@
-"""Four ways in which ranks train one model by SGD, from never waiting to always waiting for each other.
+"""Four ways for ranks to train one model by SGD, from always waiting for each other to never waiting.
 
-No wait here is unlimited: `wait` and `Meanwhile` raise WaitTimeout.
+07c_less_communication compares them while one worker is late. No wait in this file is unlimited: `wait` and `Meanwhile`
+raise WaitTimeout.
 
-Each takes the same `gradient(weights, step)`: the gradient [n] of this rank's batch number `step` (0-based)
-at `weights` [n], as a new array. They differ in *staleness*: how many updates the weights of a gradient lacked
-when it was applied. Weights begin equal on all ranks, and are not changed in place.
+All four take the same function `gradient(weights, step)`. It returns the gradient [n] of this rank's batch number
+`step` (from 0) at `weights` [n], as a new array. The four differ in *staleness*: how many updates were missing from the
+weights at which a gradient was computed, by the time it is applied. All ranks start with equal weights, and the array
+that the caller passes is not changed.
 
-    synchronous  every rank waits for all in each step                             staleness 0
-    lag_sync     the gradients of a step are applied a step later, and travel
-                 while the next ones are computed (Kurth et al. 2018)              staleness 1
+    synchronous  every rank waits for all ranks in each step                       staleness 0
+    lag_sync     gradients are applied one step late, and travel while
+                 the next gradients are computed (Kurth et al. 2018)               staleness 1
     local_sgd    ranks step alone, and average weights every `period` steps
                  (Stich 2019, arXiv:1805.09767)                                    staleness 0 to period - 1
-    asynchronous a server applies each gradient as it comes, and sends weights
-                 back to that worker alone (Dean et al. 2012)                      as it happens
+    asynchronous a server applies each gradient as it arrives, and sends new
+                 weights to that gradient's worker alone (Dean et al. 2012)        staleness varies
 """
 
 import threading
@@ -29,14 +31,14 @@ from workshop_lib.errors import InputError, WorkshopError
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
 OTHERS = "the other ranks in an allreduce"
-GRADIENT, WEIGHTS, LAST = 1, 2, 3  # tags of the asynchronous messages
+GRADIENT, WEIGHTS, LAST = 1, 2, 3  # message tags of the asynchronous mode
 LIMIT_S = 30.0
-SERVER_NAP_S = 1e-4  # between looks: the server must not take a core from a worker
-THREAD_NAP_S = 5e-4  # of the thread that keeps messages moving
+SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
+THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
 
 
 class WaitTimeout(WorkshopError, TimeoutError):
-    """Another rank did not do its part of a message within the limit."""
+    """The error raised when another rank does not do its part of a message within the limit."""
 
     def __init__(self, what: str, limit_s: float):
         super().__init__(
@@ -46,12 +48,12 @@ class WaitTimeout(WorkshopError, TimeoutError):
 
 
 def wait(request: MPI.Request, what: str, limit_s: float = LIMIT_S, nap_s: float = 0.0) -> MPI.Status:
-    """Block until `request` is complete; returns its status.
+    """Block until `request` is complete; return its status.
 
-    nap_s: seconds to sleep between looks, for a rank that has nothing else to do and should leave its core to
-    the ranks that have. At 0 it only gives way to a process that waits for the core.
-    Raises WaitTimeout saying `what` did not come within limit_s seconds. MPI may then still write into the
-    request's buffer, so the ranks have to be restarted.
+    nap_s: seconds to sleep between polls, for a rank that has nothing else to do and should leave its core to busy
+    ranks. With 0, it yields only to a process that is waiting for the core.
+    Raises WaitTimeout, which names `what`, if the request is not complete within limit_s seconds. MPI may still write
+    into the request's buffer after that, so the ranks have to be restarted.
     """
     status, end = MPI.Status(), time.monotonic() + limit_s
     while not request.Test(status):
@@ -62,10 +64,10 @@ def wait(request: MPI.Request, what: str, limit_s: float = LIMIT_S, nap_s: float
 
 
 class Meanwhile:
-    """Lets `request` proceed while this rank computes, in a thread that looks at it every half millisecond.
+    """A thread that polls `request` every half millisecond, so that it proceeds while this rank computes.
 
-    MPI moves messages only inside its own calls. Without the thread, a collective of more than one round
-    stands still while any of its ranks computes.
+    MPI moves messages only inside its own calls. Without the thread, a collective of more than one round stands still
+    while any of its ranks computes.
     """
 
     def __init__(self, request: MPI.Request):
@@ -81,11 +83,11 @@ class Meanwhile:
             elif time.monotonic() > self.end_s:
                 return
             else:
-                time.sleep(0)  # the rank waits for it now
+                time.sleep(0)  # the rank is waiting for the request now
         self.done = True
 
     def wait(self, what: str, limit_s: float = LIMIT_S) -> None:
-        """Block until the request is complete; raises WaitTimeout as the function `wait` does."""
+        """Block until the request is complete. Raises WaitTimeout as the function `wait` does."""
         self.end_s = time.monotonic() + limit_s
         self.thread.join()
         if not self.done:
@@ -94,11 +96,11 @@ class Meanwhile:
 
 @dataclass
 class Run:
-    """What a training came to, on one rank.
+    """The result of a training, on one rank.
 
-    weights: the final ones, the same on all ranks. seconds: from the common start to this rank's end. read:
-    for each update, in order, how many updates had gone into the weights its gradient was computed with.
-    workers: in an asynchronous run, on the server, the rank behind each update.
+    weights: the final weights, equal on all ranks. seconds: from the common start to the end on this rank. read: for
+    each update, in order, how many updates the weights already contained when its gradient was computed. workers: on
+    the server of an asynchronous run, the rank that computed each update's gradient.
     """
 
     weights: np.ndarray
@@ -108,14 +110,17 @@ class Run:
 
     @property
     def staleness(self) -> dict[int, int]:
-        """{staleness: number of updates}, ascending."""
+        """{staleness: number of updates}, in ascending order."""
         counts = Counter(update - read for update, read in enumerate(self.read))
         return dict(sorted(counts.items()))
 
 
 def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> Run:
-    """Plain synchronous SGD: an allreduce of n numbers in each step, which no rank leaves before the last
-    has come. All ranks call it, and it blocks, at most limit_s seconds in a step (WaitTimeout)."""
+    """Train by plain synchronous SGD.
+
+    Each step does one allreduce of n numbers, which no rank leaves before the last rank has arrived. All ranks call
+    this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
+    """
     run, start = Run(weights.copy()), _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step)
@@ -125,12 +130,13 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
 
 
 def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> Run:
-    """Gradients one step late (Kurth et al. 2018, arXiv:1810.01993: "gradient lag").
+    """Train by SGD with gradients that are applied one step late ("gradient lag", Kurth et al. 2018, arXiv:1810.01993).
 
-    w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1]; the first is at w[0].
-    One Iallreduce of n numbers a step, which has until the next gradient is computed: a rank that is late
-    once holds nobody up. A thread keeps it moving meanwhile, so MPI must allow threads (MPI_THREAD_MULTIPLE,
-    which mpi4py asks for). All ranks call it; it blocks, at most limit_s seconds in a step (WaitTimeout).
+    w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1]; the first gradient is computed at w[0].
+    Each step starts one Iallreduce of n numbers, which has until the next gradient is computed, so a rank that is late
+    once holds nobody up. A thread keeps the Iallreduce moving meanwhile, so MPI must allow threads
+    (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks call this function, and it blocks, for at most limit_s
+    seconds per step (WaitTimeout).
     """
     run, start = Run(weights.copy()), _start(comm, limit_s)
     total = travelling = None
@@ -151,11 +157,12 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
 
 
 def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S) -> Run:
-    """Each rank steps with its own gradient; weights are averaged after every `period` steps and the last.
+    """Train by local SGD: each rank steps with its own gradient, and weights are averaged after every `period` steps.
 
-    One allreduce of n numbers in `period` steps. Between two of them a rank lacks all updates of the others:
-    its staleness is its own steps since the last. All ranks call it, and it blocks, at most limit_s seconds
-    at an averaging (WaitTimeout). Raises InputError for a period below 1.
+    The weights are also averaged after the last step. Each averaging is one allreduce of n numbers. Between two of
+    them, a rank lacks all updates of the other ranks, and its staleness is the number of its own steps since the last
+    one. All ranks call this function, and it blocks, for at most limit_s seconds per averaging (WaitTimeout). Raises
+    InputError for a period below 1.
     """
     if period < 1:
         raise InputError(f"period {period}: average the weights every 1 or more steps")
@@ -170,13 +177,13 @@ def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: 
 
 
 def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, limit_s: float = LIMIT_S) -> Run:
-    """A parameter server: rank 0 applies `updates` gradients, each as it comes; all other ranks compute them.
+    """Train with a parameter server: rank 0 applies `updates` gradients as they arrive; the other ranks compute them.
 
-    A worker gets the newest weights, computes a gradient, sends it, and waits for weights again: two messages
-    of n numbers an update. An update is of one worker's batch: with p workers, lr / p moves the weights as
-    far for as many samples as synchronous SGD does. `read` and `workers` are known to the server alone.
-    All ranks call it, and it blocks, at most limit_s seconds for a message (WaitTimeout).
-    Raises InputError on one rank.
+    A worker receives the newest weights, computes a gradient, sends it, and waits for weights again: two messages of n
+    numbers per update. An update uses the batch of one worker. So with p workers, a rate of lr / p moves the weights as
+    far, for the same number of samples, as synchronous SGD does at lr. Only the server knows `read` and `workers`.
+    All ranks call this function, and it blocks, for at most limit_s seconds per message (WaitTimeout).
+    Raises InputError if there is only one rank.
     """
     if comm.size < 2:
         raise InputError("1 rank: a parameter server needs one more to work for it; start 2 or more ranks")
@@ -190,22 +197,23 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
 
 
 def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, period: int = 10) -> Run:
-    """A run of `steps` global steps with the ranks 1, 2, … as workers, by the name of its function here.
+    """Train for `steps` global steps with ranks 1, 2, … as workers. mode: the name of one of the four functions above.
 
-    Rank 0 serves in an asynchronous run, which takes lr / p and an update per worker and step, and sleeps in all
-    others. All ranks call it, it blocks, and returns the same weights and staleness on all. local_sgd: `period`.
+    Rank 0 is the server of an asynchronous run, which uses a rate of lr / p and does one update per worker and step. In
+    the other modes rank 0 sleeps. `period` is for local_sgd alone. All ranks call this function, it blocks, and every
+    rank gets the same weights and staleness.
     """
     server, workers = comm.rank == SERVER, comm.size - 1
     run = Run(weights)
     if mode == "asynchronous":
         run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
     else:
-        of_workers = comm.Split(color=int(server), key=comm.rank)  # on rank 0: a communicator of itself alone
+        of_workers = comm.Split(color=int(server), key=comm.rank)  # rank 0 gets a communicator of its own
         if not server:
             more = {"period": period} if mode == "local_sgd" else {}
             run = MODES[mode](of_workers, weights, gradient, lr, steps, **more)
         of_workers.Free()
-    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank with nothing to do sleeps
+    wait(comm.Ibarrier(), "the end of the run", 120, nap_s=0.005)  # a rank that has nothing to do sleeps
     return comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
 
 
@@ -228,7 +236,7 @@ def _serve(comm, run: Run, lr: float, updates: int, limit_s: float) -> None:
         run.read.append(given.pop(worker))
         run.workers.append(worker)
         run.weights -= lr * arriving
-        if update + 1 + len(given) < updates:  # else enough gradients are under way
+        if update + 1 + len(given) < updates:  # otherwise enough gradients are under way
             given[worker] = update + 1
             send(worker, WEIGHTS)
     for worker in range(1, comm.size):
@@ -247,13 +255,13 @@ def _work(comm, run: Run, gradient: Gradient, limit_s: float) -> None:
 
 
 def _start(comm, limit_s: float) -> float:
-    """The moment at which all ranks are there."""
+    """Wait until all ranks have arrived; return the time of this moment."""
     wait(comm.Ibarrier(), "all ranks to begin", limit_s)
     return time.perf_counter()
 
 
 def _mean(comm, array: np.ndarray, limit_s: float) -> np.ndarray:
-    """The mean over ranks, in `array` itself."""
+    """Replace `array` by its mean over the ranks, and return it."""
     wait(comm.Iallreduce(MPI.IN_PLACE, array), OTHERS, limit_s)
     array /= comm.size
     return array

@@ -1,10 +1,11 @@
-"""What accuracy is left when ranks communicate less, against the bytes per sample that they still send.
+"""Measure the test accuracy of ways to communicate less, and the bytes per sample that they still send.
 
     mpiexec -n 4 python -m workshop_lib.lessons.less_communication.trainings --out build/less_communication.jsonl
 
-Every way trains the same network for the same number of steps, with the same samples and plain SGD. It either sends
-the gradients of every step, compressed, or lets the ranks step alone for a while and then makes one set of weights of
-theirs. Bytes are counted and no clock is read, so the machine may be busy.
+07c_less_communication trains with this file's functions, and plots records of this command from
+assets/results/less_communication.jsonl. Every method trains the same network for the same number of steps, on the same
+samples and by plain SGD. It either sends the gradients of every step, compressed, or lets the ranks step alone for a
+while and then combines their weights into one set. It counts bytes and reads no clock, so the machine may be busy.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from workshop_lib.training import SCHEMA, rendezvous, world
 
 KIND = "less_communication"
 BATCH, LR, STEPS = 64, 0.1, 256
-OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # of the DiLoCo paper, chosen there from a few
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # from the DiLoCo paper, whose authors tried a few values
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -45,11 +46,11 @@ def outer_step(
     lr: float = OUTER_LR,
     momentum: float = OUTER_MOMENTUM,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weights [n] after a round in which this rank went alone from `start` to `mine`, and the new velocity [n].
+    """Return the new weights [n] after a round that took this rank from `start` to `mine`, and the new velocity [n].
 
-    DiLoCo (Douillard et al. 2023, arXiv:2311.08105, Algorithm 1): the mean over the ranks of start - mine takes the
-    place of a gradient in SGD with Nesterov's momentum. With lr 1 and no momentum it averages the weights: local SGD.
-    All ranks call it, and it blocks. One allreduce of n numbers.
+    In DiLoCo (Douillard et al. 2023, arXiv:2311.08105, Algorithm 1), the mean over the ranks of start - mine takes the
+    place of the gradient in SGD with Nesterov momentum. With lr 1 and no momentum, this averages the weights, which is
+    local SGD. All ranks call this function, and it blocks. It does one allreduce of n numbers.
     """
     gradient = start - comm.allreduce(mine) / comm.size
     velocity = momentum * velocity + gradient
@@ -57,7 +58,7 @@ def outer_step(
 
 
 class Rounds(NamedTuple):
-    """Ranks step alone `period` times, and then `outer` makes new weights, the same on all ranks, of theirs."""
+    """Rounds: each rank steps alone `period` times, and then `outer` combines the ranks' weights into one set."""
 
     period: int
     outer: Callable = partial(outer_step, lr=1.0, momentum=0.0)
@@ -67,8 +68,9 @@ Way = compression.Register | Rounds
 
 
 def ways() -> dict[str, Way]:
-    """What is compared, by name. Hooks are new, because each keeps residuals of its own model."""
-    of_steps = {name: way for name, way in compression.ways().items() if "16" not in name}  # as fp32, in half the bytes
+    """Return the methods to compare, by name. Hooks are new ones, because each keeps its own model's residuals."""
+    # Without fp16 and bf16, which learn as fp32 does, in half the bytes.
+    of_steps = {name: way for name, way in compression.ways().items() if "16" not in name}
     of_rounds = {f"local SGD, {period} steps alone": Rounds(period) for period in (8, 64)}
     of_rounds |= {f"DiLoCo, {period} steps alone": Rounds(period, outer_step) for period in (8, 64)}
     return of_steps | of_rounds
@@ -84,8 +86,11 @@ def train(
     momentum: float = 0.0,
     data_dir: str | None = None,
 ) -> dict:
-    """The record of one training, `batch` samples per rank in each of its steps; `momentum` is Nesterov's, in every
-    step of every rank. All ranks call it, and it blocks."""
+    """Train once by this method; return the record.
+
+    batch: samples per rank and step. momentum: Nesterov momentum in every step of every rank. All ranks call this
+    function, and it blocks.
+    """
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
@@ -116,14 +121,14 @@ def train(
 def _batches(data: mnist.Split, batch: int, comm, seed: int) -> Iterator[Batch]:
     for epoch in itertools.count(1):
         for rows, n_global in shard.epoch_batches(data.total, batch, comm.rank, comm.size, seed, epoch):
-            if n_global == batch * comm.size:  # the rest of an epoch would be a step of another batch size
+            if n_global == batch * comm.size:  # skips the smaller batch at the end of an epoch
                 yield torch_cnn.normalise(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
 
 
 def _every_step(
     network: nn.Module, register: compression.Register, optimizer: torch.optim.Optimizer, batches: Iterable[Batch]
 ) -> int:
-    """Train with this hook; the bytes that this rank sent."""
+    """Train with this hook; return how many bytes this rank passed to collectives."""
     model = DistributedDataParallel(network)
     register(model)
     with compression.counted() as sent:
@@ -137,7 +142,7 @@ def _every_step(
 def _in_rounds(
     network: nn.Module, rounds: Rounds, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], steps: int
 ) -> int:
-    """Train in rounds, the last of which may be shorter; the bytes that this rank sent."""
+    """Train in rounds (the last one may be shorter); return how many bytes this rank passed to collectives."""
     comm = GivenBytes(MPI.COMM_WORLD)
     start = _vector(network)
     velocity = np.zeros_like(start)
@@ -156,7 +161,7 @@ def _vector(network: nn.Module) -> np.ndarray:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command above; returns its exit status."""
+    """Run the command shown at the top of this file; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.less_communication.trainings")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     parser.add_argument("--ways", nargs="+", default=list(ways()), choices=list(ways()), metavar="WAY")

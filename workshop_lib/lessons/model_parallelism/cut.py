@@ -1,6 +1,7 @@
-"""Tensor parallelism by hand (Shoeybi et al. 2019, arXiv:1909.08053): the layers of a block, each cut among ranks.
+"""Tensor parallelism by hand (Shoeybi et al. 2019, arXiv:1909.08053): the layers of a block, each cut among the ranks.
 
-Notebook 11 has the same lines, written by the learner. `comm` is MPI's or a CountingComm.
+In 11_model_parallelism the learner writes the same lines, and the notebook falls back on these where an exercise is
+still open. `comm` is an MPI communicator or a CountingComm.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce,
 
 
 class ColumnParallel(nn.Module):
-    """A linear layer whose outputs are shared out: all ranks read the same x, and rank r has the r-th part of them.
+    """A linear layer cut by its outputs: all ranks read the same x, and rank r computes the r-th part of the outputs.
 
-    Sends nothing in forward; in backward an allreduce of the gradient of x.
+    The forward pass sends nothing. The backward pass does one allreduce, of the gradient of x.
     """
 
     def __init__(self, layer: nn.Linear, comm):
@@ -31,9 +32,9 @@ class ColumnParallel(nn.Module):
 
 
 class RowParallel(nn.Module):
-    """A linear layer whose inputs are shared out: rank r reads the r-th part, and all ranks have the same outputs.
+    """A linear layer cut by its inputs: rank r reads the r-th part of them, and all ranks get the same outputs.
 
-    Sends an allreduce of the outputs in forward, and nothing in backward.
+    The forward pass does one allreduce, of the outputs. The backward pass sends nothing.
     """
 
     def __init__(self, layer: nn.Linear, comm):
@@ -42,14 +43,14 @@ class RowParallel(nn.Module):
         self.weight, self.bias = shard(layer.weight, 1, comm), nn.Parameter(layer.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:  # [..., in / p]
-        part = linear(x, self.weight)  # of each sum
+        part = linear(x, self.weight)  # this rank's part of each sum
         return both_ways(part, forward=partial(allreduce, self.comm), backward=same) + self.bias  # [..., out]
 
 
 def cut_block(block: Any, column: Callable, row: Callable) -> None:
-    """Replace the linear layers of a Block (models/vit.py) by parts of them, as column(layer) and row(layer) cut them.
+    """Replace each linear layer of a Block (models/vit.py) by this rank's part of it: column(layer) or row(layer).
 
-    Each rank then has whole heads, and its part of the MLP's inner numbers.
+    Each rank then has whole attention heads, and its part of the MLP's hidden units.
     """
     attention, mlp = block.attention, block.mlp
     attention.query, attention.key = column(attention.query), column(attention.key)
@@ -58,17 +59,17 @@ def cut_block(block: Any, column: Callable, row: Callable) -> None:
 
 
 def sum_once(attention: Any, comm) -> None:
-    """One allreduce for the gradients of query, key and value together, instead of one for each."""
+    """Sum the gradients of query, key and value in a single allreduce, instead of in one allreduce each."""
     for layer in (attention.query, attention.key, attention.value):
-        layer.comm = MPI.COMM_SELF  # an allreduce among one rank sends nothing
+        layer.comm = MPI.COMM_SELF  # an allreduce over a single rank sends nothing
     backward = partial(allreduce, comm)
     attention.register_forward_pre_hook(lambda _, inputs: both_ways(inputs[0], forward=same, backward=backward))
 
 
 class TokenParallel:
-    """Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198): between layers each rank has its own tokens.
+    """Sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198): a rank has only its own tokens between layers.
 
-    enter and leave send (p - 1) / p of the bytes of all tokens, in forward and in backward alike.
+    In `enter` as in `leave`, each rank sends (p - 1) / p of the bytes of all tokens, and again in the backward pass.
     """
 
     def __init__(self, comm):
@@ -78,5 +79,5 @@ class TokenParallel:
     def enter(self, x: Tensor) -> Tensor:  # [n, t / p, w]
         return both_ways(x, forward=self.gather, backward=self.scatter_sums)  # [n, t, w]
 
-    def leave(self, parts: Tensor) -> Tensor:  # [n, t, w], of each sum
+    def leave(self, parts: Tensor) -> Tensor:  # [n, t, w], this rank's part of each sum
         return both_ways(parts, forward=self.scatter_sums, backward=self.gather)  # [n, t / p, w]

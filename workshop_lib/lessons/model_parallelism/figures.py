@@ -1,4 +1,4 @@
-"""Pictures of models cut among ranks: an MLP by columns and rows, and how many tokens each expert gets."""
+"""Figures of 11_model_parallelism: an MLP cut by columns and rows, and how many tokens each expert gets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
 
 
 def mlp_in_parts(ranks: int = 2) -> RecordFigure:
-    """Draw an MLP with its first layer cut by columns and its second by rows. Raises InputError if not 2 to 4 ranks."""
+    """Draw an MLP with its first layer cut by columns, its second by rows. Raises InputError unless 2 <= ranks <= 4."""
     if not 2 <= ranks <= 4:
         raise InputError(f"an MLP on {ranks} ranks cannot be drawn readably; use 2 to 4.")
     figure = RecordFigure(figsize=(13, 4.3), facecolor="white")
@@ -27,7 +27,7 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
     _matrix(axes, (5.8, 3.0), (5.2, 2.0), tints, False, "up\ncut by columns (outputs)")
     _matrix(axes, (13.4, 3.2), (5.2, 1.6), tints, False, "inner numbers\neach rank has its part")
     _matrix(axes, (20.4, 1.6), (2.0, 4.8), tints, True, "down\ncut by rows (inputs)")
-    for rank, tint in enumerate(tints):  # every rank has the whole shape, so these don't touch
+    for rank, tint in enumerate(tints):  # each rank's sums have the full shape, so the boxes don't touch
         top = 4.0 - 0.8 * ranks + 1.6 * rank + 0.25
         _matrix(
             axes, (26.0, top), (2.0, 1.1), [tint], False, "" if rank else "a part of each sum:\nallreduce adds them up"
@@ -44,7 +44,7 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
 def _matrix(
     axes: Axes, corner: tuple[float, float], size: tuple[float, float], tints: Sequence[str], by_rows: bool, text: str
 ) -> None:
-    """A rectangle in strips of these colours, each with its rank's number unless there is only one."""
+    """Draw a rectangle in strips of these colors, each labeled with its rank unless there is only one strip."""
     (x, y), (width, height), n = corner, size, len(tints)
     for at, tint in enumerate(tints):
         place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
@@ -57,8 +57,10 @@ def _matrix(
 
 
 def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
-    """Draw the tokens that each expert got in one step, a panel for each of `loads`; rank r has the r-th part of the
-    experts, in its own colour and hatching. A line shows an equal share."""
+    """Draw how many tokens each expert got in one step, one panel per entry of `loads`.
+
+    Rank r has the r-th part of the experts, in its own color and hatching. A line shows an equal share.
+    """
     figure = RecordFigure(figsize=(12, 4.4), facecolor="white")
     panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
     looks = [Look(Style.number(rank).colour, HATCHES[rank % len(HATCHES)]) for rank in range(ranks)]

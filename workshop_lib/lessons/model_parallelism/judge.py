@@ -15,21 +15,21 @@ from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
-ROWS, IN, OUT = 30, 12, 24  # every one divides by 2, 3 and 4 ranks
+ROWS, IN, OUT = 30, 12, 24  # IN and OUT divide by 2, 3 and 4 ranks
 STEPS, LR = 3, 0.01
 CLASHES = ("shapes cannot be multiplied", "must match the", "size mismatch", "Expected size for")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a few steps with a layer of the learner's did on one rank."""
+    """What a few steps with the learner's layer did on one rank."""
 
-    numbers: int  # in its parameters
-    outputs: list[np.ndarray]  # of each forward
-    input_gradient: np.ndarray  # of the first step
-    forward_bytes: int  # sent in the first step
-    backward_bytes: int
-    clash: str = ""  # PyTorch's words on shapes that don't fit
+    numbers: int  # how many numbers the layer's parameters hold
+    outputs: list[np.ndarray]  # one array per forward pass
+    input_gradient: np.ndarray  # the gradient of x in the first step
+    forward_bytes: int  # bytes sent in the first forward pass
+    backward_bytes: int  # bytes sent in the first backward pass
+    clash: str = ""  # PyTorch's message about shapes that don't fit; empty if they do
 
 
 def small_linear() -> nn.Linear:
@@ -42,7 +42,7 @@ def inputs(*shape: int) -> torch.Tensor:
 
 
 def take_steps(layer: nn.Module, x: torch.Tensor, counting: CountingComm | None = None) -> Cut:
-    """A few steps of SGD that make the layer's outputs smaller: their squares, halved, are the loss."""
+    """Take STEPS steps of SGD, with half the sum of the squared outputs as the loss, and return what they did."""
     outputs, gradient, forward_bytes, backward_bytes = [], np.empty(0), 0, 0
     for step in range(STEPS):
         x = x.detach().requires_grad_()
@@ -65,7 +65,7 @@ def take_steps(layer: nn.Module, x: torch.Tensor, counting: CountingComm | None 
 
 
 def steps_or_clash(make: Callable[[], nn.Module], x: torch.Tensor, counting: CountingComm) -> Cut:
-    """take_steps with what `make` returns. Shapes that don't fit stop all ranks alike, so that none waits."""
+    """Call take_steps with the layer that `make` returns. Shapes that do not fit stop all ranks, so that none waits."""
     try:
         return take_steps(make(), x, counting)
     except RuntimeError as error:
@@ -87,7 +87,7 @@ def observe_row(comm, make: Callable) -> Cut:
 
 @functools.cache
 def alone() -> Cut:
-    """The same steps in one process."""
+    """Take the same steps in one process."""
     return take_steps(small_linear(), inputs(ROWS, IN))
 
 
@@ -96,7 +96,7 @@ def _part(whole: np.ndarray, rank: int, size: int) -> np.ndarray:
 
 
 def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
-    """What must hold of ColumnParallel, or else of RowParallel."""
+    """Yield what must hold for ColumnParallel (by columns) or RowParallel (by rows)."""
     size, right = len(ranks), alone()
     dim, cut_along = (0, "outputs") if by_columns else (1, "inputs")
     hint = f"PyTorch says: {ranks[0].clash}. `layer.weight` has the shape [outputs, inputs], and this layer cuts its "
@@ -129,7 +129,7 @@ def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
 
 
 def _sent(ranks: list[Cut], allreduces: tuple[int, int], whole_bytes: int) -> Iterator[Property]:
-    """What a rank sends in forward and in backward, in allreduces of `whole_bytes`."""
+    """Yield what each rank must send in the forward and in the backward pass: this many allreduces of `whole_bytes`."""
     one = 2 * (len(ranks) - 1) / len(ranks) * whole_bytes
     for way, times in zip(("forward", "backward"), allreduces, strict=True):
         sent = max(getattr(rank, f"{way}_bytes") for rank in ranks)
@@ -139,12 +139,12 @@ def _sent(ranks: list[Cut], allreduces: tuple[int, int], whole_bytes: int) -> It
 
 
 def agree(text: str, given: list[np.ndarray], expected: list[np.ndarray]) -> Property:
-    """Every rank has what is expected. If not, what the ranks have tells the mistakes apart."""
+    """Return a property that holds if every rank has what is expected. If not, what they have tells mistakes apart."""
     return Property(text, all(close(a, b) for a, b in zip(given, expected, strict=True)), evidence=given)
 
 
 def own(tensor: torch.Tensor, rank: int, size: int, dim: int = 1) -> torch.Tensor:
-    """The part of this rank."""
+    """Return the rank's part of a tensor along `dim`."""
     return tensor.chunk(size, dim)[rank].contiguous()
 
 
@@ -157,7 +157,10 @@ def _mean(comm, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _column(forward: Callable, backward: Callable) -> Callable:
-    """A ColumnParallel that takes forward(comm, x) ahead, and backward(comm, gradient) on the way back."""
+    """Make a wrong ColumnParallel from what it does in the forward and in the backward pass.
+
+    forward(comm, x) gets the input, and backward(comm, gradient) the gradient that comes back to it.
+    """
 
     class Wrong(cut.ColumnParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -183,8 +186,12 @@ class _GathersOutputs(cut.ColumnParallel):
 def _row(
     forward: Callable = allreduce, backward: Callable = _unchanged, bias_factor: Callable | None = None
 ) -> Callable:
-    """A RowParallel that takes forward(comm, part) ahead, and backward(comm, gradient) on the way back. It adds the
-    bias afterwards; or bias_factor(p) times the bias to the part of each of p ranks."""
+    """Make a wrong RowParallel from what it does in the forward and in the backward pass.
+
+    forward(comm, part) gets the rank's part of the sums, and backward(comm, gradient) the gradient of the result. The
+    layer adds the bias afterwards. If bias_factor is given, each of the p ranks instead adds bias_factor(p) times the
+    bias to its part of the sums.
+    """
 
     class Wrong(cut.RowParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Two exercises of 11_model_parallelism: a block cut among ranks, and tokens shared out between its layers."""
+"""Two exercises of 11_model_parallelism: a block cut among ranks, and tokens divided among ranks between its layers."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from workshop_lib.lessons.model_parallelism.tensors import allreduce, both_ways,
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models.vit import Block
 
-IMAGES, TOKENS, WIDTH = 3, 12, 5  # tokens that 2, 3 and 4 ranks divide
+IMAGES, TOKENS, WIDTH = 3, 12, 5  # TOKENS divides by 2, 3 and 4 ranks
 BLOCK_WIDTH, HEADS = 16, 4
 BLOCK = IMAGES, TOKENS, BLOCK_WIDTH  # the shape of a block's inputs
 
@@ -40,12 +40,12 @@ def observe_block(comm, cut_block: Callable) -> Cut:
 
 @functools.cache
 def block_alone() -> Cut:
-    """The same steps in one process."""
+    """Take the same steps in one process."""
     return take_steps(small_block(), inputs(*BLOCK))
 
 
 def block_properties(ranks: list[Cut]) -> Iterator[Property]:
-    """What must hold of cut_block."""
+    """Yield what must hold for cut_block."""
     size, right = len(ranks), block_alone()
     hint = f"PyTorch says: {ranks[0].clash}. A column-parallel layer reads whole tokens and returns a part of each; a "
     hint += "row-parallel layer reads parts and returns whole tokens. So which comes first in the MLP and in attention?"
@@ -102,21 +102,21 @@ cut_block = Exercise(
 
 @dataclass(frozen=True)
 class Crossed:
-    """What one of the two operations did on a rank."""
+    """What `enter` or `leave` did on one rank."""
 
     output: np.ndarray
     gradient: np.ndarray
-    sent_bytes: tuple[int, int]  # in forward and in backward
-    clash: str = ""  # PyTorch's words on a gradient of another shape
+    sent_bytes: tuple[int, int]  # (forward pass, backward pass)
+    clash: str = ""  # PyTorch's message about a gradient of the wrong shape; empty if the shape is right
 
 
 def values(seed: int) -> torch.Tensor:
-    """All tokens."""
+    """Return random values for all tokens: [IMAGES, TOKENS, WIDTH]."""
     return torch.randn(IMAGES, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _cross(operation: Callable, x: torch.Tensor, gradient: Callable, counting: CountingComm) -> Crossed:
-    """Call the operation, then go back through it with gradient(shape of its output)."""
+    """Call the operation, then run its backward pass with gradient(shape of its output)."""
     x = x.clone().requires_grad_()
     before = counting.bytes_sent
     output = operation(x)
@@ -133,14 +133,14 @@ def _cross(operation: Callable, x: torch.Tensor, gradient: Callable, counting: C
 
 
 def observe_tokens(comm, make: Callable) -> tuple[Crossed, Crossed]:
-    """enter and leave, each with values and gradients that differ from rank to rank."""
+    """Run `enter` and `leave`, each with values and gradients that differ from rank to rank."""
     counting = CountingComm(comm)
     tokens = make(counting)
 
     def gradient(seed: int, shape: torch.Size) -> torch.Tensor:
         part = own(values(seed), comm.rank, comm.size)
         fitting = [each for each in (values(seed), part) if each.shape == shape]
-        return fitting[0] if fitting else torch.zeros(shape, dtype=torch.float64)  # its output will fail
+        return fitting[0] if fitting else torch.zeros(shape, dtype=torch.float64)  # the output's check will fail
 
     mine = own(values(1), comm.rank, comm.size)
     enter = _cross(tokens.enter, mine, partial(gradient, 100 + comm.rank), counting)

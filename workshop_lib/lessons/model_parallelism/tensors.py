@@ -1,7 +1,8 @@
-"""Collectives on PyTorch's tensors by the ring, and what autograd needs to send in backward, too.
+"""Ring collectives on PyTorch tensors, and what autograd needs to communicate in the backward pass, too.
 
-All ranks call them, in the same order, and they block. `comm` is MPI's or a CountingComm; tensors lie on the CPU.
-n is the bytes of the whole tensor, p the number of ranks.
+11_model_parallelism builds its layers from these functions. All ranks call the collectives, in the same order, and they
+block. `comm` is an MPI communicator or a CountingComm, and tensors are on the CPU. In the docstrings, n is the size of
+the whole tensor in bytes, and p the number of ranks.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,14 @@ from workshop_lib.lessons.mpi_basics import ring
 
 
 def allreduce(comm, tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks, as a new tensor. Each rank sends 2 (p - 1) messages, together 2 (p - 1) / p n bytes."""
+    """Return the sum over ranks as a new tensor. Each rank sends 2 (p - 1) messages, in total 2 (p - 1) / p n bytes."""
     total = tensor.detach().clone(memory_format=torch.contiguous_format)
     ring.allreduce(comm, total.numpy().reshape(-1))
     return total
 
 
 def reduce_scatter(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """This rank's part, along `dim`, of the sum over ranks. Each rank sends (p - 1) / p n bytes.
+    """Return this rank's part, along `dim`, of the sum over ranks. Each rank sends (p - 1) / p n bytes.
 
     Raises InputError when p does not divide the length of `dim`.
     """
@@ -30,18 +31,18 @@ def reduce_scatter(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def allgather(comm, tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """The ranks' tensors, one after the other along `dim`. Each rank sends (p - 1) / p n bytes."""
+    """Return the ranks' tensors, joined along `dim` by rank. Each rank sends (p - 1) / p n bytes."""
     part = tensor.detach().movedim(dim, 0)
     whole = part.new_empty(len(part) * comm.size, *part.shape[1:])
     whole[ring.part(len(whole), comm.rank, comm.size)] = part
     ring.allgather(comm, whole.numpy())
-    return whole.movedim(0, dim).contiguous()  # or each layer that reads it keeps a copy of its own in order
+    return whole.movedim(0, dim).contiguous()  # otherwise each layer that reads it would keep its own ordered copy
 
 
 def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) -> torch.Tensor:
-    """Send the first counts[0] rows to rank 0, the next counts[1] to rank 1, …; returns the rows that arrive, by rank.
+    """Send the first counts[0] rows to rank 0, the next counts[1] to rank 1, …; return the rows that arrive, by rank.
 
-    counts_in: how many come from each rank. A rank sends p - 1 messages, and all rows but those for itself.
+    counts_in: how many rows arrive from each rank. Each rank sends p - 1 messages: all rows except those for itself.
     """
     going = rows.detach().contiguous().split(counts)
     coming = list(rows.new_empty(sum(counts_in), *rows.shape[1:]).split(counts_in))
@@ -53,7 +54,7 @@ def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) 
 
 
 def counts_from_all(comm, counts: list[int]) -> list[int]:
-    """How many rows each rank will send to this one, when `counts` are those that it sends to each."""
+    """Return how many rows each rank will send to this rank. counts: how many rows this rank will send to each."""
     every = np.zeros((comm.size, comm.size), np.int64)
     every[comm.rank] = counts
     ring.allgather(comm, every)
@@ -72,12 +73,15 @@ class _BothWays(torch.autograd.Function):
 
 
 def both_ways(x: torch.Tensor, forward: Callable, backward: Callable) -> torch.Tensor:
-    """forward(x) now; and when the gradient of that comes back, x gets backward(gradient). Both take one tensor."""
+    """Return forward(x). When the gradient of the result arrives in the backward pass, x gets backward(gradient).
+
+    Both functions take one tensor.
+    """
     return _BothWays.apply(x, forward, backward)
 
 
 def same(x: torch.Tensor) -> torch.Tensor:
-    """x as it is: nothing is sent."""
+    """Return x as it is, and send nothing."""
     return x
 
 
@@ -86,7 +90,7 @@ def shard(tensor: torch.Tensor, dim: int, comm) -> torch.nn.Parameter: ...
 @overload
 def shard(tensor: None, dim: int, comm) -> None: ...
 def shard(tensor, dim, comm):
-    """A parameter with this rank's part of a tensor along `dim`, in memory of its own; None where there is no tensor.
+    """Return a parameter with a copy of this rank's part of a tensor along `dim`; None if `tensor` is None.
 
     Raises InputError when the ranks cannot get equal parts.
     """

@@ -1,11 +1,12 @@
-"""A communicator that counts: what an exercise's collective sends, and in how many rounds.
+"""A communicator that counts what a collective sends, and in how many rounds.
 
-It has MPI's point-to-point calls and nothing else, so that a collective must be built from them. Its
-sends are synchronous: they end only when the receiver has begun to receive. MPI sends large messages
-that way, so code that only works because small ones are buffered fails here at once.
+01_mpi_basics checks its exercises with it, and later notebooks use it to count what their code sends. It has MPI's
+point-to-point calls and nothing else, so a collective must be built from them. Its sends are synchronous: they end only
+when the receiver has begun to receive. MPI sends large messages this way, so code that works only because small
+messages are buffered fails here at once.
 
-CountedCollectives builds MPI's collectives from these calls, for a process group of PyTorch's: what DDP and FSDP
-send can then be counted too.
+CountedCollectives builds MPI's collectives from these calls, for a PyTorch process group. So it can also count what DDP
+and FSDP send.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from mpi4py import MPI
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.mpi_basics import ring
 
-# The calls there are, and the calls of MPI that make them; all sends are synchronous.
+# The calls that exist, and the MPI calls that they make. All sends are synchronous.
 ARRAYS = {"Send": "Ssend", "Isend": "Issend", "Recv": "Recv", "Irecv": "Irecv", "Sendrecv": "Sendrecv"}
 OBJECTS = {name.lower(): mpi_name.lower() for name, mpi_name in ARRAYS.items()}
 SYNCHRONOUS = {name: name for name in ("Ssend", "Issend", "ssend", "issend")}
@@ -32,13 +33,13 @@ CALLS = ARRAYS | OBJECTS | SYNCHRONOUS
 
 @dataclass(frozen=True)
 class Event:
-    """One end of a message, in the order in which a rank called for it."""
+    """One end of a message, as an entry in a rank's log."""
 
-    kind: str  # "send", "isend", or "recv" where a receive ended; a sendrecv is send and recv
+    kind: str  # "send", "isend", or "recv" for the end of a receive; a Sendrecv logs a "send" and a "recv"
     peer: int
     tag: int
     nbytes: int = 0
-    since: int = 0  # of a receive: how many events came between its start and its end
+    since: int = 0  # for a receive: how many events came between its start and its end
 
 
 class Receive(NamedTuple):
@@ -51,9 +52,10 @@ class Receive(NamedTuple):
 
 
 class CountingComm:
-    """Counts the messages that this rank sends over `comm`. Upper-case calls take NumPy arrays, lower-case
-    ones any object, with the arguments that they have in mpi4py. Raises AttributeError, saying what there is,
-    for any other call.
+    """A communicator that counts the messages this rank sends over `comm`.
+
+    Upper-case calls take NumPy arrays and lower-case calls any object, with the same arguments as in mpi4py. Any other
+    call raises an AttributeError that lists the calls that exist.
     """
 
     def __init__(self, comm: MPI.Comm):
@@ -71,14 +73,16 @@ class CountingComm:
     def __getattr__(self, name: str):
         if name in CALLS:
             call = functools.partial(self._call, name)
-            setattr(self, name, call)  # so that `comm.Send` is the same object each time
+            setattr(self, name, call)  # makes `comm.Send` the same object each time
             return call
         calls = ", ".join([*ARRAYS, *OBJECTS])
         raise AttributeError(f"this communicator has no {name}: build it from {calls}, rank and size")
 
     def _call(self, name: str, *args, **kwargs):
-        """Make a call of MPI and log its ends: by its parameters, it sends, receives, starts a receive, or two
-        of these."""
+        """Make an MPI call and log its ends.
+
+        The call's parameters show whether it sends, receives, starts a receive, or does two of these.
+        """
         method = getattr(self._comm, CALLS[name])
         given = inspect.signature(method).bind(*args, **kwargs)
         given.apply_defaults()
@@ -99,10 +103,10 @@ class CountingComm:
 
     @property
     def log(self) -> list[Event]:
-        """What this rank has called, each call after those that it waited for."""
+        """The events of this rank so far. Each event comes after all events that it waited for."""
         under_way, self._under_way = self._under_way, []
         for receive in under_way:
-            if receive.request == MPI.REQUEST_NULL:  # what a request becomes once it has been waited for
+            if receive.request == MPI.REQUEST_NULL:  # a request is null once it has been waited for
                 since = len(self._log) - receive.before
                 self._log.append(Event("recv", receive.source, receive.tag, since=since))
             else:
@@ -119,11 +123,11 @@ class CountingComm:
 
 
 class CountedCollectives:
-    """The nonblocking collectives of mpi4py that torch_mpi.py calls, each as a ring of counted messages: none sends
-    more bytes than a collective of the best kind must, but a broadcast takes a round per rank.
+    """The nonblocking collectives of mpi4py that torch_mpi.py calls, each built as a ring of counted messages.
 
-    They block, and return a request that is done. `asked_for` lists the collectives with the bytes of their whole
-    array; `messages` is the CountingComm that they use. Raises InputError for reductions other than a sum.
+    None sends more bytes than the best algorithm does, but a broadcast takes one round per rank. The collectives block,
+    and return a request that is done. `asked_for` lists their names with the bytes of their whole array, and `messages`
+    is the CountingComm that they use. Raises InputError for reductions other than a sum.
     """
 
     def __init__(self, comm: MPI.Comm):
@@ -178,7 +182,7 @@ class CountedCollectives:
         return self.messages.Irecv(array, source, tag)
 
     def Ibarrier(self) -> MPI.Request:
-        return self._comm.Ibarrier()  # it has no bytes
+        return self._comm.Ibarrier()  # a barrier sends no data
 
     def _begin(self, name: str, array: np.ndarray, operation: MPI.Op = MPI.SUM) -> None:
         if operation != MPI.SUM:
@@ -188,7 +192,7 @@ class CountedCollectives:
 
 @contextlib.contextmanager
 def counted(group) -> Iterator[CountedCollectives]:
-    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks do so together."""
+    """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks must do so."""
     plain, group.comm = group.comm, CountedCollectives(group.comm)
     try:
         yield group.comm
@@ -197,20 +201,20 @@ def counted(group) -> Iterator[CountedCollectives]:
 
 
 def _nbytes(buf) -> int:
-    """Bytes of an array, or of the array in mpi4py's [array, datatype]."""
+    """Return the bytes of an array, or of the array in mpi4py's [array, datatype]."""
     return np.asarray(buf[0] if isinstance(buf, list | tuple) else buf).nbytes
 
 
 def rounds(logs: list[list[Event]]) -> int:
-    """Rounds in which the logged messages of all ranks (by rank) can be exchanged.
+    """Return the number of rounds in which the logged messages can be exchanged. logs: one log per rank, by rank.
 
-    In one round every rank can send one message and receive one, at the same time: the model in which
-    collectives are compared (Thakur, Rabenseifner and Gropp 2005, section 3). A call starts after the
-    blocking calls before it; a message is received in the round it is sent in, at the earliest.
-    Raises InputError when a receive in the logs has no send.
+    In one round, every rank can send one message and receive one at the same time. Collectives are usually compared in
+    this model (Thakur, Rabenseifner and Gropp 2005, section 3). A call starts after the blocking calls before it, and a
+    message is received, at the earliest, in the round in which it is sent. Raises InputError when a receive in the logs
+    has no matching send.
     """
     clocks = [_Clock() for _ in logs]
-    # By receiver: (round, sender, tag) of the messages not received yet.
+    # For each receiver, (round, sender, tag) of the messages that it has not received yet.
     coming: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     at = [0] * len(logs)
     moved = True
@@ -226,7 +230,7 @@ def rounds(logs: list[list[Event]]) -> int:
                         if event.peer in (sender, MPI.ANY_SOURCE) and event.tag in (tag, MPI.ANY_TAG)
                     ]
                     if not fitting:
-                        break  # its send has not been placed yet
+                        break  # the matching send has not been placed yet
                     coming[rank].remove(min(fitting))
                     clocks[rank].receive(min(fitting)[0], event.since)
                 else:
@@ -240,11 +244,11 @@ def rounds(logs: list[list[Event]]) -> int:
 
 
 class _Clock:
-    """The round one rank has come to."""
+    """The round that one rank has reached."""
 
     def __init__(self):
         self.now = self.last_send = 0
-        self.before: list[int] = []  # `now` at each event
+        self.before: list[int] = []  # the value of `now` before each event
         self.receives_in: set[int] = set()
 
     def send(self, blocks: bool) -> int:
@@ -264,9 +268,10 @@ class _Clock:
 
 
 class GivenBytes:
-    """`comm` with all its calls, which adds up the bytes of the arrays that this rank gives to them in `nbytes`.
+    """A wrapper of `comm` that adds up in `nbytes` how many bytes this rank passes to its calls.
 
-    What a collective makes of them is its own matter: an allreduce of n bytes sends up to 2 n.
+    Of each call, the largest array counts. A collective may send more than it is given: an allreduce of n bytes sends
+    up to 2 n.
     """
 
     def __init__(self, comm: MPI.Comm):

@@ -1,14 +1,14 @@
-"""The deadlock explorer: run a small MPI program in every order in which its messages can match.
+"""The deadlock explorer of 01_mpi_basics: run a small MPI program in every order in which its messages can match.
 
     explore(program, ranks=3)
 
 Ranks interact only through messages, so only two things can change what a run does: which message a receive from any
 source takes, and whether a send waits for its receiver (rendezvous) or MPI buffers it and returns (eager). Everything
-else may happen in any order with the same result, so it is run in one. The method is that of ISP (A. Vo et al., Formal
-Verification of Practical MPI Programs, PPoPP 2009), with buffering as a choice of its own, since it can add deadlocks,
-too (S. Vakkalanka et al., Precise Dynamic Analysis for Slack Elasticity, EuroMPI 2010). Without receives from any
-source, the run in which every send waits is enough to rule out deadlock (S. Siegel and G. Avrunin, Analysis of MPI
-Programs, 2003).
+else may happen in any order with the same result, so the explorer tries only one order of it. The method is that of ISP
+(A. Vo et al., Formal Verification of Practical MPI Programs, PPoPP 2009). Here buffering is a choice, too, because it
+can add deadlocks (S. Vakkalanka et al., Precise Dynamic Analysis for Slack Elasticity, EuroMPI 2010). If no receive
+takes messages from any source, the run in which every send waits is enough to rule out deadlock (S. Siegel and
+G. Avrunin, Analysis of MPI Programs, 2003).
 """
 
 import contextlib
@@ -59,12 +59,12 @@ HEADLINES = {
 
 @dataclass
 class Exploration:
-    """What exploring a program has shown.
+    """The result of exploring a program.
 
-    kind: "" if no run failed, else one of WORST_FIRST. headline: the verdict; text: the details. orders: in how many
-    ways messages found their receives, `failed` of them with this fault; complete: whether there are no others. runs:
-    how many it took, with sends that wait and sends that don't. results: what each rank returned in the first run that
-    came to its end.
+    kind: "" if no run failed, else one of WORST_FIRST. headline: the verdict; text: the details. orders: how many ways
+    of matching messages and receives were tried; failed: how many of them show this fault; complete: whether there are
+    no others. runs: how many runs that took, because sends may wait or not. results: what each rank returned in the
+    first run without a failure.
     """
 
     kind: str
@@ -85,8 +85,8 @@ class Exploration:
 def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
     """Run `program(comm)` on 1 to 4 ranks in this process, in up to `runs` orders, for up to LIMIT_S seconds.
 
-    The program makes its own data, and returns or prints what should be the same in every order. Raises InputError
-    for what the explorer doesn't know, and NotImplementedError if the program does.
+    The program makes its own data. What it returns or prints should be the same in every order. Raises InputError for
+    wrong arguments and for calls that the explorer does not know, and NotImplementedError if the program raises it.
     """
     if not callable(program):
         raise InputError(f"explore takes a function with one argument, the communicator, not {program!r}.")
@@ -110,10 +110,10 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
 
 
 class Search:
-    """What has been run, and what is still open.
+    """The runs that have been done, and the choices that are still open.
 
-    A run is the sequence of its choices. What a program does next depends on which choices were made, not on their
-    order, so each set of choices is gone on from once.
+    A run is a sequence of choices. What a program does next depends on which choices were made, not on their order, so
+    only one run continues from each set of choices.
     """
 
     def __init__(self, program: Callable, size: int):
@@ -121,10 +121,10 @@ class Search:
         self.open: list[tuple[Choice, ...]] = [()]
         self.seen: set[frozenset[Choice]] = set()
         self._first: tuple[Choice, ...] = ()
-        self._random = random.Random(0)  # so that the first of many runs are not all alike
+        self._random = random.Random(0)  # draws the next run, so that the first of many differ
 
     def run_next(self) -> Outcome | None:
-        """The outcome of a new run; None where it came to what another one goes on from."""
+        """Do a new run and return its outcome; None if it reached choices from which another run continues."""
         path = self.open.pop(self._random.randrange(len(self.open)))
         with Schedule(self.program, self.size) as schedule:
             taken = self._repeat(schedule, path)
@@ -145,8 +145,11 @@ class Search:
         return schedule.outcome
 
     def _worthwhile(self, schedule: Schedule, taken: Sequence[Choice]) -> list[Choice]:
-        """What to choose from. Where a rank has just left a call early and nothing came of it for any other rank, only
-        this rank's next step is worthwhile: the others' could as well come first, and are tried there."""
+        """Run up to the next choice and return the options that are worth trying.
+
+        When a rank has just left a call early and this changed nothing for the other ranks, only the rank's own next
+        step is worth trying. The other ranks' steps could just as well come before, and they are tried there.
+        """
         before, matched = schedule.options, schedule.matched
         options = schedule.advance()
         if not taken or taken[-1].sender is not None or not options or schedule.matched > matched:
@@ -162,8 +165,11 @@ class Search:
         return list(path)
 
     def check_again(self, first: Outcome) -> list[Outcome]:
-        """Run the first run again: the result must be the same. And once more with other values in arrays that a
-        nonblocking receive may still write: the outcome, if the result differs then."""
+        """Repeat the first run, which must give the same result, and check that no array is read too early.
+
+        For this check, a further run changes the values in arrays that a nonblocking receive may still write. If its
+        result differs, returns an outcome that says so. Raises InputError if the first run cannot be repeated.
+        """
         with Schedule(self.program, self.size) as schedule:
             self._repeat(schedule, self._first)
             schedule.advance()
@@ -186,7 +192,7 @@ class Search:
 
 
 def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
-    """The verdict on a program, from the outcomes of its runs."""
+    """Return the verdict on a program, given the outcomes of its runs."""
     ended = [outcome for outcome in outcomes if not outcome.kind]
     kinds = [outcome.kind or ("stuck" if outcome.stuck else "") for outcome in outcomes]
     kinds = [
@@ -215,7 +221,7 @@ def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
 
 
 def _says(kind: str, outcome: Outcome, ended: Outcome) -> tuple[str, str]:
-    """The headline and the details."""
+    """Return the headline and the details of a verdict."""
     if kind == "stuck":
         headline, text = STUCK[outcome.left]
         return headline, f"{_capital(outcome.stuck)}. {text}"
@@ -244,13 +250,13 @@ def _short(value: Any) -> str:
 
 
 def _apart(one: Outcome, other: Outcome) -> int | None:
-    """The first rank that ended with another result; None if there is none."""
+    """Return the first rank whose result or output differs between two runs; None if there is none."""
     pairs = zip(one.results, other.results, one.printed, other.printed, strict=False)
     return next((rank for rank, (a, b, c, d) in enumerate(pairs) if c != d or not same(a, b)), None)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two results are equal up to rounding."""
+    """Return whether two results are equal up to rounding."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -265,7 +271,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 class _ByRank(io.TextIOBase):
-    """Keeps what ranks print, and passes on what others do."""
+    """An output stream that keeps what each rank prints, and passes on what any other thread prints."""
 
     def __init__(self, others: Any):
         self.others = others

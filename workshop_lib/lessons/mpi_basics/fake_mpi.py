@@ -1,4 +1,7 @@
-"""A stand-in for MPI inside one process: mpi4py's calls, which go to a schedule that decides when each of them ends."""
+"""A fake MPI inside one process, in which the deadlock explorer of 01_mpi_basics runs programs.
+
+It has mpi4py's calls, but passes each of them to a schedule, which decides when the call ends.
+"""
 
 import contextlib
 import functools
@@ -33,11 +36,11 @@ CALLS = {
     "scan",
 }
 IN_PLACE = ("allreduce", "reduce", "scan")
-GIVEN = ("buf", "sendbuf", "obj", "sendobj")  # the names of what a call sends
+GIVEN = ("buf", "sendbuf", "obj", "sendobj")  # the parameters that hold what a call sends
 
 
 class Caller(Protocol):
-    """A rank of a schedule, from the inside."""
+    """What a communicator needs from the rank that it belongs to."""
 
     size: int
 
@@ -47,7 +50,7 @@ class Caller(Protocol):
 
 
 class Status:
-    """What a receive or probe tells about its message."""
+    """The status that a receive or probe fills in about its message, as in mpi4py."""
 
     source, tag, count = MPI.ANY_SOURCE, MPI.ANY_TAG, 0
 
@@ -67,7 +70,7 @@ class Status:
 
 
 class Request:
-    """What a nonblocking call returns."""
+    """The request that a nonblocking call returns, as in mpi4py."""
 
     def __init__(self, caller: Caller, operation: Operation):
         self.caller, self.operation = caller, operation
@@ -100,8 +103,10 @@ class Request:
 
 
 class StandInComm:
-    """One rank's communicator. Calls have the arguments that they have in mpi4py; what isn't in CALLS raises
-    InputError."""
+    """One rank's communicator. Its calls take the same arguments as in mpi4py.
+
+    Raises InputError for any call that is not in CALLS.
+    """
 
     def __init__(self, rank: int, size: int, caller: Caller):
         self.rank, self.size, self._caller, self._operations = rank, size, caller, 0
@@ -173,7 +178,7 @@ class StandInComm:
         return self._new(name, kind, data=data, into=into, root=root, op=of.get("op"))
 
     def _remember(self, operation: Operation, of: dict) -> None:
-        """What must stay as it is until the rank has waited."""
+        """Remember the memory that must not change until the rank has waited."""
         operation.buffer = operation.into
         if operation.kind == "send" and operation.arrays:
             operation.buffer = memory(operation.name, of["buf"])
@@ -187,8 +192,10 @@ def _sent(name: str, of: dict) -> np.ndarray | bytes:
 
 
 def memory(name: str, given: Any, written: bool = False) -> np.ndarray:
-    """The elements in the memory of an array, or of [array, count, type], as mpi4py takes them. Raises TypeError or
-    ValueError where mpi4py refuses it."""
+    """Return the elements of an array, or of mpi4py's [array, count, type], as a flat array in the same memory.
+
+    Raises TypeError or ValueError for what mpi4py refuses.
+    """
     array, *more = given if isinstance(given, list | tuple) and given else [given]
     if not isinstance(array, np.ndarray | np.generic | memoryview | bytearray | bytes):
         raise TypeError(f"{name} takes an array, not {type(given).__name__}; for other objects there is {name.lower()}")
@@ -202,7 +209,7 @@ def memory(name: str, given: Any, written: bool = False) -> np.ndarray:
 
 
 class StandInMPI:
-    """mpi4py's MPI, but for requests, statuses, and COMM_WORLD, which is that of the rank that asks."""
+    """mpi4py's MPI, except for requests, statuses, and COMM_WORLD, which is the communicator of the rank that asks."""
 
     Request, Status = Request, Status
 
@@ -216,8 +223,10 @@ class StandInMPI:
 
 @contextlib.contextmanager
 def standing_in(program: Callable) -> Iterator[None]:
-    """Where `program`, or a function that it closes over, says MPI, it gets the stand-in: among the names around it,
-    and where it imports mpi4py itself."""
+    """Replace MPI by the stand-in for `program` and for the functions that it closes over, inside the block.
+
+    Covers the global names that are MPI, and what the program imports from mpi4py itself.
+    """
     inside = [cell.cell_contents for cell in getattr(program, "__closure__", None) or () if cell.cell_contents]
     stand_in: Any = StandInMPI()
     replaced = []

@@ -1,4 +1,4 @@
-"""Pictures of a collective and of a ring allreduce, and what a message costs."""
+"""Figures of 01_mpi_basics: a collective before and after, the steps of a ring allreduce, and what a message costs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +18,11 @@ PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
 
 
 def collective(name: str, before: list, after: list) -> RecordFigure:
-    """Draw `before` and `after`: for each rank, by rank, what it holds: a value, a list of values, or None.
+    """Draw what each rank holds before and after a collective. An entry is one rank's value, list of values, or None.
 
-    A cell has the colour of the rank that held its value before. A sum over all ranks' values (element by
-    element) has stripes in the colours of all of them; anything else stays white.
+    A cell has the color of the rank that held its value before. An element-by-element sum over all ranks' values has
+    stripes in the colors of all these ranks. Any other cell stays white. Raises InputError if `before` and `after`
+    differ in length.
     """
     if len(before) != len(after):
         raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
@@ -60,7 +61,7 @@ def _cells(held) -> list:
 
 
 def _givers(before: list[list]) -> dict[Any, list[int]]:
-    """The ranks whose colours a value gets: the only one that held it, or all whose values add up to it."""
+    """Return the ranks whose colors each value gets: the only rank that held it, or all whose values add up to it."""
     givers: dict[Any, list[int]] = {}
     holders = [rank for rank, cells in enumerate(before) if cells]
     for row in zip(*filter(None, before), strict=False):
@@ -74,7 +75,7 @@ def _givers(before: list[list]) -> dict[Any, list[int]]:
 
 
 def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
-    """A cell in the colours of these ranks, white without any."""
+    """Fill a cell with the colors of these ranks, or with white if there are none."""
     for at, rank in enumerate(ranks):
         look = {"fc": TINTS[rank % len(TINTS)], "ec": "none"}
         axes.add_patch(Rectangle((x + at / len(ranks), y), 1 / len(ranks), 1, **look))
@@ -85,8 +86,8 @@ def _stripes(axes: Axes, x: float, y: float, ranks: list[int]) -> None:
 def ring(p: int = 4) -> RecordFigure:
     """Draw the steps of a ring allreduce of `p` ranks, one panel for the start and one for each step.
 
-    A column is a rank, a row a chunk. A cell lists the ranks whose values are summed in it, and has their
-    colours; a thick frame and an arrow mark what has just arrived. Raises InputError unless p is 2 to 5.
+    Columns are ranks, and rows are chunks. A cell lists the ranks whose values are summed in it, and has their colors.
+    A thick frame and an arrow mark what has just arrived. Raises InputError unless p is 2 to 5.
     """
     if not 2 <= p <= 5:
         raise InputError(f"a ring of {p} ranks cannot be drawn readably; use 2 to 5.")
@@ -96,7 +97,7 @@ def ring(p: int = 4) -> RecordFigure:
     _ring_panel(panels[0, 0], "start", held, [])
     panels[1, 0].axis("off")
     for step in range(1, 2 * p - 1):
-        # Chunk c has come from rank c, a rank a step, and meets each rank's part of the sum on its way.
+        # Chunk c starts at rank c, moves on by one rank per step, and picks up each rank's part of the sum on its way.
         moves = [(chunk, (chunk + step - 1) % p, (chunk + step) % p) for chunk in range(p)]
         for chunk, source, dest in moves:
             adds = step < p
@@ -127,15 +128,15 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
             frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
             axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec="black", **frame))
             axes.text(rank + 0.5, chunk + 0.6, text, **CENTRED | {"fontsize": FONT_SIZE - 3})
-    for chunk, _, dest in moves:  # into rank 0 the arrow comes from outside: the last rank is its neighbour
+    for chunk, _, dest in moves:  # the arrow into rank 0 comes from outside, as its neighbor is the last rank
         ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
         axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
 
 
 def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, beta_s_per_byte: float) -> Figure:
-    """Time of one message against its size, beside the line α + β · bytes.
+    """Draw the time of one message against its size, beside the line α + β · bytes.
 
-    seconds: [3, sizes], the medians and the 10th and 90th percentiles of each size.
+    seconds: [3, sizes], the median and the 10th and 90th percentile for each size.
     """
     caption = "points are medians, bars go from the 10th to the 90th percentile"
     figure = figures.new_figure("One message between two ranks", caption)

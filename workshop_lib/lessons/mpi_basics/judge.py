@@ -1,5 +1,6 @@
-"""The exercises of 01_mpi_basics: a swap between partners, results taken as they come, the mean of all ranks' values,
-and the ring allreduce."""
+"""The exercises of 01_mpi_basics: a swap between partners, results collected as they arrive, the mean of all ranks'
+values, and the ring allreduce (judge_ring.py).
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,11 +16,11 @@ from workshop_lib.lessons.mpi_basics.judge_ring import ring_allreduce
 
 __all__ = ["collect", "exchange", "global_mean", "ring_allreduce"]
 
-RESULTS = [4, 1, 3, 0]  # of the ranks whose results are collected: in no order
+RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on purpose
 
 
 def observe_exchange(comm, function: Callable) -> Cases:
-    """Two swaps between partners, of different length and type."""
+    """Swap arrays between partners twice, with different lengths and types."""
 
     def swap(case: tuple[int, type]) -> Call:
         length, dtype = case
@@ -91,7 +92,7 @@ exchange = Exercise(
 
 
 def observe_collect(comm, function: Callable) -> list[Exploration]:
-    """All orders on three ranks and on four, played in this process. Of what the ranks returned, rank 0's is kept."""
+    """Explore all orders on three ranks and on four, in this process. Of the ranks' results, keeps only rank 0's."""
     explored = [explore(lambda comm: function(comm, RESULTS[comm.rank]), ranks) for ranks in (3, 4)]
     return [replace(each, results=each.results[:1]) for each in explored]
 
@@ -120,7 +121,7 @@ def _is_right(returned, ranks: int) -> bool:
 
 
 def _collects(receive: Callable) -> Callable:
-    """A wrong `collect`: `receive` makes rank 0's list from the communicator and its own result."""
+    """Make a wrong `collect`: `receive` makes rank 0's list from the communicator and rank 0's own result."""
 
     def collect(comm, result):
         if comm.rank == 0:
@@ -132,7 +133,7 @@ def _collects(receive: Callable) -> Callable:
 
 
 def _any_then_named(comm, result) -> list:
-    first = comm.recv()  # from any source, unless it names one
+    first = comm.recv()  # without a source, recv takes a message from any rank
     return [result, first, *(comm.recv(source=other) for other in range(2, comm.size))]
 
 
@@ -175,7 +176,7 @@ collect = Exercise(
 
 
 def observe_mean(comm, function: Callable) -> Cases:
-    """Two means: every rank with a different number of values, and rank 1 with none at all."""
+    """Compute two means: one where every rank has a different number of values, and one where rank 1 has none."""
 
     def mean(length: int) -> Call:
         values = 10.0 * comm.rank**2 + np.arange(length)

@@ -1,7 +1,7 @@
-"""The ring allreduce, the last exercise of 01_mpi_basics.
+"""The ring allreduce, an exercise of 01_mpi_basics.
 
-Each call has a communicator of its own, so that a message which one call leaves unreceived is never taken for one of
-the next.
+Each call gets its own communicator, so a message that one call leaves unreceived is never mistaken for a message of the
+next call.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,14 @@ from workshop_lib.judge import Exercise, Mistake, Property
 from workshop_lib.judge.calls import Call, Cases, all_arrays, all_right, of_case, while_right
 from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 
-ORIGIN = 100  # rank r puts ORIGIN**r into a sum: its digits then say how often each rank's value was added
+ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
 
 
 def observe_ring(comm, function: Callable) -> Cases:
-    """Four sums of arrays: one that tells whose values went into it, one that divides into equal chunks, one that does
-    not, and one with fewer values than ranks.
+    """Sum four arrays.
+
+    One sum shows whose values went into it, one array divides into equal chunks, one does not, and one has fewer values
+    than there are ranks.
     """
 
     def add(own: np.ndarray) -> Call:
@@ -57,8 +59,10 @@ def ring_properties(observations: list[Cases]) -> Iterator[Property]:
 
 
 def _adds_each_once(calls: list[Call]) -> Property:
-    """Each rank's value is in every element of the sum once. The evidence is how often, whichever way round the ring
-    goes and wherever it begins: for each element, this rank's own value, then those of the others.
+    """Return a property that holds if every element of the sum contains each rank's value exactly once.
+
+    The evidence is how often each element contains this rank's own value and, sorted, the other ranks' values. It does
+    not depend on the direction of the ring or on where it begins.
     """
     p = len(calls)
     summed = all_right("it is the sum of all ranks' values, on every rank", calls)
@@ -66,7 +70,7 @@ def _adds_each_once(calls: list[Call]) -> Property:
         return summed
     returned = np.array([call.returned for call in calls])
     whole = np.array_equal(returned, np.floor(returned)) and 0 <= returned.min() <= returned.max() < ORIGIN**p
-    if not whole:  # no sum of the ranks' values at all
+    if not whole:  # the result is no sum of the ranks' values at all
         return summed
     times = returned[..., None] // ORIGIN ** np.arange(p) % ORIGIN  # [rank, element, whose value]
     rank, element, of = np.argwhere(times != 1)[0]
@@ -76,7 +80,7 @@ def _adds_each_once(calls: list[Call]) -> Property:
 
 
 def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
-    """Bytes, messages and rounds, for equal chunks exactly, for unequal ones within a chunk's rounding."""
+    """Yield what must hold for bytes, messages and rounds. With unequal chunks, bytes may vary by their rounding."""
     p, array = len(equal), equal[0].right.nbytes
     needed, due = 2 * (p - 1), 2 * (p - 1) * array // p
     hint = _bytes_hint([call.bytes for call in equal], due, array, p)
@@ -116,8 +120,10 @@ def _ring(
     receives: Callable[[int, int], int] = lambda rank, step: rank - step - 1,
     returns: Callable[[np.ndarray, int], np.ndarray] = lambda total, p: total,
 ) -> Callable:
-    """A ring allreduce that goes wrong in one of these: how many steps of p ranks, in which of them it adds, the
-    numbers of the chunks that a rank sends and receives, and what is returned.
+    """Make a ring allreduce with a mistake in one of its parts.
+
+    The parts are: how many steps p ranks take, in which steps they add, the numbers of the chunks that a rank sends and
+    receives in a step, and what the function returns.
     """
 
     def ring_allreduce(comm, values):

@@ -1,8 +1,8 @@
-"""Which messages and collectives of MPI may match, and what comes of it: the rules the deadlock explorer plays by.
+"""MPI's rules for which messages and collectives match, and with what result, for the explorer of 01_mpi_basics.
 
-A message matches a receive of the right rank and tag. Two messages from one rank to another never overtake each other:
-of several that fit a receive, the one sent first matches; of several receives that fit a message, the one called first
-(MPI 4.1, section 3.5). Collectives match by their order alone (section 6.14).
+A message matches a receive if rank and tag fit. Two messages from one rank to another never overtake each other: if
+several of them fit a receive, the one sent first matches, and if several receives fit a message, the one called first
+matches (MPI 4.1, section 3.5). Collectives match by their order alone (section 6.14).
 """
 
 import functools
@@ -42,12 +42,12 @@ class Operation:
     """One end of a message, or one rank's part in a collective.
 
     kind: "send", "recv", "probe" or the collective's name in lower case. data: what is sent, an array or pickled
-    bytes. into: where an array is received; buffer: the memory that a nonblocking call was given, and before: its bytes
-    at that time. left: whether the rank may go on before the operation is done.
+    bytes. into: the array to receive into. buffer: the memory that a nonblocking call was given; before: its bytes at
+    that time. left: whether the rank may go on before the operation is done.
     """
 
     rank: int
-    number: int  # of its rank's operations
+    number: int  # counts the operations of this rank
     name: str
     line: Line
     kind: str
@@ -62,31 +62,31 @@ class Operation:
     op: Any = None
     done: bool = False
     left: bool = False
-    started: int = 0  # counts of what had happened in the run when it was called, and when it was done or left
-    moment: int = 0
+    started: int = 0  # the run's count of events when it was called
+    moment: int = 0  # the run's count of events when it was done or left
     partner: "Operation | None" = None
     result: Any = None
-    group: list["Operation"] = field(default_factory=list)  # the same collective on every rank that has called it
+    group: list["Operation"] = field(default_factory=list)  # this collective's parts on all ranks that have called it
 
     @property
     def arrays(self) -> bool:
-        """Whether the call takes arrays, as those in upper case do."""
+        """Whether the call takes arrays, as upper-case calls do."""
         return self.name[0].isupper()
 
     @property
     def value(self) -> Any:
-        """What is sent, as its receiver gets it."""
+        """The value that is sent, as its receiver gets it."""
         return pickle.loads(self.data) if isinstance(self.data, bytes) else self.data
 
 
 def fits(recv: Operation, send: Operation) -> bool:
-    """Whether source, destination and tag agree."""
+    """Return whether source, destination and tag of a receive and a send agree."""
     from_it = recv.peer in (MPI.ANY_SOURCE, send.rank) and send.peer == recv.rank
     return from_it and recv.tag in (MPI.ANY_TAG, send.tag)
 
 
 def may_match(recv: Operation, send: Operation, pending: Sequence[Operation]) -> bool:
-    """Whether they fit, and neither an earlier message nor an earlier receive comes before them."""
+    """Return whether a receive and a send fit, and no earlier message or receive takes precedence."""
     if not fits(recv, send):
         return False
     for other in pending:
@@ -98,7 +98,7 @@ def may_match(recv: Operation, send: Operation, pending: Sequence[Operation]) ->
 
 
 def wrong_message(recv: Operation, send: Operation) -> str:
-    """What is wrong with a message where it arrives; nothing, for most."""
+    """Return what is wrong with a message for the receive that it matches; an empty string if nothing is."""
     sent, room = send.data, recv.into
     ends = f"rank {send.rank}'s {send.name} in line {send.line.number} meets rank {recv.rank}'s {recv.name} in line "
     if send.arrays != recv.arrays:
@@ -113,7 +113,7 @@ def wrong_message(recv: Operation, send: Operation) -> str:
 
 
 def wrong_collective(first: Operation, other: Operation, size: int) -> str:
-    """How two ranks' parts in the same collective differ where they must agree; nothing if they don't."""
+    """Return how two ranks' parts in a collective differ where they must agree; an empty string if they agree."""
     if first.name != other.name:
         return _apart(first, first.name, other, other.name)
     if first.root != other.root:
@@ -135,7 +135,7 @@ def _apart(first: Operation, has: str, other: Operation, has_other: str) -> str:
 
 
 def _count(part: Operation, size: int) -> tuple[float, np.dtype] | None:
-    """How many numbers of which type this rank's share is, which must be the same on all ranks; None of objects."""
+    """Return how many numbers this rank's share has and their type, which must agree on all ranks; None for objects."""
     if not part.arrays or part.kind == "barrier":
         return None
     if part.kind == "scatter":
@@ -148,7 +148,7 @@ def _count(part: Operation, size: int) -> tuple[float, np.dtype] | None:
 
 
 def wrong_room(part: Operation) -> str:
-    """What is wrong with the array that a rank gives for the result of a collective; nothing, for most."""
+    """Return what is wrong with a rank's array for the result of a collective; an empty string if nothing is."""
     result, room = part.result, part.into
     if not isinstance(result, np.ndarray) or room is None or (result.size, result.dtype) == (room.size, room.dtype):
         return ""
@@ -159,8 +159,10 @@ def wrong_room(part: Operation) -> str:
 
 
 def may_leave(part: Operation) -> bool:
-    """Whether MPI may let this rank go on although the others haven't come yet: a send that isn't synchronous, and
-    a collective in which it already has what it needs."""
+    """Return whether MPI may let this rank go on before the other ranks arrive.
+
+    It may in a send that is not synchronous, and in a collective from which the rank already has what it needs.
+    """
     if part.kind == "send":
         return not part.synchronous
     at_root = part.rank == part.root
@@ -170,7 +172,7 @@ def may_leave(part: Operation) -> bool:
 
 
 def combine(part: Operation, size: int) -> Any:
-    """What this rank gets from a collective; None if nothing. Raises ValueError when it cannot be dealt out."""
+    """Return what this rank gets from a collective; None if nothing. Raises ValueError for data it cannot deal out."""
     kind, rank, root = part.kind, part.rank, part.root
     values: dict[int | None, Any] = {each.rank: each.value for each in part.group}
     split = (lambda value: np.split(value, size)) if part.arrays else functools.partial(_one_each, size=size)
@@ -197,7 +199,7 @@ def _one_each(objects: Sequence, size: int) -> Sequence:
 
 
 def _fold(part: Operation):
-    """The function that combines two ranks' values."""
+    """Return the function that combines two ranks' values. Raises InputError for an operation that is not in FOLDS."""
     if not part.arrays:
         return part.op
     known = [fold for op, fold in FOLDS if op == part.op]

@@ -1,6 +1,6 @@
-"""An exercise whose answer is a program: 01_mpi_basics' hello.py, started with mpiexec and judged by what it prints.
+"""The exercise of 01_mpi_basics whose answer is a program: hello.py, started with mpiexec and judged by what it prints.
 
-It starts processes of its own, so only the notebook imports this file, never a rank.
+This file starts processes, so only the notebook imports it, never a rank.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""A rank of a small MPI program as a thread that runs only when it's told to, up to its next call that waits."""
+"""A rank of a program in the deadlock explorer of 01_mpi_basics.
+
+It is a thread that runs only when its schedule resumes it, and only up to its next call that waits.
+"""
 
 import ctypes
 import linecache
@@ -11,13 +14,13 @@ from typing import Any, Protocol
 from workshop_lib.lessons.mpi_basics import fake_mpi
 from workshop_lib.lessons.mpi_basics.matching import Line, Operation
 
-COMPUTING_LIMIT_S = 3.0  # of a rank between two calls
-CALLS_LIMIT = 400  # per rank
+COMPUTING_LIMIT_S = 3.0  # how long a rank may compute between two calls
+CALLS_LIMIT = 400  # calls per rank
 OWN_FILES = (fake_mpi.__file__, __file__)
 
 
 class Stopped(BaseException):
-    """Ends a rank whose run is over; no `except Exception` of the program catches it."""
+    """The exception that ends a rank whose run is over; no `except Exception` of the program catches it."""
 
 
 @dataclass(eq=False)
@@ -35,7 +38,7 @@ class Call:
 
 
 class Stage(Protocol):
-    """What a rank tells its schedule; whether to go on is False once something has gone wrong."""
+    """What a rank needs from its schedule. `start` and `deliver` return False once something has gone wrong."""
 
     size: int
     baton: threading.Semaphore  # released by the rank that stops running
@@ -46,7 +49,7 @@ class Stage(Protocol):
 
 
 class RankThread(threading.Thread):
-    """Rank `number` of `program`. ended: with the value it returned or the error it raised."""
+    """Rank `number` of `program`. Once it has ended, `value` is what it returned, or `error` what it raised."""
 
     def __init__(self, number: int, program: Callable, stage: Stage):
         super().__init__(daemon=True, name=f"rank {number}")
@@ -64,14 +67,14 @@ class RankThread(threading.Thread):
         return not self.ended and (self.waiting is None or self.waiting.may_return)
 
     def resume(self) -> None:
-        """Run this rank up to its next wait or its end, or stop it when it gets to neither."""
+        """Run this rank up to its next wait or its end; report a failure if it reaches neither in COMPUTING_LIMIT_S."""
         self._go.release()
         if not self.stage.baton.acquire(timeout=COMPUTING_LIMIT_S):
             text = f"rank {self.number} computes for more than {COMPUTING_LIMIT_S:g} s without calling MPI."
             self.stage.fail("endless", f"{text} Does its loop end?")
 
     def stop(self) -> None:
-        """End the thread, whether it waits or computes."""
+        """End the thread, whether it is waiting or computing."""
         self._stopped = True
         self._go.release()
         self.join(0.2)
@@ -89,10 +92,10 @@ class RankThread(threading.Thread):
             self.ended = True
             self.stage.baton.release()
 
-    # What the calls of the stand-in use, inside the thread:
+    # The stand-in communicator calls the methods below, inside the thread.
 
     def issue(self, name: str, operations: list[Operation], at_once: bool) -> None:
-        """Start what a call is made of, and wait for it unless it returns at once."""
+        """Start a call's operations, and wait for them unless the call returns at once."""
         if self._stopped:
             raise Stopped
         call = Call(name, operations[0].line, operations, at_once)
@@ -106,7 +109,7 @@ class RankThread(threading.Thread):
             self._wait(call)
 
     def wait(self, name: str, operations: list[Operation]) -> None:
-        """Wait for what nonblocking calls have started."""
+        """Wait for operations that nonblocking calls have started."""
         if self._stopped:
             raise Stopped
         call = Call(name, self.line(), operations)
@@ -125,7 +128,7 @@ class RankThread(threading.Thread):
             raise Stopped
 
     def line(self) -> Line:
-        """The line of the program that is running, or that has called what is."""
+        """Return the line of the program that is running, or that has called the code that is running."""
         frame, outside = sys._getframe(1), None
         while frame.f_back is not None and frame.f_code is not self.program.__code__:
             if outside is None and frame.f_code.co_filename not in OWN_FILES:

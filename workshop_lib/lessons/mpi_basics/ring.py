@@ -1,8 +1,8 @@
 """The ring allreduce and its two halves, which ZeRO uses separately (Patarasuk and Yuan 2009, section 3).
 
-Between the halves a rank holds the sums of its own part alone, so it can update that part alone: that is ZeRO's
-idea. All three need nothing but `Sendrecv`, so they run on MPI and on a CountingComm alike. A part is n / p
-elements.
+01_mpi_basics has the learner write a ring allreduce, and later notebooks run this one. Between the halves, a rank holds
+only the sums of its own part, so it can update just that part: that is ZeRO's idea. All three functions need nothing
+but `Sendrecv`, so they run on MPI and on a CountingComm alike. A part has n / p elements.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from workshop_lib.errors import InputError
 
 
 def part(n: int, rank: int, size: int) -> slice:
-    """Where `rank`'s part of `n` elements lies, when all parts must have the same length.
+    """Return the slice of `n` elements that is `rank`'s part, when all parts must have the same length.
 
     Raises InputError when `size` does not divide `n`.
     """
@@ -22,13 +22,13 @@ def part(n: int, rank: int, size: int) -> slice:
 
 
 def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
-    """The sum over ranks of this rank's part of `array` [n], as a new array [n / p]; `array` stays as it is.
+    """Return this rank's part of the sum of `array` [n] over ranks, as a new array [n / p]; `array` stays as it is.
 
-    All ranks call it, and it blocks. Each sends p - 1 messages, together (p - 1) / p of the bytes of `array`,
-    in p - 1 rounds. Raises InputError when p does not divide n.
+    All ranks call it, and it blocks. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `array`, in
+    p - 1 rounds. Raises InputError when p does not divide n.
     """
     right, left = _neighbours(comm)
-    total = array[part(len(array), left, comm.size)].copy()  # goes once around, and ends at its owner
+    total = array[part(len(array), left, comm.size)].copy()  # this sum goes once around and ends at its owner
     for step in range(2, comm.size + 1):
         arriving = np.empty_like(total)
         comm.Sendrecv(total, right, recvbuf=arriving, source=left)
@@ -37,10 +37,10 @@ def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
 
 
 def allgather(comm, array: np.ndarray) -> None:
-    """Fill `array` [n], in place, with every rank's own part of it (`parts`: p need not divide n).
+    """Fill `array` [n], in place, with every rank's own part of it. Parts may differ in length: p need not divide n.
 
-    All ranks call it, and it blocks. Each sends p - 1 messages, together (p - 1) / p of the bytes of `array`,
-    in p - 1 rounds.
+    All ranks call it, and it blocks. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `array`, in
+    p - 1 rounds.
     """
     right, left = _neighbours(comm)
     cut = parts(len(array), comm.size)
@@ -50,10 +50,11 @@ def allgather(comm, array: np.ndarray) -> None:
 
 
 def allreduce(comm, array: np.ndarray) -> None:
-    """Replace `array` by its sum over ranks: a reduce-scatter in place, then the allgather.
+    """Replace `array` by its sum over ranks: a reduce-scatter in place, then an allgather.
 
-    Each step passes one part to the neighbour. Where p does not divide n, a rank sends all of the array twice,
-    except for its own part and the next rank's. Besides `array` it needs memory for one part.
+    All ranks call it, and it blocks. Each step passes one part to the right neighbor, so each rank sends 2 (p - 1)
+    messages. It sends every part twice, except its own and the next rank's, which it sends once: in total 2 (p - 1) / p
+    of the bytes of `array` if p divides n. Besides `array`, it needs memory for one part.
     """
     right, left = _neighbours(comm)
     cut = parts(len(array), comm.size)
@@ -67,5 +68,5 @@ def allreduce(comm, array: np.ndarray) -> None:
 
 
 def _neighbours(comm) -> tuple[int, int]:
-    """The ranks to the right and to the left."""
+    """Return the ranks to the right and to the left."""
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

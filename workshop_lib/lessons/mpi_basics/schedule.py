@@ -1,9 +1,9 @@
-"""One run of a small MPI program with all its ranks in this process, in an order that can be chosen.
+"""One run of a program in the deadlock explorer of 01_mpi_basics: all ranks in this process, in an order of its choice.
 
-A rank runs until it has to wait. Once all of them wait, what can happen in only one way happens: a receive that names
-its source gets its message, and a collective that all have called ends. What remains are choices: which message a
-receive from any source takes, and whether a rank leaves a send, which MPI has then buffered, or a collective before the
-others have come.
+A rank runs until it has to wait. Once all ranks wait, everything that can happen in only one way happens: a receive
+that names its source gets its message, and a collective that all ranks have called ends. What remains are choices:
+which message a receive from any source takes, and whether a rank leaves a send (which MPI has then buffered) or a
+collective before the other ranks arrive.
 """
 
 import itertools
@@ -26,8 +26,11 @@ ENDS = ("send", "recv", "probe")
 
 
 class Choice(NamedTuple):
-    """What may happen next: the rank's operation `number` takes a message, by its sender and number there, or, without
-    a sender, the rank leaves its call early. The same in every run in which the same has happened before."""
+    """Something that may happen next.
+
+    With a sender, the rank's operation `number` takes the message that is the sender's operation `message`. Without a
+    sender, the rank leaves its call early. A choice means the same in every run in which the same has happened before.
+    """
 
     rank: int
     number: int
@@ -37,10 +40,10 @@ class Choice(NamedTuple):
 
 @dataclass
 class Outcome:
-    """How a run went. kind: "" if every rank came to its end, else what went wrong, which `text` says.
+    """The outcome of a run. kind: "" if every rank reached its end, else the kind of failure, which `text` describes.
 
-    stuck: who waits for whom while nobody leaves a call early; left: what they leave if they do, "send" or
-    "collective".
+    stuck: who waits for whom if no rank leaves a call early; empty if nobody does. left: what kind of call the ranks
+    left early, "send" or "collective".
     """
 
     kind: str = ""
@@ -56,18 +59,21 @@ class Outcome:
 
 
 class Schedule:
-    """A run of `program` on `size` ranks. poison: fill the array of an Irecv with other values until it's waited for,
-    so that reading it too early shows in the results."""
+    """A run of `program` on `size` ranks.
+
+    poison: whether to put other values into the array of an Irecv until the rank has waited for it, so that reading the
+    array too early changes the results.
+    """
 
     def __init__(self, program: Callable, size: int, poison: bool = False):
         self.size, self.poison = size, poison
         self.baton, self._ticks = threading.Semaphore(0), itertools.count(1)
         self.operations: list[Operation] = []
-        self.pending: list[Operation] = []  # sends and receives that haven't matched, in the order of the calls
-        self.collectives: list[list[Operation]] = []  # the first, second, ... of all ranks
+        self.pending: list[Operation] = []  # unmatched sends and receives, in the order of the calls
+        self.collectives: list[list[Operation]] = []  # the ranks' parts in the first collective, second, ...
         self.options: list[Choice] = []
         self.over = False
-        self.matched = 0  # messages and collectives so far
+        self.matched = 0  # how many messages and collectives have matched so far
         self.outcome = Outcome()
         self.ranks = [RankThread(number, program, self) for number in range(size)]
 
@@ -81,8 +87,10 @@ class Schedule:
             rank.stop()
 
     def advance(self) -> list[Choice]:
-        """Run on to the next choice and return what there is to choose from; nothing once the run is over. Raises the
-        program's NotImplementedError, and what it does that the stand-in for MPI doesn't know."""
+        """Run up to the next choice and return the options; an empty list once the run is over.
+
+        Raises the program's NotImplementedError, and the stand-in's InputError for a call that it does not know.
+        """
         while not self.outcome.kind:
             self._run_ranks()
             if self.outcome.kind or self._settle():
@@ -104,7 +112,7 @@ class Schedule:
         return []
 
     def take(self, choice: Choice) -> None:
-        """Let happen what was chosen."""
+        """Carry out a choice."""
         if choice.sender is None:
             call = self.ranks[choice.rank].waiting
             for operation in call.operations if call else []:
@@ -114,12 +122,12 @@ class Schedule:
             self._match(self._operation(choice.rank, choice.number), self._operation(choice.sender, choice.message))
 
     def fail(self, kind: str, text: str) -> None:
-        """Something has gone wrong; what comes later doesn't count."""
+        """Record a failure of the run. Only the first one counts."""
         if not self.outcome.kind:
             self.outcome.kind, self.outcome.text = kind, text
 
     def start(self, operation: Operation) -> bool:
-        """Take in what a rank has called."""
+        """Take in an operation that a rank has called; return whether the rank may go on."""
         self.operations.append(operation)
         operation.started = operation.moment = next(self._ticks)
         if operation.kind not in ENDS:
@@ -140,7 +148,7 @@ class Schedule:
         return not self.outcome.kind
 
     def deliver(self, operation: Operation) -> bool:
-        """Give a rank what it has waited for."""
+        """Give a rank what it has waited for; return whether the rank may go on."""
         buffer, result = operation.buffer, operation.result
         if buffer is not None and operation.before != buffer.tobytes():
             name, line = operation.name, operation.line.number
@@ -169,7 +177,7 @@ class Schedule:
                     return
 
     def _settle(self) -> bool:
-        """Let happen what can happen in only one way; whether there was anything."""
+        """Carry out one thing that can happen in only one way; return whether there was one."""
         named = (each for each in self.pending if each.kind != "send" and each.peer != MPI.ANY_SOURCE)
         for recv in named:
             if sends := self._sends_for(recv):
@@ -186,12 +194,12 @@ class Schedule:
         return [send for send in sends if matching.may_match(recv, send, self.pending)]
 
     def _matches(self) -> list[Choice]:
-        """Each message that a receive or a probe from any source may take."""
+        """Return a choice for each message that a receive or a probe from any source may take."""
         recvs = [each for each in self.pending if each.kind != "send"]
         return [Choice(recv.rank, recv.number, s.rank, s.number) for recv in recvs for s in self._sends_for(recv)]
 
     def _early(self) -> list[Choice]:
-        """Each rank that may leave its call early."""
+        """Return a choice for each rank that may leave its call early."""
         calls = [rank.waiting for rank in self.ranks if rank.waiting is not None]
         return [
             Choice(call.operations[-1].rank, call.operations[-1].number)
@@ -233,7 +241,7 @@ class Schedule:
             self._give(operation)
 
     def _give(self, part: Operation) -> None:
-        """Put into a rank's part in a collective what it gets."""
+        """Store what a rank gets from a collective as the result of its part."""
         try:
             part.result = matching.combine(part, self.size)
         except (ValueError, TypeError, IndexError) as error:
@@ -243,7 +251,7 @@ class Schedule:
             self.fail("mismatch", wrong)
 
     def _end(self) -> None:
-        """Complete the outcome."""
+        """Complete the outcome once the run is over."""
         self.over = True
         self.outcome.picture = report.picture(self.ranks)
         self.outcome.results = [rank.value for rank in self.ranks]

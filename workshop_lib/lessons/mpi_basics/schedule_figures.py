@@ -1,4 +1,4 @@
-"""A run of a small MPI program as the explorer plays it: a lane for each rank, its calls, the messages, who waits."""
+"""Figures of the deadlock explorer in 01_mpi_basics: a run with a lane per rank, its calls, the messages, who waits."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -10,14 +10,16 @@ from workshop_lib.lessons.mpi_basics import explorer
 from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
 from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, VERMILION, RecordFigure, answer_figure
 
-COLUMNS = 9  # the last ones are drawn
+COLUMNS = 9  # a figure shows at most this many columns, the last ones
 WIDE, HIGH = 0.84, 0.5
 CALLED, WAITING = "#DCEBF7", "#FBE3D3"
 
 
 def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
-    """Run `program(comm)` in every order in which its messages can match, and draw a run that fails, or the first.
-    Nothing is drawn of an exercise that isn't solved yet."""
+    """Run `program(comm)` in every order in which its messages can match, and draw a run that fails, or else the first.
+
+    Draws nothing for an exercise that is not solved yet.
+    """
     try:
         return draw(explorer.explore(program, ranks))
     except NotImplementedError:
@@ -44,7 +46,10 @@ def draw(exploration: explorer.Exploration) -> RecordFigure:
 
 
 def columns(picture: Picture) -> dict[tuple[int, int], int]:
-    """The column of each call: what ended together is in one, and nothing comes before what it waited for."""
+    """Return the column of each (rank, call).
+
+    Calls that ended together share a column, and no call comes before what it waited for.
+    """
     together = defaultdict(list)
     for rank, lane in enumerate(picture.lanes):
         last = 0.0
@@ -58,12 +63,12 @@ def columns(picture: Picture) -> dict[tuple[int, int], int]:
     column: dict[tuple[int, int], int] = {}
     for moment in sorted(together):
         calls = together[moment]
-        if moment == float("inf"):  # nothing happens any more, so each is where its rank has got to
+        if moment == float("inf"):  # these calls never end, so each follows its rank's last one
             column |= {(rank, number): free[rank] for rank, number in calls}
             continue
         arrived = [sender for call in calls for sender in senders[call] if sender in column]
         lanes = [rank for rank, _ in [*calls, *arrived]]
-        between = range(min(lanes), max(lanes) + 1)  # where arrows must not cross a call
+        between = range(min(lanes), max(lanes) + 1)  # lanes in which the arrows must not cross a call
         at = max([free[rank] for rank in between] + [column[sender] + 1 for sender in arrived])
         column |= dict.fromkeys(calls, at)
         for rank in between:

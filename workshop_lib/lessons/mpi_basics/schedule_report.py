@@ -1,4 +1,4 @@
-"""What a run of a small MPI program looks like to its reader: who waits for whom, what is left over, and a picture."""
+"""Describe a run of the deadlock explorer of 01_mpi_basics: who waits for whom, what is left over, and a picture."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from workshop_lib.lessons.mpi_basics.rank_thread import Call, RankThread
 
 
 class Box(NamedTuple):
-    """A call in a picture. moment: when it could return, in counts of what had happened; None while it waits."""
+    """A call in a picture. moment: the run's count of events when the call could return; None while it waits."""
 
     name: str
     line: int
@@ -19,7 +19,11 @@ class Box(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Each rank's calls, the messages, each from and to (rank, number of its call there), and who has ended."""
+    """A picture of a run.
+
+    lanes: each rank's calls. messages: the sender's and the receiver's call of each message, as (rank, number of the
+    call in its lane). ended: whether each rank has ended without an error.
+    """
 
     lanes: list[list[Box]]
     messages: list[tuple[tuple[int, int], tuple[int, int]]]
@@ -27,7 +31,7 @@ class Picture(NamedTuple):
 
 
 def who_waits(ranks: Sequence[RankThread], pending: Sequence[Operation]) -> str:
-    """One clause for each rank that waits."""
+    """Return one clause for each rank that waits, separated by semicolons."""
     clauses = []
     for rank in ranks:
         if not rank.ended and rank.waiting:
@@ -41,7 +45,7 @@ def who_waits(ranks: Sequence[RankThread], pending: Sequence[Operation]) -> str:
 
 
 def _open(call: Call) -> Operation:
-    """The first operation that a call waits for."""
+    """Return the first operation that a call still waits for."""
     return next(operation for operation in call.operations if not (operation.done or operation.left))
 
 
@@ -64,7 +68,7 @@ def _missing(part: Operation, ranks: Sequence[RankThread]) -> list[int]:
 
 
 def _reasons(operation: Operation, ranks: Sequence[RankThread], pending: Sequence[Operation]) -> list[str]:
-    """Why what a rank waits for may never come."""
+    """Return reasons why what a rank waits for may never happen."""
     message = operation.kind in ("send", "recv", "probe")
     others = [operation.peer] if message else _missing(operation, ranks)
     reasons = [f"rank {other} has ended" for other in others if other >= 0 and ranks[other].ended]
@@ -76,7 +80,7 @@ def _reasons(operation: Operation, ranks: Sequence[RankThread], pending: Sequenc
 
 
 def left_over(operations: Sequence[Operation], ranks: Sequence[RankThread]) -> list[str]:
-    """Sentences on what a run that came to its end should have cleaned up."""
+    """Return sentences about requests and messages that a run without a failure has left over."""
     waited_for = {id(each) for rank in ranks for call in rank.calls if not call.at_once for each in call.operations}
     notes = []
     for operation in operations:
@@ -89,7 +93,7 @@ def left_over(operations: Sequence[Operation], ranks: Sequence[RankThread]) -> l
 
 
 def picture(ranks: Sequence[RankThread]) -> Picture:
-    """The calls and messages so far."""
+    """Return a picture of the calls and messages so far."""
     lanes: list[list[Box]] = []
     place: dict[int, tuple[int, int]] = {}
     for rank in ranks:

@@ -1,5 +1,7 @@
-"""The exercises of 08_scaling_curves: speed-up and efficiency, and Amdahl's serial fraction. All numbers are
-made up."""
+"""The exercises of 08_scaling_curves: speed-up and efficiency, and Amdahl's serial fraction.
+
+The functions are judged on made-up numbers.
+"""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -7,7 +9,7 @@ from statistics import mean, median
 
 from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
 
-# Seconds per epoch, {ranks: [run, …]}. Those of the first table tell how the epochs of all runs were put together.
+# Seconds per epoch, {ranks: [run, …]}. The first table's numbers show how an answer has combined epochs and runs.
 SECONDS = {
     1: [[20, 9], [31, 10], [24, 15], [40, 8], [26, 12]],
     2: [[13, 5.5], [19, 6.25], [15, 8], [23, 4], [14, 7]],
@@ -21,7 +23,7 @@ LONGER = {
 
 
 def observe_tables(comm, function: Callable) -> list:
-    """What `function` returns for SECONDS and for LONGER."""
+    """Return what `function` returns for SECONDS and for LONGER."""
     return [function(copy.deepcopy(seconds)) for seconds in (SECONDS, LONGER)]
 
 
@@ -42,7 +44,7 @@ def tables_properties(observations: list) -> Iterator[Property]:
 
 
 def _right(text: str, values: list, right: list) -> Property:
-    """That the values are right. If they aren't, they tell which of the known mistakes made them."""
+    """Return a property that holds if the values are right. If not, they show which known mistake produced them."""
     expected, got = (", ".join(f"{value:.4g}" for value in them) for them in (right, values))
     return Property(text, close(values, right, 1e-4), evidence=values, observed=f"it should be {expected}, not {got}:")
 
@@ -61,7 +63,7 @@ def _table(
     speedup: Callable = lambda s, n: s[1] / s[n],
     efficiency: Callable = lambda speedup, n: speedup / n,
 ) -> Mistake:
-    """A wrong `scaling_table`, from the typical seconds of a number of ranks, and what it makes of them."""
+    """Make a wrong `scaling_table`: `typical` gives one time for the runs on n ranks; the others compute the table."""
 
     def scaling_table(seconds: dict) -> dict:
         typical_s = {n: typical(runs) for n, runs in seconds.items()}
@@ -113,12 +115,12 @@ _WRONG_TABLES = [
 ]
 scaling_table = Exercise("scaling_table", observe_tables, tables_properties, _WRONG_TABLES, communicates=False)
 
-# (speed-up, ranks, the share of the work that was not shared out)
+# (speed-up, ranks, serial fraction)
 MEASURED = [(1 / (0.1 + 0.9 / 8), 8, 0.1), (4.0, 4, 0.0), (1.0, 3, 1.0), (1 / (-0.05 + 1.05 / 4), 4, -0.05)]
 
 
 def observe_fractions(comm, function: Callable) -> list:
-    """What `function` returns for each of MEASURED."""
+    """Return what `function` returns for each of MEASURED."""
     return [function(speedup, n) for speedup, n, _ in MEASURED]
 
 

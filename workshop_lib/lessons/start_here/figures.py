@@ -1,4 +1,4 @@
-"""Four ways to split training over ranks, drawn: who holds what."""
+"""The figure of 00_start_here: four ways to split training over ranks, and which rank holds what."""
 
 from typing import NamedTuple
 
@@ -7,15 +7,17 @@ from matplotlib.patches import Rectangle
 
 from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
 
-# Light enough for black text; Okabe and Ito's hues. A cell's text tells the rank as well, in a grey print.
+# Okabe and Ito's hues, light enough for black text. A cell's text also names its rank, for prints without color.
 TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]
 CENTRED = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
 LAYERS = 4
 
 
 class Split(NamedTuple):
-    """A way to split training: who does it, its messages, and which of batch, weights and state are in parts: "whole"
-    on every rank, "part" of each layer's on each rank, or the rank's own "layers"."""
+    """A way to split training: what is split, who does it, its messages, and how ranks hold batch, weights and state.
+
+    "whole" is on every rank. Of a "part", each rank holds its share of every layer. "layers" are the rank's own layers.
+    """
 
     title: str
     known_as: str
@@ -41,7 +43,7 @@ SPLITS = [
 
 
 def splits() -> RecordFigure:
-    """Draw four ways to split one training over two ranks: what each rank holds in colour, what it lacks dotted."""
+    """Draw four ways to split training over two ranks: what a rank holds is colored, what it lacks is dotted."""
     figure = RecordFigure(figsize=(13, 5), facecolor="white")
     for axes, split in zip(figure.subplots(1, len(SPLITS)), SPLITS, strict=True):
         axes.set(xlim=(-0.1, 2.5), ylim=(LAYERS + 3.5, -1.9))
@@ -70,7 +72,7 @@ def _name_columns(axes: Axes) -> None:
 
 
 def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: bool = True) -> None:
-    """A box of which a rank holds the whole, its half, or all or nothing (of "layers", which may be `mine`)."""
+    """Draw a box, filled as far as the rank holds it: "whole", half ("part"), or only if it is `mine` ("layers")."""
     (x, y), (width, height) = corner, size
     start, stop = {"whole": (0, 1), "part": (rank / 2, (rank + 1) / 2), "layers": (0, int(mine))}[how]
     axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=TINTS[rank], ec="none"))

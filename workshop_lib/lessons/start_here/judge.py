@@ -9,13 +9,14 @@ from workshop_lib.judge.calls import Call, all_right
 
 exactly = partial(all_right, same=operator.eq)
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
-SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # items, ranks
+SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # (items, ranks)
 GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
 
 
 def observe_whoami(comm, function: Callable) -> list[Call]:
-    """Three calls: with all ranks, with the same ranks numbered the other way round, and with each rank alone. The last
-    two are there for answers that look past their argument.
+    """Call `function` with all ranks, with the same ranks numbered the other way round, and with each rank alone.
+
+    The last two calls catch answers that ignore their argument.
     """
     backwards, alone = comm.Split(0, -comm.rank), comm.Split(comm.rank)
     calls = [Call(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
@@ -50,7 +51,7 @@ whoami = Exercise(
 
 
 def observe_my_part(comm, function: Callable) -> dict[tuple[int, int], list]:
-    """What `function` returns for several numbers of items and ranks, for every rank of that many."""
+    """Return {(items, ranks): what `function` returns for each of these ranks}, for each pair in SHARED."""
     return {(n, size): [function(n, rank, size) for rank in range(size)] for n, size in SHARED}
 
 
@@ -117,12 +118,12 @@ def floor_parts_rest_to_last(n: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def fair_parts(n: int, rank: int, size: int) -> tuple[int, int]:
-    """Right, and wrong when its ends are moved."""
+    """Divide the items fairly. This is a right answer, and `_moved` makes wrong ones of it."""
     return n * rank // size, n * (rank + 1) // size
 
 
 def _moved(parts: Callable, before: int = 0, after: int = 0) -> Callable:
-    """A wrong `my_part` that moves the start and the stop of such parts by this many items."""
+    """Make a wrong `my_part`, which moves the starts and stops of `parts` by this many items."""
 
     def my_part(n: int, rank: int, size: int) -> tuple[int, int]:
         start, stop = parts(n, rank, size)
