@@ -137,7 +137,7 @@ class Server(ThreadingHTTPServer):
             ) from None
 
     def page(self, notebook: str, renew: bool) -> str:
-        """The page about one notebook, or about all. While the folder does not answer, it shows what was known before."""
+        """The page about one notebook or about all. While the folder does not answer, it shows the last known state."""
         if self.lock.acquire(timeout=PATIENCE_S):
             try:
                 if time.monotonic() - self.read_s >= READ_EVERY_S:
