@@ -27,7 +27,7 @@ def code_cells(notebook: Path) -> list[str]:
 
 
 def file(cells: list[str], name: str) -> str | None:
-    """The content that the last cell to write a file of this name gives it; None if there is none, or it has gaps."""
+    """What the last cell that writes a file of this name puts into it; None if no cell does, or if gaps are left."""
     writes = re.compile(rf"%%writefile \S*\b{re.escape(name)}\n")
     written = [cell.partition("\n")[2] for cell in cells if writes.match(cell)]
     return written[-1] if written and not _has_gaps(written[-1]) else None

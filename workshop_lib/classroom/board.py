@@ -47,7 +47,7 @@ def read(folder: Path) -> Room:
             if result := _result(folder / name):
                 room.results.append(result)
                 room.active += time.time() - os.lstat(folder / name).st_mtime < ACTIVE_S
-        except FileNotFoundError:  # its learner stopped sharing just now
+        except FileNotFoundError:  # the file's learner has just stopped sharing
             pass
         except Unfit as error:
             room.problems.append(Problem(name, str(error)))

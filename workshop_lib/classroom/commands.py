@@ -17,7 +17,7 @@ from workshop_lib import paths
 from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
-app = typer.Typer()  # its commands become commands of `workshop` (cli/commands.py)
+app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
 LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: how long to watch other programs, and the cores it needs
 MOST_SHOWN = 20  # sentences that are printed about a changed record

@@ -14,7 +14,7 @@ from workshop_lib import learner
 from workshop_lib.classroom import sharing
 from workshop_lib.errors import InputError, cause
 
-app = typer.Typer()  # its commands become commands of `workshop` (cli/commands.py)
+app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
 SHARED = """\

@@ -72,7 +72,7 @@ def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
 
 
 def effort(step: Step) -> Effort:
-    """What a step asks of the people in the room. An instructor shows exercises, but doesn't do them."""
+    """What a step asks of the people in the room. An instructor shows exercises, but does not do them."""
     total = Effort()
     if step.notebook:
         cells = nbformat.read(NOTEBOOKS / f"{step.notebook}.ipynb", as_version=4).cells

@@ -246,7 +246,7 @@ def _claim(sharing: Sharing) -> None:
 
 
 class AfterCells:
-    """Shares again after each cell that added to the learner's file, in a thread, so that no cell waits for it."""
+    """Shares again after each cell that added to the learner's file, in a thread of its own, so no cell waits."""
 
     def __init__(self, shell: Any):
         self.size, self.thread = -1, threading.Thread()

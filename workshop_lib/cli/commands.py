@@ -29,7 +29,7 @@ RANK_0_FIRST_S = 1.0
 
 
 class OneSentence(TyperGroup):
-    """A group of commands that report an error the user can fix with one sentence and exit code 1."""
+    """A group of commands. Errors that the user can fix are reported in one sentence, with exit code 1."""
 
     def invoke(self, ctx):
         try:
@@ -241,7 +241,7 @@ def plot(
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}
     elif any(record.get("kind") == "steps_to_target" for record in runs):
-        curves = {"steps_to_target": rooms.load(rooms.TARGET_CURVE)}  # this imports PyTorch, too
+        curves = {"steps_to_target": rooms.load(rooms.TARGET_CURVE)}  # loading this curve imports PyTorch
     elif not any(record["what"]["world_size"] == 1 for record in runs if "what" in record):
         curves = {"solution": solution_curve, "accuracy": accuracy_curve}  # a speed-up needs a run on one rank
     for name, draw in curves.items():

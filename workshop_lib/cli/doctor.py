@@ -130,7 +130,7 @@ def _package(name: str, remedy: str, otherwise: str) -> Finding:
 
 
 def _hidden_modules() -> list[Finding]:
-    """Findings on the user's files and variables that would hide modules, if the workshop did not ignore them."""
+    """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
     remedy = "{}; until then the workshop looks there last"
     shadows = shadowing.shadows()
     findings = [Finding("your files", "warn", each.found, remedy.format(each.remedy)) for each in shadows]

@@ -20,7 +20,7 @@ PLAIN |= {"µ": "u", "‘": "'", "’": "'", "“": '"', "”": '"', "✓": "ok"
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """An error handler for output streams: the replacement for characters that the encoding lacks, and their end."""
+    """An error handler for output streams: what replaces characters that the encoding lacks, and where they end."""
     assert isinstance(error, UnicodeEncodeError)
     lost = error.object[error.start : error.end]
     return "".join(PLAIN.get(character, "?") for character in lost), error.end

@@ -13,7 +13,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # inputs float64 [SAMPLES, width], an
 
 
 def network(seed: int = 1) -> nn.Sequential:
-    """A network with an odd number of weights, so that they have to be padded to be divided among 2 or 4 ranks."""
+    """A network with an odd number of weights, so they need padding before 2 or 4 ranks can share them equally."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 

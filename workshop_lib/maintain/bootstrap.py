@@ -38,7 +38,7 @@ import time
 if __package__:
     from workshop_lib import installation
     from workshop_lib.maintain import pytorch_build
-else:  # run as a script: its neighbors can be imported, but the library's own files are still missing
+else:  # run as a script, which can import its neighbors, but not yet the library's files
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import installation  # type: ignore[no-redef]
     import pytorch_build  # type: ignore[no-redef]
@@ -168,7 +168,7 @@ def write_stamp(stamp):
 
 
 def check_checkout():
-    """Raise SetupError if nobody could work in this checkout, set up or not."""
+    """Raise SetupError if this checkout cannot be worked in at all, set up or not."""
     for character in ('"', ":", "\n"):
         if character in ROOT:
             raise SetupError(

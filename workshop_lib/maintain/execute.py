@@ -31,7 +31,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of running a notebook: its seconds, and the number (from 1), source and error of a failed cell."""
+    """The result of running a notebook: its seconds, and the failed cell's number (from 1), source and error."""
 
     notebook: Path
     seconds: float
@@ -72,7 +72,7 @@ def run_notebook(
 
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
-    """Run all cells in a fresh kernel; return the error or an empty text. `begun` gets the index of each started cell."""
+    """Run all cells in a fresh kernel; return the error, if any. Each cell's index is added to `begun` as it starts."""
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
     client.extra_arguments = ["--log-level=ERROR"]  # keeps the kernel's own warnings out of the output

@@ -61,7 +61,7 @@ TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
-YOURS = "your code here"  # is in every cell that a learner is asked to write
+YOURS = "your code here"  # part of every cell that a learner is asked to write
 RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
 CORE_PATH = ("00", "01", "02", "05", "07", "08")
 # The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of

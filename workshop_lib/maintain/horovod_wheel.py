@@ -214,7 +214,7 @@ def nccl_of_pytorch(folder: Path) -> dict[str, str]:
     home = Path(next(iter(found.submodule_search_locations)))
     (folder / "lib").mkdir(parents=True)
     (folder / "include").symlink_to(home / "include")
-    (folder / "lib" / "libnccl.so").symlink_to(home / "lib" / "libnccl.so.2")  # the linker wants no number in the name
+    (folder / "lib" / "libnccl.so").symlink_to(home / "lib" / "libnccl.so.2")  # the linker looks for this name
     return {"HOROVOD_NCCL_HOME": str(folder), "HOROVOD_NCCL_LINK": "SHARED"}
 
 

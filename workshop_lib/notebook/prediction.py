@@ -45,7 +45,7 @@ class Prediction:
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
-        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # inches
+        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # in inches
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):

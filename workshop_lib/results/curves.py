@@ -22,8 +22,8 @@ SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
 SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
 EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # values for records older than these options
 SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", *EARLIER]
-# A figure of accuracy against workers mixes runs that differ only in the recipe. Runs of one recipe differ only in
-# workers and seed.
+# In a figure of accuracy against workers, runs may differ in recipe, workers and seed. Runs of one recipe may differ
+# only in workers and seed.
 SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
 SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # settings that the name of a recipe does not include
 

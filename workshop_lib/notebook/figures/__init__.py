@@ -75,7 +75,7 @@ class Style:
 
     @classmethod
     def number(cls, index: int) -> "Style":
-        """The style of curve `index`; the first ten differ in colour and marker."""
+        """The style of curve `index`; the first ten differ in color and marker."""
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
     @property
@@ -236,7 +236,7 @@ def bare(axes: Axes) -> None:
 def stacked(
     rows: Mapping[str, float], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
 ) -> RecordFigure:
-    """A figure with axes for horizontal bars, one below another; `rows` is the number of bars by the axes' title.
+    """A figure with axes for horizontal bars, one below another; `rows` maps each title to its number of bars.
 
     Raises InputError when there is nothing to draw.
     """
