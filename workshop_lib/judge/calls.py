@@ -28,7 +28,7 @@ class Call:
 def while_right(comm, cases: dict[str, Any], call: Callable[[Any], Call]) -> Cases:
     """Call the function for one case after another, up to the first case whose value is wrong on some rank.
 
-    Every rank calls this, and each case costs one blocking allgather. Put easy cases first: after a wrong value, a later
+    Every rank calls this. Each case costs one blocking allgather. Put easy cases first: after a wrong value, a later
     case might fail in a way that says less.
     """
     calls = {}
