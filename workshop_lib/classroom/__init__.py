@@ -1,1 +1,1 @@
-"""What a teacher needs: the board, slides, routes, assessment, and assignments for a grader."""
+"""Tools for a teacher: the board, slides, routes, assessment, and assignments for a grader."""

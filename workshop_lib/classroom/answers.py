@@ -1,4 +1,4 @@
-"""What a learner wrote, taken from their notebook: a function with what it uses, a file, or a dictionary of answers."""
+"""A learner's answers, taken from their notebook: a function with what it uses, a file, or a dictionary."""
 
 import ast
 import json
@@ -11,12 +11,12 @@ from workshop_lib.errors import InputError
 from workshop_lib.maintain.generate import YOURS
 
 MAGIC = re.compile(r"^\s*[%!].*$", re.MULTILINE)
-OPEN = re.compile(r"NotImplementedError\(")  # in a function or a program that is still a stub
-DOTS = re.compile(r"(?<!\w)\.\.\.(?!\w)")  # in a file or an answer with a gap, beside the words below
+OPEN = re.compile(r"NotImplementedError\(")  # marks a function or a program that is still a stub
+DOTS = re.compile(r"(?<!\w)\.\.\.(?!\w)")  # marks a gap, in a file or an answer that also contains YOURS
 
 
 def code_cells(notebook: Path) -> list[str]:
-    """The sources of a notebook's code cells. Raises InputError for a file that is none."""
+    """The sources of a notebook's code cells. Raises InputError if the file is not a notebook."""
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -27,14 +27,14 @@ def code_cells(notebook: Path) -> list[str]:
 
 
 def file(cells: list[str], name: str) -> str | None:
-    """What the last cell that writes a file of this name writes; None if there is none, or it has gaps."""
+    """What the last cell that writes a file of this name puts into it; None if no cell does, or if gaps are left."""
     writes = re.compile(rf"%%writefile \S*\b{re.escape(name)}\n")
     written = [cell.partition("\n")[2] for cell in cells if writes.match(cell)]
     return written[-1] if written and not _has_gaps(written[-1]) else None
 
 
 def answers(cells: list[str], name: str) -> str | None:
-    """The dictionary that was last assigned to this name; None if there is none, or it has gaps."""
+    """The source of the dictionary last assigned to this name; None if there is none, or it has gaps."""
     for text, node in reversed(list(_statements(cells))):
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets):
             value = ast.get_source_segment(text, node.value) or ""
@@ -47,12 +47,12 @@ def _has_gaps(text: str) -> bool:
 
 
 def function(cells: list[str], name: str) -> str | None:
-    """The function that was last defined under this name, after what it uses of the notebook: imports, other functions
-    and plain values. None if there is none, or it is still a stub."""
-    defined: dict[str, str] = {}  # in the order of the last definitions
+    """The source of the function last defined under this name, preceded by everything that it uses from the notebook:
+    imports, other functions and plain values. None if there is no such function, or if it is still a stub."""
+    defined: dict[str, str] = {}  # source by name, in the order of the last definitions
     for text, node in _statements(cells):
         for each, code in _names(text, node):
-            if each != name or isinstance(node, ast.FunctionDef):  # a value of that name is something else
+            if each != name or isinstance(node, ast.FunctionDef):  # a plain value of that name is not the answer
                 defined.pop(each, None)
                 defined[each] = code
     if name not in defined or OPEN.search(defined[name]):
@@ -68,7 +68,7 @@ def function(cells: list[str], name: str) -> str | None:
 
 
 def _statements(cells: list[str]) -> Iterator[tuple[str, ast.stmt]]:
-    """Each statement with the text of its cell; cells of another kind, or with a mistake in them, are left out."""
+    """Each statement with the text of its cell. Cells that begin with `%%` or cannot be parsed are left out."""
     for cell in cells:
         text = MAGIC.sub("", cell)
         try:
@@ -80,7 +80,7 @@ def _statements(cells: list[str]) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _names(text: str, node: ast.stmt) -> Iterator[tuple[str, str]]:
-    """The names that a statement binds, each with the code to bind it alone. What calls something is left out."""
+    """The names that a statement binds, each with code that binds it alone. Assignments with a call are left out."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0], ast.unparse(ast.Import([alias]))

@@ -1,8 +1,9 @@
-"""What a learner can do: the exercises of the core path that they solved, in a record that others can check.
+"""A record of the core path's exercises that a learner has solved, which others can check.
 
-`assess` takes the learner's answers from their saved notebooks, runs the checks once more, and writes a line for each
-exercise that is solved: its source, the ranks, the properties that held. The lines hold together (chain.py). `problems`
-says where a record isn't as it was written, and `rerun` runs the checks on the sources in it: that executes them.
+`assess` takes the learner's answers from their saved notebooks and runs the checks once more. `write` writes a line for
+each solved exercise: its source, the number of ranks, and the properties that held. Digests link the lines (chain.py).
+`read` finds everything that was changed since the record was written. `rerun` runs the checks on the sources in the
+record, which executes these sources.
 """
 
 import ast
@@ -30,20 +31,20 @@ from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict
 
 SCHEMA = 1
-MOST_BYTES = 2_000_000  # of a record; a whole one has some 30,000
+MOST_BYTES = 2_000_000  # largest record that is read; a complete one has about 30,000 bytes
 MOST_RANKS = 8
 FIELDS = {"ranks": int, "properties": list, "source": str}
 IN_HEAD = {"learner": str, "made": str, "versions": dict, "checks": str, "solved": list}
-LOAD_LIMIT_S = 60.0  # for defining a function, whose imports may take long
-ALL_LIMIT_S = 300.0  # for checking a record again
+LOAD_LIMIT_S = 60.0  # limit for defining a function, because its imports may take long
+ALL_LIMIT_S = 300.0  # limit for checking a whole record again
 VERSIONS = ("numpy", "torch", "mpi4py")
 _number = itertools.count(1)
 
 
 class Task(NamedTuple):
-    """An exercise: its notebook, what it's called there, and the check `CHECK` of the lesson's MODULE.
+    """An exercise: its notebook, its name there, and the name of its check in the lesson's module.
 
-    ranks: how many it needs; None, any number; 0, none. core: whether it is in a core section.
+    ranks: the number of ranks it needs; None for any number, 0 for none. core: whether it is in a core section.
     """
 
     notebook: str
@@ -59,7 +60,7 @@ class Task(NamedTuple):
 
 
 def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks: int) -> list[Task]:
-    """Tasks whose check has the function's name."""
+    """Tasks whose check has the same name as the learner's function. `ranks` is the number of ranks by name."""
     parts = [(name, True) for name in core.split()] + [(name, False) for name in deeper.split()]
     return [Task(notebook, name, module, name, ranks.get(name), is_core) for name, is_core in parts]
 
@@ -68,7 +69,7 @@ DDP, LARGE = "05_ddp", "07_large_batch"
 TASKS = [
     *_functions("00_start_here", "start_here.judge", "whoami my_part"),
     *_functions("01_mpi_basics", "mpi_basics.judge", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
-    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0),  # it starts processes of its own
+    Task("01_mpi_basics", "hello.py", "mpi_basics.programs", "hello", 0),  # this check starts processes of its own
     *_functions("01_mpi_basics", "mpi_basics.judge", "", "collect global_mean", global_mean=4),
     *_functions(
         "02_synchronous_sgd",
@@ -88,7 +89,7 @@ TITLES = {task.title: task for task in TASKS}
 
 
 def answer(task: Task, notebooks: Path) -> str | None:
-    """The source of the learner's answer, from the saved notebook; None where there is none yet."""
+    """The source of the learner's answer, from the saved notebook; None if there is no answer yet."""
     cells = answers.code_cells(notebooks / f"{task.notebook}.ipynb")
     if task.name.endswith(".py"):
         return answers.file(cells, task.name)
@@ -114,7 +115,7 @@ def verdict(task: Task, source: str) -> Verdict:
 def _defined(source: str, name: str):
     """The function `name` of this source, as if a notebook had defined it."""
     file = f"answer_{next(_number)}.py"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # an error shows its line
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks
     namespace = {"__name__": "__main__"}
     before = signal.signal(signal.SIGALRM, _too_long)
     timer = signal.setitimer(signal.ITIMER_REAL, LOAD_LIMIT_S)
@@ -131,7 +132,7 @@ def _too_long(*_) -> None:
 
 
 def _on_ranks(tasks: dict[Task, str], n: int) -> Iterator[tuple[Task, Verdict, int]]:
-    """The verdict on each answer and the ranks on which it was found, those on few ranks first."""
+    """Each task with the verdict on its answer and the number of ranks used. Tasks on few ranks come first."""
     for task in sorted(tasks, key=lambda task: n if task.ranks is None else task.ranks):
         count = n if task.ranks is None else task.ranks
         if count:
@@ -140,7 +141,7 @@ def _on_ranks(tasks: dict[Task, str], n: int) -> Iterator[tuple[Task, Verdict, i
 
 
 def assess(notebooks: Path, n: int = 2) -> Iterator[tuple[Task, Verdict | None, dict]]:
-    """Each exercise with its verdict, None where there is no answer, and what a record says of one that is solved."""
+    """Each exercise with its verdict (None without an answer) and, if it is solved, its row of the record (else {})."""
     given = {task: source for task in TASKS if (source := answer(task, notebooks)) is not None}
     verdicts = {task: (each, count) for task, each, count in _on_ranks(given, n)}
     for task in TASKS:
@@ -153,10 +154,10 @@ def assess(notebooks: Path, n: int = 2) -> Iterator[tuple[Task, Verdict | None, 
 
 
 def write(path: Path, rows: list[dict], learner: str) -> None:
-    """Write the record of these exercises, in place of an older one."""
+    """Write the record of these exercises, replacing an older one."""
     versions = {name: importlib.metadata.version(name) for name in VERSIONS}
     versions |= {"workshop": workshop_lib.__version__, "python": platform.python_version()}
-    with contextlib.suppress(ranks.RankError):  # answers that need no ranks
+    with contextlib.suppress(ranks.RankError):  # answers that need no ranks have started none
         versions["mpi"] = ranks.current().about()[0]["mpi"]
     header = {"record": "assessment", "schema": SCHEMA, "learner": learner, "versions": versions, "checks": checks()}
     header["made"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -167,7 +168,7 @@ def write(path: Path, rows: list[dict], learner: str) -> None:
 
 
 def checks() -> str:
-    """A digest of the exercises' checks, which says whether two checkouts have the same."""
+    """A digest of the exercises' checks, which is equal in two checkouts with the same checks."""
     library = paths.ROOT / "workshop_lib"
     files = sorted([*(library / "judge").glob("*.py"), *(library / "lessons").rglob("*.py")])
     return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
@@ -178,9 +179,9 @@ def _title(row: dict) -> str:
 
 
 def read(path: Path) -> tuple[dict, list[dict], list[str]]:
-    """A record's first line, its exercises, and a sentence on everything that isn't as it was written.
+    """A record's first line, its exercises, and a sentence on everything that was changed since it was written.
 
-    Raises InputError for what is no record at all.
+    Raises InputError if the file is not a record at all.
     """
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path} is larger than any record ({MOST_BYTES:,} bytes).")
@@ -205,7 +206,7 @@ def read(path: Path) -> tuple[dict, list[dict], list[str]]:
 
 
 def listed(rows: list[dict]) -> Iterator[tuple[Task, str]]:
-    """Each exercise of a record, and what it says of it."""
+    """Each exercise of a record, with what the record says about it."""
     for row in rows:
         yield TITLES[_title(row)], in_words(row)
 
@@ -216,8 +217,10 @@ def in_words(row: dict) -> str:
 
 
 def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:
-    """Each exercise of a record whose digests are right, and how its check differs from what the record says; ""
-    if it doesn't. Executes what the record holds."""
+    """Run the checks of a record again, which EXECUTES the sources in it. The record's digests must be right.
+
+    Yields each exercise, and how the result of its check differs from what the record says ("" if it does not).
+    """
     end_s = time.monotonic() + ALL_LIMIT_S
     known = {TITLES[_title(row)]: row for row in rows}
     for n in sorted({row["ranks"] for row in rows}):

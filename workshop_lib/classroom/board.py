@@ -1,7 +1,7 @@
-"""The board of a room: what learners share in a folder (sharing.py), read by people who don't trust each other.
+"""The board of a room: a web server that shows what learners share in a folder (sharing.py), and trusts none of it.
 
-A file that isn't a `Result` is named with a reason, and nothing of its content is shown. Files are only read, links
-aren't followed, and no pipe or huge file can hold the board up. It answers this machine alone.
+A file that is not a `Result` is listed with a reason, and none of its content is shown. The board only reads files,
+follows no links, and no pipe or huge file can hold it up. It answers requests from this machine alone.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from workshop_lib.classroom.sharing import Result, Unfit
 from workshop_lib.errors import InputError, cause
 
 HOST = "127.0.0.1"
-MOST_FILES, MOST_NAMES = 200, 5000  # that are read; that are looked at
-MOST_BYTES, MOST_PARTS = 64_000, 800  # of a file; of opening brackets in it, which bounds how deep it can be nested
+MOST_FILES, MOST_NAMES = 200, 5000  # largest number of files that are read, and of names that are looked at
+MOST_BYTES, MOST_PARTS = 64_000, 800  # bytes and opening brackets per file; brackets limit nesting
 ACTIVE_S, NEW_S = 600, 60
-READ_EVERY_S, PATIENCE_S = 2.0, 3.0  # for a folder that doesn't answer
+READ_EVERY_S, PATIENCE_S = 2.0, 3.0  # the second is the longest wait for a folder that doesn't answer
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 BOUNDS = f"larger than {MOST_BYTES // 1000} kB, and no result is"
 
 
 def read(folder: Path) -> Room:
-    """Everything in the folder: results, and what isn't one. Never raises for what is in there."""
+    """Everything in the folder: results, and files that are not results. Nothing in the folder makes this raise."""
     room = Room(str(folder.absolute()), time.strftime("%H:%M:%S"))
     try:
         with os.scandir(folder) as entries:
@@ -39,7 +39,7 @@ def read(folder: Path) -> Room:
     except OSError as error:
         room.note = f"This folder can't be read: {cause(error)}."
         return room
-    names = sorted(name for name in names if not name.startswith("."))  # those are files that are being written
+    names = sorted(name for name in names if not name.startswith("."))  # hidden files are still being written
     if len(names) > MOST_FILES:
         room.note = f"There are more than {MOST_FILES} files. The others aren't read."
     for name in names[:MOST_FILES]:
@@ -47,7 +47,7 @@ def read(folder: Path) -> Room:
             if result := _result(folder / name):
                 room.results.append(result)
                 room.active += time.time() - os.lstat(folder / name).st_mtime < ACTIVE_S
-        except FileNotFoundError:  # its learner stopped sharing just now
+        except FileNotFoundError:  # the file's learner has just stopped sharing
             pass
         except Unfit as error:
             room.problems.append(Problem(name, str(error)))
@@ -57,7 +57,7 @@ def read(folder: Path) -> Room:
 
 
 def _result(path: Path) -> Result | None:
-    """The result in this file, None for one that is just being made. Raises Unfit, and OSError."""
+    """The result in this file; None if the file was just created and is still empty. Raises Unfit and OSError."""
     content = _content(path)
     if not content and time.time() - os.lstat(path).st_mtime < NEW_S:
         return None
@@ -82,10 +82,10 @@ def _no_number(_: str) -> NoReturn:
 
 
 def _content(path: Path) -> bytes:
-    """What is in a file of moderate size. Doesn't open anything else, and doesn't wait."""
+    """The content of a plain file of moderate size. Raises Unfit for anything else, without opening it or waiting."""
     mode = os.lstat(path).st_mode
     if stat.S_ISREG(mode):
-        # Between the two looks, something else may have taken the file's place.
+        # Since the first look, something else may have taken the file's place.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode):
@@ -99,7 +99,7 @@ def _content(path: Path) -> bytes:
 class Handler(BaseHTTPRequestHandler):
     """Answers GET / and nothing else."""
 
-    timeout = 5  # seconds for a request, so that nobody keeps a thread by saying nothing
+    timeout = 5  # seconds per request, so that a silent client cannot keep a thread busy
     server: "Server"
 
     def do_GET(self) -> None:
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (headers | board_page.HEADERS).items():
             self.send_header(name, value)
         self.end_headers()
-        with contextlib.suppress(OSError):  # the reader has gone
+        with contextlib.suppress(OSError):  # the reader may be gone
             self.wfile.write(body)
 
     def log_message(self, *_) -> None:
@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the room, which is read at most once every few seconds, however many ask for it."""
+    """Serves the room. The folder is read at most once every READ_EVERY_S, however many readers ask."""
 
     daemon_threads = True
 
@@ -137,7 +137,7 @@ class Server(ThreadingHTTPServer):
             ) from None
 
     def page(self, notebook: str, renew: bool) -> str:
-        """The page about one notebook, or all of them. While the folder doesn't answer, what was known before."""
+        """The page about one notebook or about all. While the folder does not answer, it shows the last known state."""
         if self.lock.acquire(timeout=PATIENCE_S):
             try:
                 if time.monotonic() - self.read_s >= READ_EVERY_S:
@@ -148,4 +148,4 @@ class Server(ThreadingHTTPServer):
         return board_page.page(self.room, notebook, renew)
 
     def handle_error(self, *_) -> None:
-        pass  # a connection that broke off
+        pass  # a connection broke off, which is no reason for a message

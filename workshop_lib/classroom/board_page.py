@@ -1,7 +1,7 @@
 """How the board of a room looks: one page of HTML and SVG, without scripts, readable from the last row and on a phone.
 
-Everything that comes from a file is escaped where it's put into the page, and the page's policy (HEADERS) lets a
-browser load and run nothing at all. What colour tells apart, shape tells apart as well.
+Everything that comes from a file is escaped where it is put into the page, and the page's policy (HEADERS) lets a
+browser load and run nothing at all. Whatever color distinguishes, shape distinguishes as well.
 """
 
 import base64
@@ -19,7 +19,7 @@ from workshop_lib.classroom.sharing import GAMES, Result
 
 MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 60, 40, 25
 MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = 8, 4, 6, 30
-FENCE = 5.0  # times as far from the middle half as that is wide: what is further away is drawn at the edge
+FENCE = 5.0  # a value further from the middle half than this many times its width is drawn at the edge
 REFRESH_S = 5
 
 STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ CURRENT = ' aria-current="page"'
 
 
 class Problem(NamedTuple):
-    """A file that isn't a result, and why not."""
+    """A file that is not a result, and why not."""
 
     file: str
     reason: str
@@ -52,7 +52,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Room:
-    """What is in the folder; `active` learners have shared something lately, `note` is about the folder as a whole."""
+    """What is in the folder. `active` learners have shared something lately; `note` is about the folder as a whole."""
 
     folder: str
     read_at: str
@@ -63,16 +63,19 @@ class Room:
 
 
 class Strip(NamedTuple):
-    """A row of marks, each with who it belongs to."""
+    """A row of marks, each with the name of the learner it belongs to."""
 
     label: str
     mark: str  # "guess" or "measured"
     values: Sequence[tuple[float, str]]
-    said: str  # beside it, as HTML
+    said: str  # HTML that stands beside the marks
 
 
 def page(room: Room, notebook: str = "", renew: bool | None = None) -> str:
-    """The whole page, of one notebook or of all. It renews itself or not, with a link to change that; None: a file."""
+    """The whole page, about one notebook or about all of them.
+
+    renew: whether the page reloads itself, with a link to change that; None for a page that is written to a file.
+    """
     notebooks = Counter(name for result in room.results for name in _notebooks(result))
     known = sorted(name for name, _ in notebooks.most_common(MOST_NOTEBOOKS))
     one = notebook if notebook in known else ""
@@ -161,7 +164,7 @@ def _median(values: Sequence[tuple[float, str]]) -> str:
 
 
 def strips(rows: Sequence[Strip], unit: str, from_zero: bool = False) -> str:
-    """Rows of marks over one axis. What is far outside of it is a triangle at its end."""
+    """Rows of marks over one axis, as HTML. A value far outside the axis is drawn as a triangle at its end."""
     spans = [_span([value for value, _ in row.values]) for row in rows]
     low, high = 0.0 if from_zero else min(span[0] for span in spans), max(span[1] for span in spans)
     width = (high - low) or 1.0
@@ -179,7 +182,7 @@ def strips(rows: Sequence[Strip], unit: str, from_zero: bool = False) -> str:
 
 
 def _span(values: list[float]) -> tuple[float, float]:
-    """The lowest and highest value, without those beyond FENCE."""
+    """The lowest and the highest value, leaving out values beyond FENCE."""
     ordered = sorted(values)
     first, third = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
     room = FENCE * max(third - first, abs(statistics.median(ordered)) / 4, 1e-9)
@@ -188,12 +191,12 @@ def _span(values: list[float]) -> tuple[float, float]:
 
 
 def _marks(row: Strip, at: Callable[[float], str], low: float, high: float) -> str:
-    """An SVG as wide as there is room; x is in percent, so marks keep their size."""
+    """An SVG that is as wide as there is room. x is in percent, so the marks keep their size."""
     parts = ['<line class="base" x1="0" x2="100%" y1="22" y2="22"/>']
     for place, (value, who) in enumerate(row.values):
         beyond = "right" if value > high else "left" if value < low else ""
         x = {"right": "100%", "left": "0"}.get(beyond) or at(value)
-        y = 22 + (0, -8, 8)[place % 3] * (len(row.values) > 3)  # in three lanes, or equal values would hide each other
+        y = 22 + (0, -8, 8)[place % 3] * (len(row.values) > 3)  # three lanes keep equal values apart
         title = f"<title>{escape(who)}: {number(value)}</title>"
         parts.append(f'<svg overflow="visible" x="{x}" y="{y}">{MARKS[beyond or row.mark]}{title}</svg>')
     median = statistics.median(value for value, _ in row.values)
@@ -242,7 +245,7 @@ def _speeds(results: list[Result]) -> str:
 def _games(results: list[Result]) -> str:
     cards = []
     for exercise, game in GAMES.items():
-        scores: dict[str, list[str]] = defaultdict(list)  # who has the same score shares a place
+        scores: dict[str, list[str]] = defaultdict(list)  # learners with the same score share a place
         all_scores = [(s["score"], r["name"]) for r in results for s in r["scores"] if s["exercise"] == exercise]
         for score, name in sorted(all_scores, key=lambda each: (-each[0] if game.best is max else each[0], each[1])):
             scores[number(score)].append(name)
@@ -265,7 +268,7 @@ def _problems(problems: list[Problem]) -> str:
 
 
 def _name(file: str) -> str:
-    """A file's name with whatever isn't plain text spelled out, as \\u202e."""
+    """A file's name, in which characters other than plain text are spelled out, such as \\u202e."""
     plain = ascii(file)[1:-1]
     return escape(plain if len(plain) <= 60 else f"{plain[:57]}…")
 
@@ -276,6 +279,6 @@ def _foot(room: Room) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits of a small number, all of a large one, and a power of ten for what nobody would read."""
+    """A number as text: three digits if it is small, all digits if it is large, a power of ten if it is extreme."""
     size = abs(value)
     return f"{value:.2e}" if size >= 1e9 or 0 < size < 1e-4 else f"{value:,.3g}" if size < 1000 else f"{value:,.0f}"

@@ -1,7 +1,7 @@
-"""Lines of JSON that hold together: each has a digest of each of its fields, and that of the line before it.
+"""A chain of JSON lines: each line has a digest of each of its fields, and the digest of the line before it.
 
-So a line that was changed, removed, added or moved shows. It proves that the lines belong together, not who wrote them:
-whoever rewrites all of them can make them consistent again.
+This reveals every line that was changed, removed, added or moved. It proves that the lines belong together, but not
+who wrote them: somebody who rewrites all of them can make them consistent again.
 """
 
 import hashlib
@@ -10,15 +10,15 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-OWN = ("digests", "sha256")  # fields that aren't digested themselves
-FIRST = ""  # in place of a digest, before the first line
+OWN = ("digests", "sha256")  # fields that have no digest of their own
+FIRST = ""  # stands for the digest of a line before the first one
 
 
 def digest(value: Any) -> str:
     """The SHA-256 of a value, as JSON with its keys in order."""
     try:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:  # nested deeper than anything that was written here
+    except RecursionError:  # nested deeper than any line that this module writes
         return ""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -34,7 +34,7 @@ def chained(rows: Iterable[dict]) -> Iterator[dict]:
 
 
 def read(text: str) -> tuple[list[dict], list[str]]:
-    """The lines that can be read, and a sentence on each that can't."""
+    """The lines that can be read, and a sentence on each line that cannot."""
     lines, problems = [], []
     for number, row in enumerate(text.splitlines(), 1):
         try:
@@ -49,7 +49,7 @@ def read(text: str) -> tuple[list[dict], list[str]]:
 
 
 def problems(lines: list[dict], names: list[str]) -> Iterator[str]:
-    """A sentence on everything that isn't as it was written. `names` says what each line was to be about."""
+    """A sentence on everything that was changed. `names` says what each line should be about."""
     for line in lines:
         for field in _changed(line):
             yield f"{_about(line, names)}: its {field} changed after the record was written."
@@ -68,7 +68,7 @@ def problems(lines: list[dict], names: list[str]) -> Iterator[str]:
 
 
 def _changed(line: dict) -> list[str]:
-    """The fields that aren't what their digests say."""
+    """The names of the fields that do not match their digests."""
     kept = line.get("digests")
     if not isinstance(kept, dict):
         return ["digests"]

@@ -1,6 +1,8 @@
-"""`workshop assess` and `verify`: what a learner can do, in a record that others can check. `rehearse` and `present`:
-an instructor's routes. `export-nbgrader`: the exercises, for a grader. What they need is imported by the functions that
-use it: most commands do without.
+"""The classroom's commands.
+
+`workshop assess` and `verify`: a record of what a learner can do, which others can check. `rehearse` and `present`: an
+instructor's routes. `export-nbgrader`: the exercises as assignments for a grader. The functions import what they need
+themselves, because most commands do without it.
 """
 
 import os
@@ -15,10 +17,10 @@ from workshop_lib import paths
 from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
-app = typer.Typer()  # cli.commands offers its commands
+app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
-LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: for how long to look for other programs, and how many cores it wants
-MOST_SHOWN = 20  # sentences on a record that isn't as it was written
+LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: how long to watch other programs, and the cores it needs
+MOST_SHOWN = 20  # sentences that are printed about a changed record
 PROVES = (
     "This shows that nothing was changed since the record was written. It doesn't show who wrote it, and a record "
     "that somebody made up as a whole looks the same."
@@ -32,13 +34,13 @@ def assess(
     notebooks: Annotated[Path, typer.Option(help="The folder with your notebooks.")] = RECORD.parent,
     out: Annotated[Path, typer.Option(help="The record, in place of an older one.")] = RECORD,
 ) -> None:
-    """Check what you solved of the core path once more, and write a record that anyone can verify."""
+    """Check once more what you solved of the core path, and write a record that anyone can verify."""
     from workshop_lib.classroom import assessment
 
     if ranks not in range(2, assessment.MOST_RANKS + 1):
         raise InputError(f"--ranks {ranks}: give 2 to {assessment.MOST_RANKS}.")
     paths.require_writable(out)
-    os.environ.pop("JPY_SESSION_NAME", None)  # in a notebook, too: these checks don't count as that notebook's
+    os.environ.pop("JPY_SESSION_NAME", None)  # even in a notebook, these checks don't count as that notebook's
     rows = []
     try:
         for task, verdict, row in assessment.assess(notebooks, ranks):
@@ -104,7 +106,7 @@ def rehearse(
     route: Annotated[str, typer.Argument(help="Its name; without one, all of them are listed.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Say what to run, without running it.")] = False,
 ) -> None:
-    """Run an instructor's route: promised and measured minutes of each step on this machine."""
+    """Run an instructor's route, and print the promised and measured minutes of each step on this machine."""
     from workshop_lib.classroom import routes
     from workshop_lib.training import load
 
@@ -179,5 +181,5 @@ def present(
 
 
 def _printable(text: str) -> str:
-    """Without what would make a terminal do something."""
+    """The text with a "?" for every unprintable character, because such characters can control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)

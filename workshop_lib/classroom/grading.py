@@ -1,8 +1,9 @@
 """Notebooks as assignments for nbgrader: a cell for each answer, and a locked cell with its check, worth a point.
 
-They're made from the sources. nbgrader's own marks take the place of our markers around a solution, and what the stub
-says stands above them as comments, because nbgrader replaces a solution by a stub of its own. A graded cell raises when
-the check doesn't pass: nbgrader counts errors. The cells that start ranks are locked, so that a check finds its ranks.
+The assignments are made from the notebooks' sources. nbgrader's marks replace our markers around a solution. The text
+of the stub stands above them as comments, because nbgrader replaces a solution by a stub of its own. A graded cell
+raises if its check does not pass, because nbgrader counts errors. The cells that start ranks are locked, so that a
+check finds its ranks.
 """
 
 import ast
@@ -20,8 +21,8 @@ from workshop_lib import paths
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import generate
 
-SCHEMA_VERSION = 3  # of nbgrader's metadata
-POINTS = 1  # for each exercise
+SCHEMA_VERSION = 3  # version of nbgrader's metadata
+POINTS = 1  # points per exercise
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 START = "# Start from this:"
 STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
@@ -49,9 +50,9 @@ class Assignment(NamedTuple):
 
 
 def export(stems: Sequence[str], course: Path) -> list[Assignment]:
-    """Write an assignment for each of these notebooks, all of them if none, into the folder of a course.
+    """Write an assignment for each of these notebooks (all notebooks if none is named) into the folder of a course.
 
-    Raises InputError for an unknown notebook, or one that's there already, before anything is written.
+    Raises InputError, before anything is written, for an unknown notebook or an assignment that exists already.
     """
     files = {stem: course / "source" / stem / f"{stem}.ipynb" for stem in generate.chosen(stems)}
     if there := [file for file in files.values() if file.exists()]:
@@ -73,12 +74,12 @@ def export(stems: Sequence[str], course: Path) -> list[Assignment]:
 
 
 def assignment(source: Path) -> tuple[str, list[str]]:
-    """The instructor's notebook, with solutions, that is made from this source, and the names of its exercises."""
+    """The instructor's notebook made from this source, with solutions, and the names of its exercises."""
     notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     named = list(_cells(notebook.cells))
     notebook.cells, exercises = [cell for cell, _ in named], [name for _, name in named if name]
     files = [name for name in exercises if "." in name]
-    if files:  # in a folder that is the same for everyone who is graded on this machine
+    if files:  # these files are in a folder that everyone graded on this machine shares
         setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
         removed = [f'(folder / "{name}").unlink(missing_ok=True)' for name in files]
         setup.source += "\n".join(["", "", "# So that nobody is graded for a file of somebody else's.", *removed])
@@ -88,10 +89,10 @@ def assignment(source: Path) -> tuple[str, list[str]]:
 
 
 def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
-    """The cells of an assignment from a source's; a graded one with the name of its exercise, others with ""."""
+    """An assignment's cells, made from a source's: graded cells with the name of their exercise, others with ""."""
     setup = next(cell for cell in cells if cell.cell_type == "code")
     starts = itertools.count(1)
-    answer, names = setup, []  # the cell whose check is still to come, and what it defines
+    answer, names = setup, []  # the answer whose check is still to come, and the names that it defines
     for cell in cells:
         if cell.cell_type != "code":
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
@@ -114,7 +115,7 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
 
 
 def _checked(code: str, names: list[str]) -> str:
-    """Which of these names the last line of a cell checks; "" if none."""
+    """The one of these names that the last line of a cell checks; "" if it checks none."""
     called = CHECK.match(code.rpartition("\n")[2])
     return next((name for name in names if called and re.search(rf"\b{re.escape(name)}\b", called[1])), "")
 
@@ -126,9 +127,9 @@ def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
 
 
 def _parts(code: str) -> tuple[str, str]:
-    """A cell's answer with nbgrader's marks, and what follows it in the same cell: its check, if any."""
+    """A cell's answer with nbgrader's marks, and the code after it in the same cell: its check, if there is one."""
     if not re.match(r"\w+ = \{", code):
-        comments = bool(generate.SHELL_FILE.match(code))  # its lines are comments in the source
+        comments = bool(generate.SHELL_FILE.match(code))  # in a source, the lines of a shell script are comments
         return generate.BLOCK.sub(lambda block: _marked(block, keep=comments), code), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
     stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
@@ -139,7 +140,7 @@ def _parts(code: str) -> tuple[str, str]:
 
 
 def _marked(block: re.Match, keep: bool) -> str:
-    """One of our blocks with nbgrader's marks, below what its stub says. keep: leave the stub's lines as they are."""
+    """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
     indent, stub = block[1], (block[3] or "").splitlines()
     if not keep:
         stub = [f"{indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
@@ -148,7 +149,7 @@ def _marked(block: re.Match, keep: bool) -> str:
 
 
 def _said(stub: list[str]) -> list[str]:
-    """What a stub says, as comments: its hints, or the code to start from."""
+    """The text of a stub as comments: its hints, or the code to start from."""
     blanks = [STUB.fullmatch(line.strip()) for line in stub]
     hints = [f"# {blank[1]}" if blank else line for line, blank in zip(stub, blanks, strict=True)]
     if all(line.startswith("#") for line in hints):

@@ -1,7 +1,7 @@
-"""Which earlier cells a notebook's cell needs: those that define what it uses, and what these need in turn.
+"""Finds the earlier cells that a notebook's cell needs: cells that define what it uses, and what they need in turn.
 
-Found from the code, without running it. Variables are the notebook's or the ranks'. What a call changes inside an
-object isn't seen, so a cell shouldn't need an earlier cell just for that.
+This analyzes the code without running it. Variables belong either to the notebook or to the ranks. Changes that a call
+makes inside an object go unnoticed, so no cell should need an earlier cell just for such a change.
 """
 
 import ast
@@ -15,12 +15,12 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 MAGIC = re.compile(r"%%(\w+)(.*)\n?")
 NOTEBOOK, RANKS, FILES = "notebook", "ranks", "files"
-TEAM = (NOTEBOOK, "team")  # every notebook calls its ranks so
-OTHER_SIDE = {NOTEBOOK: RANKS, RANKS: NOTEBOOK}  # a function of the notebook's uses variables of the ranks, for one
+TEAM = (NOTEBOOK, "team")  # every notebook gives its ranks this name
+OTHER_SIDE = {NOTEBOOK: RANKS, RANKS: NOTEBOOK}  # for example, a notebook's function may use variables of the ranks
 
 
 class Names(NamedTuple):
-    """What a cell defines, and what it uses of other cells: (where, name) each."""
+    """What a cell defines, and what it uses from other cells, as pairs (where, name)."""
 
     defines: set[tuple[str, str]]
     uses: set[tuple[str, str]]
@@ -42,13 +42,13 @@ def names(source: str) -> Names:
     called, strings = _in_calls(tree)
     defined |= {name for statement in tree.body for name in _changed(statement)}
     uses |= {(where, name) for name in used}
-    uses |= {(RANKS, text) for text in strings}  # as in team.pull("losses")
+    uses |= {(RANKS, text) for text in strings}  # such as "losses" in team.pull("losses")
     uses |= {(FILES, word) for text in strings for word in re.findall(r"[\w.]+\.\w+", text)}
     return Names({(where, name) for name in defined} | called, uses)
 
 
 def variables(code: CodeType) -> tuple[set[str], set[str]]:
-    """The variables that some code sets, and those that it reads before it has set them."""
+    """The variables that some code sets, and the variables that it reads before setting them."""
     defined: set[str] = set()
     used: set[str] = set()
     for instruction in dis.get_instructions(code):
@@ -61,7 +61,7 @@ def variables(code: CodeType) -> tuple[set[str], set[str]]:
 
 
 def _in_calls(tree: ast.Module) -> tuple[set[tuple[str, str]], set[str]]:
-    """What calls define: variables of the ranks, or another number of ranks; and all strings, which may be names."""
+    """What calls define (variables of the ranks, or a new number of ranks), and all strings, which may be names."""
     defined, strings = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -85,7 +85,7 @@ def _changed(statement: ast.stmt) -> Iterator[str]:
 
 
 def before(sources: list[str], wanted: Iterable[int]) -> list[int]:
-    """The cells that must run before those that are wanted, as indices into the sources of all code cells, in order."""
+    """The cells that must run before the wanted ones, as sorted indices into `sources`, which has all code cells."""
     of_cell = [names(source) for source in sources]
     wanted = set(wanted)
     needed, to_do = set(wanted), list(wanted)
@@ -99,7 +99,7 @@ def before(sources: list[str], wanted: Iterable[int]) -> list[int]:
 
 
 def _latest(earlier: list[Names], where: str, name: str) -> int | None:
-    """The last of these cells that defines this, on the side where it's used or else on the other."""
+    """The index of the last of these cells that defines `name`, on the side that uses it or else on the other side."""
     for place in filter(None, (where, OTHER_SIDE.get(where))):
         for index in reversed(range(len(earlier))):
             if (place, name) in earlier[index].defines:

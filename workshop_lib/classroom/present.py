@@ -1,7 +1,7 @@
-"""A notebook, or a route, for a projector: sections folded up under their headings, few words, and everything large.
+"""Slides for a projector from a notebook or a route: sections folded under their headings, few words, large type.
 
-JupyterLab opens and closes a section (Right and Left on its heading), and each section's first cell makes ready what
-it needs, so a talk can jump. A recording is the same file after it ran here: every output says so.
+Right and Left on a heading make JupyterLab open and close its section. Each section's first cell prepares what the
+section needs, so a talk can jump. A recording is the same file after it ran here, with a label on every output.
 """
 
 import json
@@ -30,16 +30,16 @@ from workshop_lib.training.cores import usable_cores
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
-SETTINGS = STAGE / ".jupyter"  # the presenter's, apart from the learner's
-READY = "workshop_ready"  # in the metadata of a section's first cell
+SETTINGS = STAGE / ".jupyter"  # the presenter's settings, kept apart from the learner's
+READY = "workshop_ready"  # marks a section's first cell in its metadata
 RECORDED_KERNEL = {"display_name": "Recorded: nothing runs here", "language": "python", "name": "recorded"}
-LEAD_WORDS = 45  # of a text that a projector shows; the rest is a click away
+LEAD_WORDS = 45  # length of the text that a projector shows; the rest is a click away
 SENTENCE_END = re.compile(r"(?<=[a-z0-9)*`%][.?!])\s+(?=[A-Z*`\"(])")
 FOLDED = {"jupyter": {"source_hidden": True}}
 
 
 def short(text: str) -> str:
-    """A text cell for a projector: its heading and its first sentences, the rest folded up."""
+    """A text cell for a projector: its heading and its first sentences, with the rest folded up."""
     blocks = re.split(r"\n\s*\n", text.strip())
     at = next((at for at, block in enumerate(blocks) if not block.startswith("#")), len(blocks))
     shown, rest = blocks[: at + 1], blocks[at + 1 :]
@@ -49,19 +49,19 @@ def short(text: str) -> str:
             lead = f"{lead} {sentences.pop(0)}"
         shown[-1] = lead
         rest = [" ".join(sentences), *rest] if sentences else rest
-    while rest and shown[-1].endswith(":"):  # the formula or the list that it announces
+    while rest and shown[-1].endswith(":"):  # a colon announces a formula or a list, so show that as well
         shown.append(rest.pop(0))
     return "\n\n".join([*shown, *(["<details><summary>more</summary>", *rest, "</details>"] if rest else [])])
 
 
 def first_cell(name: str, under: tuple[str, ...]) -> str:
-    """The code that makes ready the section under these headings."""
+    """The code that prepares the section under these headings."""
     arguments = ", ".join(json.dumps(each, ensure_ascii=False) for each in (name, *under[1:]))
     return f"# what this section needs\nfrom workshop_lib.classroom import present\n\npresent.ready({arguments})"
 
 
 def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.NotebookNode:
-    """These sections of a notebook with solutions, each folded up, with a first cell that makes it ready."""
+    """Slides of these sections of a notebook with solutions: each is folded up, and its first cell prepares it."""
     cells = routes.Code.of(name).notebook.cells
     learners = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
     shown: list = []
@@ -70,27 +70,27 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.No
         if len(under) > 1 and not routes.stands_in(sections, under):
             continue
         if cells[index].cell_type == "markdown":
-            if text.startswith("## "):  # in a cell of its own, which is all that a folded section shows
+            if text.startswith("## "):  # the heading gets its own cell, because that is all a folded section shows
                 heading, _, text = text.partition("\n")
                 folded = {"jp-MarkdownHeadingCollapsed": True}
                 shown.append(nbformat.v4.new_markdown_cell(heading, metadata=folded))
             if text.strip():
                 shown.append(nbformat.v4.new_markdown_cell(short(text)))
-        elif len(under) > 1:  # those at the top are run by the first section that needs them, which is any
+        elif len(under) > 1:  # cells at the top are run by the first section, as every section needs them
             if under != ready_for:
                 ready_for = under
                 first = nbformat.v4.new_code_cell(first_cell(name, under), metadata=FOLDED)
                 first.metadata[READY] = True
                 shown.append(first)
-            if YOURS in learners[index].source:  # to be written on stage, or opened
+            if YOURS in learners[index].source:  # an answer stays hidden until it is written on stage or opened
                 cells[index].metadata.update(FOLDED)
             shown.append(cells[index])
     return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
 
 
 def ready(name: str, *section: str) -> None:
-    """In a section's first cell: if anything that the section needs isn't there, start fresh ranks and run the cells
-    that it needs. Raises WorkshopError when one of them fails."""
+    """Prepare a section, in its first cell: if anything that the section needs is missing, start over with fresh ranks
+    and run all cells that it needs. Raises WorkshopError if one of them fails."""
     os.chdir(NOTEBOOKS)
     missing, needed = _missing(name, section)
     if not missing:
@@ -108,7 +108,7 @@ def ready(name: str, *section: str) -> None:
 
 
 def _missing(name: str, section: tuple[str, ...]) -> tuple[set, list[str]]:
-    """The variables that aren't there for this section, and the sources of the cells that make them all."""
+    """The variables that are missing for this section, and the sources of all cells that the section needs."""
     code = routes.Code.of(name)
     own = [number for number, under in enumerate(code.under) if under[1:] == section]
     there = {(needs.NOTEBOOK, variable) for variable in get_ipython().user_ns}
@@ -123,9 +123,9 @@ def _missing(name: str, section: tuple[str, ...]) -> tuple[set, list[str]]:
 
 
 def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(notebook, sections) for each file of slides: of a route's steps, of a notebook, or of these sections of one.
+    """(notebook, sections) for each file of slides for a route, for a notebook, or for these sections of a notebook.
 
-    Raises InputError for a name or a section that there isn't.
+    Raises InputError for an unknown name or section.
     """
     if what in (known := [source.stem for source in sources()]):
         cells = nbformat.read(NOTEBOOKS / f"{what}.ipynb", as_version=4).cells
@@ -144,7 +144,7 @@ def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
 
 
 def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
-    """Write slides to build/stage, beside recordings that are there; returns their files in order."""
+    """Write slides to build/stage, without touching recordings there; return their files in order."""
     files = []
     for number, (name, chosen) in enumerate(parts(what, sections), 1):
         files.append(STAGE / what / f"{number:02}_{name}.ipynb")
@@ -154,9 +154,9 @@ def write(what: str, sections: tuple[str, ...] = ()) -> list[Path]:
 
 
 def record(file: Path) -> Path:
-    """Run slides here, and write them with what they showed into the folder "recorded" beside them.
+    """Run slides here, and write them with their outputs into the folder "recorded" beside them; return the new file.
 
-    Every output says when and where it was made. Raises WorkshopError when a cell fails.
+    Every output says when and where it was made. Raises WorkshopError if a cell fails.
     """
     target = file.parent / "recorded" / file.name
     running = target.with_suffix(".running")
@@ -176,7 +176,7 @@ def record(file: Path) -> Path:
     notebook.metadata["kernelspec"] = RECORDED_KERNEL
     trusted = SETTINGS / "data"
     trusted.mkdir(parents=True, exist_ok=True)
-    NotebookNotary(data_dir=str(trusted)).sign(notebook)  # else JupyterLab doesn't show all of its HTML
+    NotebookNotary(data_dir=str(trusted)).sign(notebook)  # JupyterLab hides some HTML of unsigned notebooks
     with paths.replacing(target) as temporary:
         nbformat.write(notebook, temporary)
     return target
@@ -187,7 +187,7 @@ def lab(file: Path) -> tuple[list[str], dict[str, str]]:
     stage = Path(__file__).parent / "stage"
     for name, values in json.loads((stage / "settings.json").read_text(encoding="utf-8")).items():
         kept = SETTINGS / "config" / "lab" / "user-settings" / f"{name}.jupyterlab-settings"
-        if not kept.exists():  # what the presenter has changed stays
+        if not kept.exists():  # a presenter's own changes stay
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_text(json.dumps(values), encoding="utf-8")
     env = {**os.environ, "WORKSHOP_LEARNER_FILE": str(SETTINGS / "progress.jsonl")}

@@ -1,4 +1,4 @@
-"""`workshop share`: a learner shows the room their results; `board`: a page of what the room shares."""
+"""`workshop share`: a learner shows the room their results. `workshop board`: a page of what the room shares."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from workshop_lib import learner
 from workshop_lib.classroom import sharing
 from workshop_lib.errors import InputError, cause
 
-app = typer.Typer()  # cli.commands offers its commands
+app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 ANIMALS = "otter heron lynx ibex marten raven seal stork swift toad vole wren badger beaver crane dormouse eider finch "
 ANIMALS += "gecko hare jackdaw kestrel lapwing magpie newt osprey plover quail robin siskin tern weasel yak zebra"
 SHARED = """\
@@ -34,7 +34,7 @@ def share(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask before sharing.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Remove what you shared, and share no more.")] = False,
 ) -> None:
-    """Show the room your guesses, solved checks and speeds, under a pseudonym. It says what before it does."""
+    """Show the room your guesses, solved checks and speeds, under a pseudonym. It lists them before it shares."""
     before = sharing.chosen()
     if stop:
         removed = sharing.stop()
@@ -54,7 +54,7 @@ def share(
     counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
     print(SHARED.format(name=name, file=mine.file, cores=result["cores"], **counts))
     if not yes:
-        # A notebook's `!` has a terminal, too, but nobody can answer there.
+        # A command after a notebook's `!` has a terminal, too, but nobody can answer its questions.
         if not sys.stdin.isatty() or "JPY_PARENT_PID" in os.environ:
             raise InputError("nothing is shared yet: add --yes.")
         typer.confirm("Share this?", abort=True)
@@ -69,7 +69,7 @@ def board(
     out: Annotated[Path | None, typer.Option(help="Write the page to this file instead, once.")] = None,
 ) -> None:
     """Serve a page of what the room shares in FOLDER, to this machine alone, until Ctrl-C."""
-    from workshop_lib.classroom import board as boards  # with an HTTP server, which other commands do without
+    from workshop_lib.classroom import board as boards  # imports an HTTP server, which other commands do without
     from workshop_lib.classroom import board_page
 
     _require_folder(folder)

@@ -1,7 +1,7 @@
 """Routes through the workshop for an instructor: which sections of which notebooks, in how many minutes each.
 
-They are data (assets/instructor/routes.toml); steps.md beside it says what to say. `rehearse` runs the cells of a
-route, from the notebooks with solutions, and says how long those of each step take on this machine.
+Routes are data (assets/instructor/routes.toml); steps.md beside this file says what to say. `rehearse` runs the cells
+of a route, from the notebooks with solutions, and measures how long each step's cells take on this machine.
 """
 
 import tomllib
@@ -19,16 +19,16 @@ from workshop_lib.maintain.generate import NOTEBOOKS, Effort, is_deeper, pieces
 
 FOLDER = paths.ROOT / "assets" / "instructor"
 REHEARSED = paths.BUILD / "rehearsal"
-STEP = "workshop_step"  # in a cell's metadata: whose cell it is
-CORE = "core"  # in place of headings: all sections that aren't marked "Deeper"
-OPENING = " (opening)"  # after a heading: without the sections below it
+STEP = "workshop_step"  # in a cell's metadata: the number of the step that it belongs to
+CORE = "core"  # stands for all sections that aren't marked "Deeper"
+OPENING = " (opening)"  # after a heading, this leaves out the sections below it
 
 
 @dataclass(frozen=True)
 class Step:
-    """Some minutes with sections of a notebook, by their headings, or without any notebook.
+    """Some minutes spent on sections of a notebook, which are named by their headings, or without a notebook.
 
-    who: who works, the instructor on the projector or everyone.
+    who: "everyone" if everyone works, "instructor" if the instructor works on the projector.
     """
 
     title: str
@@ -58,7 +58,7 @@ def load() -> dict[str, Route]:
 
 
 def route(name: str) -> Route:
-    """The route of this name. Raises InputError with all names if there is none."""
+    """The route with this name. Raises InputError, listing all names, if there is none."""
     routes = load()
     if name not in routes:
         raise InputError(f"there is no route {name!r}; there are {', '.join(routes)}.")
@@ -66,13 +66,13 @@ def route(name: str) -> Route:
 
 
 def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
-    """Whether what stands under these headings belongs to one of the sections."""
+    """Whether text or code under these headings belongs to one of the sections."""
     core = CORE in sections and len(under) > 1 and not is_deeper(under)
     return core or bool(set(sections) & {*under[1:], under[-1] + OPENING})
 
 
 def effort(step: Step) -> Effort:
-    """What a step asks of the people in the room. An instructor shows exercises, but doesn't do them."""
+    """What a step asks of the people in the room. An instructor shows exercises, but does not do them."""
     total = Effort()
     if step.notebook:
         cells = nbformat.read(NOTEBOOKS / f"{step.notebook}.ipynb", as_version=4).cells
@@ -100,18 +100,20 @@ class Code:
         return cls(notebook, *map(list, zip(*code, strict=True)))
 
     def of_sections(self, sections: tuple[str, ...]) -> list[int]:
-        """Which of them are in these sections."""
+        """The numbers of the code cells in these sections."""
         return [number for number, under in enumerate(self.under) if stands_in(sections, under)]
 
     def before(self, own: list[int]) -> list[int]:
-        """Which of them must run before these: those at the top, and what they need."""
+        """The numbers of the cells that must run before `own`: cells at the top, and cells that any of these need."""
         top = [number for number, under in enumerate(self.under) if len(under) < 2]
         return sorted({*top, *needs.before(self.sources, [*top, *own])} - {*own})
 
 
 def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
-    """A notebook with the cells of these steps and what they need, each marked with the number of the first step that
-    needs it, from the one with solutions."""
+    """A notebook with the cells of these steps and the cells that they need, taken from the notebook with solutions.
+
+    Each cell is marked with the number of the first step that needs it.
+    """
     code = Code.of(name)
     of_step: dict[int, int] = {}
     for number, step in steps.items():
@@ -124,7 +126,7 @@ def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
 
 
 def before(step: Step) -> list[str]:
-    """The sections with cells that a step needs, besides those at the top of its notebook."""
+    """The sections with cells that must run before a step, besides the cells at the top of its notebook."""
     code = Code.of(step.notebook)
     needed = code.before(code.of_sections(step.sections))
     return list(dict.fromkeys(code.under[each][-1] for each in needed if len(code.under[each]) > 1))

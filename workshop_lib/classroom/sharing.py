@@ -1,7 +1,8 @@
-"""What a learner shows the room, once they've asked for it: results under a pseudonym, as a file in a shared folder.
+"""Shares a learner's results with the room, once they ask for it: under a pseudonym, as a file in a shared folder.
 
-`Result` is the type of that file, with what each field may hold. `summary` makes one of what learner.py keeps, and the
-board takes nothing that doesn't fit it. It has no code, no answers and no paths. Nothing is read from the folder here.
+`Result` is the type of that file, and says what each field may hold. `summary` makes a Result from what learner.py
+keeps, and the board accepts nothing else. A Result has no code, no answers and no paths. This module reads none of the
+room's files.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.cores import usable_cores
 
 SCHEMA = 1
-MOST = 150  # predictions, checks, … of one learner
+MOST = 150  # entries per list (predictions, checks, …) of one learner
 
 
 class Text(NamedTuple):
@@ -34,7 +35,7 @@ class Text(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A finite number in a range; `may_lack`: or None."""
+    """A finite number in a range. With `may_lack`, it may also be None."""
 
     low: float
     high: float
@@ -52,7 +53,7 @@ class Number(NamedTuple):
 
 
 class Game(NamedTuple):
-    """What there is to beat in an exercise."""
+    """The score that learners can beat in an exercise."""
 
     title: str
     unit: str
@@ -108,11 +109,11 @@ class Result(TypedDict):
 
 
 class Unfit(ValueError):
-    """Something is no Result; the text says why, without quoting it."""
+    """Raised for data that is not a Result. The message says why, without quoting the data."""
 
 
 def check(value: Any, kind: Any = Result, where: str = "it") -> None:
-    """Raise Unfit for what is not of this type, or not in the range of one of its fields."""
+    """Raise Unfit if `value` is not of this type, or if one of its fields is out of range."""
     if get_origin(kind) is Annotated:
         rule = get_args(kind)[1]
         if not rule.holds(value):
@@ -133,7 +134,7 @@ def check(value: Any, kind: Any = Result, where: str = "it") -> None:
 
 
 def summary(name: str, events: Iterable) -> Result:
-    """What a learner shows of the events that were kept: first guesses, solved exercises, best speeds and scores."""
+    """What a learner shares of the events they kept: first guesses, solved exercises, best speeds and scores."""
     events = [event for event in events if isinstance(event, dict)]
     predictions: dict[tuple, Guess] = {}
     for _, guess in _each(events, "prediction", Guess):
@@ -163,7 +164,7 @@ def summary(name: str, events: Iterable) -> Result:
 
 
 def _each(events: list[dict], what: str, kind: Any) -> Iterator[tuple[dict, Any]]:
-    """The events of this kind with what is shared of them; those that don't fit are left out."""
+    """The events of this kind, each with the part that is shared. Events that do not fit are left out."""
     assert is_typeddict(kind)
     for event in events:
         item = {field: event.get(field) for field in kind.__annotations__}
@@ -174,7 +175,7 @@ def _each(events: list[dict], what: str, kind: Any) -> Iterator[tuple[dict, Any]
 
 
 class Sharing(NamedTuple):
-    """Where a learner shares, and as whom. Kept beside the learner's own file."""
+    """The folder in which a learner shares, and their name there. It is kept beside the learner's own file."""
 
     folder: str
     name: str
@@ -189,7 +190,7 @@ def _own_file() -> Path:
 
 
 def chosen() -> Sharing | None:
-    """What the learner chose; None for most, who share nothing."""
+    """The folder and name that the learner chose; None for most learners, who share nothing."""
     try:
         kept = json.loads(_own_file().read_text("utf8"))
         return Sharing(str(kept["folder"]), str(kept["name"]))
@@ -198,7 +199,7 @@ def chosen() -> Sharing | None:
 
 
 def start(sharing: Sharing) -> None:
-    """Share from now on. Raises InputError for a name that somebody has in this folder, and OSError."""
+    """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     publish(sharing, is_new=sharing != before or not sharing.file.exists())
     with paths.replacing(_own_file()) as temporary:
@@ -208,7 +209,7 @@ def start(sharing: Sharing) -> None:
 
 
 def stop() -> Sharing | None:
-    """Share no more, and take away what was shared; returns what there was to stop."""
+    """Stop sharing and remove the shared file; return what was shared until now, or None."""
     before = chosen()
     if before:
         before.file.unlink(missing_ok=True)
@@ -217,16 +218,16 @@ def stop() -> Sharing | None:
 
 
 def publish(sharing: Sharing, is_new: bool = False) -> None:
-    """Write the learner's file in the folder, whole at once: whoever reads meanwhile gets the old one or the new one.
+    """Write the learner's file into the folder atomically, so that readers get either the old file or the new one.
 
-    Its temporary file has a random name and is made by this process, so nobody can put a link in its place.
+    The temporary file has a random name, and this process creates it, so nobody can put a link in its place.
     """
     text = json.dumps(summary(sharing.name, learner.kept()), allow_nan=False)
     number, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=sharing.folder)
     try:
         with os.fdopen(number, "w", encoding="utf8") as file:
             file.write(text)
-        os.chmod(temporary, 0o644)  # whoever runs the board may be somebody else
+        os.chmod(temporary, 0o644)  # the board may run under another account
         if is_new:
             _claim(sharing)
         os.replace(temporary, sharing.file)
@@ -245,7 +246,7 @@ def _claim(sharing: Sharing) -> None:
 
 
 class AfterCells:
-    """Shares again after each cell that added to the learner's file, in a thread: no cell waits for the folder."""
+    """Shares again after each cell that added to the learner's file, in a thread of its own, so no cell waits."""
 
     def __init__(self, shell: Any):
         self.size, self.thread = -1, threading.Thread()
@@ -261,7 +262,7 @@ class AfterCells:
         return paths.LEARNER.stat().st_size if paths.LEARNER.is_file() else 0
 
     def _share(self, sharing: Sharing) -> None:
-        with contextlib.suppress(Exception):  # a room without its folder is no reason to disturb a cell
+        with contextlib.suppress(Exception):  # a missing folder is no reason to disturb a cell
             while (size := self._size()) != self.size:
                 publish(sharing)
                 self.size = size

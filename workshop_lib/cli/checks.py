@@ -1,4 +1,4 @@
-"""What is refused before any rank starts: numbers, files and places that a training could not use."""
+"""Checks before any rank starts, which refuse numbers, files and places that a training could not use."""
 
 import os
 
@@ -11,9 +11,10 @@ from workshop_lib.training.options import TrainOptions
 
 
 def before_ranks(options: TrainOptions, ranks: int, out: str | None) -> None:
-    """Raise InputError, or one of its kinds, naming what could not be used by so many ranks.
+    """Raise InputError, or a subclass, naming what this number of ranks could not use.
 
-    Ranks on other hosts may have other files and GPUs; they look themselves.
+    Files and GPUs are checked only for ranks on this host. Other hosts may have different ones, so their ranks check
+    for themselves.
     """
     options.global_batch(ranks)
     if _on_this_host():

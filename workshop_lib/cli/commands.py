@@ -1,4 +1,4 @@
-"""The commands. What is slow to import (PyTorch, pandas, drawing) they import only once they need it."""
+"""The commands. They import slow modules (PyTorch, pandas, drawing) only when they need them."""
 
 import contextlib
 import functools
@@ -29,13 +29,13 @@ RANK_0_FIRST_S = 1.0
 
 
 class OneSentence(TyperGroup):
-    """Ends with one sentence and exit code 1 for what a user can put right."""
+    """A group of commands. Errors that the user can fix are reported in one sentence, with exit code 1."""
 
     def invoke(self, ctx):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # Typer ends quietly: whoever read the output, such as `head`, has seen enough
+            raise  # Typer then ends quietly: the reader of the output, such as `head`, has seen enough
         except (WorkshopError, OSError) as error:
             show_error(error)
             raise typer.Exit(1) from None
@@ -83,7 +83,7 @@ def train(
     timeout: of.Timeout = 3600.0,
     out: Annotated[str | None, typer.Option(help="Append the run record to this .jsonl file.")] = None,
 ) -> None:
-    """Train MNIST on MPI ranks: as one of them under mpiexec, srun or torchrun, or starting them."""
+    """Train on MNIST with MPI ranks: start them with --ranks, or be one of them under mpiexec, srun or torchrun."""
     sources = {f"--{name}": context.get_parameter_source(name) for name in ("threads", "bind", "timeout")}
     typed = [option for option, source in sources.items() if source and source.name != "DEFAULT"]
     if ranks is None and typed:
@@ -107,8 +107,8 @@ def train(
 
 
 def _check(counts: list[int], options: list[TrainOptions], out: str | None) -> None:
-    """Refuse what could not be trained on these numbers of ranks, before any of them starts."""
-    from workshop_lib.cli import checks  # with NumPy, which a wrong option does without
+    """Raise InputError, before any rank starts, for anything that these numbers of ranks could not train."""
+    from workshop_lib.cli import checks  # imports NumPy, which a wrong option does without
 
     for ranks in counts:
         if ranks < 1:
@@ -118,7 +118,7 @@ def _check(counts: list[int], options: list[TrainOptions], out: str | None) -> N
 
 
 def _start(interrupt: Interrupt, show: bool, *arguments, **named):
-    """Ranks whose trainings stop when they are interrupted."""
+    """Start ranks and return their team, with `interrupt` armed to stop their trainings."""
     team = teams.start(*arguments, **named)
     interrupt.arm()
     team.view = functools.partial(OfTeam, team=team, interrupt=interrupt, show=show)
@@ -126,8 +126,8 @@ def _start(interrupt: Interrupt, show: bool, *arguments, **named):
 
 
 def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
-    """Be one rank. An error on any rank ends them all: the others would wait for this one forever."""
-    environment.clean()  # before PyTorch and MPI, which read it
+    """Train as one rank. An error on any rank ends all of them, because the others would wait for it forever."""
+    environment.clean()  # must come before PyTorch and MPI, which read the environment
     from workshop_lib.training.trainer import train as train_as_rank
 
     world = None
@@ -146,7 +146,7 @@ def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
             raise
         if isinstance(error, WorkshopError | OSError):
             if world is not None and world.rank > 0:
-                time.sleep(RANK_0_FIRST_S)  # what all ranks found is said once
+                time.sleep(RANK_0_FIRST_S)  # an error of all ranks is shown once: rank 0 shows it and ends the others
             show_error(error)
         else:
             sys.excepthook(*sys.exc_info())
@@ -155,7 +155,7 @@ def _train_as_one_rank(options: TrainOptions, out: str | None) -> None:
 
 
 def _report(record: Mapping, out: str | None) -> None:
-    """Print a run's result and keep its record; end with an error if the run was stopped."""
+    """Print a run's result and write its record; end with an error if the run was stopped."""
     print(sweeps.result_line(record), flush=True)
     if out is not None:
         records.write(out, record)
@@ -186,7 +186,7 @@ def sweep(
     timeout: of.Timeout = 3600.0,
     out: Annotated[str, typer.Option(help="Append the run records to this .jsonl file.")] = "sweep.jsonl",
 ) -> None:
-    """Train with each backend on each number of ranks, and print what scales."""
+    """Train with each backend on each number of ranks, and print how well each of them scales."""
     counts = of.whole_numbers("--ranks", ranks)
     stages: list = of.whole_numbers("--zero-stages", zero_stages, at_least=0)
     workers: list = [None] if emulate_workers is None else of.whole_numbers("--emulate-workers", emulate_workers)
@@ -202,7 +202,7 @@ def sweep(
     _check(counts, options, out)
 
     print(f"Training {repeats * len(counts) * len(options)} times, on {ranks} ranks.", flush=True)
-    of_speed = emulate_workers is None  # else it is about accuracy
+    of_speed = emulate_workers is None  # with emulated workers, the sweep is about accuracy
     done = []
     with contextlib.closing(Interrupt()) as interrupt:
         start = functools.partial(_start, interrupt, not brief, threads_per_rank=threads, bind=bind)
@@ -228,9 +228,9 @@ def plot(
     files: Annotated[list[str], typer.Argument(help="Record files (.jsonl).")],
     out_dir: Annotated[str, typer.Option(help="Folder for the PNG files.")] = ".",
 ) -> None:
-    """Draw recorded runs: scaling and accuracy, what emulated workers came to, or steps to target.
+    """Draw recorded runs: scaling and accuracy, the accuracy of emulated workers, or steps to target.
 
-    Where no run was on one rank, time to solution takes the place of scaling.
+    If no run was on one rank, time to solution is drawn instead of scaling.
     """
     from workshop_lib.notebook.figures import save
     from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
@@ -241,9 +241,9 @@ def plot(
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}
     elif any(record.get("kind") == "steps_to_target" for record in runs):
-        curves = {"steps_to_target": rooms.load(rooms.TARGET_CURVE)}  # and with it PyTorch
+        curves = {"steps_to_target": rooms.load(rooms.TARGET_CURVE)}  # loading this curve imports PyTorch
     elif not any(record["what"]["world_size"] == 1 for record in runs if "what" in record):
-        curves = {"solution": solution_curve, "accuracy": accuracy_curve}  # no speed-up: it needs a run on one rank
+        curves = {"solution": solution_curve, "accuracy": accuracy_curve}  # a speed-up needs a run on one rank
     for name, draw in curves.items():
         try:
             figure = draw(runs)

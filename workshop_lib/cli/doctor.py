@@ -28,7 +28,7 @@ from workshop_lib.training.load import Meter, are_left
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
-# The packages that the workshop can do without, and the extra of the set-up that brings each.
+# Optional packages, each with the extra of the set-up that installs it.
 OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
@@ -36,7 +36,7 @@ LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
 @dataclass
 class Finding:
-    """One thing looked at: status is "ok", "warn" or "fail"; remedy is empty when ok."""
+    """The result of one check. `status` is "ok", "warn" or "fail"; `remedy` is empty if the status is "ok"."""
 
     name: str
     status: str
@@ -45,12 +45,12 @@ class Finding:
 
 
 def judged(name: str, found: str, good: bool, remedy: str, otherwise: str = "warn") -> Finding:
-    """A Finding that is ok if `good`; else it has the status `otherwise`, and this remedy."""
+    """A Finding whose status is "ok" if `good`; if not, it has the status `otherwise` and this remedy."""
     return Finding(name, "ok", found) if good else Finding(name, otherwise, found, remedy)
 
 
 def examine() -> list[Finding]:
-    """Everything about this machine that decides whether the workshop runs on it."""
+    """Findings on everything that decides whether the workshop runs on this machine."""
     others = Meter()
     several = [*_packages(), *_mpi(), *_allocation()]
     several += [_others_variables(), *_other_worlds(), *_hidden_modules(), *_read_only()]
@@ -59,7 +59,7 @@ def examine() -> list[Finding]:
 
 
 def main(as_json: bool = False) -> int:
-    """Print the findings; 1 when one of them fails, else 0."""
+    """Print the findings; return 1 if any of them fails, else 0."""
     findings = examine()
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -82,13 +82,13 @@ def _python() -> Finding:
 
 
 def _pytorch_build() -> list[Finding]:
-    """Which build of PyTorch the set-up chose, and why; nothing where something else installed it."""
+    """A finding on which build of PyTorch the set-up chose, and why; none if something else installed PyTorch."""
     why = installation.why_this_pytorch()
     return [Finding("PyTorch's build", "ok", why)] if why else []
 
 
 def _installed(package: str) -> Iterator[importlib.metadata.Distribution]:
-    """Where this package is installed; not in a folder that hides modules."""
+    """The installed copies of this package, except for those in folders that hide modules."""
     hiding = {shadow.folder for shadow in shadowing.shadows()}
     folders = [entry for entry in sys.path if os.path.realpath(entry) not in hiding]
     yield from importlib.metadata.distributions(name=package, path=folders)
@@ -105,13 +105,16 @@ def _packages() -> list[Finding]:
 
 
 def _why_missing(extra: str) -> str:
-    """What keeps an extra of the set-up from being there, or how to get it."""
+    """Why an extra of the set-up is missing, or how to get it."""
     setting = " HOROVOD=" if extra == "horovod" else ""
     return installation.why_missing(extra) or f"{installation.NEEDED_BY[extra]}: run `make setup{setting}`"
 
 
 def _package(name: str, remedy: str, otherwise: str) -> Finding:
-    """Its version, and that Python would import what was installed: a look at files, because imports take seconds."""
+    """A finding on a package: its version, and whether Python would import the copy that was installed.
+
+    It only looks at files, because imports take seconds.
+    """
     installed = next((each for wheel in (name, f"{name}-cpu") for each in _installed(wheel)), None)
     if installed is None:
         return Finding(name, otherwise, "not installed", remedy)
@@ -127,7 +130,7 @@ def _package(name: str, remedy: str, otherwise: str) -> Finding:
 
 
 def _hidden_modules() -> list[Finding]:
-    """What of the user's would hide modules, if the workshop didn't leave it aside."""
+    """Findings on the user's files and variables that would hide modules, if the workshop did not look there last."""
     remedy = "{}; until then the workshop looks there last"
     shadows = shadowing.shadows()
     findings = [Finding("your files", "warn", each.found, remedy.format(each.remedy)) for each in shadows]
@@ -137,7 +140,7 @@ def _hidden_modules() -> list[Finding]:
 
 
 def _run(command: list[str], environment: dict | None = None) -> subprocess.CompletedProcess:
-    """Run a command within a bound; what goes wrong becomes its exit code and text."""
+    """Run a command for at most COMMAND_LIMIT_S. If it cannot run, the result has exit code 1 and the error's text."""
     set_id = uuid.uuid4().hex[:12]
     try:
         return subprocess.run(
@@ -149,7 +152,7 @@ def _run(command: list[str], environment: dict | None = None) -> subprocess.Comp
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        # What it had started, such as ranks in groups of their own, would go on without it.
+        # Processes that the command started, such as ranks in their own process groups, would live on.
         processes.end(set_id)
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
@@ -169,7 +172,7 @@ def _mpi() -> list[Finding]:
 
 
 def _two_ranks(mpiexec: list[str]) -> Finding:
-    """That mpiexec and mpi4py belong together shows only when ranks run."""
+    """Run two ranks: nothing else shows whether mpiexec and mpi4py use the same MPI."""
     program = (
         "from mpi4py import MPI; c = MPI.COMM_WORLD; "
         "print(c.allreduce(1), MPI.Get_library_version().split(',')[0].strip(), sep='|')"
@@ -190,13 +193,13 @@ def _two_ranks(mpiexec: list[str]) -> Finding:
 
 
 def _lines_with_words(text: str) -> list[str]:
-    """What a program printed, without lines of dashes and such."""
+    """The lines of a program's output that contain letters: lines of dashes and the like are left out."""
     rows = [row.strip("\0 ") for row in text.splitlines()]
     return [row for row in rows if re.search("[A-Za-z]", row)]
 
 
 def _others_variables() -> Finding:
-    """Variables and files of other programs that would harm ranks, and what the workshop does about them."""
+    """A finding on other programs' variables and files that would harm ranks, and what the workshop does about them."""
     cleaned = environments.for_ranks(os.environ, one_host=True)
     sentences = environments.notes(cleaned)
     if not sentences:
@@ -205,7 +208,7 @@ def _others_variables() -> Finding:
 
 
 def _allocation() -> list[Finding]:
-    """The nodes that a scheduler gave this job, if it is one: what `ranks.start()` fills."""
+    """A finding on the nodes that a scheduler gave this job, which `ranks.start()` fills; none outside of a job."""
     try:
         job = allocation.find_living()
         if job is None:
@@ -218,7 +221,7 @@ def _allocation() -> list[Finding]:
 
 
 def _other_worlds() -> list[Finding]:
-    """Variables in which another launcher describes its world, or that it left behind."""
+    """A finding on variables in which another launcher describes its world, or which it left behind."""
     names = world.left_over()
     if not names:
         return []
@@ -236,7 +239,7 @@ def _cores() -> Finding:
 
 
 def _others(meter: Meter) -> Finding:
-    """What other programs took while the doctor looked at the rest."""
+    """A finding on the cores that other programs used while the doctor looked at everything else."""
     others = meter.others()
     enough = are_left(others, meter.usable, meter.usable, meter.total)
     remedy = "times measured now say little about scaling: close what computes; everything else works"
@@ -244,7 +247,7 @@ def _others(meter: Meter) -> Finding:
 
 
 def cgroup_available_bytes() -> float:
-    """Bytes of memory that the cgroups of this process have left; infinite where they set no limit."""
+    """Bytes of memory that this process's cgroups have left; infinite if they set no limit."""
     available = math.inf
     for folder in cgroup_folders("memory"):
         for limit, used, cache in (
@@ -255,8 +258,8 @@ def cgroup_available_bytes() -> float:
                 limit_bytes, used_bytes = (int((folder / name).read_text()) for name in (limit, used))
                 rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
             except (OSError, ValueError):
-                continue  # not this version, or "max": no limit
-            # Files read before count as used, and are dropped when the memory is wanted.
+                continue  # cgroups of the other version, or "max", which means no limit
+            # The file cache counts as used, but the kernel drops it when memory is needed.
             available = min(available, limit_bytes - used_bytes + int(rows.get(cache, 0)))
     return available
 
@@ -293,7 +296,7 @@ def _gpus() -> Finding:
 
 
 def _data() -> Finding:
-    from workshop_lib.data import mnist  # with NumPy, which a wrong option does without
+    from workshop_lib.data import mnist  # imports NumPy, which most commands start without
 
     try:
         train, test = mnist.load("train"), mnist.load("test")

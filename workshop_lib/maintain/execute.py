@@ -1,8 +1,8 @@
 """Execute notebooks, each from a fresh kernel, and say which cell of which notebook failed.
 
 python -m workshop_lib.maintain.execute [NAME …]           all of them, or those named, to build/notebooks/
-python -m workshop_lib.maintain.execute --time [NAME …]    the solutions alone; the seconds of their cells then
-                                                           count in the minutes that the notebooks say
+python -m workshop_lib.maintain.execute --time [NAME …]    only the solutions, and record the seconds of their cells,
+                                                           which count toward the minutes stated in the notebooks
 """
 
 import argparse
@@ -31,7 +31,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one notebook: seconds, and of the first failed cell its place (from 1) and error."""
+    """The result of running a notebook: its seconds, and the failed cell's number (from 1), source and error."""
 
     notebook: Path
     seconds: float
@@ -52,16 +52,16 @@ def run_notebook(
 ) -> Outcome:
     """Execute the notebook at `path` with `folder` as working folder, and write it to `output`.
 
-    Every cell may take `cell_timeout_s`; the first error ends the run. The kernel gets this process's
-    environment, WORKSHOP_WIDGETS=0 (progress as text), and `env`. The executed notebook is written
-    also when a cell failed.
+    Every cell may take up to `cell_timeout_s`; the first error ends the run. The kernel gets this process's
+    environment, WORKSHOP_WIDGETS=0 (progress as text), and `env`. The executed notebook is written even if
+    a cell failed.
     """
     notebook = nbformat.read(path, as_version=4)
     begun: list[int] = []
     started = time.perf_counter()
     environment = {**os.environ, "WORKSHOP_WIDGETS": "0", **(env or {})}
     error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
-    if error == DIED and not begun:  # as when another process took a port that was free a moment ago
+    if error == DIED and not begun:  # perhaps another process took a port that was free a moment ago
         error = _run_cells(notebook, begun, cell_timeout_s, environment, folder)
     seconds = time.perf_counter() - started
     with paths.replacing(output) as temporary:
@@ -72,24 +72,24 @@ def run_notebook(
 
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:
-    """Run all cells in a fresh kernel; returns the error, and adds to `begun` the place of each cell as it starts."""
+    """Run all cells in a fresh kernel; return the error, if any. Each cell's index is added to `begun` as it starts."""
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=cell_timeout_s, kernel_name="python3", resources=resources)
-    client.extra_arguments = ["--log-level=ERROR"]  # no warnings of the kernel's own between what is printed here
-    # By nbclient's own word: a kernel that dies at once sends no message.
+    client.extra_arguments = ["--log-level=ERROR"]  # keeps the kernel's own warnings out of the output
+    # nbclient itself calls this, so it works even for a kernel that dies at once and sends no message.
     client.on_cell_execute = lambda cell, cell_index: begun.append(cell_index)
     try:
         client.execute(env=env)
-    except CellControlSignal as failure:  # an error in a cell, or a cell over its time
+    except CellControlSignal as failure:  # an error in a cell, or a cell that took too long
         return ANSI.sub("", str(failure))
-    except RuntimeError:  # nbclient's and jupyter_client's word for a kernel that died
-        client.create_kernel_manager()  # nbclient looks for one when Python ends
+    except RuntimeError:  # nbclient and jupyter_client raise this if the kernel died
+        client.create_kernel_manager()  # nbclient looks for a kernel manager when Python ends
         return DIED
     return ""
 
 
 def seconds_of(cell) -> float:
-    """For how long a cell of an executed notebook ran."""
+    """The seconds for which a cell of an executed notebook ran; 0 if it did not run."""
     times = cell.metadata.get("execution", {})
     if "shell.execute_reply" not in times:
         return 0.0
@@ -98,7 +98,7 @@ def seconds_of(cell) -> float:
 
 
 def run_seconds(executed: Path) -> dict[str, float]:
-    """The seconds for which the cells of an executed notebook ran, in its core and in its deeper sections."""
+    """The seconds for which an executed notebook's cells ran, in its "core" and in its "deeper" sections."""
     cells = nbformat.read(executed, as_version=4).cells
     seconds = {"core": 0.0, "deeper": 0.0}
     for part, index, _ in by_part(cells):
@@ -107,9 +107,10 @@ def run_seconds(executed: Path) -> dict[str, float]:
 
 
 def run_all(names: list[str], solutions_alone: bool = False) -> int:
-    """Execute the learner's and the solution notebook of each name (all if none); 1 if any failed.
+    """Execute the learner's and the solution notebook of each name (all if none is given); return 1 if any failed.
 
-    solutions_alone: only these, and their seconds are written for `generate`. Raises InputError for an unknown name.
+    solutions_alone: execute only the solution notebooks, and write their seconds for `generate`. Raises InputError for
+    an unknown name.
     """
     outcomes = []
     for name in chosen(names):

@@ -12,12 +12,13 @@ A source (jupytext py:percent) holds the solutions between markers, each alone o
     # </stub>
     # </solution>
 
-The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if
-there is no stub); the solution notebook gets the rest. The lines of a cell that writes a shell script are comments,
-too.
+The learner's notebook gets the lines of the stub without their "# " (or `...  # your code here` if there is no stub).
+The solution notebook gets the lines of the solution. In a cell that writes a shell script, the script's lines are
+comments, too.
 
-In text, a line `{solution of NAME}` becomes the solution of the function NAME, or of the method CLASS.NAME, for the
-last of its hints, and the first cell's "**Time** …." says how long the notebook takes: see `Effort`.
+In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, or of the method
+CLASS.NAME, as the last of its hints. The first cell's "**Time** …." is replaced by the time that the notebook takes:
+see `Effort`.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from workshop_lib.errors import InputError, WorkshopError
 NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
 MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
-# The indentation of a solution, its lines, and those of its stub; none of them is a marker or begins another cell.
+# The groups are a solution's indentation, its lines, and its stub's lines. No line is a marker or begins another cell.
 BLOCK = re.compile(
     r"^( *)# <solution> *\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
     r"(?: *# <stub> *\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub> *\n)? *# </solution> *$",
@@ -60,11 +61,11 @@ TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
-YOURS = "your code here"  # in every cell that a learner is asked to write
-RUN_SECONDS = "run_seconds.json"  # beside the sources: of each solution, {"core": s, "deeper": s}, by execute.py
+YOURS = "your code here"  # part of every cell that a learner is asked to write
+RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
 CORE_PATH = ("00", "01", "02", "05", "07", "08")
-# What JupyterLab writes, so that a notebook which was only opened doesn't count as changed; the version of Python,
-# which differs from machine to machine, is left out by the kernel.json in this folder's jupyter/.
+# The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of
+# Python, which differs from machine to machine, is left out by kernel.json in workshop_lib/notebook/jupyter.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {
@@ -88,7 +89,7 @@ def sources(folder: Path = NOTEBOOKS) -> list[Path]:
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """These notebooks in the order of their numbers, all of them if none. Raises InputError for an unknown one."""
+    """The named notebooks (all if none is named), in the order of their numbers. Raises InputError for unknown ones."""
     known = [source.stem for source in sources()]
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"There's no notebook {unknown[0]!r}. There are {', '.join(known)}.")
@@ -96,7 +97,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def split(text: str, name: str) -> tuple[str, str]:
-    """The learner's and the solution's text of a source. Raises SourceError naming `name`:line."""
+    """The text of the learner's notebook and of the solution, from a source. Raises SourceError naming `name`:line."""
     outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
     if marker := MARKER.search(outside):
         plain = PLAIN_IN_STUB.search(outside, marker.start())
@@ -108,7 +109,7 @@ def split(text: str, name: str) -> tuple[str, str]:
 
 
 def _stub(block: re.Match) -> str:
-    """What a learner gets in place of a block."""
+    """The text that a learner gets in place of a block."""
     lines = (block[3] or "").removesuffix("\n")
     return re.sub("^( *)# ?", r"\1", lines, flags=re.MULTILINE) or f"{block[1]}...  # {YOURS}"
 
@@ -134,19 +135,19 @@ def with_solutions(text: str, solution: str, name: str) -> str:
 
 @dataclass
 class Effort:
-    """What a part of a notebook asks of a learner. Hints, which are closed at first, are not counted."""
+    """The effort that a part of a notebook asks of a learner. Hints, which are closed at first, are not counted."""
 
     words: int = 0
     code_lines: int = 0
     exercises: int = 0
-    run_s: float = 0.0  # in the laptop profile
+    run_s: float = 0.0  # measured in the laptop profile
 
     @property
     def minutes(self) -> int:
         return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
 
     def add(self, cell_type: str, text: str) -> None:
-        """What a cell, or a piece of one, adds."""
+        """Add the effort of a cell, or of a piece of one."""
         if cell_type == "markdown":
             self.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
         elif cell_type == "code":
@@ -155,11 +156,11 @@ class Effort:
 
 
 def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """(index, text, the headings that it stands under) of each cell, a text cell in one piece per heading."""
+    """(index, text, the headings above it) for each cell. A text cell yields one such piece for each heading in it."""
     under: list[tuple[int, str]] = []
     for index, cell in enumerate(cells):
         texts = [cell.source]
-        if cell.cell_type == "markdown":  # without the hints, whose code has lines that look like headings
+        if cell.cell_type == "markdown":  # drops the hints, whose code has lines that look like headings
             texts = re.split(r"^(?=#+ )", NOT_READ.sub(" ", cell.source), flags=re.MULTILINE)
         for text in filter(None, texts):
             if cell.cell_type == "markdown" and (heading := HEADING.match(text)):
@@ -169,12 +170,12 @@ def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
 
 
 def is_deeper(under: tuple[str, ...]) -> bool:
-    """Whether what stands under these headings is in a section "## Deeper…"."""
+    """Whether text or code under these headings is in a section "## Deeper…"."""
     return len(under) > 1 and under[1].startswith("Deeper")
 
 
 def by_part(cells: list) -> Iterator[tuple[str, int, str]]:
-    """(part, index, text) of each of these pieces; the part is "deeper" or "core"."""
+    """(part, index, text) of each piece of these cells; the part is "deeper" or "core"."""
     for index, text, under in pieces(cells):
         yield "deeper" if is_deeper(under) else "core", index, text
 
@@ -188,30 +189,30 @@ def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Eff
 
 
 def in_words(of_parts: dict[str, Effort]) -> str:
-    """What the first cell says: the minutes of the core and of the rest."""
+    """The sentence on time in the first cell: the minutes of the core and of the deeper sections."""
     core, deeper = of_parts["core"].minutes, of_parts["deeper"].minutes
     rest = f" for the core, {deeper} more for the sections marked *Deeper*" if deeper else ""
     return f"**Time** {core} minutes{rest}{'' if of_parts['core'].run_s else ', plus what the runs take'}."
 
 
 def notebook_json(text: str, time: str = "") -> str:
-    """The py:percent `text` as a notebook file: no outputs, the same bytes for the same text.
+    """The py:percent `text` as a notebook file without outputs. The same text always gives the same bytes.
 
-    time: the sentence on it in the first cell. A cell's id comes from its content, so editing one cell leaves
-    the ids of the others alone.
+    time: the sentence on time for the first cell. A cell's id is derived from its content, so editing one cell does
+    not change the ids of other cells.
     """
     return finished(jupytext.reads(text, fmt="py:percent"), time)
 
 
 def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
-    """The file of a notebook whose cells come from a source: metadata, ids, and lines as they are run."""
+    """The file of a notebook whose cells come from a source, with metadata, ids, and shell scripts as they are run."""
     if time:
         notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
-        if SHELL_FILE.match(cell.source):  # its lines are comments in the source, which is Python
+        if SHELL_FILE.match(cell.source):  # a source is Python, so the lines of a shell script are comments
             magic, _, lines = cell.source.partition("\n")
             cell.source = "\n".join([magic, *(re.sub("^# |^#$", "", line) for line in lines.split("\n"))])
         content = f"{cell.cell_type}:{cell.source}"
@@ -222,7 +223,7 @@ def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
 
 
 def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
-    """What every generated notebook under `folder` should hold, from the sources there."""
+    """The path and content of every notebook that the sources under `folder` should generate."""
     files = {}
     measured = folder / "source" / RUN_SECONDS
     run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
@@ -237,8 +238,8 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
 
 
 def overview(but: str, folder: Path = NOTEBOOKS) -> str:
-    """A table of all notebooks but one, in Markdown: what each is about, the minutes it says it takes, whether it is
-    on the core path, and how many of its exercises this learner has solved."""
+    """A Markdown table of all notebooks except for `but`: what each is about, the minutes it says it takes, whether it
+    is on the core path, and how many of its exercises this learner has solved."""
     solved = {(event["notebook"], event["exercise"]) for event in learner.kept() if event.get("passed")}
     rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
     for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
@@ -255,7 +256,7 @@ def overview(but: str, folder: Path = NOTEBOOKS) -> str:
 
 
 def write(folder: Path = NOTEBOOKS) -> list[Path]:
-    """Write every notebook that differs from its source; returns those written."""
+    """Write every notebook that differs from its source; return the paths of the written ones."""
     changed = {path: text for path, text in render(folder).items() if not _holds(path, text)}
     for path, text in changed.items():
         with paths.replacing(path) as temporary:
@@ -264,7 +265,7 @@ def write(folder: Path = NOTEBOOKS) -> list[Path]:
 
 
 def drifted(folder: Path = NOTEBOOKS) -> list[Path]:
-    """Generated notebooks that differ from their source, are missing, or have no source any more."""
+    """The generated notebooks that differ from their source, are missing, or have no source any more."""
     files = render(folder)
     there = [*folder.glob("*.ipynb"), *(folder / "solutions").glob("*.ipynb")]
     orphans = [path for path in there if NAMED.fullmatch(path.stem) and path not in files]
@@ -276,7 +277,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def main(arguments: list[str] | None = None, folder: Path = NOTEBOOKS) -> int:
-    """The command above; returns its exit status."""
+    """Run this module's command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.maintain.generate")
     parser.add_argument("--check", action="store_true", help="fail if notebooks differ from sources")
     options = parser.parse_args(arguments)

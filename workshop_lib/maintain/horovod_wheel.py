@@ -1,14 +1,15 @@
-"""Install Horovod for the PyTorch, TensorFlow and MPI of this Python: from the cache of wheels, or built.
+"""Install Horovod for this Python's PyTorch, TensorFlow and MPI, either from a cache of wheels or by building it.
 
     python workshop_lib/maintain/horovod_wheel.py
 
-Run by the set-up in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
-PyTorch and TensorFlow as it is; PATCHES makes it, and says why. The build takes about 4 minutes on two
-cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI: these make the name of its folder in
-the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+The set-up runs this in .venv. Horovod's last release, 0.28.1 of June 2023, does not build against today's
+PyTorch and TensorFlow without the changes in PATCHES, which also says why each is needed. The build takes about
+4 minutes on two cores. A wheel fits exactly one Python, PyTorch, TensorFlow and MPI, so these make up the name of
+its folder in the cache, which lies in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 
-Horovod's own variables pass through. With HOROVOD_GPU_OPERATIONS=NCCL it is built against the NCCL that PyTorch
-brought, so that a process has one NCCL, unless HOROVOD_NCCL_HOME names another; CUDA's nvcc has to be on PATH then.
+Horovod's own variables are passed on. With HOROVOD_GPU_OPERATIONS=NCCL, Horovod is built against the NCCL that
+PyTorch brought, so that a process has only one NCCL, unless HOROVOD_NCCL_HOME names another NCCL. CUDA's nvcc has to
+be on PATH for that.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ from workshop_lib.training.cores import usable_cores
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 
-# Name, and the packages that it may come as.
+# The name of each framework, and the packages that may provide it.
 FRAMEWORKS = (("torch", "torch"), ("tensorflow", "tensorflow-cpu", "tensorflow"))
-# (file, what it says, what it has to say, why)
+# (file, text in the file, its replacement, reason)
 PATCHES = (
     ("CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "PyTorch's headers need C++17"),
     ("horovod/torch/CMakeLists.txt", "CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17", "as above"),
@@ -74,7 +75,7 @@ PATCHES = (
 
 
 class HorovodError(WorkshopError):
-    """What went wrong, and what to do, in one sentence."""
+    """An error whose text says in one sentence what went wrong and what to do."""
 
 
 def main() -> int:
@@ -89,8 +90,8 @@ def main() -> int:
 def install() -> None:
     folder = cache_folder() / key()
     wheel = next(folder.glob("horovod-*.whl"), None) or build(folder)
-    # Its requirements are the workshop's own; without --force-reinstall, pip would keep one of the same
-    # version that was built for another MPI.
+    # --no-deps, because the workshop already has Horovod's requirements. Without --force-reinstall, pip would
+    # keep a Horovod of the same version that was built for another MPI.
     pip("install", "--no-deps", "--force-reinstall", str(wheel))
 
 
@@ -122,19 +123,19 @@ def version_of(*packages: str) -> str:
 
 
 def cuda_of_pytorch() -> str:
-    """ "cuda-13.0", or "cpu": PyPI's builds have no local part in their version that would tell."""
+    """The CUDA that PyTorch was built for, such as "cuda-13.0", or "cpu". The version of PyPI's builds does not say."""
     spec = util.find_spec("torch")
     folders = spec.submodule_search_locations if spec else None
     if not folders:
         raise HorovodError("Horovod needs torch in this Python, and it is not there: run `make setup`.")
-    # Its file says so without the seconds that an import takes.
+    # Reading version.py saves the seconds that importing torch takes.
     text = (Path(next(iter(folders))) / "version.py").read_text()
     cuda = re.search(r"^cuda\b.*= '([\d.]+)'", text, re.MULTILINE)
     return f"cuda-{cuda[1]}" if cuda else "cpu"
 
 
 def mpi_library() -> str:
-    """Name and version of the MPI that mpi4py uses, without starting it."""
+    """Name and version of the MPI that mpi4py uses. This does not start MPI."""
     try:
         import mpi4py
 
@@ -146,7 +147,7 @@ def mpi_library() -> str:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel, and put it into the cache in one move. Returns its place there."""
+    """Build the wheel, and put it into the cache atomically; return its path there."""
     environment = build_environment()
     check_machine()
     needed = [("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")]
@@ -168,7 +169,7 @@ def build(folder: Path) -> Path:
 
 
 def check_machine() -> None:
-    """Raise HorovodError when no extension module can be compiled here."""
+    """Raise HorovodError if this machine cannot compile an extension module."""
     compilers = [os.environ.get("CXX", "").split(" ")[0], "g++", "c++", "clang++"]
     if not any(name and shutil.which(name) for name in compilers):
         raise HorovodError(
@@ -187,11 +188,11 @@ def check_machine() -> None:
 
 def build_environment() -> dict[str, str]:
     folder = Path(sys.executable).parent
-    # Where the loader finds libraries, from site-packages/horovod/torch: the wheel can then move.
+    # The loader's search paths are relative to site-packages/horovod/torch, so the wheel works in any folder.
     places = "$ORIGIN/../../torch/lib:$ORIGIN/../../tensorflow:$ORIGIN/../../../..:$ORIGIN/../../nvidia/nccl/lib"
     switches = ("WITH_PYTORCH", "WITH_TENSORFLOW", "WITH_MPI", "WITH_GLOO", "WITHOUT_MXNET")
     defaults = {f"HOROVOD_{switch}": "1" for switch in switches} | {
-        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which 4 refuses
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the gloo in Horovod asks for CMake 2.8, which CMake 4 refuses
         "MAKEFLAGS": f"-j{usable_cores()}",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
@@ -203,7 +204,7 @@ def build_environment() -> dict[str, str]:
 
 
 def nccl_of_pytorch(folder: Path) -> dict[str, str]:
-    """Variables for a build with PyTorch's NCCL, which is laid out in `folder` as Horovod looks for it."""
+    """Variables for a build with PyTorch's NCCL, after linking it into `folder` in the layout that Horovod expects."""
     found = util.find_spec("nvidia.nccl") if util.find_spec("nvidia") else None
     if found is None or not found.submodule_search_locations:
         raise HorovodError(
@@ -213,7 +214,7 @@ def nccl_of_pytorch(folder: Path) -> dict[str, str]:
     home = Path(next(iter(found.submodule_search_locations)))
     (folder / "lib").mkdir(parents=True)
     (folder / "include").symlink_to(home / "include")
-    (folder / "lib" / "libnccl.so").symlink_to(home / "lib" / "libnccl.so.2")  # the linker wants it without the number
+    (folder / "lib" / "libnccl.so").symlink_to(home / "lib" / "libnccl.so.2")  # the linker looks for this name
     return {"HOROVOD_NCCL_HOME": str(folder), "HOROVOD_NCCL_LINK": "SHARED"}
 
 
@@ -225,7 +226,7 @@ def unpack(scratch: Path) -> Path:
     if digest != SHA256:
         raise HorovodError(f"{archive.name} has the SHA-256 {digest} instead of {SHA256}: it was changed.")
     with tarfile.open(archive) as tar:
-        tar.extractall(scratch)  # its checksum is known: nothing in it can surprise
+        tar.extractall(scratch)  # safe, because the archive has the known checksum
     return scratch / f"horovod-{VERSION}"
 
 
@@ -238,12 +239,12 @@ def patch(source: Path) -> None:
 
 
 def pip(*arguments: str, env: dict | None = None) -> None:
-    """Run pip with its output in ours. Raises HorovodError with the first error that it reports."""
+    """Run pip, printing its output. Raises HorovodError with the first error that pip reports."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
-    assert process.stdout is not None  # it is a pipe
+    assert process.stdout is not None  # stdout is a pipe
     lines = []
     for line in process.stdout:
         print(line, end="", flush=True)
@@ -253,7 +254,7 @@ def pip(*arguments: str, env: dict | None = None) -> None:
 
 
 def first_error(lines: list[str]) -> str:
-    """The first line that names an error; with CMake, that is the one below its "CMake Error at PLACE"."""
+    """The first line that names an error; for CMake, the first line below "CMake Error at PLACE"."""
     for number, line in enumerate(lines):
         if line.startswith("CMake Error at"):
             return next(filter(None, lines[number + 1 :]), line)

@@ -1,10 +1,10 @@
 """Which build of PyTorch this machine should have, and where pip finds it.
 
-The build that pip takes by itself on Linux is the one for CUDA, with gigabytes of libraries that a machine without
-an NVIDIA GPU never uses. So the set-up looks at the GPU's driver and takes the build that fits from PyTorch's own
-index. Where that index cannot be reached, pip takes what it finds, and the set-up goes on.
+On Linux, pip's default is the build for CUDA, with gigabytes of libraries that a machine without an NVIDIA GPU never
+uses. So the set-up looks at the GPU's driver and takes the build that fits from PyTorch's own index. If that index
+cannot be reached, pip takes the build that it finds, and the set-up goes on.
 
-Standard library only, because nothing is installed yet.
+This module uses only the standard library, because nothing is installed yet.
 """
 
 import http.client
@@ -17,17 +17,18 @@ import urllib.request
 
 INDEXES = "https://download.pytorch.org/whl"
 LOOK_LIMIT_S = 6
-# The oldest driver, by its major version, that runs each CUDA, as NVIDIA's table of minor version compatibility says.
-# PyPI's wheels are built for CUDA 13 since PyTorch 2.11.
+# The major version of the oldest driver that runs each CUDA, from NVIDIA's table of minor version compatibility.
+# PyPI's wheels have been built for CUDA 13 since PyTorch 2.11.
 CUDA_13_DRIVER = 580
 CUDA_12_DRIVER = 525
 CUDA_12_BUILD = "cu126"
 
 
 class Choice:
-    """What to install: an index to take PyTorch from, or None for what pip finds by itself.
+    """Where PyTorch is installed from, and why.
 
-    why: a sentence for the reader. with_cuda: whether gigabytes of CUDA's libraries may come with it.
+    index: a package index, or None for the build that pip finds by itself. why: a sentence for the reader.
+    with_cuda: whether PyTorch may bring gigabytes of CUDA's libraries.
     """
 
     def __init__(self, index, why, with_cuda):
@@ -39,8 +40,8 @@ class Choice:
 def choose(version, python, given_index=""):
     """The Choice for this machine.
 
-    version: of PyTorch, as "2.13.0". python: the interpreter's version, as (3, 12). given_index: TORCH_INDEX,
-    which decides alone when it is set.
+    version: the version of PyTorch, such as "2.13.0". python: the version of the interpreter, such as (3, 12).
+    given_index: the setting TORCH_INDEX, which overrides everything else.
     """
     if given_index:
         why = f"PyTorch's build is the one at {given_index}, as TORCH_INDEX says."
@@ -71,7 +72,7 @@ def choose(version, python, given_index=""):
 
 
 def driver_version():
-    """The version of the NVIDIA driver, as "580.65.06"; None where no GPU answers."""
+    """The version of the NVIDIA driver, such as "580.65.06"; None if no GPU answers."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     text = ""
     try:
@@ -88,7 +89,7 @@ def driver_version():
 
 
 def missing_from(index, version, build, python):
-    """Why pip cannot take this wheel from there, as half a sentence; empty when it can."""
+    """Why pip cannot take this wheel from `index`, as half a sentence; empty if it can."""
     host = urllib.parse.urlparse(index).netloc
     try:
         with urllib.request.urlopen(index + "/torch/", timeout=LOOK_LIMIT_S) as page:

@@ -1,7 +1,7 @@
-"""What belongs to the learner's notebook: the `%%ranks` magic, live progress, figures.
+"""The parts of the library that run in the learner's notebook: the `%%ranks` magic, live progress and figures.
 
-Importing this inside a notebook registers the magic and, where widgets work, the live view. Set
-WORKSHOP_WIDGETS=0 for plain text.
+Importing this package in a notebook's kernel registers the magic and, where widgets work, the live view. Set
+WORKSHOP_WIDGETS=0 to see progress as plain text.
 """
 
 import sys
@@ -12,14 +12,14 @@ def _setup() -> None:
     shell = ipython and ipython.get_ipython()
     if not shell:
         return
-    # Only a notebook needs these; a command that draws a figure starts without them.
+    # Only a notebook needs these modules. A command that draws a figure does without them.
     import mpi4py
 
     from workshop_lib import rooms
     from workshop_lib.notebook import live, magics, widgets
     from workshop_lib.ranks import Ranks
 
-    # This kernel is not a rank: some systems end a process that starts MPI outside their launcher.
+    # This kernel is not a rank. Some systems end a process that starts MPI outside their launcher.
     mpi4py.rc.initialize = False
     shell.register_magics(magics.RanksMagics)
     rooms.load(rooms.AFTER_CELLS)(shell)

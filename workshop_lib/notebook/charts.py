@@ -1,7 +1,7 @@
-"""The dashboard's charts as SVG, from plain data and without a plotting library: the ranks need the cores.
+"""The dashboard's charts as SVG, drawn without a plotting library because the ranks need the cores.
 
-Colours are those of figures.py, which is not imported here because matplotlib takes a second to load. What
-colour tells apart, line widths, markers or stripes tell apart as well. Text has the page's own colour.
+The colors are those of `figures`, which is not imported here because matplotlib takes a second to load. Whatever
+color distinguishes, line widths, markers or stripes distinguish as well. Text has the page's own color.
 """
 
 import math
@@ -13,20 +13,20 @@ from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING
 BLUE, ORANGE, GREEN, LIGHT_BLUE = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
 YELLOW, PURPLE = "#E69F00", "#CC79A7"
 WIDTH = 940
-LARGEST_WIDTH_PX = 1300  # on a projector the drawing grows, and its text with it
+LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width
 PLOT_HEIGHT, ROW_HEIGHT = 118, 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
 STRIPS_TOP = 44
-MAX_RANKS = 16  # drawn one by one; the thick lines and the shares are of all
+MAX_RANKS = 16  # ranks drawn one by one; the thick lines cover all ranks
 STRIP_LEFT, STRIP_WIDTH, SHARES_LEFT, SHARE_WIDTH = 54, 532, 606, 104
 MIXED = "computing and communicating (inside backward, not told apart)"
 
 
 def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
-    """Loss, accuracy and learning rate by step; thin lines for the ranks, thick ones for all together.
+    """An SVG of loss, accuracy and learning rate by step: thin lines for single ranks, thick ones for all together.
 
-    Accuracy has the test accuracy of each epoch's row too. Its axis fits the last three quarters of the
-    curve, since nobody could read 98 % from 99 % beside the first steps' 10 %.
+    The accuracy chart also marks the test accuracy after each epoch. Its axis fits the last three quarters of
+    the curve: nobody could tell 98 % from 99 % on an axis that also shows the first steps' 10 %.
     """
     n, steps = len(curve[0].sums), curve[-1].done
     sums = [point.of_ranks() for point in curve]
@@ -34,7 +34,7 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
 
     def lines(of: Callable[[list[float]], float]) -> list[list[tuple[int, float]]]:
         seen = [[(p.done, of(row[i])) for p, row in zip(curve, sums, strict=True) if row[i][2]] for i in rows]
-        # The loss of a training that diverges is infinite, then NaN: its line ends before.
+        # If a training diverges, its loss becomes infinite, then NaN. The line ends before that.
         return [[point for point in line if math.isfinite(point[1])] for line in seen]
 
     loss = lines(lambda row: max(row[0] / row[2], 1e-6))
@@ -56,12 +56,12 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
 
 
 def room(n: int) -> str:
-    """An empty drawing as high as those of a training on n ranks will be."""
+    """Empty drawings that reserve the height of the charts of a training on n ranks."""
     return drawing(CURVES_HEIGHT, "") + drawing(_strips_height(n, False), "")
 
 
 class Axes:
-    """One chart's place and scales: x from 0 to x_end steps, y over a range, perhaps logarithmic."""
+    """One chart's position and scales: x from 0 to x_end steps, y over y_range, on a logarithmic scale if `log`."""
 
     top = 24
 
@@ -75,11 +75,11 @@ class Axes:
         self.y_zero = self.top + PLOT_HEIGHT + self.scale(low) * self.y_unit
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where in the drawing x steps and y are."""
+        """The position of the point (x, y) in the drawing, where x is in steps."""
         return self.left + x * self.x_unit, self.y_zero - self.scale(y) * self.y_unit
 
     def frame(self, epoch_ends: range, x_label: str = "step") -> str:
-        """Title, ticks with their numbers, and a dashed line at the end of some epochs."""
+        """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`."""
         bottom, right = self.top + PLOT_HEIGHT, self.left + self.width
         parts = [_text(self.left, 13, self.title, weight="bold")]
         for y in self.y_ticks:
@@ -103,7 +103,7 @@ class Axes:
 
 
 def _rank_lines(axes: Axes, lines: list[list[tuple]]) -> str:
-    """Each rank's line, and over them the last: all ranks together."""
+    """A thin line per rank and, on top of them, the last line in bold: all ranks together."""
     thin = [axes.line(line, LIGHT_BLUE, 1, f'data-rank="{rank}"') for rank, line in enumerate(lines[:-1])]
     return "".join(thin) + axes.line(lines[-1], BLUE, 2.5, 'data-rank="all"')
 
@@ -133,9 +133,9 @@ def _curves_key(y: float, n: int) -> str:
 
 
 def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
-    """What each rank did in the few steps `shown`, and its shares of the time of the `recent` ones.
+    """An SVG of what each rank did in the few steps of `shown`, and how it divided its time in the steps of `recent`.
 
-    `name` is unique in the page: the stripes are found by it. `note` is a sentence under the chart.
+    `name` must be unique in the page, because it identifies the stripes. `note` is a sentence under the chart.
     """
     mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
@@ -174,19 +174,19 @@ def _strips_height(n: int, with_note: bool) -> float:
 
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
-    """A line where each step begins on the first rank to begin it, with its number if there is room."""
+    """A line where the first rank begins each step, with the step's number where there is room."""
     parts, free_from, zero = [], 0.0, shown.steps[0][1]
     for step, start_s in shown.steps:
         x = STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / (shown.seconds or 1.0)
         parts.append(f'<path d="M{x:.1f} {top - 12}V{bottom}" {_FAINT}/>')
-        if free_from <= x <= STRIP_LEFT + STRIP_WIDTH - 60:  # further right, the shares begin
+        if free_from <= x <= STRIP_LEFT + STRIP_WIDTH - 60:  # further right, the number would run into the shares
             parts.append(_text(x + 3, top - 5, f"step {step}"))
             free_from = x + 70
     return "".join(parts)
 
 
 def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
-    """The heading of the shares, which also says what each colour means."""
+    """The heading above the shares, which is also the key to the colors."""
     if mixed:
         box = f'<rect x="{SHARES_LEFT - 14}" y="3" width="12" height="12" fill="{fills[COMPUTING]}"/>'
         words = MIXED.partition(" (")
@@ -200,7 +200,7 @@ def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
 
 
 def _patterns(name: str) -> str:
-    """Stripes for a grey print: waiting is light with slanting lines, communicating dark with white ones."""
+    """Stripes that survive a print in gray: waiting is light with slanted lines, communicating dark with white ones."""
 
     def pattern(kind: str, colour: str, size: float, turn: int, stripe: str) -> str:
         place = f'width="{size}" height="{size}" patternUnits="userSpaceOnUse"'
@@ -229,7 +229,7 @@ def drawing(height: float, content: str) -> str:
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers at even distances that cover low to high."""
+    """Evenly spaced round numbers that cover the range from low to high."""
     rough = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     distance = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
@@ -238,7 +238,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that cover low to high; only powers, or some, when there are many."""
+    """1, 2 and 5 times the powers of ten from low to high; only powers, or some of them, if these are too many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [float(f"{m}e{power}") for power in powers for m in (1, 2, 5)]
     first = max((i for i, y in enumerate(values) if y <= low), default=0)

@@ -1,6 +1,6 @@
-"""Ranks in a notebook: a live view shows their progress and what they display, and can stop them.
+"""A notebook's live view of its ranks: it shows their progress and what they display, and can stop them.
 
-What they display stands side by side, as HTML that stays in the saved notebook.
+Output of several ranks stands side by side, as HTML that stays in the saved notebook.
 """
 
 import base64
@@ -21,9 +21,9 @@ from workshop_lib.ranks.timeline import timeline
 
 SHOW_AFTER_S = 0.7
 REDRAW_EVERY_S = 0.35
-WORK_SHARE = 0.01  # of one core, at most, for drawing: the ranks need the cores
+WORK_SHARE = 0.01  # drawing takes at most this share of one core, because the ranks need the cores
 STEPS_SHOWN = 4
-SIDE_BY_SIDE = 3  # ranks; more are stacked, to be opened one by one
+SIDE_BY_SIDE = 3  # up to this many ranks; more are stacked, to be opened one by one
 IMAGES = ("image/png", "image/jpeg", "image/gif")
 COLUMNS = "display: flex; gap: 12px"
 COLUMN = "flex: 1 1 0; min-width: 0; overflow-x: auto"
@@ -31,7 +31,7 @@ OVERSUBSCRIBED = "There are more ranks than cores here, so computing includes wa
 
 
 class NotebookView(TextView):
-    """Progress as text; what ranks display is shown side by side, and stays in the saved notebook."""
+    """Shows progress as text, and the ranks' displays side by side, as output that stays in the saved notebook."""
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
@@ -45,7 +45,7 @@ class NotebookView(TextView):
                 self.show(item)
 
     def show(self, row: Row) -> None:
-        """Show a row, at the place where it was shown before if it has changed."""
+        """Show a row. If it is on display already, update it in place."""
         if row in self.handles:
             self.handles[row].update(bundle(row), raw=True)
         else:
@@ -53,7 +53,7 @@ class NotebookView(TextView):
 
 
 class LiveView(NotebookView):
-    """Appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
+    """A view that appears when a run trains or takes longer than a moment; its button asks the ranks to stop."""
 
     def __init__(self, n: int, trains: bool = False):
         super().__init__(n, trains)
@@ -87,7 +87,7 @@ class LiveView(NotebookView):
         answers_while_busy(self.button)
         self.status, self.lines = widgets.HTML(), widgets.HTML()
         self.curves, self.strips = widgets.HTML(), widgets.HTML()
-        if self.trains:  # the page would jump when the first step is drawn
+        if self.trains:  # reserve room: otherwise the page would jump at the first step
             self.curves.value = charts.room(self.n)
         rows = [widgets.HBox([self.meter, self.button]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
@@ -126,7 +126,7 @@ class LiveView(NotebookView):
         return " · ".join([*parts, state])
 
     def _end(self) -> str:
-        """How the training ended, in a word; the ranks still running were given up."""
+        """How the training ended, in a few words. Ranks that have not finished by now are no longer waited for."""
         step, epochs = self.progress.step, self.progress.epochs
         if self.stop_requested:
             return "stopped"
@@ -142,7 +142,7 @@ class LiveView(NotebookView):
 
 
 def bundle(row: Row) -> dict[str, str]:
-    """A row as a MIME bundle: HTML, and text for where there is none."""
+    """A row as a MIME bundle: HTML, and plain text for front ends without HTML."""
     if not row.parts:
         return {"text/plain": ""}
     texts = {rank: part["data"].get("text/plain", "") for rank, part in sorted(row.parts.items())}
@@ -173,7 +173,7 @@ def part_html(part: Displayed) -> str:
         if mime in data:
             return _image(mime, data[mime], metadata.get(mime, {}))
     if "text/latex" in data:
-        return f"<p>{html.escape(data['text/latex'])}</p>"  # the page sets the formula
+        return f"<p>{html.escape(data['text/latex'])}</p>"  # the page typesets the formula
     text = data.get("text/markdown", data.get("text/plain", f"({', '.join(data)} cannot be shown for a rank)"))
     return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
 

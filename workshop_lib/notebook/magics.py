@@ -11,7 +11,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 
 from workshop_lib.ranks import RankError, cells, current
 
-ANSWER_LIMIT_S = 1.0  # for completion and inspection
+ANSWER_LIMIT_S = 1.0  # longest wait for a completion or an inspection
 FIRST_LINE = re.compile(r"\A\s*%%ranks\b.*\n")
 
 
@@ -45,7 +45,7 @@ def _team():
 
 
 def _line_that_starts_ranks() -> str:
-    """From this kernel's notebook, if its server says which one it is."""
+    """The line of this notebook that starts ranks; empty if there is none or the server does not name the notebook."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(os.environ["JPY_SESSION_NAME"]) as file:
         code = [cell["source"] for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
         lines = "\n".join("".join(source) for source in code).splitlines()
@@ -54,7 +54,7 @@ def _line_that_starts_ranks() -> str:
 
 
 class RankAnswers:
-    """Tab and Shift+Tab inside `%%ranks` cells: rank 0 answers, from its variables, if it has nothing else to do."""
+    """Answers Tab and Shift+Tab in `%%ranks` cells: rank 0 looks up its own variables, if it has nothing else to do."""
 
     def __init__(self, kernel):
         self.complete_here, self.inspect_here = kernel.do_complete, kernel.do_inspect
@@ -83,7 +83,7 @@ class RankAnswers:
 
 
 def _split(code: str, cursor: int | None) -> tuple[int, int]:
-    """Where what runs on the ranks begins, after the whole text if nothing does; and where the cursor is."""
+    """Two offsets: where the code for the ranks begins (past the end if there is none), and where the cursor is."""
     first_line = FIRST_LINE.match(code)
     cursor = len(code) if cursor is None else cursor
     return (first_line.end() if first_line else len(code) + 1), cursor
@@ -103,19 +103,19 @@ class RanksMagics(Magics):
 
             %%ranks [--on RANK,RANK] [--timeout SECONDS] [--catch]
 
-        The cell is one program run by all ranks (SPMD): `MPI.COMM_WORLD.rank` tells them apart.
-        Variables stay on the ranks; `current().pull("name")` brings one to the notebook.
-        What ranks display stands side by side; the value of a last expression is shown.
-        `breakpoint()` stops the ranks in pdb, with one prompt for all below the cell.
+        All ranks run the same cell (SPMD), and `MPI.COMM_WORLD.rank` tells them apart.
+        Variables stay on the ranks; `current().pull("name")` copies one to the notebook.
+        What the ranks display stands side by side, and so does the value of a last expression.
+        `breakpoint()` stops the ranks in pdb; below the cell, one prompt serves all of them.
         --on: the ranks that run the cell, such as 1 or 0,2. A collective needs every rank.
         --timeout: seconds after which a cell that hangs is diagnosed and ended (60).
-        --catch: print a failure instead of ending "Run all"; for cells that fail on purpose.
+        --catch: print a failure instead of ending "Run all", for cells that fail on purpose.
         """
         options = PARSER.parse_args(shlex.split(line))
-        # The number beside the cell: execution_count is that of the next one already.
+        # prompt_count is the number beside this cell. execution_count already belongs to the next cell.
         name = f"In[{self.shell.displayhook.prompt_count}]"
         try:
-            # The line of the magic counts, so that messages name the line the learner sees.
+            # The extra newline stands for the magic's line, so that messages give the line numbers the learner sees.
             _team().run_cell("\n" + cell, name, options.timeout, options.on)
         except RankError as error:
             if not options.catch:

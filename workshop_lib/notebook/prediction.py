@@ -1,4 +1,4 @@
-"""Predictions: the learner commits to a guess before a run, and sees it beside what was measured."""
+"""Predictions: the learner commits to a guess before a run, and later sees it beside the measurement."""
 
 import html
 import math
@@ -18,8 +18,8 @@ MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
 class Prediction:
     """A guess at one number between `low` and `high`.
 
-    Shown as a slider with a button where widgets work, as the bare question elsewhere; nothing waits for
-    it. `value` is None until the learner commits.
+    Where widgets work, it is shown as a slider with a button; elsewhere, as the bare question. No cell waits
+    for the guess: `value` is None until the learner commits.
     """
 
     def __init__(self, question: str, low: float, high: float, unit: str = ""):
@@ -29,7 +29,7 @@ class Prediction:
         self.value: float | None = None
 
     def commit(self, value: float) -> None:
-        """Take this as the guess; the first one counts."""
+        """Make `value` the guess. Only the first guess counts."""
         if self.value is None:
             self.value = float(value)
             self._keep()
@@ -39,13 +39,13 @@ class Prediction:
             learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
     def compare(self, measured: float, spread: tuple[float, float] | None = None) -> RecordFigure:
-        """A figure of the guess and what was measured; spread: the lowest and highest measurement."""
+        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement."""
         self._keep(measured)
         rows = [("measured", measured, MEASURED, spread or (measured, measured))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
-        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # inches
+        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # in inches
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
@@ -54,7 +54,7 @@ class Prediction:
             beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
             axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
-        axes.set_xlim(min(0, self.low), longest)  # the numbers stand to the right of it
+        axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=FONT_SIZE)
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(self.unit, fontsize=FONT_SIZE - 1)
@@ -71,15 +71,15 @@ class Prediction:
         print(f"Prediction: {self.question} ({span})")
 
     def _show_widget(self) -> None:
-        """A slider at its lowest end, which has to be moved before it can be committed: no guess is suggested.
+        """Show a slider at its lowest end, which the learner must move before committing: it suggests no guess.
 
-        On commit the guess as plain HTML takes its place, to be there when the notebook is opened again.
+        On commit, plain HTML with the guess replaces the slider. It is still there when the notebook is opened again.
         """
         step = 10 ** math.floor(math.log10((self.high - self.low) / 50))
         digits = max(0, -math.floor(math.log10(step)))
         shape = {"min": self.low, "max": self.high, "step": step, "description": self.unit}
         slider = widgets.FloatSlider(self.low, **shape, readout_format=f".{digits}f")
-        slider.continuous_update = False  # the last of many messages could come after that of the button
+        slider.continuous_update = False  # otherwise the slider's last message could arrive after the button's
         slider.layout.width = size(32)
         button = widgets.Button(description="Commit", icon="lock", disabled=True, tooltip="Move the slider first")
         slider.add_class("workshop-unset")
@@ -107,7 +107,7 @@ class Prediction:
 
 
 def predict(question: str, low: float, high: float, unit: str = "") -> Prediction:
-    """Ask for a guess; show it as the last line of a cell, and `compare` it with the result later."""
+    """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later."""
     return Prediction(question, low, high, unit)
 
 

@@ -1,4 +1,4 @@
-"""How large a notebook's runs are, chosen in one place by WORKSHOP_PROFILE."""
+"""The sizes of a notebook's runs, chosen in one place by WORKSHOP_PROFILE."""
 
 import os
 from dataclasses import dataclass, replace
@@ -12,24 +12,24 @@ DEFAULT = "laptop"
 
 @dataclass(frozen=True)
 class Profile:
-    """Sizes that a notebook takes its numbers from.
+    """The sizes of a notebook's runs.
 
-    The sweep has sizes of its own, because it trains ranks x backends x repeats times.
+    The sweep has sizes of its own, because it trains ranks × backends × repeats times.
     """
 
     name: str
-    ranks: int  # ranks that have a core (or GPU) each
-    oversubscribed_ranks: int | None  # a count above the cores, to show what it costs; None: leave out
+    ranks: int  # this many ranks have a core (or GPU) each
+    oversubscribed_ranks: int | None  # more ranks than cores, to show what that costs; None leaves it out
     epochs: int
     train_samples: int | None  # None: all 60,000
-    sweep_epochs: int  # the first is start-up and not on the curve, so at least 2
+    sweep_epochs: int  # at least 2: the first pays for start-up and is left out of the curve
     sweep_samples: int | None
-    repeats: int  # of every point of a sweep; the spread is drawn from them
-    steps: int  # of a short run that is compared, not timed
-    timeout_s: float  # for one run on the ranks
-    feed_copies: int  # of the training images (47 MB) in the file that ranks read
-    feed_batches: int  # for each rank in one epoch of a training that is fed from it
-    feed_pieces: int  # single images, for each rank, that are read one by one
+    repeats: int  # runs of each point of a sweep, whose spread is drawn
+    steps: int  # steps of a short run that is compared, not timed
+    timeout_s: float  # limit for one run on the ranks
+    feed_copies: int  # copies of the training images (47 MB each) in the file that the ranks read
+    feed_batches: int  # batches per rank in one epoch of a training fed from the file of images
+    feed_pieces: int  # single images per rank that are read one by one
 
     @property
     def sweep_ranks(self) -> list[int]:
@@ -46,9 +46,9 @@ PROFILES = {
 
 
 def current() -> Profile:
-    """The profile WORKSHOP_PROFILE names; "laptop" if it is unset. Raises InputError for another name.
+    """The profile that WORKSHOP_PROFILE names, or "laptop" if it is unset. Raises InputError for an unknown name.
 
-    On the allocation of a scheduler, "cluster" has as many ranks as fill it.
+    In a scheduler's allocation, "cluster" has as many ranks as fill the allocation.
     """
     name = os.environ.get(VARIABLE, DEFAULT)
     if name not in PROFILES:

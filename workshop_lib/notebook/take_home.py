@@ -1,4 +1,4 @@
-"""The plain scripts to take home (notebooks/scripts), shown in a notebook as what changes from one to the next."""
+"""Shows the take-home scripts (notebooks/scripts) in a notebook, as the changes from one script to the next."""
 
 import difflib
 import re
@@ -9,14 +9,14 @@ from workshop_lib.paths import SCRIPTS
 
 
 def diff(before: str, after: str) -> Markdown:
-    """The lines that change from one script to another, by file name, without those around them."""
+    """The lines that differ between two scripts, given by file name, without the unchanged lines around them."""
     old, new = ((SCRIPTS / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
     lines = difflib.unified_diff(old, new, before, after, lineterm="", n=0)
     return Markdown("\n".join(["```diff", *(line for line in lines if not line.startswith("@@")), "```"]))
 
 
 def marked(script: str, pattern: str) -> Markdown:
-    """A script, by file name, with the lines in which the regular expression `pattern` is found marked as added."""
+    """The script with this file name; lines in which the regular expression `pattern` is found are marked as added."""
     lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
     shown = [f"{'+' if re.search(pattern, line) else ' '} {line}" for line in lines]
     return Markdown("\n".join(["```diff", *shown, "```"]))

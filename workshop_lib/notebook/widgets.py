@@ -1,4 +1,4 @@
-"""What the workshop's widgets have in common: where they work, and controls with an answer under them."""
+"""What the workshop's widgets have in common: whether they work here, and controls with an answer under them."""
 
 import base64
 import html
@@ -12,22 +12,22 @@ from workshop_lib.notebook.figures import RecordFigure
 
 
 def size(em: float) -> str:
-    """A width that grows with the notebook's text, in its font size."""
+    """A CSS width of `em` times the notebook's font size, so that it grows with the text."""
     return f"calc({em} * var(--jp-content-font-size1, 14px))"
 
 
 def has_widgets() -> bool:
-    """Whether this is a notebook's kernel, and widgets are not switched off."""
+    """Whether this process is a notebook's kernel, with widgets not switched off."""
     return getattr(IPython.get_ipython(), "kernel", None) is not None and os.environ.get("WORKSHOP_WIDGETS") != "0"
 
 
 def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:
-    """Let `widget` hear its front end while a cell runs; returns it.
+    """Let `widget` receive its front end's messages while a cell runs; return the widget.
 
-    A cell keeps the kernel's main loop busy. JupyterLab sends a widget's messages to a subshell beside
-    that loop, but ipykernel would send them on to the loop in which the widget was made, where they would
-    wait for the cell to end. The widget's callbacks then run in the subshell's thread: keep them short.
-    Outside a kernel there is nobody to hear, and nothing is done.
+    A running cell keeps the kernel's main loop busy. JupyterLab sends a widget's messages to a subshell beside
+    that loop, but ipykernel would forward them to the loop that created the widget, where they would wait for
+    the cell to end. After this call, the widget's callbacks run in the subshell's thread, so keep them short.
+    Outside a kernel, this does nothing.
     """
     if widget.comm is not None:
         widget.comm._reply_subshell_for = lambda data, subshell_id: subshell_id
@@ -35,9 +35,9 @@ def answers_while_busy(widget: ipywidgets.Widget) -> ipywidgets.Widget:
 
 
 def leave(shown: DisplayHandle, widget: ipywidgets.Widget, content: str) -> None:
-    """Put this HTML in the place of the widget that is `shown`.
+    """Replace the `shown` widget by HTML.
 
-    A widget needs its kernel: in a notebook that is opened again the next day, nothing would be there.
+    A widget needs its kernel, so a notebook that is opened again the next day would show nothing in its place.
     """
     style = "font-size: var(--jp-content-font-size1)"
     shown.update(HTML(content and f'<div style="{style}">{content}</div>'))
@@ -52,9 +52,9 @@ def close(widget: ipywidgets.Widget) -> None:
 
 
 class Answers(ipywidgets.VBox):
-    """Controls in columns, and under them a figure that has the answer to what they ask as its title.
+    """Columns of controls that ask a question, and below them a figure whose title is the answer.
 
-    Where widgets do not work, it is shown as the figure alone. Subclasses say what the answer is.
+    Where widgets do not work, only the figure is shown. Subclasses implement `answer`.
     """
 
     def __init__(self, columns: list[list[ipywidgets.Widget]], css_class: str):
@@ -62,7 +62,7 @@ class Answers(ipywidgets.VBox):
         self.image = ipywidgets.Image(layout=ipywidgets.Layout(max_width="100%"))
         self.sentence = ""
         for part in sum(columns, []):
-            for control in getattr(part, "children", [part]):  # a box has no value, but what is in it has
+            for control in getattr(part, "children", [part]):  # a box has no value, but its children do
                 control.observe(self._update, "value")
                 answers_while_busy(control)
         controls = ipywidgets.HBox([ipywidgets.VBox(column) for column in columns])
@@ -72,11 +72,11 @@ class Answers(ipywidgets.VBox):
         self._update()
 
     def answer(self) -> tuple[str, RecordFigure]:
-        """A sentence and the figure that it is the title of. Raises InputError for what makes no sense."""
+        """A sentence, and the figure with it as title. Raises InputError for settings that make no sense."""
         raise NotImplementedError
 
     def _update(self, change=None) -> None:
-        if change and change.owner.disabled:  # not the learner's doing, but that of `answer`
+        if change and change.owner.disabled:  # `answer` changed this control, not the learner
             return
         try:
             self.sentence, figure = self.answer()
@@ -89,6 +89,6 @@ class Answers(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         shown = super()._repr_mimebundle_(**kwargs) if has_widgets() else {}
         shown["text/plain"] = self.sentence
-        if self.image.value:  # for readers of the saved notebook, who have no kernel
+        if self.image.value:  # readers of the saved notebook have no kernel, so they see this image
             shown["image/png"] = base64.b64encode(self.image.value).decode()
         return shown

@@ -1,1 +1,1 @@
-"""From records of runs to tables and curves: what was measured, by whom, and how it scales."""
+"""From run records to tables and curves: what was measured, where, and how it scales."""

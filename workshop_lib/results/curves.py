@@ -14,36 +14,37 @@ from workshop_lib.training import KINDS, equivalence
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
 
-# Shown where a record has them.
+# Columns, with their headings, that are shown if any record has a value for them.
 MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndiffer-\nence"}
 
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
 SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
-EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # of records that were written before these options existed
+EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # values for records older than these options
 SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", *EARLIER]
-# Accuracies against workers differ in the recipe alone, and runs of one recipe in workers and seed alone.
+# In a figure of accuracy against workers, runs may differ in recipe, workers and seed. Runs of one recipe may differ
+# only in workers and seed.
 SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
-SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # what the name of a recipe does not tell
+SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # settings that the name of a recipe does not include
 
-# Read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on 128 nodes, 32 epochs,
-# learning rate 0.01 times the ranks, no warm-up. Training accuracy in %, by ranks.
+# Training accuracy in % by ranks, read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on
+# 128 nodes, 32 epochs, learning rate 0.01 times the ranks, no warm-up.
 PUBLISHED = {8: 96, 16: 96, 32: 96, 64: 93, 128: 11, 256: 11}
 
 NOTHING = "no finished training run among these records: nothing to draw or compare."
 
 
 def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
-    """One row per training run (records of another kind are left out), with the columns of `_row` and `repeat`.
+    """A table with one row per training run, and the columns of `_row` and `repeat`. Other records are left out.
 
-    `steady_s` and `samples_per_s` are taken over the epochs after the first, because the first pays
-    for start-up (page faults, thread pools, connections). A run of one epoch has only that: its
-    `first_epoch_only` is True. A run without a full epoch has NaN there. `communication_share` is the
-    part of `steady_s` spent communicating, NaN where it was not measured. `repeat` counts the runs of
-    the same backend, world size and batch size from 0; each stage of ZeRO counts as a backend. `bind` is
-    "core" where `binding` names cores.
+    `steady_s` and `samples_per_s` cover the epochs after the first, because the first pays for start-up
+    (page faults, thread pools, connections). In a run of one epoch they cover that epoch, and
+    `first_epoch_only` is True. In a run without a full epoch they are NaN. `communication_share` is the part
+    of `steady_s` spent communicating, NaN if it was not measured. `repeat` counts the runs of the same backend,
+    world size and batch size from 0; each stage of ZeRO counts as a backend of its own. `bind` is "core" if
+    `binding` names cores.
 
-    Raises RecordError naming a missing field, and when there is no training run.
+    Raises RecordError naming a missing field, or if there is no training run.
     """
     rows = [_row(record, number) for number, record in enumerate(runs, 1) if record.get("kind") == "train"]
     if not rows:
@@ -65,7 +66,7 @@ def _row(record: dict, number: int) -> dict:
         "precision": what.get("precision", "fp32"),
         "network": what.get("network", "workshop"),
         **{name: what.get(name, earlier) for name, earlier in EARLIER.items()},
-        # The cores themselves differ between numbers of ranks.
+        # `binding` names cores, which differ between numbers of ranks. `bind` does not.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
         "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
         "oversubscribed": what["oversubscribed"],
@@ -84,7 +85,7 @@ def _row(record: dict, number: int) -> dict:
 
 
 def _state_bytes(memory: dict | None) -> int | None:
-    """Parameters, gradients and optimizer state together, on the rank that holds most of them."""
+    """Bytes of parameters, gradients and optimizer state together, on the rank that holds most; None if unknown."""
     kinds = [(memory or {}).get(f"{kind}_bytes") or [None] for kind in KINDS]
     ranks = list(zip(*kinds, strict=True))
     return None if any(None in rank for rank in ranks) else max(map(sum, ranks))
@@ -101,13 +102,13 @@ def _steady(epochs: list[dict]) -> dict:
 
 
 def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train_samples") -> pd.DataFrame:
-    """Per backend, `same` and world_size: median, min and max samples/s over the repeats.
+    """Median, lowest and highest samples/s over the repeats, per backend, `same` and world_size.
 
-    `same` says what the points of one curve have in common: "batch_size" (per rank) or
-    "global_batch"; `work` which work is fixed: "train_samples", or "samples_per_rank" in weak scaling.
-    Stopped runs and runs without a full epoch are left out.
+    `same` is what the points of one curve have in common: "batch_size" (per rank) or "global_batch". `work` is
+    the amount of work that is fixed: "train_samples", or "samples_per_rank" in weak scaling. Stopped runs and
+    runs without a full epoch are left out.
 
-    Raises RecordError if runs of different machines, data, settings or work are mixed.
+    Raises RecordError if the runs differ in machine, data, settings or work.
     """
     runs = _finished(frame)
     if runs.empty:
@@ -126,7 +127,7 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
 
 
 def _finished(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs that nobody stopped, with a full epoch."""
+    """The runs that nobody stopped and that have at least one full epoch."""
     return frame[~frame["stopped"] & frame["samples_per_s"].notna()]
 
 
@@ -142,24 +143,24 @@ def require_same(runs: pd.DataFrame, names: list[str]) -> None:
 
 
 def strong_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
-    """`throughput` with `speedup` and `efficiency` (1 = perfect), each with _min and _max.
+    """The table of `throughput`, plus `speedup` and `efficiency` (1 = perfect), each with _min and _max.
 
-    Both are against the median of the same backend and batch on 1 rank; min and max carry the spread
-    of the N-rank repeats alone.
+    The baseline of both is the median of the same backend and batch on 1 rank. Their _min and _max show the
+    spread of the N-rank repeats alone.
 
-    Raises RecordError where a curve has no 1-rank run.
+    Raises RecordError if a curve has no 1-rank run.
     """
     return _against_one_rank(throughput(frame, same), same)
 
 
 def weak_scaling(frame: pd.DataFrame, same: str = "batch_size") -> pd.DataFrame:
-    """As `strong_scaling`, for runs whose samples grow with the ranks; with `epoch_s`, its _min and _max, and
-    `first_epoch_s`.
+    """The table of `strong_scaling` for runs whose samples grow with the ranks, plus `epoch_s` (with _min and _max)
+    and `first_epoch_s`.
 
-    On N ranks the work is N times that on 1, so `speedup`, the ratio of the throughputs, is the scaled one
-    (Gustafson 1988), and `efficiency` is seconds on 1 rank / seconds on N.
+    N ranks do N times the work of one rank, so `speedup`, the ratio of the throughputs, is the scaled speed-up
+    (Gustafson 1988), and `efficiency` is (seconds on 1 rank) / (seconds on N ranks).
 
-    Raises RecordError where a curve has no 1-rank run, and when the samples per rank differ.
+    Raises RecordError if a curve has no 1-rank run, or if the samples per rank differ.
     """
     if frame["samples_per_rank"].isna().any():
         raise RecordError("weak scaling needs runs with `train_samples`: samples per rank × ranks.")
@@ -197,10 +198,10 @@ def recipe(what: dict) -> str:
 
 
 def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
-    """One row per run: recipe, workers, seed, and of its last epoch test_accuracy and train_accuracy in %.
+    """A table with one row per run: recipe, workers, seed, and the last epoch's test_accuracy and train_accuracy in %.
 
-    Raises RecordError when runs differ in more than the recipe, or runs of one recipe in more than the workers
-    and the seed, or when none has ended.
+    Raises RecordError if runs differ in more than the recipe, if runs of one recipe differ in more than the workers
+    and the seed, or if no run has ended.
     """
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
@@ -223,11 +224,11 @@ def _accuracy(what: dict, last: dict) -> dict:
 
 
 def summary(runs: Iterable[dict]) -> Table:
-    """What was measured, as a rich table: one row per backend, batch size per rank and number of ranks.
+    """A rich table of what was measured, with one row per backend, batch size per rank and number of ranks.
 
-    Numbers are medians over the repeats; efficiency is left empty where there is no 1-rank run. The most
-    bytes of state on a rank, of `record["memory"]`, and the largest parameter difference, of
-    `record["ladder"]["largest_relative_difference"]`, are columns if any record has them.
+    Numbers are medians over the repeats; efficiency is a dash if there is no 1-rank run. Two columns appear
+    only if a record has values for them: the bytes of state on the rank that holds most (`record["memory"]`), and
+    the largest parameter difference (`record["ladder"]["largest_relative_difference"]`).
     """
     frame = to_frame(runs)
     points = throughput(frame).set_index(["backend", "batch_size", "world_size"])

@@ -17,7 +17,7 @@ from workshop_lib.training.backends import CHOOSE_COMM, REGISTRY
 from workshop_lib.training.options import ZERO_STAGES
 
 KINDS = ("train", "steps_to_target", "less_communication", "bench", "search")
-# What every record of a training run has had from the first version on, by part: tables and figures rest on it.
+# Fields, by part, that every record of a training run has had since the first version. Tables and figures rely on them.
 TRAIN_FIELDS: dict[str, dict[str, type | UnionType]] = {
     "": {"what": dict, "where": dict, "epochs": list, "seconds_to_99": float | None, "ranks_identical": bool | None},
     "what": {"backend": str, "world_size": int, "batch_size": int, "global_batch": int, "oversubscribed": bool},
@@ -30,8 +30,8 @@ class RecordError(InputError):
 
 
 def name_of(what: dict) -> str:
-    """What a run is called where backends are compared: each stage of DeepSpeed's ZeRO has its own name, and so have
-    DDP and FSDP over MPI."""
+    """The name of a run where backends are compared. Each stage of DeepSpeed's ZeRO has its own name, and so do DDP
+    and FSDP over MPI."""
     name, stage = what["backend"], what.get("zero_stage")
     if name in CHOOSE_COMM and what.get("comm") == "mpi":
         return f"{name}-mpi"
@@ -39,7 +39,10 @@ def name_of(what: dict) -> str:
 
 
 def all_names() -> list[str]:
-    """Every name that a run can have, in the order of figures; those over MPI last, which leaves the others' styles."""
+    """Every name that a run can have, in the order used by figures.
+
+    Names over MPI come last, so that the other names keep their styles.
+    """
     plain = [
         name_of({"backend": backend, "zero_stage": stage})
         for backend in REGISTRY
@@ -49,7 +52,7 @@ def all_names() -> list[str]:
 
 
 def require_place(path: str | os.PathLike) -> None:
-    """Raise RecordError, naming the path and the cause, if no record can be written there."""
+    """Raise RecordError, naming the path and the cause, if no record can be written to this path."""
     try:
         require_writable(path)
     except OSError as error:
@@ -57,10 +60,11 @@ def require_place(path: str | os.PathLike) -> None:
 
 
 def write(path: str | os.PathLike, record: Mapping[str, Any]) -> None:
-    """Append one record to `path`; the folder is made if needed.
+    """Append one record to `path`, creating its folder if needed.
 
-    Several processes may write to one file, and a record is there whole or not at all. On a set of ranks, rank 0
-    writes. Raises RecordError if it cannot be written, or has something JSON cannot hold (NaN and infinity included).
+    Several processes may write to one file; each record is written completely or not at all. Among ranks, rank 0
+    writes. Raises RecordError if the record cannot be written, or contains something that JSON cannot hold (such as
+    NaN or infinity).
     """
     try:
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
@@ -85,13 +89,13 @@ def _append(file: int, line: bytes) -> None:
     if size and os.pread(file, 1, size - 1) != b"\n":
         line = b"\n" + line
     try:
-        # The rest of a write that a full disk cut short raises the error.
+        # If a full disk cuts a write short, writing the rest raises the error.
         while line:
             line = line[os.write(file, line) :]
         if stat.S_ISREG(os.fstat(file).st_mode):
             os.fsync(file)
     except OSError:
-        with contextlib.suppress(OSError):  # what is not a file, such as /dev/stdout
+        with contextlib.suppress(OSError):  # /dev/stdout, for example, cannot be truncated
             os.ftruncate(file, size)
         raise
 
@@ -101,7 +105,7 @@ def _not_written(path: str | os.PathLike, error: OSError) -> RecordError:
 
 
 def read(paths: str | os.PathLike | Iterable[str | os.PathLike]) -> list[dict]:
-    """All records of one file, or of several, in order. Empty lines are passed over.
+    """All records of one file, or of several, in order. Empty lines are skipped.
 
     Raises RecordError naming file and line for a line that is not a record (see `check`), and for a missing file.
     """
@@ -142,8 +146,8 @@ def _parse(line: str, where: str) -> dict:
 
 
 def check(record: dict, where: str) -> None:
-    """Raise RecordError, saying `where`, for a kind that does not exist, and for a training run that lacks a
-    field that all of them have, or holds another type there."""
+    """Raise RecordError, naming `where`, for an unknown kind of record, and for a training run in which one of
+    TRAIN_FIELDS is missing or has the wrong type."""
     if record.get("kind") not in KINDS:
         raise RecordError(f"{where}: record kind {record.get('kind')!r}; this version knows {', '.join(KINDS)}.")
     if record["kind"] == "train":

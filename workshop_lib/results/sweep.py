@@ -22,14 +22,15 @@ def sweep(
 ) -> Iterator[dict]:
     """Yield a run record for each number of ranks, repeat and TrainOptions, as each run ends.
 
-    `start(n)` gives a team of n ranks. `options` is a list of TrainOptions, or a function that gives one for
-    n ranks, as in weak scaling, where the samples grow with the ranks. Repeats go round the options, so that
-    a slow minute of the machine touches all of them; with `restart` round the numbers of ranks too, which
-    costs a start of the ranks each time, and keeps a slow quarter of an hour out of the efficiency. Runs
-    never overlap, since they would share the cores they are measured on.
-    Each run prints a line with the time that the rest will take, and one that says so if other programs had the
-    cores meanwhile; `show` adds the run's own progress. `compare`
-    adds to the records how far each of the options is from one process (training/equivalence.py).
+    `start(n)` returns a team of n ranks. `options` is a list of TrainOptions, or a function that returns such a list
+    for n ranks, as in weak scaling, where the samples grow with the ranks. Each repeat goes through all options
+    before the next repeat begins, so that a slow minute of the machine affects all of them. With `restart`, each
+    repeat also goes through all numbers of ranks. That starts the ranks anew each time, but keeps a slow quarter of an
+    hour from distorting the efficiency. Runs never overlap, because they would share the cores they are measured on.
+
+    Each run prints a line with the estimated time for the rest, and a warning if other programs used the cores
+    meanwhile. `show` adds the run's own progress. `compare` adds to the records how far each of the options is from
+    one process (training/equivalence.py). Raises InputError if `repeats` is less than 1.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
@@ -40,7 +41,7 @@ def sweep(
     pending = [option for n, _ in rounds for option in plan[n]]
     total = len(pending)
     comparisons: dict[tuple, dict] = {}
-    seconds: dict = {}  # that the last run with each of the options took
+    seconds: dict = {}  # by option: how long its last run took
     for n, _ in rounds:
         began = time.monotonic()
         team = start(n)
@@ -56,13 +57,13 @@ def sweep(
             seconds[option], began = time.monotonic() - began, time.monotonic()
             number = total - len(pending)
             print(f"{result_line(record)}; run {number} of {total}{_time_left(pending, seconds)}", flush=True)
-            if warning and not team.attached_only:  # ranks that another process started count as others
+            if warning and not team.attached_only:  # attached ranks count as other programs
                 print(f"  {warning}", flush=True)
             yield record
 
 
 def _time_left(options: list, seconds: dict) -> str:
-    """What runs with these options will take, judged by what earlier ones took, as the end of a line."""
+    """The estimated time for runs with these options, based on earlier runs, as text for the end of a line."""
     mean = sum(seconds.values()) / len(seconds)
     left_s = sum(seconds.get(option, mean) for option in options)
     left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"

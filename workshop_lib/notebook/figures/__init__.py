@@ -1,12 +1,10 @@
-"""The figures of the notebooks. This file holds what they share: style, caption, legend, bars, saving.
+"""Figures. This file holds what all of them share: style, caption, legend, bars, saving.
 
-`scaling` draws run records; `costs`, what communication and input cost; `steps` and `horovod`, what the
-ranks do in a step; `pictures`, who holds what; `learning`, noise and batch size; `forecasts`, what was
-computed for other machines; `schedules`, how small MPI programs deadlock; `accuracy`, who learned how much;
-`large_batch`, what long steps do. One call draws one figure.
+`scaling` and `accuracy` draw run records; lessons draw their own figures in their `figures` modules. One call
+draws one figure.
 
-The first seven colours are Okabe and Ito's (Color Universal Design, 2008); all ten are ones that people with any
-colour vision can tell apart. Every curve also has its own marker or line style, for a grey print.
+The first seven colors are Okabe and Ito's (Color Universal Design, 2008). People with any color vision can tell all
+ten colors apart. Every curve also has its own marker or line style, so that a print in gray is readable.
 """
 
 import io
@@ -38,14 +36,14 @@ LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 PERFECT = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
 FONT_SIZE = 13
 SIZE_INCHES = (12, 6.4)
-ON_WHITE = {"fc": "white", "ec": "none", "pad": 1.5}  # behind a number on a coloured bar
-ROOM = 0.08  # of the axis: a narrower part of a bar has no room for its number
+ON_WHITE = {"fc": "white", "ec": "none", "pad": 1.5}  # the box behind a number on a colored bar
+ROOM = 0.08  # share of the axis: a bar segment narrower than this has no room for its number
 
 
 class RecordFigure(Figure):
     """A figure that a notebook shows as the value of a cell, without pyplot's global state."""
 
-    in_words = ""  # what it shows, where that isn't in its labels
+    in_words = ""  # what the figure shows, if its labels don't say so
 
     def __repr__(self) -> str:
         return self.in_words or super().__repr__()
@@ -56,7 +54,7 @@ class RecordFigure(Figure):
         return image.getvalue()
 
     def description(self) -> str:
-        """Its words, for someone who can't see it: title, caption and what the axes show, or else all there are."""
+        """The figure in words, for people who cannot see it: title, caption and axes, or else all texts in the axes."""
         if self.in_words:
             return self.in_words
         words = [text.get_text() for text in self.texts]
@@ -77,17 +75,17 @@ class Style:
 
     @classmethod
     def number(cls, index: int) -> "Style":
-        """The style of curve `index`; the first ten differ in colour and marker."""
+        """The style of curve `index`; the first ten differ in color and marker."""
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
     @property
     def curve(self) -> dict[str, Any]:
-        """The curve's line, without markers, as matplotlib's arguments."""
+        """Arguments for matplotlib that draw the curve's line without markers."""
         return {"color": self.colour, "linestyle": self.line, "linewidth": 2}
 
 
 class Look(NamedTuple):
-    """How one kind of bar looks: the stripes tell kinds apart in a grey print."""
+    """How one kind of bar looks. The hatching tells kinds apart when printed in gray."""
 
     colour: str
     hatch: str
@@ -97,14 +95,14 @@ STEP_LOOKS = {"computing": Look(BLUE, ""), "waiting": Look(YELLOW, "//"), "Allre
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:
-    """Write `figure` as PNG at 150 dots per inch."""
+    """Write `figure` as PNG at 150 dots per inch; return its path."""
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
     return Path(path)
 
 
 def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) -> RecordFigure:
-    """An empty figure with its title, and under it, small, where and how the numbers were measured."""
+    """An empty figure with a title and, in small type below it, a caption: where and how the numbers were measured."""
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
     figure.text(0.06, 1 - 0.35 / height_inches, title, fontsize=FONT_SIZE + 4, weight="bold")
     place = (0.06, 1 - 0.45 / height_inches)
@@ -113,8 +111,8 @@ def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) 
 
 
 def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHES[1]) -> tuple[RecordFigure, float]:
-    """An empty figure whose title is a sentence of one or more lines, and the height [0, 1] where the
-    conditions under it end."""
+    """An empty figure with a sentence as its title, and the height (from 0 to 1) at which the conditions below
+    the title end."""
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
     lines, small = textwrap.wrap(title, 88), textwrap.wrap(conditions, 125)
     figure.text(0.03, 1 - 0.15 / height_inches, "\n".join(lines), fontsize=FONT_SIZE + 2, weight="bold", va="top")
@@ -125,31 +123,33 @@ def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHE
 
 
 def spread(middle, low, high) -> np.ndarray:
-    """The lengths of the bars from `middle` down to `low` and up to `high`; none where `low` is NaN."""
+    """The lengths [2, n] of error bars from `middle` down to `low` and up to `high`; NaN where `low` is NaN."""
     return np.where(np.isnan(low), np.nan, [middle - low, high - middle])
 
 
 def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool = False) -> None:
-    """Points with `bars` (two rows: below and above), which lie `across` where x was measured, not y; hollow
-    ones ran more ranks than cores."""
+    """Draw points with error bars, whose lengths `bars` holds in two rows: below and above.
+
+    `across` draws horizontal bars, for a measured x. `hollow` marks runs with more ranks than cores.
+    """
     face = "white" if hollow else style.colour
     look = {"fmt": style.marker, "color": style.colour, "markersize": 8, "markerfacecolor": face, "markeredgewidth": 2}
     axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
 
 
 def over_repeats(repeats, middle: str = "median") -> tuple:
-    """Middle, lowest and highest of each group of a pandas `groupby`, for `draw_curve`; one repeat has no spread."""
+    """(middle, lowest, highest) per group of a pandas `groupby`, for `draw_curve`; lowest is NaN for one repeat."""
     return repeats.agg(middle), repeats.min().where(repeats.count() > 1), repeats.max()
 
 
 def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
-    """A line through points with bars; `values` are (middle, low, high)."""
+    """Draw a line through points with error bars; `values` is (middle, low, high)."""
     axes.plot(x, values[0], **style.curve, zorder=2)
     draw_points(axes, x, values[0], spread(*values), style, hollow)
 
 
 def entry(label: str, **look) -> Line2D:
-    """The legend entry of a line or marker that looks like this."""
+    """The legend entry of a line or marker; `look` holds arguments of Line2D."""
     return Line2D([], [], **look, label=label)
 
 
@@ -165,30 +165,30 @@ def handles_of(names: Iterable[str], **parts: bool) -> list[Artist]:
 
 
 def hollow_note(oversubscribed: bool) -> list[Line2D]:
-    """The legend entry that explains hollow points, if there are any."""
+    """The legend entry that explains hollow points; no entry if there are none."""
     look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
     label = "hollow, *: oversubscribed (more ranks than cores)"
     return [entry(label, linestyle="", **look)] if oversubscribed else []
 
 
 def ticks_at(axis, values, labels: list[str] | None = None) -> None:
-    """Ticks at these values and nowhere else, whatever the scale."""
+    """Put ticks at these values and nowhere else, whatever the scale."""
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_minor_locator(NullLocator())
     axis.set_ticklabels(labels or [str(value) for value in values])
 
 
 def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
-    """Ticks at these multiples of powers of ten, as plain numbers."""
+    """Put ticks at these multiples of powers of ten, labeled with plain numbers."""
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(form)
 
 
 def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> None:
-    """Legend of these columns, without empty ones, under the axes; the axes give way to its rows.
+    """Draw a legend of these columns, leaving out empty ones, and shrink the axes to make room for it below them.
 
-    The first column becomes two when it has more than three entries, so that the legend leaves room for the axes.
+    If the first column has more than three entries, it is split in two, so that the legend stays low.
     """
     half = (len(first) + 1) // 2 if len(first) > 3 else len(first)
     columns = tuple(filter(None, (first[:half], first[half:], *more)))
@@ -209,23 +209,23 @@ def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> Non
 
 
 def patches(looks: Mapping[str, Look]) -> list[Patch]:
-    """The legend entries of these kinds of bars."""
+    """Legend entries for these kinds of bars."""
     return [Patch(fc=colour, hatch=hatch, ec="white", label=kind) for kind, (colour, hatch) in looks.items()]
 
 
 def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72) -> None:
-    """One part of a horizontal bar."""
+    """Draw one segment of a horizontal bar."""
     axes.barh(row, width, height, left=left, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
 
 
 def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look) -> None:
-    """A number in the middle of a part of a horizontal bar."""
+    """Write a number in the middle of a segment of a horizontal bar."""
     where = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
     axes.text(left + width / 2, row, number, **where | {"bbox": ON_WHITE} | look)
 
 
 def bare(axes: Axes) -> None:
-    """Axes of horizontal bars: a grid across them, and no frame."""
+    """Style axes for horizontal bars: vertical grid lines, and no frame except for the x axis."""
     axes.tick_params(labelsize=FONT_SIZE - 1)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
@@ -236,7 +236,7 @@ def bare(axes: Axes) -> None:
 def stacked(
     rows: Mapping[str, float], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
 ) -> RecordFigure:
-    """A figure with axes for bars under one another: by title, how many `rows` of bars each has.
+    """A figure with axes for horizontal bars, one below another; `rows` maps each title to its number of bars.
 
     Raises InputError when there is nothing to draw.
     """
@@ -259,7 +259,7 @@ def stacked(
 
 
 def name_rows(axes: Axes, names: Iterable[str]) -> None:
-    """A row of bars for each name, the first on top."""
+    """Label a row of bars with each name, the first on top."""
     labels = list(names)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)

@@ -1,7 +1,7 @@
-"""Figures of accuracy, drawn from run records: against time or epochs, with time against ranks, and against workers.
+"""Figures of accuracy, drawn from run records: against time or epochs, against ranks, and against workers.
 
-Up to MOST_CURVES backends are curves in one plot. More of them get a panel each, where colour and marker tell
-the number of ranks.
+Up to MOST_CURVES backends share one plot. If there are more, each gets its own panel, in which color and marker
+stand for the number of ranks.
 """
 
 from collections.abc import Iterable
@@ -29,13 +29,13 @@ WORKER_PANELS = {"train_accuracy": "training accuracy in the last epoch (%)", "t
 def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     """Test accuracy in % after each epoch, against training seconds or (x="epochs") epochs.
 
-    One curve per backend, number of ranks and batch size: medians over the repeats, bars from the worst
-    to the best repeat. Seconds are those of training, without the evaluation. Hollow points ran more ranks
-    than cores. In one plot, colour and marker tell the backend and the line style the ranks; with a panel per
-    backend they tell the ranks, and thin grey lines are the other backends.
+    One curve per backend, number of ranks and batch size shows medians over the repeats, with bars from the
+    worst to the best repeat. Seconds count training alone, without the evaluation. Hollow points had more ranks
+    than cores. In one plot, color and marker stand for the backend, and the line style for the ranks. With a
+    panel per backend, color and marker stand for the ranks, and thin gray lines are the other backends.
 
-    Raises RecordError if runs are mixed that differ in data, samples, epochs, optimizer or learning rate,
-    or, against seconds, in the machine.
+    Raises InputError for another x, and RecordError if the runs differ in data, samples, epochs, optimizer or
+    learning rate, or, against seconds, in the machine.
     """
     if x not in X_LABELS:
         raise InputError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
@@ -94,7 +94,7 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
 
 
 def _settings(rows: pd.DataFrame) -> dict[tuple[int, int], str]:
-    """The name of every (world_size, batch_size); a batch is named only if there are several."""
+    """The name of each (world_size, batch_size); it mentions the batch size only if there are several."""
     several, ranks = rows["batch_size"].nunique() > 1, dict(rank_counts(rows))
     return {
         (count, batch): f"{ranks[count]} rank{'s' * (count > 1)}" + f", batch {batch} per rank" * several
@@ -125,7 +125,7 @@ def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: figures.Style
 
 
 def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
-    """From just under the worst point to just over the best, the 99 % line always inside."""
+    """Fit the axes to all points and the line at 99 %; return the legend entry of that line."""
     low, high = min(rows["accuracy"].min(), 98.8), max(rows["accuracy"].max(), 99.2)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, min(100.0, high + margin))
@@ -137,12 +137,12 @@ def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
 
 
 def worker_curve(records: Iterable[dict]) -> Figure:
-    """Training and test accuracy in % after the last epoch against workers, which are emulated.
+    """Training and test accuracy in % after the last epoch, against the number of emulated workers.
 
-    One curve per recipe: the mean over the seeds, bars from the worst to the best. Crosses are the numbers read off
-    the published figure, which are of training.
+    One curve per recipe: the mean over the seeds, with bars from the worst to the best seed. Crosses are the
+    published training accuracies, read off their figure.
 
-    Raises RecordError when runs are mixed that differ in more than the recipe.
+    Raises RecordError if the runs differ in more than recipe, workers and seed.
     """
     records = list(records)
     rows = accuracies(records)
@@ -157,7 +157,7 @@ def worker_curve(records: Iterable[dict]) -> Figure:
     workers, both = sorted({*rows["workers"], *PUBLISHED}), figure.subplots(1, 2, sharex=True)
     for axes, (column, label) in zip(both, WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
-            shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that the bars stay visible
+            shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # moves curves apart, so that all bars show
             by_workers = rows[rows["recipe"] == name].groupby("workers")[column]
             values = figures.over_repeats(by_workers, "mean")
             figures.draw_curve(axes, values[0].index * shift, values, figures.Style.number(index))
@@ -174,12 +174,13 @@ def worker_curve(records: Iterable[dict]) -> Figure:
 
 
 def solution_curve(records: Iterable[dict]) -> Figure:
-    """Seconds of the whole training (left) and accuracy after it in % (right) against ranks; needs no run on one rank.
+    """Seconds for the whole training (left) and final accuracy in % (right), against ranks; needs no 1-rank run.
 
-    One curve per backend: medians over the repeats, bars from the best to the worst, training accuracy dashed. Dotted
-    is the time that falls as the ranks grow, from the fewest on. Seconds are those of training, without the evaluation.
+    One curve per backend: medians over the repeats, with bars from the best to the worst; training accuracy is
+    dashed. The dotted line is perfect scaling from the smallest number of ranks. Seconds count training alone,
+    without the evaluation.
 
-    Raises RecordError when runs of different recipes or machines are mixed, or all have the same number of ranks.
+    Raises RecordError if runs of different recipes or machines are mixed, or if all have the same number of ranks.
     """
     runs = [record for record in records if record.get("kind") == "train" and record["epochs"]]
     runs = [record for record in runs if not record.get("stopped")]

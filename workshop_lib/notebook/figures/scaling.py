@@ -1,7 +1,7 @@
 """Figures drawn from run records: strong and weak scaling.
 
-Up to MOST_CURVES backends are curves in one plot. More of them become a row each, where colour and marker
-tell the number of ranks.
+Up to MOST_CURVES backends are curves in one plot. If there are more, each becomes a row, in which color and marker
+stand for the number of ranks.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ CROSS = {"color": figures.GREY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
 class Measure(NamedTuple):
-    """What is drawn against ranks, beside the efficiency."""
+    """The quantity that is drawn against ranks, beside the efficiency."""
 
     column: str
     first_epoch: str
@@ -39,31 +39,32 @@ EPOCH_TIME = Measure("epoch_s", "first_epoch_s", "time of an epoch (s)", False)
 
 
 class Curve(NamedTuple):
-    """One backend with one batch, on several numbers of ranks."""
+    """One backend with one batch size, measured on several numbers of ranks."""
 
     name: str
     style: figures.Style
-    points: pd.DataFrame  # by world_size
+    points: pd.DataFrame  # one row per world_size
 
 
 def scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
     """Measured strong scaling: samples/s (left) and parallel efficiency in % (right).
 
-    One curve (or row) per backend and `same` ("batch_size" per rank, or "global_batch"): the median over the
-    repeats of the epochs after the first, bars from the slowest to the fastest repeat. Hollow points ran more
-    ranks than cores. Small crosses are first epochs, start-up included.
+    There is one curve (or row) per backend and value of `same`, which is "batch_size" (per rank) or "global_batch".
+    It shows the median over the repeats, without their first epochs, and bars from the slowest to the fastest
+    repeat. Hollow points had more ranks than cores. Small crosses are first epochs, which include start-up.
 
-    Raises RecordError without a 1-rank run of every curve, or if machines, data or settings are mixed.
+    Raises RecordError if a curve has no 1-rank run, or if machines, data or settings are mixed.
     """
     frame = to_frame(records)
     return _against_ranks(f"Strong scaling on {data_name(frame)}", frame, strong_scaling(frame, same), same, THROUGHPUT)
 
 
 def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Figure:
-    """Measured weak scaling: seconds per epoch (left) and weak efficiency in % (right), where the samples of
-    an epoch grow with the ranks. Points, bars and crosses as in `scaling_curve`.
+    """Measured weak scaling: seconds per epoch (left) and weak efficiency in % (right).
 
-    Raises RecordError without a 1-rank run of every curve, or unless the samples per rank are the same.
+    The samples per epoch grow with the ranks. Points, bars and crosses mean the same as in `scaling_curve`.
+
+    Raises RecordError if a curve has no 1-rank run, or if the number of samples per rank is not the same in all runs.
     """
     frame = to_frame(records)
     points = weak_scaling(frame, same)
@@ -72,8 +73,11 @@ def weak_scaling_curve(records: Iterable[dict], same: str = "batch_size") -> Fig
 
 
 def serial_part(fraction: float, most: int = 1024) -> Figure:
-    """The speed-ups on 1 to `most` ranks that a serial `fraction` allows: of the work (Amdahl 1967), and of the time
-    on N ranks (Gustafson 1988). Raises InputError unless it is between 0 and 1."""
+    """A figure of the speed-ups on 1 to `most` ranks that a serial part allows.
+
+    `fraction` is the serial share of the work in Amdahl's law (1967), and of the time on N ranks in Gustafson's
+    (1988). Raises InputError unless it is from 0 to 1.
+    """
     if not 0 <= fraction <= 1:
         raise InputError(f"the serial fraction is {fraction!r}: give a number from 0 to 1")
     n = 2.0 ** np.arange(most.bit_length())
@@ -116,14 +120,14 @@ def caption(frame: pd.DataFrame) -> str:
 
 
 def in_order(names: Iterable[str]) -> dict[str, int]:
-    """These backends in a fixed order, each with its style number, so that figures agree."""
+    """The style number of each of these backends, in a fixed order, so that all figures agree."""
     known = record_files.all_names()
     everything = [*known, *sorted(set(names) - set(known))]
     return {name: index for index, name in enumerate(everything) if name in set(names)}
 
 
 def _curves(points: pd.DataFrame, same: str) -> list[Curve]:
-    """In the order of the backends; batches are named only if a backend ran with several."""
+    """The curves in the order of the backends; names mention the batch only if a backend ran with several."""
     order = in_order(points["backend"].unique())
     groups = sorted(points.groupby(["backend", same]), key=lambda pair: (order[pair[0][0]], pair[0][1]))
     several = len(groups) > len(order)
@@ -172,14 +176,14 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
 
 
 def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], measure: Measure) -> Figure:
-    """A row per curve, the best on top: a point per number of ranks, and a tick where its own 1-rank run would
-    be with perfect scaling."""
+    """Draw a row per curve, the best on top: a point per number of ranks, and a tick where perfect scaling from the
+    row's own 1-rank run would put it."""
     curves = sorted(curves, key=lambda curve: curve.points[measure.column].iloc[-1], reverse=measure.more_is_better)
     figure = figures.new_figure(title, text, height_inches=2.8 + 0.42 * len(curves))
     left, efficiency = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     counts = sorted(points["world_size"].unique())
     styles = {count: figures.Style.number(index) for index, count in enumerate(counts)}
-    step = 0.3 / max(len(counts) - 1, 1)  # of a row, so that bars do not hide each other
+    step = 0.3 / max(len(counts) - 1, 1)  # points of a row are this far apart, so that bars do not hide each other
     beside = {count: (index - (len(counts) - 1) / 2) * step for index, count in enumerate(counts)}
     for row, (_, _, curve) in enumerate(curves):
         single = curve.loc[curve["world_size"] == 1, measure.column].iloc[0]
@@ -220,29 +224,29 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
 
 
 def _with_bars(points: pd.DataFrame, column: str) -> tuple[pd.Series, np.ndarray]:
-    """The medians, and the bars from the lowest to the highest repeat; one repeat has no spread to show."""
+    """The medians, and the bars from the lowest to the highest repeat; a single repeat has no bar."""
     middle, low, high = (points[f"{column}{end}"] for end in ("", "_min", "_max"))
     return middle, figures.spread(middle, low.where(points["repeats"] > 1), high)
 
 
 def _wide(points: pd.DataFrame) -> bool:
-    """Whether the ranks span so much that the axes are logarithmic."""
+    """Whether the ranks span a range so wide that the axes are logarithmic."""
     return points["world_size"].max() > 8
 
 
 def _beside(ranks: pd.Series, place: float, points: pd.DataFrame) -> pd.Series:
-    """Ranks shifted a little, so that the bars of one curve do not hide those of the next."""
+    """The ranks, shifted a little so that the bars of one curve do not hide the bars of the next."""
     return ranks * 2 ** (0.08 * place) if _wide(points) else ranks + 0.022 * place * points["world_size"].max()
 
 
 def rank_counts(points: pd.DataFrame) -> list[tuple[int, str]]:
-    """Every measured number of ranks and its name; a star says that it is more than the cores."""
+    """Every measured number of ranks with its name; a star marks more ranks than cores."""
     above = set(points.loc[points["oversubscribed"], "world_size"])
     return [(int(count), f"{count}{'*' * (count in above)}") for count in sorted(points["world_size"].unique())]
 
 
 def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: Measure) -> Line2D:
-    """The line of perfect scaling, from the fastest 1-rank run."""
+    """Draw perfect scaling from the fastest 1-rank run; return its legend entry."""
     single = points[points["world_size"] == 1]
     best = single.loc[single["samples_per_s"].idxmax()]
     ends, grows = [1, points["world_size"].max()], measure.more_is_better

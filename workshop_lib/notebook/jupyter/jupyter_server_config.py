@@ -1,4 +1,4 @@
-"""What the workshop wants of JupyterLab; read wherever JUPYTER_CONFIG_PATH names this folder, as in `make lab`."""
+"""The workshop's settings for JupyterLab, read if JUPYTER_CONFIG_PATH names this folder, as in `make lab`."""
 
 import atexit
 import os
@@ -11,7 +11,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 from workshop_lib.paths import keeps_secrets
 
 HERE = Path(__file__).parent
-# Jupyter writes keys into this folder, and refuses to do so where others can read them.
+# Jupyter writes keys into its runtime folder, and refuses to do so where other users can read them.
 if not keeps_secrets(jupyter_runtime_dir()):
     os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="workshop-jupyter-")
     atexit.register(shutil.rmtree, os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
@@ -20,5 +20,5 @@ c.ServerApp.root_dir = str(HERE.parents[2] / "notebooks")
 c.LabApp.default_url = "/lab/tree/00_start_here.ipynb"
 c.LabApp.custom_css = True
 c.ServerApp.tornado_settings = {"static_custom_path": [str(HERE / "custom")]}
-# The solutions are a click away from a check that failed.
+# The solutions are hidden here, because a check that failed links to them.
 c.ContentsManager.hide_globs = ["source", "solutions", "__pycache__", "*.pyc", "*~", ".DS_Store"]
