@@ -176,8 +176,8 @@ def says(ran, *words):
 
 def test_wrong_python(checkout, bare_path):
     old = program(bare_path / "old", "exit 1")
-    says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11, 3.12 or 3.13 is needed", "name it with PYTHON=")
-    says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "PYTHON=/nonexistent/python is no program")
+    says(run_bootstrap(checkout, PYTHON=str(old)), "Python 3.11, 3.12 or 3.13 is needed", f"PYTHON={old} is no program")
+    says(run_bootstrap(checkout, PYTHON="/nonexistent/python"), "PYTHON=/nonexistent/python is no program that runs")
 
 
 def python_that_says(path: Path, version: str, *lacking: str) -> Path:

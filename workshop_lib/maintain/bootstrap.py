@@ -222,8 +222,8 @@ def find_python(named):
             return path
         problems.setdefault(problem, path)
     wanted = installation.pythons_in_words()
-    if named and not problems:
-        raise SetupError(f"Python {wanted} is needed, and PYTHON={named} is no program.")
+    if named and set(problems) <= {"does not run"}:
+        raise SetupError(f"Python {wanted} is needed, and PYTHON={named} is no program that runs.")
     seen = "; ".join(f"{path} {problem}" for problem, path in problems.items() if problem != "does not run")
     raise SetupError(
         f"Python {wanted} is needed, and " + (seen or "none was found") + ". "
