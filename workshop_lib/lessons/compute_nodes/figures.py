@@ -13,7 +13,7 @@ from workshop_lib.notebook import figures
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
-GROUPS, SWITCHES, NODES = 5, 4, 2  # of the drawn dragonfly: groups, switches per group, nodes per switch
+GROUPS, SWITCHES, NODES = 5, 4, 2  # the drawn dragonfly's groups, switches per group, nodes per switch
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.RecordFigure:

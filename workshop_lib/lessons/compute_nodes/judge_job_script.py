@@ -187,7 +187,7 @@ def job(script: str | Path) -> Verdict:
         return verdict
     try:
         verdict.passed, verdict.failed, verdict.hint = _judged(dry_run(path), verdict.held)
-    except (ValueError, OSError) as error:  # for example, an option's value should be a number and is not
+    except (ValueError, OSError) as error:  # for example, the value of an option is not a number
         verdict.passed, verdict.failed, verdict.hint = False, "its options can't be read", str(error)
     return verdict
 

@@ -2,7 +2,7 @@
 
 judge_job_script.py judges the learner's job script of 10_compute_nodes with it. `dry_run` reads the directives, and
 runs the script as Slurm would on the first node of the job. `srun`, `torchrun`, `scontrol`, `hostname` and the other
-PROGRAMS are replaced by programs that only record how they were called, so nothing is trained.
+PROGRAMS are replaced by programs that record how they were called, so nothing is trained.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
 def dry_run(script: Path, *arguments: str) -> Job:
     """Run the script as Slurm would on the first node, and return the resulting Job.
 
-    Raises ValueError when an option cannot be read, for example because its value should be a number and is not.
+    Raises ValueError when an option cannot be read, for example because its value is not a number.
     """
     job = Job(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:

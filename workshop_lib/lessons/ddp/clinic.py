@@ -128,7 +128,7 @@ def _train(comm, illness: str) -> Run:
         time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else STEP_S)
         spans = [_timed(average)]
         if illness == "averaged twice":
-            time.sleep(STEP_S / 2)  # stands for clipping, after which somebody averages again to be safe
+            time.sleep(STEP_S / 2)  # imitates clipping, after which somebody averages again to be safe
             spans.append(_timed(average))
         descend(model, LR)
         losses.append(loss.item())

@@ -12,7 +12,7 @@ from workshop_lib.ranks.timeline import KINDS, Timeline
 
 BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
 TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
-AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # of the text at the end of a row
+AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # style of the text at the end of a row
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 

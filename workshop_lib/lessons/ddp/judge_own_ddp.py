@@ -194,7 +194,7 @@ def _end(observations: list[Observed]) -> Iterator[Property]:
     """Check what both exercises require once their messages are right."""
     blocking = any(message.blocking for seen in observations for message in seen.plan)
     yield Property("every message is sent asynchronously", not blocking, BLOCKING_HINT)
-    # Rank 0 itself is never late, so a backward pass that takes it long is one in which it waits for rank 1.
+    # Rank 0 is never late itself. If one of its backward passes takes long, rank 0 waited for rank 1 there.
     still = min(step.backward_s for step in observations[0].steps) > LATE_S / 2
     yield Property("no hook waits for other ranks", not still, WAITING_HINT)
     same = all(seen.same_start for seen in observations)

@@ -58,7 +58,7 @@ class FeedingRow(TypedDict):
     seconds: list[float]  # by round: the time of the slowest rank
     storage_bytes: list[int | None]  # by round: fetched for all ranks together; None if the system does not say
     asked_bytes: list[int] | None  # by rank: requested from the operating system
-    bytes_read: list[int]  # by rank, like the following lists: see Cost
+    bytes_read: list[int]  # this and the following lists are by rank; see Cost
     files_opened: list[int]
     bytes_sent: list[int]
     messages_sent: list[int]

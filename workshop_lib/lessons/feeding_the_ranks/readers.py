@@ -20,7 +20,7 @@ from workshop_lib.paths import replacing
 
 
 def readers_scatter(comm, path, parts: Parts, readers: int = 2) -> tuple[np.ndarray, Cost]:
-    """Each of `readers` ranks reads the parts of a group of neighboring ranks in one piece, and sends them out.
+    """Each of `readers` ranks reads the parts of some neighboring ranks in one piece, and sends each its part.
 
     For p ranks, a file of n bytes and r readers, each reader requests n/r bytes, and sends n (p - r)/(p r) bytes in
     p/r - 1 messages. All ranks call it, and it blocks. The parts have to follow one another in the file.

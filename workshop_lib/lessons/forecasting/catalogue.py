@@ -81,7 +81,7 @@ class Machine:
     between: Link
     source: str
     compute: Mapping[str, Compute] = field(default_factory=dict)  # measured times, by model
-    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by precision
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilisation: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
 
     def compute_of(self, model: Model) -> Compute:

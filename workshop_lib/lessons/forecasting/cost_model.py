@@ -78,7 +78,8 @@ def _rabenseifner(p: int) -> tuple[float, float, float]:
     return 2 * math.log2(p), 2 * (p - 1) / p, (p - 1) / p
 
 
-# For p ranks: the number of rounds, and how many times the whole message the busiest rank sends or receives, and sums.
+# For p ranks: the number of rounds and, in units of the message, what the busiest rank sends or receives and what it
+# sums.
 ALGORITHMS = {"naive": _naive, "recursive doubling": _recursive_doubling, "ring": _ring, "rabenseifner": _rabenseifner}
 
 

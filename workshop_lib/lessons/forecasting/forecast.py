@@ -75,8 +75,8 @@ class Settings:
     global_batch: int | None = None
     compression: float = 1.0
     network: float = 1.0
-    message_bytes: float | None = None  # bytes per fused message, if not the backend's
-    overlap: bool | None = None  # whether messages overlap, if not as in the backend
+    message_bytes: float | None = None  # bytes per fused message; None: the backend's
+    overlap: bool | None = None  # whether messages overlap with the backward pass; None: as in the backend
 
     def __post_init__(self):
         if self.backend not in BACKENDS:
@@ -98,9 +98,9 @@ class Settings:
         return Backend(size, known.overlap if self.overlap is None else self.overlap)
 
     def batch_per_device(self, devices: int) -> float:
-        """Samples per device on `devices` devices. Raises InputError unless that is a whole number from 1 on.
+        """Samples per device and step, on `devices` devices.
 
-        Also raises InputError for more devices than samples in the global batch.
+        Raises InputError unless `devices` is a whole number of at least 1, and no more than the global batch, if given.
         """
         devices = whole("devices", devices)
         if self.batch_size is not None:
@@ -156,8 +156,8 @@ def forecast(
     """Forecast one Point for each number of devices; a partly filled last node counts as a full one.
 
     The efficiency is relative to one device with the same batch per device, or the same global batch. Raises InputError
-    if a number of devices is not a whole number from 1 on, or exceeds the samples of a global batch, and for the same
-    reasons as `Machine.compute_of`.
+    if a number of devices is not a whole number of at least 1, or exceeds the global batch, and for the same reasons as
+    `Machine.compute_of`.
     """
     settings = settings or Settings()
     return [_point(model, machine, settings, n, lateness) for n in devices]

@@ -14,9 +14,10 @@ from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS, Lateness, Point, Settings, forecast
 
-# Tables that the constants are fitted to, and tables that are held out. The constants never saw HELD_OUT. But the form
-# of the forecast did: lateness is its only added term, and the longer of lateness and messages counts, because that
-# came out best there. Tables in neither measured more than steps: start-up, tests, and a baseline that was slowed down.
+# Tables that the constants are fitted to, and tables that are held out. The constants have never seen HELD_OUT, but the
+# form of the forecast was chosen because it came out best there: lateness is the only added term, and the longer of
+# lateness and messages counts. Tables in neither list measured more than steps: start-up, tests, and a baseline that
+# was slowed down.
 FITTED = ("DLPerf ResNet-50", "DLPerf BERT", "Horovod")
 HELD_OUT = ("Goyal et al.", "NVIDIA PyTorch", "NVIDIA MXNet", "TensorFlow")
 COVERED = 0.9  # share of the points that the range has to cover
@@ -36,7 +37,7 @@ class Published:
     efficiency: dict[int, float]
     source: str
     baseline: int = 1
-    samples_per_s: float | None = None  # published speed of one device; None if there is none
+    samples_per_s: float | None = None  # published speed of one device; None if not published
     account: str = ""
 
     @property

@@ -19,7 +19,7 @@ UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 
 
 def answer(points: Sequence[Point]) -> str:
-    """One or two sentences: a step at the last point, and from where on communication or the batch is too large."""
+    """The forecast in one or two sentences: the last point's step, and where communication or the batch takes over."""
     last = points[-1]
     count = "1 device" if last.devices == 1 else f"{last.devices:,} devices"
     words = f"On {count} a step takes {duration(last.step_s)}, at an efficiency of {last.efficiency:.0%}"
@@ -81,7 +81,7 @@ def _learning_cells(point: Point) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """A duration with three digits, in the largest unit that makes it at least 1, or in ms or us below a second."""
+    """A duration as text: three digits, in the largest unit that makes it at least 1, or in ms or us below a second."""
     if seconds == 0:
         return "0 s"
     if seconds < 1:
@@ -91,5 +91,5 @@ def duration(seconds: float) -> str:
 
 
 def digits(value: float) -> str:
-    """A number with three significant digits, or with all digits before the decimal point if there are more."""
+    """A number as text: three significant digits, or all digits before the decimal point if there are more."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

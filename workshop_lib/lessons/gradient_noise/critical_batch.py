@@ -84,7 +84,7 @@ def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np
         of_xx, of_y, of_xy = (weight * x * x).sum(-1), (weight * steps).sum(-1), (weight * x * steps).sum(-1)
         determinant = total * of_xx - of_x**2
         s_min, e_min = ((of_xx * of_y - of_x * of_xy) / determinant, (total * of_xy - of_x * of_y) / determinant)
-        # A line may fall to zero between the points: no weight exceeds that of a tenth of the measured steps.
+        # The line may cross zero between the points. So the weights use at least a tenth of the measured steps.
         fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
     return np.stack([s_min, e_min])
 

@@ -101,7 +101,7 @@ def observe_distributed(comm, function: Callable) -> Distributed:
             np.array_equal(weights, weights_of(saved)),
             np.array_equal(weights, before),
         )
-        # From here on, all ranks must make the same calls, or one would wait for the others forever.
+        # From here on all ranks must make the same calls, or one would wait for the others.
         if comm.allreduce(int(seen.is_optimizer and seen.is_wrapped)) != comm.size:
             return seen
         seen.rates = [float(group["lr"]) for group in returned.param_groups]

@@ -46,7 +46,7 @@ def _horovod(comm):
     tf.config.run_functions_eagerly(True)  # tracing a graph takes longer than these few steps
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # and tf.data does not need it
+            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # tf.data need not run eagerly
             yield
         comm.Barrier()
     finally:
@@ -55,7 +55,7 @@ def _horovod(comm):
 
 
 class Stepped(NamedTuple):
-    """One optimizer on one rank, and the weights of a network after STEPS steps."""
+    """One optimizer on one rank, and the weights that it reaches in STEPS steps."""
 
     is_kind: bool  # whether it has the class of the given optimizer
     lost: list[str]  # settings that differ from those of the given optimizer
