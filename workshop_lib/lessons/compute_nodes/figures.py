@@ -1,4 +1,4 @@
-"""Pictures of machines: ranks on cores, and a dragonfly network."""
+"""Draws machines for 10_compute_nodes: the cores on which ranks run, bound or not, and a small dragonfly network."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,16 +11,17 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTRED
 from workshop_lib.notebook import figures
 
-ROOM_FOR_NUMBERS = 24  # cores of a host: with more, there is no room for a number in each square
+ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
-GROUPS, SWITCHES, NODES = 5, 4, 2  # of the dragonfly that is drawn: switches of a group, nodes of a switch
+GROUPS, SWITCHES, NODES = 5, 4, 2  # the drawn dragonfly's groups, switches per group, nodes per switch
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.RecordFigure:
-    """Where running ranks are: a panel for each host, a row for each rank, a square for each core.
+    """Draw where ranks may run: one panel per host, one row per rank, one square per core.
 
-    Draws what `team.about()` returned: each rank's host, allowed cores (numbers) and threads. Columns are the
-    cores that any of a host's ranks may use. Raises InputError when there are no ranks, or more than fit.
+    `abouts` is what `team.about()` returned: each rank's host, the numbers of the cores it may use, and its number of
+    threads. A panel's columns are the cores that any rank on its host may use. Raises InputError when there are no
+    ranks, or more than MOST_ROWS.
     """
     if not 0 < len(abouts) <= MOST_ROWS:
         raise InputError(f"there are {len(abouts)} ranks to draw; give 1 to {MOST_ROWS} of them.")
@@ -64,9 +65,9 @@ def _label(about: Mapping[str, Any]) -> str:
 
 
 def dragonfly() -> figures.RecordFigure:
-    """A small dragonfly: nodes hang on switches, a group's switches are all joined, and so are all groups.
+    """Draw a small dragonfly: nodes hang on switches, the switches of a group are all linked, and so are all groups.
 
-    In orange the longest of the shortest ways, between nodes of two groups: three links between switches.
+    A shortest path between nodes of two groups crosses at most three links between switches; one such path is orange.
     """
     figure = figures.RecordFigure(figsize=(9, 6.5), facecolor="white")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -108,7 +109,7 @@ def dragonfly() -> figures.RecordFigure:
 
 
 def _around(count: int, turned: float = np.pi / 2) -> np.ndarray:
-    """Points on a circle of radius 1: [count, 2]."""
+    """`count` evenly spaced points on the unit circle, the first at the angle `turned` in radians: [count, 2]."""
     angles = turned + 2 * np.pi * np.arange(count) / count
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 

@@ -1,10 +1,14 @@
-"""The second exercise of 10_compute_nodes: the GPU of each rank. The first one is in job_script.py."""
+"""Judges `device_of`, the second exercise of 10_compute_nodes: which GPU does each rank use?
+
+The first exercise, a job script, is judged in judge_job_script.py.
+"""
 
 from collections.abc import Callable, Iterator
 
 from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
 
-# The hosts of all ranks, in rank order.
+# Each letter is the host of one rank, in rank order: nodes filled one after the other, ranks dealt out to the nodes in
+# turn, and nodes with different numbers of ranks.
 FILLED, DEALT_OUT, UNEQUAL = "aaaabbbb", "abababab", "aaabbccc"
 
 
@@ -34,7 +38,7 @@ _IN_TURN = "A remainder is right only if nodes are filled one after the other, n
 
 
 def _before(rank: int, hosts: list) -> int:
-    """Right: the ranks of the same host before this one."""
+    """The right answer: the number of earlier ranks on the same host."""
     return hosts[:rank].count(hosts[rank])
 
 

@@ -1,6 +1,7 @@
-"""The first exercise of 10_compute_nodes: a job script, judged by what it would start on each node (slurm.py).
+"""Judges the job script of 10_compute_nodes, its first exercise, by what the script would start on each node.
 
-A Rule says what must hold of the job, and which changes of the right script break it: the tests make these changes.
+judge_slurm.py does the dry run. Each Rule says what must hold for the job, and which edits of the right script break
+the rule; the tests make these edits. The notebook then starts the job's torchruns with `on_this_machine`.
 """
 
 import shlex
@@ -17,8 +18,11 @@ LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 
 
 class Rule(NamedTuple):
-    """problem: what is wrong with a job, as a hint; "" if nothing is. wrong: changes of the right script (what it says,
-    what it says then) that break it, each with words of the hint."""
+    """One requirement of the job.
+
+    problem: returns a hint that says what is wrong with a job, or "" if the job meets the requirement. wrong: edits of
+    the right script that break the requirement, as {(old text, new text): words of the hint that must follow}.
+    """
 
     text: str
     problem: Callable[[Job], str]
@@ -176,14 +180,14 @@ RULES = [
 
 
 def job(script: str | Path) -> Verdict:
-    """The verdict on a job script."""
+    """Judge the job script at this path."""
     path = Path(script)
     verdict = Verdict(path.name, to_do="Write the lines that are missing")
     if "your code here" in path.read_text(encoding="utf-8"):
         return verdict
     try:
         verdict.passed, verdict.failed, verdict.hint = _judged(dry_run(path), verdict.held)
-    except (ValueError, OSError) as error:  # of an option that is no number, say
+    except (ValueError, OSError) as error:  # for example, the value of an option is not a number
         verdict.passed, verdict.failed, verdict.hint = False, "its options can't be read", str(error)
     return verdict
 
@@ -197,10 +201,11 @@ def _judged(found: Job, held: list[str]) -> tuple[bool, str, str]:
 
 
 def on_this_machine(script: str | Path, *options: object) -> Iterator[str]:
-    """The command of each node, such that all run here: they meet on this machine, at a port that is free.
+    """Yield one torchrun command per node, changed so that all run on this machine and meet at a free local port.
 
-    Until the learner's script is right, they are those of the finished one. `options` are given to the script. All
-    compute on CPUs, since both nodes' ranks would take the same GPUs here.
+    The commands come from the learner's script once it is right, and from the finished script until then. `options`
+    are passed to the script as arguments. All ranks compute on CPUs, because here the ranks of both nodes would use
+    the same GPUs.
     """
     path = Path(script) if job(script).passed else SCRIPTS / "job.sh"
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,7 +1,8 @@
-"""A job script for Slurm, as it would run, without Slurm: what it asks for, and what it starts on each node.
+"""Dry-runs a Slurm job script without Slurm, to find out what it asks for and what it starts on each node.
 
-`dry_run` reads the directives, and runs the script as Slurm would on the first node of the job. `srun`, `torchrun`,
-`scontrol` and `hostname` are programs there that note how they were called, so nothing is trained.
+judge_job_script.py judges the learner's job script of 10_compute_nodes with it. `dry_run` reads the directives, and
+runs the script as Slurm would on the first node of the job. `srun`, `torchrun`, `scontrol`, `hostname` and the other
+PROGRAMS are replaced by programs that record how they were called, so nothing is trained.
 """
 
 import contextlib
@@ -21,14 +22,14 @@ from torch.distributed.run import get_args_parser
 
 from workshop_lib.paths import SCRIPTS
 
-NODES, GPUS, CORES = ("nid001", "nid002"), 2, 32  # of the job that the notebook asks for, and of each node
-ADDRESS = "10.0.0.1"  # of the first node
+NODES, GPUS, CORES = ("nid001", "nid002"), 2, 32  # nodes of the notebook's job; GPUs and cores per node
+ADDRESS = "10.0.0.1"  # address of the first node
 LIMIT_S = 10.0
 SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time", "w": "nodelist"}
 SHORT |= {"A": "account", "p": "partition", "J": "job-name", "o": "output", "e": "error", "D": "chdir"}
 VALUED = {*SHORT.values(), "ntasks-per-node", "cpus-per-gpu", "gpus-per-node", "gpus-per-task", "gres", "cpu-bind"}
 VALUED |= {"gpu-bind", "export", "mpi", "distribution", "mem", "open-mode", "signal", "qos", "constraint"}
-# Notes how it was called; prints what the script may want to know of the job.
+# Source of the program that replaces each of PROGRAMS: it records its call, and prints what the script may ask for.
 NOTE = f"""\
 import json, os, sys
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
@@ -44,7 +45,7 @@ PROGRAMS = ("srun", "torchrun", "scontrol", "hostname", "python", "python3", "mp
 
 @dataclass
 class Torchrun:
-    """One torchrun: on which node, its options, and how many GPUs and cores its step leaves it."""
+    """One torchrun: its node, its options, and the numbers of GPUs and cores that its Slurm step gives it."""
 
     node: str
     options: Namespace
@@ -53,31 +54,31 @@ class Torchrun:
 
     @property
     def meeting(self) -> tuple:
-        """Where and as what it meets the others."""
+        """Where its ranks meet those of the other torchruns, and under which name: (backend, id, endpoint)."""
         given = self.options
         return given.rdzv_backend, given.rdzv_id, given.rdzv_endpoint or f"{given.master_addr}:{given.master_port}"
 
 
 @dataclass
 class Job:
-    """What Slurm is asked for, and what comes of it."""
+    """What a job script asks Slurm for, and what it starts."""
 
     asked: dict[str, str]
-    late: list[str]  # directives that stand too late to be read
+    late: list[str]  # directives below the first command, which Slurm does not read
     torchruns: list[Torchrun] = field(default_factory=list)
-    alone: bool = False  # torchrun was called without srun
-    problem: str = ""  # why it did not run to its end
+    alone: bool = False  # whether the script called torchrun without srun
+    problem: str = ""  # why the script did not run to its end
 
     @property
     def nodes(self) -> int:
-        """How many are asked for, by number or by tasks."""
+        """The number of nodes that the script asks for, directly or through its number of tasks."""
         if given := re.match(r"\d+", self.asked.get("nodes", "")):
             return int(given[0])
         return -(-int(self.asked.get("ntasks", 1)) // int(self.asked.get("ntasks-per-node", 1)))
 
 
 def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Slurm's options by their long names, and the words after them."""
+    """Split words into Slurm's options, by their long names, and the words after the options."""
     found, rest = {}, list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -91,7 +92,7 @@ def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def directives(text: str) -> tuple[dict[str, str], list[str]]:
-    """The options in `#SBATCH` lines above the first command, and the lines that stand below it."""
+    """The options in the `#SBATCH` lines above the first command, and the `#SBATCH` lines below it."""
     asked: dict[str, str] = {}
     late, begun = [], False
     for line in text.splitlines():
@@ -104,7 +105,10 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def dry_run(script: Path, *arguments: str) -> Job:
-    """The Job that comes of the script on the first node."""
+    """Run the script as Slurm would on the first node, and return the resulting Job.
+
+    Raises ValueError when an option cannot be read, for example because its value is not a number.
+    """
     job = Job(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
         stand_ins = Path(folder)
@@ -121,7 +125,10 @@ def dry_run(script: Path, *arguments: str) -> Job:
 
 
 def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
-    """That of the script, as Slurm sets it. Functions of bash win over a PATH that the script may set."""
+    """The script's environment, as Slurm would set it.
+
+    The stand-ins are also bash functions, which take precedence even if the script changes PATH.
+    """
     foreign = ("SLURM", "SBATCH", "SRUN", "PET_", "TORCHELASTIC")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{stand_ins}/{name}" "$@"; }}' for name in PROGRAMS}
@@ -137,7 +144,10 @@ def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
 
 
 def _calls(command: list[str], environment: dict[str, str], cwd: Path) -> tuple[list, str]:
-    """How the stand-ins were called by a command, and why the command failed, if it did."""
+    """Run a command; return its calls of the stand-ins, and why the command failed, or "" if it did not.
+
+    Each call is [name, words, environment].
+    """
     calls = Path(environment["WORKSHOP_CALLS"])
     calls.unlink(missing_ok=True)
     try:
@@ -151,7 +161,7 @@ def _calls(command: list[str], environment: dict[str, str], cwd: Path) -> tuple[
 
 
 def _step(words: list[str], seen: dict[str, str], job: Job, cwd: Path) -> list[Torchrun]:
-    """The torchruns that an `srun` with these words starts, on all nodes of the job."""
+    """The torchruns that `srun` with these words starts on all nodes of the job."""
     own, command = options_in(words)
     given = {name: value for name, value in job.asked.items() if name not in ("cpus-per-task", "nodes")} | own
     tasks = given.get("ntasks-per-node") or -(-int(given.get("ntasks") or len(NODES)) // len(NODES))
@@ -169,7 +179,7 @@ def _step(words: list[str], seen: dict[str, str], job: Job, cwd: Path) -> list[T
 
 
 def _options(call: list) -> Namespace | None:
-    """The options of a torchrun that was called like this; None for another program, or wrong options."""
+    """The options in this call of torchrun; None if it calls a different program, or if its options are invalid."""
     name, words, _ = call
     if name != "torchrun":
         if not name.startswith("python") or words[:2] != ["-m", "torch.distributed.run"]:
@@ -181,7 +191,7 @@ def _options(call: list) -> Namespace | None:
 
 
 def _gpus(given: dict[str, str]) -> int:
-    """GPUs that one task of a step sees, by Slurm's options."""
+    """The number of GPUs that one task of a step sees with these Slurm options."""
     for name, nodes in (("gpus-per-task", 1), ("gpus-per-node", 1), ("gres", 1), ("gpus", len(NODES))):
         if name in given:
             count = given[name].rpartition(":")[2]
@@ -190,7 +200,7 @@ def _gpus(given: dict[str, str]) -> int:
 
 
 def _cores(given: dict[str, str]) -> int:
-    """Cores of a task whose `srun` doesn't say how many: one, unless they come with GPUs, or nothing is bound."""
+    """The number of cores of a task if `srun` does not say: one, unless cores come with GPUs or nothing is bound."""
     if "cpus-per-gpu" in given:
         return int(given["cpus-per-gpu"]) * _gpus(given)
     return CORES if given.get("cpu-bind") == "none" and "exclusive" in given else 1

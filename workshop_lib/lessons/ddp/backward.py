@@ -1,7 +1,8 @@
-"""What happens in one backward: when each gradient is ready, and when each allreduce is sent and arrives.
+"""Records one backward pass: when each gradient is ready, and when each allreduce is sent and arrives.
 
-It works for every way to average that calls `torch.distributed.all_reduce` from Python: hooks written by hand, one
-allreduce after backward, and PyTorch's DDP with the communication hook `allreduce_hook`.
+05_ddp compares the learner's DDP with averaging after the backward pass, and with PyTorch's DDP. A method can be
+recorded if it calls `torch.distributed.all_reduce` from Python: handwritten hooks, one allreduce after the backward
+pass, and PyTorch's DDP with the communication hook `allreduce_hook`.
 """
 
 import time
@@ -16,12 +17,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-WARM_UP = 3  # steps: first ones allocate memory, and DDP decides on its buckets
+WARM_UP = 3  # untimed steps, in which memory is allocated and DDP decides on its buckets
 
 
 @dataclass
 class Message:
-    """One allreduce of a step: its size, and how many gradients were ready when it was sent."""
+    """One allreduce of a step: its number of values, and how many gradients were ready when it was sent."""
 
     values: int
     ready: int
@@ -32,11 +33,12 @@ class Message:
 
 
 class Recorder:
-    """Records the gradients and messages of a model while a `with` lasts, from the start of a backward.
+    """Records a model's gradients and messages inside a `with` block, from the start of a backward pass.
 
-    `group`: where the messages really go instead of where they should, as to a group of this rank alone; broadcasts
-    are left out then, and a blocking allreduce returns its handle, so that a rehearsal goes on. Create a recorder
-    before other hooks are registered on the model, so that a message sees its own gradient counted as ready.
+    `group`: a process group that receives all messages instead of the one they are meant for, such as a group of this
+    rank alone. Broadcasts are then skipped, and a blocking allreduce returns its handle, so that a rehearsal never
+    waits. Create the recorder before any other hook is registered on the model: hooks run in the order of their
+    registration, so each gradient is counted as ready before its message is sent.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
@@ -49,7 +51,7 @@ class Recorder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what happened: a backward starts now."""
+        """Forget everything recorded so far; a new backward pass starts now."""
         self.start_s, self.in_backward = time.perf_counter(), True
         self.ready_s: list[float] = []
         self.messages: list[Message] = []
@@ -80,12 +82,12 @@ class Recorder:
         return None
 
     def settle(self) -> None:
-        """Wait for whatever was sent, also by a function that doesn't."""
+        """Wait for every message, including those that the observed function does not wait for."""
         for work in self._works:
             work.wait()
 
     def times_ms(self, end_s: float) -> dict:
-        """One step as `figures.steps.BackwardTimes`, which ended at end_s."""
+        """The recorded step, which ended at `end_s`, as `figures.BackwardTimes` in milliseconds."""
 
         def ms(moment_s: float) -> float:
             return 1000 * (moment_s - self.start_s)
@@ -95,11 +97,14 @@ class Recorder:
         return {"backward": ready[-1], "ready": ready, "messages": sent, "end": ms(end_s)}
 
 
-Way = tuple[nn.Module, Callable[[], None]]  # a model, and what to call after its backward
+Way = tuple[nn.Module, Callable[[], None]]  # a model, and the function to call after its backward pass
 
 
 def averaged_after(model: nn.Module) -> Way:
-    """Gradients averaged when backward is over, in one blocking allreduce of all of them."""
+    """Average all gradients after the backward pass, in one blocking allreduce. All ranks call the returned function.
+
+    Returns the model itself and the function.
+    """
 
     def finish() -> None:
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -112,7 +117,7 @@ def averaged_after(model: nn.Module) -> Way:
 
 
 def pytorch_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> Way:
-    """PyTorch's DDP, which has averaged everything when its backward ends."""
+    """Wrap the model in PyTorch's DDP, whose backward pass ends with all gradients averaged. All ranks call it."""
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
     ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     return ddp, lambda: None
@@ -121,9 +126,9 @@ def pytorch_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> Way:
 def compare(
     ways: Mapping[str, Way], inputs: torch.Tensor, labels: torch.Tensor, turns: int = 15
 ) -> list[dict[str, dict]]:
-    """The times of one step of each way, in each of `turns` turns, so that all ways meet the same machine.
+    """Time one step of each way in each of `turns` turns; return `figures.BackwardTimes` as [turn][title].
 
-    All ranks call it.
+    The ways alternate, so that a slow moment of the machine affects all of them. All ranks call it, and it blocks.
     """
     recorders = {title: Recorder(model) for title, (model, _) in ways.items()}
     taken = []

@@ -1,7 +1,7 @@
-"""The clinic of 05_ddp: trainings that somebody broke, next to a healthy one, to be diagnosed from what they show.
+"""The clinic of 05_ddp: learners diagnose broken training runs by comparing them with a healthy one.
 
-All of them train the workshop's network with gradients averaged after backward, on real ranks. Two hosts are emulated:
-each has half of the ranks.
+All runs train the workshop's network on real ranks, and average gradients after the backward pass. Two hosts are
+emulated, with half of the ranks each.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from workshop_lib.ranks.timeline import Timeline, timeline
 from workshop_lib.training.callbacks import StepTrace, Tracer
 
 HEALTHY = "healthy"
-# What each would show: the hint for whoever diagnoses it in a run that doesn't.
+# What each illness would show: the hint for a learner who diagnoses it in a run that does not have it.
 SIGNS = {
     "sampler forgotten": "all ranks would take the same images, so their losses would be equal in every step",
     "sharded by local rank": "ranks on different hosts would take the same images, so losses would be equal in pairs",
@@ -38,15 +38,16 @@ RUNS = {
     "D": "one rank is slow",
     "E": "sharded by local rank",
 }
-IMAGES, BATCH, LR = 512, 16, 0.05  # images of an epoch; per rank in a step
-# Each step also sleeps, as a longer backward would take: so four ranks need no four cores, and differ by what is ill.
+IMAGES, BATCH, LR = 512, 16, 0.05  # images per epoch, images per rank and step, learning rate
+# Each step also sleeps, to imitate a longer backward pass. So four ranks do not need four cores, and differences
+# between runs come from their illness. The slow rank sleeps for SLOW_S, the others for STEP_S.
 STEP_S, SLOW_S = 0.01, 0.04
 DRAWN_STEPS = 3
 
 
 @dataclass
 class Run:
-    """One training on one rank: the loss of each step, a digest of the final weights, and the last steps."""
+    """One training run on one rank: the loss of each step, a digest of the final weights, a trace of the last steps."""
 
     losses: list[float]
     digest: str
@@ -55,7 +56,7 @@ class Run:
 
 @dataclass
 class Clinic:
-    """All runs by name, the healthy one first; each a list of what every rank saw."""
+    """All runs by name, the healthy one first; each is a list with one Run per rank."""
 
     runs: dict[str, list[Run]]
 
@@ -66,7 +67,7 @@ class Clinic:
 
     @property
     def rows(self) -> list[dict]:
-        """For each run and rank: the steps of its epoch, the loss of the last ones, and the digest of the weights."""
+        """One row per run and rank: steps in the epoch, losses of the last three, and a digest of the final weights."""
         return [
             {
                 "run": _titled(name),
@@ -85,7 +86,7 @@ def _titled(name: str) -> str:
 
 
 def admit(team) -> Clinic:
-    """Train the healthy and the broken runs, on an even number of ranks, at least 4."""
+    """Train the healthy and the broken runs. Raises RankError unless the number of ranks is even and at least 4."""
     if team.n < 4 or team.n % 2:
         raise ranks.RankError(f"the clinic needs an even number of ranks, at least 4, not {team.n}: `ranks.start(4)`.")
     by_rank = team.run(_all_runs, timeout=120, show=False)
@@ -93,7 +94,7 @@ def admit(team) -> Clinic:
 
 
 def _all_runs() -> dict[str, Run]:
-    from mpi4py import MPI  # on the ranks only
+    from mpi4py import MPI  # imported on the ranks only
 
     join()
     torch.set_num_threads(1)
@@ -101,7 +102,7 @@ def _all_runs() -> dict[str, Run]:
 
 
 def _images_of(comm, illness: str) -> np.ndarray:
-    """The images that this rank trains on, in order."""
+    """The indices of the images that this rank trains on, in order."""
     order = np.random.default_rng(1).permutation(IMAGES)
     if illness == "sampler forgotten":
         return order
@@ -112,7 +113,7 @@ def _images_of(comm, illness: str) -> np.ndarray:
 
 
 def _train(comm, illness: str) -> Run:
-    """An epoch on this rank."""
+    """Train this rank for one epoch; `illness` is "" for the healthy run."""
     train, tracer = mnist.load("train"), Tracer(comm)
     diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
     model, average = averaged_after(torch_cnn.build(seed=2 if diverged else 1))
@@ -127,7 +128,7 @@ def _train(comm, illness: str) -> Run:
         time.sleep(SLOW_S if illness == "one rank is slow" and comm.rank == 1 else STEP_S)
         spans = [_timed(average)]
         if illness == "averaged twice":
-            time.sleep(STEP_S / 2)  # somebody clips the gradients, and then averages them, to be safe
+            time.sleep(STEP_S / 2)  # imitates clipping, after which somebody averages again to be safe
             spans.append(_timed(average))
         descend(model, LR)
         losses.append(loss.item())
@@ -137,14 +138,14 @@ def _train(comm, illness: str) -> Run:
 
 
 def _timed(average: Callable[[], None]) -> tuple[float, float]:
-    """When this rank began to average the gradients, and when it ended."""
+    """Average the gradients; return when this rank began to do so and when it ended, in seconds."""
     began_s = time.perf_counter()
     average()
     return began_s, time.perf_counter()
 
 
 def diagnoses(answers: dict[str, str], runs: dict[str, str] = RUNS, signs: dict[str, str] = SIGNS) -> Verdict:
-    """The verdict on a diagnosis for each run, by its name."""
+    """Judge the learner's diagnosis of each run, given by the run's name."""
     verdict = Verdict("diagnoses")
     if any(not isinstance(answers.get(run), str) for run in runs):
         return verdict

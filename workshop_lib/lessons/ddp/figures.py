@@ -1,4 +1,4 @@
-"""What ranks do in a step, as bars over time: backward and its allreduces, who waits for whom."""
+"""Draws what ranks do in a step of 05_ddp, as bars over time: the backward pass, its allreduces, and who waits."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -12,23 +12,23 @@ from workshop_lib.ranks.timeline import KINDS, Timeline
 
 BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
 TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
-AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # of a row
+AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # style of the text at the end of a row
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
 
 
 class BackwardTimes(TypedDict):
-    """One step of one rank in milliseconds since the start of its backward."""
+    """One step of one rank, in milliseconds since the start of its backward pass."""
 
-    backward: float  # when backward had ended
-    ready: Sequence[float]  # when each gradient was there
+    backward: float  # when the backward pass ended
+    ready: Sequence[float]  # when each gradient was ready
     messages: Sequence[Sequence[float]]  # (sent, arrived) of each allreduce, in order
     end: float  # when all gradients were averaged
 
 
 def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigure:
-    """Draw backward and its allreduces in one step of each panel, by title, on a common axis.
+    """Draw the backward pass and its allreduces, one step per panel, on a common time axis.
 
-    A panel has one entry per rank. Raises InputError when there is nothing to draw.
+    `panels` maps each title to one entry per rank. Raises InputError when there is nothing to draw.
     """
     right = 1.16 * max((times["end"] for ranks in panels.values() for times in ranks), default=0.0)
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
@@ -46,13 +46,13 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
 
 
 def durations_ms(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]]) -> dict[str, np.ndarray]:
-    """How long each way took in each turn, by title: until its slowest rank was done. by_rank[rank][turn][title]."""
+    """Milliseconds until the slowest rank was done, by title: one value per turn. Takes by_rank[rank][turn][title]."""
     turns = list(zip(*by_rank, strict=True))
     return {title: np.array([max(times[title]["end"] for times in turn) for turn in turns]) for title in turns[0][0]}
 
 
 def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ranks: int = 2) -> figures.RecordFigure:
-    """Draw the middle one of each way's turns, on the first ranks: what `comm.backward.compare` measured."""
+    """Draw each way's turn of median duration, on the first `ranks` ranks, from what `backward.compare` measured."""
     middle = {title: int(np.argsort(ms)[len(ms) // 2]) for title, ms in durations_ms(by_rank).items()}
     return overlap({title: [turns[at][title] for turns in by_rank[:ranks]] for title, at in middle.items()})
 
@@ -76,10 +76,10 @@ def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: flo
 
 
 def steps(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
-    """Draw what each rank did in the steps of each panel, by title, on a common axis.
+    """Draw what each rank did in its steps, one timeline per panel, on a common time axis.
 
-    The number at the end of a band is the share of its time for which this rank waited. Raises InputError
-    when there is nothing to draw.
+    `panels` maps titles to timelines. The percentage at the end of a row is the share of the time that this rank spent
+    waiting. Raises InputError when there is nothing to draw.
     """
     right_ms = 1.13e3 * max((timeline.seconds for timeline in panels.values()), default=0.0)
     rows = {title: len(timeline.pieces) if timeline.steps else 0 for title, timeline in panels.items()}

@@ -1,7 +1,8 @@
-"""The exercises of 05_ddp: DDP by hand (own_ddp.py), a script converted (script.py), a clinic (clinic.py), accumulated
-gradients and a sampler. The ranks keep one gloo process group for their life.
+"""Judges the exercises of 05_ddp. `accumulate`, gradient accumulation, and `shard_of`, a sampler, are in this file.
 
-What the ranks did, and the gradients that this left, tell known mistakes apart: a check need not run them.
+Handwritten DDP is judged in judge_own_ddp.py, the converted script in judge_script.py, and the diagnoses in clinic.py.
+The ranks keep one gloo process group until they end. Known mistakes are recognized from what the ranks did and from
+the resulting gradients, so a check does not have to run the mistakes.
 """
 
 import functools
@@ -24,8 +25,8 @@ from workshop_lib.lessons.ddp.judge_script import mine_or_finished, script
 
 __all__ = ["accumulate", "admit", "diagnoses", "join", "mine_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
 
-K = 4  # micro-batches
-SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # samples, ranks
+K = 4  # micro-batches per step
+SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # (samples, ranks) of each case
 EPOCHS = (1, 2, 3)
 
 
@@ -38,11 +39,11 @@ class Accumulated(NamedTuple):
 
     gradient: np.ndarray
     allreduces: int
-    events: list[tuple[str, bool]]  # each forward and backward, and whether DDP was set to communicate
+    events: list[tuple[str, bool]]  # "forward" or "backward", and whether DDP was set to communicate
 
 
 def observe_accumulate(comm, function: Callable) -> list[Accumulated]:
-    """With K micro-batches, and with a single one."""
+    """What `accumulate` does with K micro-batches, and with a single one."""
     return [_accumulated(function, [batch(comm.rank, at) for at in range(k)]) for k in (K, 1)]
 
 
@@ -69,13 +70,13 @@ def _accumulated(function: Callable, micro_batches: list[Batch]) -> Accumulated:
 
 
 _PREPARES = "but the forward prepares DDP to communicate: put both inside `no_sync`, or both outside."
-UNAVERAGED_HINTS = {  # by whether the last forward and the last backward ran outside no_sync
+UNAVERAGED_HINTS = {  # keys: whether the last forward and the last backward pass ran outside no_sync
     (True, True): "nothing was averaged, although the last ran outside `no_sync`: call `model`, not `model.module`.",
     (False, True): f"nothing was averaged. The last backward ran outside `no_sync`, {_PREPARES}",
     (False, False): "nothing was averaged: the last micro-batch must run outside `no_sync`.",
 }
 ADDED_HINT = "DDP averaged, and then each rank added gradients of its own: the *last* micro-batch must communicate."
-ROUNDS_HINTS = {  # by whether all forwards and all backwards ran outside no_sync
+ROUNDS_HINTS = {  # keys: whether all forward and all backward passes ran outside no_sync
     (True, True): "every micro-batch was averaged. Run all but the last inside `with model.no_sync():`.",
     (True, False): f"backward runs inside `no_sync`, {_PREPARES}",
     (False, False): "several micro-batches were averaged. Only the last may run outside `no_sync`.",
@@ -118,7 +119,7 @@ def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Pro
 
 
 def _wrap_once() -> None:
-    """The first DDP of a process loads much of PyTorch."""
+    """Join the process group and create a first DDP, which loads much of PyTorch, before a check's clock starts."""
     join()
     DistributedDataParallel(network())
 
@@ -127,7 +128,7 @@ accumulate = Exercise("accumulate", observe_accumulate, accumulate_properties, r
 
 
 def observe_shard_of(comm, function: Callable) -> list[list]:
-    """What it returns for all of SHARED, by epoch and rank; twice."""
+    """What `shard_of` returns for each case of SHARED, by epoch and rank; every call is made twice."""
     return [
         [[[_plain(function(n, epoch, rank, size)) for rank in range(size)] for epoch in EPOCHS] for n, size in SHARED]
         for _ in range(2)
@@ -135,7 +136,7 @@ def observe_shard_of(comm, function: Callable) -> list[list]:
 
 
 def _plain(returned) -> list[int] | str:
-    """The whole numbers in a list, array or tensor; other things as text."""
+    """The whole numbers of a list, array or tensor, as a list of ints; anything else as text."""
     try:
         return [operator.index(i) for i in returned]
     except TypeError:
@@ -168,7 +169,7 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
 
 
 def _flaw_hint(n: int, parts: list[list[int]]) -> str:
-    """What to do when the ranks do not take each sample once."""
+    """A hint if the ranks do not take each sample exactly once; "" if they do."""
     everything, taken = set(range(n)), [i for part in parts for i in part]
     if not everything.issuperset(taken):
         return "it gave a sample that does not exist: they are numbered from 0 to n - 1."

@@ -1,7 +1,8 @@
-"""Two exercises of 05_ddp: DDP written by hand, with a message per gradient, and with buckets.
+"""Judges two exercises of 05_ddp: handwritten DDP with one message per gradient (`my_ddp`), and with buckets.
 
-A function is observed twice. In a rehearsal its messages go to a group of this rank alone, and the ranks compare what
-they sent: a plan that differs is rejected before a rank waits for a message that never comes. Then it trains.
+A function is observed twice. In a rehearsal, its messages go to a group of this rank alone, and the ranks compare what
+they sent: ranks that would send different messages are caught before one waits for a message that never arrives. Then
+the function trains.
 """
 
 import functools
@@ -21,25 +22,25 @@ from workshop_lib.lessons.ddp.backward import Message, Recorder
 from workshop_lib.training import rendezvous, world
 
 STEPS, LR = 3, 0.1
-LATE_S = 0.04  # by which rank 1 comes later to each backward: whoever waits for its messages waits that long
+LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
-ROUNDING = 1e-12  # float64, as the equivalence tests have it
+ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
 
 
 def join() -> None:
-    """Join the process group, and have a group of this rank alone. All ranks call it."""
+    """Join the process group, and create a group of this rank alone. All ranks call it, and it blocks."""
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
     alone()
 
 
 @functools.cache
 def alone() -> dist.ProcessGroup:
-    """A group of this rank alone. All ranks call it, the first time."""
+    """The process group of this rank alone. The first call creates it, and all ranks must make that call."""
     return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
 
 
 class _Network(nn.Module):
-    """Three layers that are used, and one that isn't: its gradients never come, on any rank."""
+    """A network with three linear layers that are used and one that is not, which gets no gradients on any rank."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -54,7 +55,7 @@ class _Network(nn.Module):
 
 VALUES = sum(p.numel() for p in _Network(0).used.parameters())
 TENSORS = len(list(_Network(0).used.parameters()))
-MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all but the last hold at least BUCKET_BYTES
+MOST_MESSAGES = 8 * VALUES // BUCKET_BYTES + 1  # all messages but the last hold at least BUCKET_BYTES
 
 
 def _batch(rank: int, step: int) -> Batch:
@@ -63,7 +64,7 @@ def _batch(rank: int, step: int) -> Batch:
 
 @dataclass
 class Step:
-    """One step on one rank: the gradients after `finish()`, those that are right, and those of this rank alone."""
+    """One step on one rank: its gradients after `finish()`, the right ones, and those of this rank's samples alone."""
 
     gradient: np.ndarray
     mean: np.ndarray
@@ -73,11 +74,11 @@ class Step:
 
 @dataclass
 class Observed:
-    """What a function did on one rank. `steps` is empty where the rehearsal already tells what is wrong."""
+    """What a function did on one rank. `steps` is empty if the rehearsal already shows what is wrong."""
 
-    returned: str  # the type of what it returned, if that can't be called
-    plan: list[Message]  # of one step
-    same_start: bool = False  # whether the weights after the call are those of rank 0 before it
+    returned: str  # the type of the returned value, if that is not callable
+    plan: list[Message]  # the messages of one step
+    same_start: bool = False  # whether the weights after the call equal those of rank 0 before it
     steps: list[Step] = field(default_factory=list)
 
 
@@ -98,7 +99,7 @@ def observe_my_ddp(comm, function: Callable) -> Observed:
 
 
 def _rehearsed(comm, function: Callable) -> tuple[str, list[Message]]:
-    """What a step sends, with all messages going to this rank alone."""
+    """Run one step whose messages all go to this rank alone; return `Observed.returned` and the messages."""
     model = _Network(seed=comm.rank)
     with Recorder(model, alone()) as recorder:
         finish = function(model)
@@ -114,7 +115,7 @@ def _rehearsed(comm, function: Callable) -> tuple[str, list[Message]]:
 
 
 def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Recorder, step: int) -> Step:
-    """A step of `model` on all ranks, and of `alike` in this process with all ranks' samples."""
+    """Train `model` for one step on all ranks, and `alike` for the same step here, with the samples of all ranks."""
     batches = [_batch(rank, step) for rank in range(comm.size)]
     own = backward(alike.used, [batches[comm.rank]])
     mean = backward(alike.used, batches)
@@ -181,7 +182,7 @@ LARGE_HINT = "the first bucket left after the last gradient: send one as soon as
 
 
 def _begin(observations: list[Observed]) -> Iterator[Property]:
-    """What holds for both exercises before messages are counted."""
+    """Check what both exercises require before their messages are counted."""
     yield Property("it returns a function, `finish`", not any(seen.returned for seen in observations), FINISH_HINT)
     sizes = [[message.values for message in seen.plan] for seen in observations]
     yield Property("every rank sends something", any(sizes), NOTHING_HINT)
@@ -190,10 +191,10 @@ def _begin(observations: list[Observed]) -> Iterator[Property]:
 
 
 def _end(observations: list[Observed]) -> Iterator[Property]:
-    """What holds for both exercises once the messages are right."""
+    """Check what both exercises require once their messages are right."""
     blocking = any(message.blocking for seen in observations for message in seen.plan)
     yield Property("every message is sent asynchronously", not blocking, BLOCKING_HINT)
-    # Rank 0 is never late: it stands still in every backward if it waits for rank 1 there.
+    # Rank 0 is never late itself. If one of its backward passes takes long, rank 0 waited for rank 1 there.
     still = min(step.backward_s for step in observations[0].steps) > LATE_S / 2
     yield Property("no hook waits for other ranks", not still, WAITING_HINT)
     same = all(seen.same_start for seen in observations)
@@ -208,7 +209,7 @@ def _end(observations: list[Observed]) -> Iterator[Property]:
 
 
 def _mean_hint(ranks: list[Step], size: int) -> str:
-    # Rank 0 alone is asked: without a wait, what other ranks hold depends on how far their messages have come.
+    # Only rank 0 counts: without a wait, the gradients of the other ranks depend on which messages have arrived.
     first = ranks[0]
     known = [
         (size * first.mean, SUM_HINT),

@@ -1,6 +1,6 @@
-"""An exercise of 05_ddp: one_process.py, a plain script, becomes one for many processes.
+"""Judges an exercise of 05_ddp: learners turn one_process.py, a plain script, into one for many processes.
 
-The learner writes the lines that change, in numbered parts. They replace lines of the script, which then runs on every
+They write the lines that change, in numbered parts. The parts replace lines of the script, which then runs on every
 rank with a small part of MNIST, inside the process group that the ranks already have.
 """
 
@@ -32,7 +32,7 @@ from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.ddp.judge_own_ddp import join
 from workshop_lib.paths import SCRIPTS, replacing
 
-# Each part replaces this many lines of one_process.py, of which the first begins like this.
+# For each part: how the first line that it replaces in one_process.py begins, and how many lines it replaces.
 REPLACED = [
     ("device = ", 1),
     ("model = ", 1),
@@ -45,11 +45,11 @@ GIVEN = ("from torch import nn\n", "from torch import distributed, nn\n")
 LAST = "distributed.destroy_process_group()\n"
 PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
-IMAGES, TESTED, EPOCHS, BATCH = 640, 400, 2, 64  # of the small MNIST on which it is checked
+IMAGES, TESTED, EPOCHS, BATCH = 640, 400, 2, 64  # training and test images, epochs, and batch per rank of a check
 
 
 def filled(changes: str) -> str:
-    """one_process.py with these parts in it. Raises InputError when a part is missing."""
+    """The text of one_process.py with the learner's parts in it. Raises InputError when a part is missing."""
     _, *pieces = PART.split(changes)
     parts = {int(number): text for number, text in zip(pieces[::2], pieces[1::2], strict=True)}
     lines = (SCRIPTS / "one_process.py").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -67,12 +67,12 @@ class Ran:
     """What the script did on one rank."""
 
     trained: list[bytes]  # a digest of each image, in the order in which the network saw them
-    batches: set[int]  # sizes
-    tested: int  # images, in one epoch
-    weights: str  # a digest
+    batches: set[int]  # the batch sizes that occurred
+    tested: int  # test images per epoch
+    weights: str  # a digest of the final weights
     printed: str
-    saved: list[str] | None  # the names in the checkpoint, if there is one
-    accuracy: float = field(compare=False)  # of the final weights, on all test images
+    saved: list[str] | None  # the parameter names in the checkpoint; None without a checkpoint
+    accuracy: float = field(compare=False)  # accuracy of the final weights on all test images
 
 
 def observe_script(comm, function: Callable[[], str]) -> Ran:
@@ -83,7 +83,7 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         _small_mnist(data)
         text = function()
         script.write_text(text, encoding="utf-8")
-        # So that an error shows the line, also once the file is gone.
+        # With the text in linecache, an error can show the failing line even after the file is gone.
         linecache.cache[str(script)] = (len(text), None, text.splitlines(keepends=True), str(script))
         words = ["--data", data, "--images", IMAGES, "--epochs", EPOCHS, "--out", out]
         trained: list[torch.Tensor] = []
@@ -93,7 +93,7 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
         try:
             with _this_group([str(script), *map(str, words)]), contextlib.redirect_stdout(output):
                 model = runpy.run_path(str(script), run_name="__main__")["model"]
-        except SystemExit as ended:  # its own sentence about options that it can't train with
+        except SystemExit as ended:  # the script's own message, about options it cannot train with
             raise InputError(str(ended)) from None
         finally:
             hook.remove()
@@ -107,7 +107,7 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
 
 
 def _note(trained: list, tested: list, module: nn.Module, inputs: tuple) -> None:
-    """Called before every layer: what enters the network's first one is what the network sees."""
+    """Record the images that enter the network's first layer; called before the forward pass of every layer."""
     if isinstance(module, nn.Conv2d) and module.in_channels == 1:
         (images,) = inputs
         if torch.is_grad_enabled():
@@ -118,7 +118,7 @@ def _note(trained: list, tested: list, module: nn.Module, inputs: tuple) -> None
 
 @contextlib.contextmanager
 def _this_group(argv: list[str]) -> Iterator[None]:
-    """For a script that would join a process group and leave it: it gets the one that the ranks keep, on the CPU."""
+    """Make a script that joins and leaves a process group use the one that the ranks keep, on the CPU."""
     threads = torch.get_num_threads()
     with (
         mock.patch.object(sys, "argv", argv),
@@ -133,7 +133,7 @@ def _this_group(argv: list[str]) -> Iterator[None]:
 
 
 def _small_mnist(folder: Path) -> None:
-    """The first images of MNIST, in files like MNIST's."""
+    """Write the first images of MNIST into `folder`, in files of MNIST's format."""
     folder.mkdir()
     for split, count in (("train", IMAGES), ("test", TESTED)):
         loaded = mnist.load(split)
@@ -172,7 +172,7 @@ WRAPPED_HINT = (
 
 def script_properties(observations: list[Ran]) -> Iterator[Property]:
     size = len(observations)
-    epoch = IMAGES // (BATCH * size) * BATCH  # images that a rank trains on
+    epoch = IMAGES // (BATCH * size) * BATCH  # images per rank and epoch
     seen = [each.trained[:epoch] for each in observations]
     everywhere = [image for images in seen for image in images]
     right = all(each.batches == {BATCH} and len(each.trained) == EPOCHS * epoch for each in observations)
@@ -187,7 +187,7 @@ def script_properties(observations: list[Ran]) -> Iterator[Property]:
 
 
 def _reports(observations: list[Ran]) -> Iterator[Property]:
-    """What rank 0 prints and saves, and nobody else."""
+    """Check what rank 0 prints and saves, and that no other rank does either."""
     first, *others = observations
     reported = re.findall(r"([\d.]+)%", first.printed)
     right = bool(reported) and abs(float(reported[-1]) / 100 - first.accuracy) < 0.5 / TESTED
@@ -213,7 +213,7 @@ converted = Exercise(
 
 
 def script(changes: str | Path) -> Verdict:
-    """The verdict on the file with the learner's parts; a right one is written beside it, as my_ddp.py."""
+    """Judge the file with the learner's parts. If they are right, write the whole script next to it as my_ddp.py."""
     text = Path(changes).read_text(encoding="utf-8")
     if "your code here" in text and BLANK.search(text):
         return Verdict("script")
@@ -231,6 +231,6 @@ def script(changes: str | Path) -> Verdict:
 
 
 def mine_or_finished(changes: str | Path) -> Path:
-    """The learner's script once it is right, and the finished one until then."""
+    """The path of the learner's script once it is right, and of the finished script until then."""
     mine = Path(changes).with_name("my_ddp.py")
     return mine if mine.exists() else SCRIPTS / "ddp.py"

@@ -1,4 +1,4 @@
-"""The exercises of 06b_deepspeed: a configuration, and the bytes that each stage leaves on a rank."""
+"""Judges the exercises of 06b_deepspeed: a configuration, and the bytes per rank that each ZeRO stage leaves."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from workshop_lib.training import KINDS
 
 
 class Wanted(NamedTuple):
-    """What `configuration` is asked for."""
+    """The arguments of one call of the learner's `configuration`."""
 
     global_batch: int
     ranks: int
-    most: int  # samples that fit into a rank's memory at once
+    most: int  # the largest number of samples that fit into a rank's memory at once
     stage: int
 
 
@@ -27,8 +27,11 @@ def observe_configuration(comm, function: Callable) -> list:
 
 
 def batches(config: dict, ranks: int) -> tuple[float, float]:
-    """Samples per backward on a rank, and backwards per step, as DeepSpeed takes them from a configuration: of the
-    global batch and these two, one may be left out, and without any other key a step is one backward."""
+    """Samples per rank and backward pass, and backward passes per step, as DeepSpeed reads them from a configuration.
+
+    A configuration may leave out one of the global batch and these two numbers, because DeepSpeed computes it from the
+    rest. If it gives only a batch size, a step is one backward pass.
+    """
     micro, steps, whole = (config.get(name) for name in (MICRO, STEPS, BATCH))
     if micro is None:
         steps = steps or 1
@@ -78,10 +81,10 @@ def configuration_properties(observations: list) -> Iterator[Property]:
 
 configuration = Exercise("configuration", observe_configuration, configuration_properties, communicates=False)
 
-# Parameters and ranks that `bytes_per_rank` is asked for, in every stage.
+# (parameters, ranks) for which `bytes_per_rank` is called in every stage.
 MODELS = [(1_000, 2), (64, 8), (7_000, 1)]
-BYTES = dict(zip(KINDS, (4, 4, 8), strict=True))  # per weight: fp32 and Adam
-SHARED_FROM = dict(zip(KINDS, (3, 2, 1), strict=True))  # the stage
+BYTES = dict(zip(KINDS, (4, 4, 8), strict=True))  # bytes per weight, in fp32 with Adam
+SHARED_FROM = dict(zip(KINDS, (3, 2, 1), strict=True))  # the first stage that shards each kind
 
 
 def observe_bytes(comm, function: Callable) -> list[list]:
@@ -109,7 +112,7 @@ def _is_bytes(value) -> bool:
 
 
 def _bytes(hint: str, each: dict = BYTES, shared_from: dict = SHARED_FROM) -> Mistake:
-    """A wrong `bytes_per_rank`, from the bytes per weight and the stages from which on they are shared."""
+    """A wrong `bytes_per_rank`, made from its bytes per weight and the first stage that shards each kind."""
 
     def bytes_per_rank(parameters: int, ranks: int, stage: int) -> dict[str, float]:
         return {kind: each[kind] * parameters / (ranks if stage >= shared_from[kind] else 1) for kind in KINDS}
@@ -129,7 +132,7 @@ _WRONG_BYTES = [
 for _kind, _stage in SHARED_FROM.items():
     _hint = f"from stage {_stage} on, a rank holds only its share of `{_kind}`."
     _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: 4}))
-    if _stage > 1:  # half of 8 bytes per weight could be one number of Adam's, too
+    if _stage > 1:  # not for the optimizer: half of its 8 bytes per weight could also be one of Adam's two numbers
         _hint = f"stage {_stage - 1} doesn't divide `{_kind}` yet, so every rank holds all of it."
         _WRONG_BYTES.append(_bytes(_hint, shared_from={**SHARED_FROM, _kind: _stage - 1}))
 bytes_per_rank = Exercise("bytes_per_rank", observe_bytes, bytes_properties, _WRONG_BYTES, communicates=False)

@@ -1,10 +1,10 @@
-"""Ways in which ranks get their rows of one data file, and what each costs in bytes, files and messages.
+"""Ways to give each rank its rows of one data file, which 09_feeding_the_ranks compares in bytes, files and messages.
 
-The file has a header and then rows of one length, as MNIST's images do. All ranks call a way together, with
-the same `path` and the same `parts`: for each rank (offset, bytes), where in the file its rows lie. It
-blocks, and returns this rank's rows as uint8 [bytes], with their Cost. For p ranks and a file of n bytes:
+The file is a header followed by rows of one length, like MNIST's images. All ranks call a way together, with the same
+`path` and the same `parts`: for each rank, the (offset, bytes) of its rows in the file. A way blocks, and returns this
+rank's rows as uint8 [bytes], with their Cost. For p ranks and a file of n bytes:
 
-| way | bytes that a rank asks for | files opened | sent |
+| way | bytes requested per rank | files opened | sent |
 |---|---|---|---|
 | everyone reads all | n | p | nothing |
 | rank 0 scatters | n on rank 0, none elsewhere | 1 | n (p - 1)/p by rank 0, in p - 1 messages |
@@ -12,9 +12,9 @@ blocks, and returns this rank's rows as uint8 [bytes], with their Cost. For p ra
 | MPI-IO | n/p | p | whatever the MPI library thinks best |
 | a file per rank | n/p | p, each a different one | nothing |
 
-What a program asks for does not have to come from the storage: the operating system keeps in memory what was
-read or written before, in its page cache. `os_counts` gives both numbers, and `drop_cache` empties the cache
-for one file.
+Not all bytes that a program requests come from storage: the operating system keeps what was read or written before in
+memory, in its page cache. `os_counts` counts both requested and fetched bytes, and `drop_cache` empties the cache for
+one file.
 """
 
 import os
@@ -37,7 +37,7 @@ Parts = list[tuple[int, int]]
 
 
 class Cost(NamedTuple):
-    """What a way took on this rank, by the program's own count. Of MPI-IO's messages it knows nothing."""
+    """What a way cost this rank, by the program's own count, which does not include MPI-IO's messages."""
 
     bytes_read: int = 0
     files_opened: int = 0
@@ -49,30 +49,30 @@ Way = Callable[[Any, str | os.PathLike, Parts], tuple[np.ndarray, Cost]]
 
 
 class FeedingRow(TypedDict):
-    """What was measured of one way, cold or warm: lists by round, then lists by rank."""
+    """Measurements of one way, cold or warm. The first two lists are by round, the others by rank."""
 
     way: str
     cold: bool
     ranks: int
     file_bytes: int
-    seconds: list[float]  # of the slowest rank
-    storage_bytes: list[int | None]  # from the storage for all ranks together; None: the system does not say
-    asked_bytes: list[int] | None  # by rank, as the rest; of the operating system
-    bytes_read: list[int]  # see Cost
+    seconds: list[float]  # by round: the time of the slowest rank
+    storage_bytes: list[int | None]  # by round: fetched for all ranks together; None if the system does not say
+    asked_bytes: list[int] | None  # by rank: requested from the operating system
+    bytes_read: list[int]  # this and the following lists are by rank; see Cost
     files_opened: list[int]
     bytes_sent: list[int]
     messages_sent: list[int]
 
 
 class OsCounts(NamedTuple):
-    """Bytes that a process asked the operating system for, and what it had to fetch from the storage for them."""
+    """Bytes that a process requested from the operating system, and bytes that the system fetched from storage."""
 
     asked_bytes: int
     storage_bytes: int
 
 
 class Counted(NamedTuple):
-    """What a call returned, the seconds that it took, and what the operating system counted, if it does."""
+    """What a call returned, the seconds it took, and the operating system's counts; None if it does not count."""
 
     returned: Any
     seconds: float
@@ -80,7 +80,7 @@ class Counted(NamedTuple):
 
 
 def write_idx(path: str | os.PathLike, images: np.ndarray, copies: int = 1) -> int:
-    """Write `images` (uint8 [n, 28, 28]) `copies` times over as one file in MNIST's format; returns its rows.
+    """Write `copies` copies of `images` (uint8 [n, 28, 28]) to one file in MNIST's format; return its number of rows.
 
     One process calls it. The file appears as a whole or not at all.
     """
@@ -93,22 +93,22 @@ def write_idx(path: str | os.PathLike, images: np.ndarray, copies: int = 1) -> i
 
 
 def parts_of(rows: int, row_bytes: int, header_bytes: int, size: int) -> Parts:
-    """For each of `size` ranks the (offset, bytes) of its rows; their numbers of rows differ by at most one."""
+    """The (offset, bytes) of each rank's rows for `size` ranks, whose numbers of rows differ by at most one."""
     bounds = [shard_bounds(rows, rank, size) for rank in range(size)]
     return [(header_bytes + start * row_bytes, (stop - start) * row_bytes) for start, stop in bounds]
 
 
 def everyone_reads(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank reads the whole file, all of which stays in memory: its part is a view. No messages."""
+    """Each rank reads the whole file. Its part is a view, so the whole file stays in memory. No messages."""
     whole = _read(path, 0, os.path.getsize(path))
     offset, nbytes = parts[comm.rank]
     return whole[offset : offset + nbytes], Cost(len(whole), 1)
 
 
 def root_scatters(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Rank 0 reads the whole file and sends each rank its part; it needs the memory for all of it.
+    """Rank 0 reads the whole file, which has to fit into its memory, and sends each rank its part.
 
-    Rank 0 sends p - 1 messages, together all parts but its own; the others read and send nothing.
+    Rank 0 sends p - 1 messages, which hold all parts but its own. The other ranks read and send nothing.
     """
     mine, cost, sending = np.empty(parts[comm.rank][1], np.uint8), Cost(), None
     if comm.rank == 0:
@@ -121,23 +121,24 @@ def root_scatters(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
 
 def own_part(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank opens the file and reads its part. No messages, and no rank has to wait for another."""
+    """Each rank opens the file and reads its own part. No messages, and no rank waits for another."""
     mine = _read(path, *parts[comm.rank])
     return mine, Cost(len(mine), 1)
 
 
 def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """The same through MPI: all ranks open the file and read together, each its part.
+    """Each rank reads its own part through MPI-IO: all ranks open the file, and read it in one collective.
 
-    MPI knows what all ranks want before anything is read, so some may read large pieces for others and send
-    them on: two-phase I/O (Thakur, Gropp and Lusk 1999). Raises InputError, on all ranks, when the file is
-    too short for any of them.
+    MPI knows what all ranks want before anything is read, so some ranks may read large pieces and send them on to
+    others: two-phase I/O (Thakur, Gropp and Lusk 1999). Raises InputError, on all ranks, when the file is too short
+    for any of them.
     """
     offset, nbytes = parts[comm.rank]
     mine = np.empty(nbytes, np.uint8)
     file = MPI.File.Open(comm, os.fspath(path), MPI.MODE_RDONLY)
     try:
-        # Not by the status: where one rank reads for others, Open MPI's says that all came even if it did not.
+        # The status of the read does not help: when one rank reads for others, Open MPI's reports success even if
+        # bytes are missing.
         for of_rank in parts:
             _check_length(path, *of_rank, min(of_rank[1], max(0, file.Get_size() - of_rank[0])))
         file.Read_at_all(offset, [mine, MPI.BYTE])
@@ -147,7 +148,10 @@ def collective_read(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
 
 def own_file(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
-    """Each rank reads its own file, which `cut_files` made for this number of ranks (else InputError); no messages."""
+    """Each rank reads a file of its own, which `cut_files` wrote. No messages.
+
+    Raises InputError unless the files were cut for this number of ranks.
+    """
     piece = piece_of(path, comm.rank, comm.size)
     if not piece.exists():
         raise InputError(
@@ -168,12 +172,12 @@ WAYS: dict[str, Way] = {
 
 
 def piece_of(path, rank: int, size: int) -> Path:
-    """Where the rows of `rank` are, cut out of `path` for `size` ranks."""
+    """The path of the file with the rows of `rank`, cut from `path` for `size` ranks."""
     return Path(f"{path}.{rank}-of-{size}")
 
 
 def cut_files(comm, path, parts: Parts) -> None:
-    """Each rank writes its part of `path` to a file of its own; all ranks call it, and it blocks."""
+    """Write each rank's part of `path` to a file of its own. All ranks call it, and it blocks."""
     mine, _ = own_part(comm, path, parts)
     with replacing(piece_of(path, comm.rank, comm.size)) as temporary:
         mine.tofile(temporary)
@@ -181,11 +185,10 @@ def cut_files(comm, path, parts: Parts) -> None:
 
 
 def drop_cache(path) -> None:
-    """Ask the operating system to forget what it holds of `path` in memory, so that it has to read it again.
+    """Ask the operating system to drop `path` from its page cache, so that the next read goes to storage.
 
-    It is only a request: file systems that live in memory, and macOS, ignore it, and `os_counts` shows whether
-    the system followed it. What was written is brought to the storage first, since the cache has to keep it
-    until then.
+    This is only a request: macOS ignores it, and so do file systems that live in memory. `os_counts` shows whether the
+    system complied. Data that was written is flushed to storage first, because the cache has to keep it until then.
     """
     if not hasattr(os, "posix_fadvise"):
         return
@@ -198,9 +201,9 @@ def drop_cache(path) -> None:
 
 
 def os_counts() -> OsCounts | None:
-    """What this process has read so far by the operating system's count, or None where it does not say.
+    """Bytes that this process has read so far, as the operating system counts them; None if it does not say.
 
-    Asking costs some 100 bytes of the first. Source: proc_pid_io(5), rchar and read_bytes.
+    Each call itself adds about 100 bytes to `asked_bytes`. Source: proc_pid_io(5), rchar and read_bytes.
     """
     try:
         lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
@@ -210,7 +213,7 @@ def os_counts() -> OsCounts | None:
 
 
 def counted(call: Callable[[], Any]) -> Counted:
-    """Call it, with a look at the clock and at `os_counts` before and after."""
+    """Make a call, and measure the seconds it takes and the change of `os_counts`."""
     before, began = os_counts(), time.perf_counter()
     returned = call()
     seconds, after = time.perf_counter() - began, os_counts()
@@ -219,9 +222,9 @@ def counted(call: Callable[[], Any]) -> Counted:
 
 
 def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS) -> list[FeedingRow]:
-    """Time each way `repeats` times, cold and then warm; in a round every way has its turn.
+    """Time each way `repeats` times, cold and then warm. Each round runs all ways, so they alternate.
 
-    All ranks call it, and it blocks; every rank gets the same rows, one for each way, cold and warm. Raises
+    All ranks call it, and it blocks. Every rank gets the same rows, one per way for cold and one for warm. Raises
     WorkshopError, on every rank, when some rank got bytes that are not those of its part.
     """
     checksum = zlib.crc32(own_part(comm, path, parts)[0].data)
@@ -244,7 +247,7 @@ def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS)
 
 
 def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[Counted]]) -> FeedingRow:
-    """The row of a way's rounds, each with Cost, time and counts by rank; the costs are those of the last round."""
+    """Summarize a way's rounds, [round][rank], in one row. Its costs and requested bytes are the last round's."""
     counts = [[of.counts for of in of_ranks if of.counts] for of_ranks in rounds]
     known = all(len(of_ranks) == len(rounds[-1]) for of_ranks in counts)
     read, opened, sent, messages = (
@@ -266,25 +269,26 @@ def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[Counted]]) -> 
 
 
 def read_block(path, offset: int, row_bytes: int, rows: int) -> np.ndarray:
-    """These rows, which follow one another: uint8 [rows, row_bytes], in one read."""
+    """Read consecutive rows, from `offset` on, in one read: uint8 [rows, row_bytes]."""
     return _read(path, offset, rows * row_bytes).reshape(rows, row_bytes)
 
 
 def read_rows(path, header_bytes: int, row_bytes: int, indices: Iterable[int]) -> np.ndarray:
-    """Rows wherever they are: uint8 [len(indices), row_bytes], in one read each, of one file."""
+    """Read rows at any indices of one file, with one read per row: uint8 [len(indices), row_bytes]."""
     with open(path, "rb", buffering=0) as file:
         return np.stack([_fill(file, header_bytes + int(i) * row_bytes, row_bytes) for i in indices])
 
 
 def read_files(paths: Iterable) -> np.ndarray:
-    """A file per row: uint8 [files, bytes], each opened, read once and closed."""
+    """Read one row from each file: uint8 [files, bytes]. Each file is opened, read once and closed."""
     return np.stack([_read(path, 0, os.path.getsize(path)) for path in paths])
 
 
 def throttled(read: Callable[[int], np.ndarray], bytes_per_s: float) -> Callable[[int], np.ndarray]:
-    """`read`, as slow as a storage that gives this rank no more than `bytes_per_s`.
+    """Slow `read` down to the speed of a storage that gives this rank at most `bytes_per_s`.
 
-    It sleeps for the rest of the time, so it leaves its core to others, as a thread does that waits for a disk.
+    The returned function sleeps for the rest of the time. So it leaves its core free, like a thread that waits for a
+    disk.
     """
 
     def slow(i: int) -> np.ndarray:
@@ -302,7 +306,7 @@ def _read(path, offset: int, nbytes: int) -> np.ndarray:
 
 
 def _fill(file, offset: int, nbytes: int) -> np.ndarray:
-    """Exactly these bytes: a single call may give fewer, at 2 GiB at the latest."""
+    """Read exactly `nbytes` bytes. A single call may return fewer, and always does beyond 2 GiB."""
     array, done = np.empty(nbytes, np.uint8), 0
     file.seek(offset)
     while done < nbytes and (got := file.readinto(array.data[done:])):

@@ -1,4 +1,4 @@
-"""Figures of ways to feed ranks: who asks for which bytes, and who waits for them."""
+"""Draws the measurements of 09_feeding_the_ranks: which bytes each rank requests, and who waits for them."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -27,7 +27,7 @@ SPENT = {
 
 
 def feeding_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One line per way from the rows of `comm.feeding.measure`: milliseconds, and megabytes moved."""
+    """A table with one line per way, from rows of `feeding.measure`: milliseconds, and megabytes moved."""
     lines: dict[str, dict[str, Any]] = {}
     for row in rows:
         line = lines.setdefault(row["way"], {"cold, ms": None, "warm, ms": None})
@@ -43,10 +43,10 @@ def feeding_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> figures.RecordFigure:
-    """Seconds (left) and bytes (right) of the ways in rows of `comm.feeding.measure`, on one number of ranks.
+    """Draw the time (left, in ms) and data (right, in MB) of each way, from rows of `feeding.measure`.
 
-    Points are medians, bars go from the fastest to the slowest round; hollow points ran more ranks than
-    `cores` (those of this machine). Raises InputError without rows.
+    All rows are for one number of ranks. Points are medians, and bars go from the fastest to the slowest round. Points
+    are hollow if there were more ranks than `cores`, by default this machine's. Raises InputError without rows.
     """
     rows = list(rows)
     if not rows:
@@ -88,7 +88,7 @@ def _draw_bytes(axes: Axes, rows: list[Mapping[str, Any]], names: list[str], fil
 
 
 def _asked(row: Mapping[str, Any]) -> list[int]:
-    """Bytes that each rank asked the operating system for; by the program's count where the system has none."""
+    """Bytes that each rank requested, by the operating system's count or, if it has none, by the program's own."""
     return row["asked_bytes"] or row["bytes_read"]
 
 
@@ -98,10 +98,10 @@ def _stored(row: Mapping[str, Any]) -> float | None:
 
 
 def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "preloading") -> figures.RecordFigure:
-    """What a training is spent on, a bar per way of feeding it: {way: seconds [repeats, 3], in SPENT's order}; `first`
-    names what comes first instead.
+    """Draw how a training run spends its time, one bar per way of feeding it.
 
-    The bar is the run whose total is the median, its error bar goes from the shortest total to the longest.
+    runs: {way: seconds [repeats, 3]}, with the three parts in SPENT's order. first: a different name for the first
+    part. Each bar shows the run whose total is the median; its error bar goes from the shortest total to the longest.
     """
     figure = figures.new_figure("A training, and its input", caption)
     axes = figure.subplots()

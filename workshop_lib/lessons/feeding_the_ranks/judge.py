@@ -1,4 +1,7 @@
-"""The exercises of 09_feeding_the_ranks: which bytes of a file a rank reads, and reading while computing."""
+"""Judges two exercises of 09_feeding_the_ranks: `my_bytes`, a rank's part of a file, and `prefetch`.
+
+The third exercise, `generator`, is judged in judge_augmentation.py.
+"""
 
 import operator
 import threading
@@ -26,10 +29,10 @@ class File(NamedTuple):
 FILES = [File(12, 5, 16, 3), File(10, 5, 16, 4), File(60_000, 784, 16, 7), File(8, 3, 0, 1), File(2, 784, 16, 4)]
 BATCHES = 6
 READ_S = 0.005
-LATE_S = 0.3  # how long a consumer computes at most, for the next read to begin meanwhile
-STILL_S = 0.03  # no read has begun for so long: no more are coming
+LATE_S = 0.3  # how long the consumer computes at most while it waits for the next read to begin
+STILL_S = 0.03  # if no read begins for this long, no more reads are coming
 FAILS_AT = 2
-MOST_AHEAD = 2  # one that is ready, and one that is being read
+MOST_AHEAD = 2  # one batch that is ready, and one that is being read
 
 
 def observe_parts(comm, function: Callable) -> list[list]:
@@ -41,7 +44,7 @@ def observe_parts(comm, function: Callable) -> list[list]:
 
 
 def _plain(returned):
-    """A pair of whole numbers as such, whatever kind they have; anything else as it is."""
+    """Whole numbers of any type as a tuple of ints; anything else unchanged."""
     try:
         return tuple(operator.index(number) for number in returned)
     except TypeError:
@@ -114,7 +117,7 @@ def _part(
     offset: Callable = lambda header, first, row: header + first * row,
     nbytes: Callable = lambda header, first, end, row: (end - first) * row,
 ) -> Mistake:
-    """A wrong `my_bytes`, from the first and the end of a rank's rows, and what it makes of them."""
+    """A wrong `my_bytes`: `share` gives the range of a rank's rows; `offset` and `nbytes` turn the range into bytes."""
 
     def my_bytes(rows: int, row_bytes: int, header_bytes: int, rank: int, size: int) -> tuple[int, int]:
         first, end = share(rows, rank, size)
@@ -152,7 +155,7 @@ my_bytes = Exercise("my_bytes", observe_parts, parts_properties, _WRONG_PARTS, c
 
 
 class Reader:
-    """Stands for a storage: `read(i)` takes a while and gives batch i, an array full of i."""
+    """A fake storage: `read(i)` takes READ_S and returns batch i, an array full of i; `fails_at` raises OSError."""
 
     def __init__(self, n: int, fails_at: int | None = None):
         self.n, self.fails_at = n, fails_at
@@ -176,16 +179,16 @@ class Reader:
 
 @dataclass
 class Consumed:
-    """One loop over the batches."""
+    """What one loop over the batches requested and got."""
 
     reads: list[int]
-    outside: list[int]  # what was asked for, but does not exist
+    outside: list[int]  # requested batches that do not exist
     got: list[int | None] = field(default_factory=list)
-    ahead: list[int] = field(default_factory=list, compare=False)  # how many more had been read or begun
-    overlapped: list[bool] = field(default_factory=list)  # whether the next read began while one was used
+    ahead: list[int] = field(default_factory=list, compare=False)  # by batch: later reads that had begun
+    overlapped: list[bool] = field(default_factory=list)  # by batch: whether the next read began while it was in use
     error: str = ""
-    not_batches: str = ""  # what came instead of batches
-    same_thread: bool = False  # whether the consumer's own thread read
+    not_batches: str = ""  # what the function gave instead of batches
+    same_thread: bool = False  # whether the consumer's own thread did the reading
 
     def __str__(self) -> str:
         error = f" and then {self.error}" if self.error else ", without an error" * bool(self.got)
@@ -193,12 +196,12 @@ class Consumed:
 
 
 def observe_loops(comm, function: Callable) -> list[Consumed]:
-    """What comes for several batches, for one, for none, and for several of which one cannot be read."""
+    """Loops over several batches, over one, over none, and over several of which one cannot be read."""
     return [_consumed(function, *which) for which in ((BATCHES,), (1,), (0,), (BATCHES, FAILS_AT))]
 
 
 def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consumed:
-    """One loop over the batches, with pauses in which a prefetching reader gets on with the next ones."""
+    """Loop over the batches, with pauses in which a prefetching reader can read the next ones."""
     read = Reader(n, fails_at)
     loop = Consumed(read.reads, read.outside)
     try:
@@ -222,7 +225,7 @@ def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consum
 
 
 def _compute(read: Reader, loop: Consumed) -> None:
-    """Until the next read has begun, or LATE_S have passed; then until no more begin."""
+    """Pretend to compute until the next read begins or LATE_S have passed, and then until no more reads begin."""
     coming = len(loop.got)
     if coming < read.n and all(loop.overlapped):
         loop.overlapped.append(read.began[coming].wait(LATE_S))
@@ -234,7 +237,7 @@ def _compute(read: Reader, loop: Consumed) -> None:
 
 
 def loops_properties(observations: list) -> Iterator[Property]:
-    """Each has its own hint: the known mistakes would take a second each to run."""
+    """Check what the loops got. Each property has its own hint, because running a known mistake would take a second."""
     several, one, none, failing = observations[0]
     yield Property("it hands out batches", not several.not_batches, _kind_hint(several))
     right = list(range(BATCHES))

@@ -1,4 +1,4 @@
-"""The third exercise of 09_feeding_the_ranks: random numbers of each rank and step, that can be repeated."""
+"""Judges `generator`, the third exercise of 09_feeding_the_ranks: repeatable random numbers per rank and step."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,17 +12,17 @@ SEED, RANKS, STEPS, DRAWS = 7, 3, 4, 3
 
 @dataclass
 class Drawn:
-    """What the generators draw first, for each rank and step: [ranks, steps, draws], and the same once more."""
+    """The first numbers that the generator of each rank and step draws: arrays [ranks, steps, draws]."""
 
-    other: str = ""  # what came in the place of a generator
+    other: str = ""  # what the function returned instead of a generator
     first: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    again: np.ndarray = field(default_factory=lambda: np.zeros(0))  # asked for in the opposite order
+    again: np.ndarray = field(default_factory=lambda: np.zeros(0))  # requested in reverse order
     other_seed: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    one: bool = False  # whether two places get the very same generator
+    one: bool = False  # whether two ranks in different steps get the same generator object
 
 
 def observe(comm, function: Callable) -> Drawn:
-    """What `function` returns for every rank and step, twice, and for another seed."""
+    """What the generators of all ranks and steps draw: twice with one seed, and once with a different seed."""
     places = [(rank, step) for rank in range(RANKS) for step in range(STEPS)]
     if not isinstance(sample := function(SEED, 0, 0), np.random.Generator):
         return Drawn(other=shown(sample))
@@ -36,7 +36,7 @@ def observe(comm, function: Callable) -> Drawn:
 
 
 def same(numbers: np.ndarray) -> list[int]:
-    """For each rank and step, the first place that draws the same numbers: equal lists, equal mistakes."""
+    """For each rank and step, the first position that draws the same numbers. Equal lists mean equal mistakes."""
     rows = numbers.reshape(-1, DRAWS).tolist()
     return [rows.index(row) for row in rows]
 

@@ -1,7 +1,8 @@
-"""More ways to get data to the ranks (see feeding.py): several readers that scatter, and tar files with many samples.
+"""More ways to feed ranks, for the Deeper sections of 09_feeding_the_ranks: several readers that scatter, and shards.
 
-A shard is a tar file in the form that WebDataset reads: the files of one sample follow one another and share a name,
-and their suffixes say what they are, as in 000042.raw and 000042.cls. It is read from front to back, in large pieces.
+The basic ways are in feeding.py. A shard is a tar file of many samples in WebDataset's format: the files of one sample
+follow one another and share a name, and their suffixes say what they hold, as in 000042.raw and 000042.cls. A shard is
+read from front to back, in large pieces.
 """
 
 import io
@@ -19,10 +20,10 @@ from workshop_lib.paths import replacing
 
 
 def readers_scatter(comm, path, parts: Parts, readers: int = 2) -> tuple[np.ndarray, Cost]:
-    """`readers` ranks read the file, each the parts of some neighbours in one piece, which it then sends them.
+    """Each of `readers` ranks reads the parts of some neighboring ranks in one piece, and sends each its part.
 
-    For p ranks, a file of n bytes and r readers, a reader asks for n/r, and sends n (p - r)/(p r) in p/r - 1 messages.
-    All ranks call it, and it blocks. Parts have to follow one another in the file.
+    For p ranks, a file of n bytes and r readers, each reader requests n/r bytes, and sends n (p - r)/(p r) bytes in
+    p/r - 1 messages. All ranks call it, and it blocks. The parts have to follow one another in the file.
     """
     group = comm.Split(comm.rank * readers // comm.size, comm.rank)
     first = comm.rank - group.rank
@@ -38,7 +39,7 @@ def readers_scatter(comm, path, parts: Parts, readers: int = 2) -> tuple[np.ndar
 
 
 def write_shards(folder: Path, images: np.ndarray, labels: np.ndarray, per_shard: int) -> list[Path]:
-    """Pack samples into shards of `per_shard`, in order; returns their paths. One process calls it."""
+    """Pack samples into shards of `per_shard` samples each, in order; return the paths. One process calls it."""
     paths = []
     for first in range(0, len(images), per_shard):
         path = folder / f"shard-{first // per_shard:04}.tar"
@@ -53,9 +54,9 @@ def write_shards(folder: Path, images: np.ndarray, labels: np.ndarray, per_shard
 
 
 def samples(shard: str | os.PathLike) -> Iterator[dict[str, bytes]]:
-    """The samples of a shard, in its order: {"key": name, suffix: content, …} of each."""
+    """Yield the samples of a shard in order, each as {"key": name, suffix: content, …}."""
     sample: dict = {}
-    with tarfile.open(shard, "r|") as stream:  # "|": a stream, which is never sought in
+    with tarfile.open(shard, "r|") as stream:  # "|": a stream, read without seeking
         for member in stream:
             key, _, suffix = member.name.partition(".")
             if sample and sample["key"] != key:
@@ -68,5 +69,5 @@ def samples(shard: str | os.PathLike) -> Iterator[dict[str, bytes]]:
 
 
 def read_shard(shard: str | os.PathLike) -> np.ndarray:
-    """All images of a shard: uint8 [n, bytes of one]."""
+    """Read all images of a shard: uint8 [n, bytes per image]."""
     return np.stack([np.frombuffer(sample["raw"], np.uint8) for sample in samples(shard)])

@@ -1,8 +1,8 @@
-"""Four allreduces built from sends and receives, which run on MPI and on a CountingComm alike.
+"""Four allreduce algorithms built from sends and receives, which 08c_forecasting times and explains.
 
-Every rank calls one with its `array`, one-dimensional and contiguous. It blocks, and afterwards every
-rank's `array` holds the sum, the same to the last bit. For p ranks, q the largest power of two in p, and
-arrays of n bytes:
+They run on MPI and on a CountingComm alike. Every rank calls the same algorithm with its `array`, one-dimensional and
+contiguous. The call blocks, and afterwards every rank's `array` holds the sum, the same to the last bit. For p ranks, q
+the largest power of two up to p, and arrays of n bytes:
 
 | | messages of the busiest rank | bytes it sends | rounds |
 |---|---|---|---|
@@ -11,11 +11,11 @@ arrays of n bytes:
 | ring | 2 (p - 1) | 2 (p - 1)/p n | 2 (p - 1) |
 | rabenseifner | 2 log2 q (+ 1) | 2 (q - 1)/q n (+ n) | 2 log2 q (+ 2) |
 
-The terms in brackets apply when p is not a power of two: the p - q extra ranks hand their arrays to others
-first, and get the sum at the end. No allreduce can send less than 2 (p - 1)/p n (Patarasuk and Yuan 2009),
-and none can take fewer rounds than log2 p. The ring saves bytes and pays in rounds, recursive doubling saves
-rounds and pays in bytes; Rabenseifner's algorithm comes within a factor of two of both. The ring is in
-ring.py. Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
+The terms in brackets apply when p is not a power of two: the p - q extra ranks first send their arrays to other ranks,
+and get the sum at the end. No allreduce can send less than 2 (p - 1)/p n bytes (Patarasuk and Yuan 2009), and none can
+take fewer rounds than log2 p. The ring saves bytes but takes more rounds, and recursive doubling saves rounds but sends
+more bytes; Rabenseifner's algorithm comes within a factor of two of both limits. The ring is in mpi_basics/ring.py.
+Sources: Thakur, Rabenseifner and Gropp 2005, section 4.5; Patarasuk and Yuan 2009, section 3.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ from workshop_lib.lessons.mpi_basics import ring
 
 
 def naive(comm, array: np.ndarray) -> None:
-    """All arrays go to rank 0, which adds them up and sends the sum to each: p - 1 arrays in, p - 1 out.
+    """Rank 0 receives the p - 1 other arrays, adds them up, and sends the sum to each of the p - 1 other ranks.
 
-    The other ranks send one message of n bytes, and wait.
+    Each of the other ranks sends one message of n bytes, and waits.
     """
     if comm.rank > 0:
         comm.Send(array, 0)
@@ -44,9 +44,10 @@ def naive(comm, array: np.ndarray) -> None:
 
 
 def recursive_doubling(comm, array: np.ndarray) -> None:
-    """In step k a rank swaps its whole sum with the rank whose number differs in bit k.
+    """In step k, each rank exchanges its whole sum with the rank whose number differs in bit k.
 
-    Twice as many ranks are in the sum after each step. Few rounds, many bytes: for small arrays.
+    Each step doubles the number of ranks in the sum. It takes few rounds but sends many bytes, so it suits small
+    arrays.
     """
 
     def exchange(ranks: int) -> None:
@@ -62,9 +63,9 @@ def recursive_doubling(comm, array: np.ndarray) -> None:
 def rabenseifner(comm, array: np.ndarray) -> None:
     """A reduce-scatter by halving, then an allgather by doubling.
 
-    In each step of the first phase partners split what they are still responsible for, and each adds up its
-    half: n/2 bytes, n/4, …, until each rank has the sum of one part of q. The second phase goes the same way
-    back. Few rounds and few bytes.
+    In each step of the first phase, two partners split the block that they are still responsible for, and each adds up
+    its half: n/2 bytes, n/4, …, until each rank has the sum of one of q parts. The second phase makes the same
+    exchanges in reverse order. It takes few rounds and sends few bytes.
     """
 
     def exchange(ranks: int) -> None:
@@ -72,7 +73,7 @@ def rabenseifner(comm, array: np.ndarray) -> None:
         arriving = np.empty(-(-len(array) // 2), array.dtype)
 
         def block(rank: int, width: int) -> np.ndarray:
-            """The part of `rank`, in the block of `width` parts that it lies in."""
+            """The block of `width` parts that contains the part of `rank`."""
             first = rank // width * width
             return array[cut[first].start : cut[first + width - 1].stop]
 
@@ -89,7 +90,7 @@ def rabenseifner(comm, array: np.ndarray) -> None:
     _on_a_power_of_two(comm, array, exchange)
 
 
-# By the names that cost_model.py has for them.
+# Keys: the names of the algorithms in cost_model.py.
 ALGORITHMS: dict[str, Callable[..., None]] = {
     "naive": naive,
     "recursive doubling": recursive_doubling,
@@ -99,12 +100,15 @@ ALGORITHMS: dict[str, Callable[..., None]] = {
 
 
 def _powers_below(ranks: int) -> list[int]:
-    """1, 2, 4, …, ranks / 2, for a power of two."""
+    """1, 2, 4, …, ranks / 2, where `ranks` is a power of two."""
     return [2**k for k in range(ranks.bit_length() - 1)]
 
 
 def _on_a_power_of_two(comm, array: np.ndarray, exchange: Callable[[int], None]) -> None:
-    """Run `exchange(q)` on the first q ranks, a power of two; each of the others has a helper among them."""
+    """Run `exchange(q)` on the first q ranks, where q is the largest power of two up to the number of ranks.
+
+    Each of the remaining ranks sends its array to a helper among the first q, which sends the sum back.
+    """
     q = 2 ** (comm.size.bit_length() - 1)
     if comm.rank >= q:
         comm.Send(array, comm.rank - q)

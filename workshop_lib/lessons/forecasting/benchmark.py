@@ -1,8 +1,9 @@
-"""How long messages and allreduces take, measured in the manner of the OSU micro-benchmarks and nccl-tests.
+"""Measures how long messages and allreduces take, in the style of the OSU micro-benchmarks and nccl-tests.
 
-Each call is checked once and warmed up. Then come rounds in which every way has its turn, so that a slow
-moment of the machine touches all of them. In a round a way is called as often as fits into ROUND_S, between
-two looks at the clock, and the slowest rank's time counts. All ranks call everything here together; it blocks.
+08c_forecasting fits its model of communication to these times. Each call is checked once and warmed up. In each of the
+following rounds, every way takes its turn, so that a slow moment of the machine affects all ways. A turn makes as many
+calls as fit into ROUND_S, between two readings of the clock, and the slowest rank's time counts. All ranks call
+everything here together, and it blocks.
 """
 
 import time
@@ -23,17 +24,16 @@ ROUND_S = 0.01
 WARM_UP = 3
 MOST_CALLS = 200
 
-# For an array [n] of float32: the call that sums it over ranks, in place, and what then shows the sum.
+# A way takes a float32 array [n], and returns a call that sums the array over the ranks and one that returns the sum.
 Way = Callable[[np.ndarray], tuple[Callable[[], None], Callable[[], np.ndarray]]]
 
 
 class MessageRow(TypedDict):
-    """What was measured of one way and size: seconds per call in each round, their median and range, and two
-    bandwidths in bytes/s.
+    """Measurements of one way and message size: seconds per call in each round, their median and range, and bandwidths.
 
-    The algorithm bandwidth is bytes over seconds. The bus bandwidth is 2 (p - 1)/p times that: what a link
-    carries in the best of algorithms, so comparable between numbers of ranks (nccl-tests, PERFORMANCE.md).
-    For a ping-pong both are the same.
+    The algorithm bandwidth is the message's bytes divided by the median of the seconds. The bus bandwidth is
+    2 (p - 1)/p times that: it is what a link carries with the best possible algorithm, so it can be compared between
+    numbers of ranks (nccl-tests, PERFORMANCE.md). For a ping-pong, both bandwidths are the same.
     """
 
     way: str
@@ -48,17 +48,17 @@ class MessageRow(TypedDict):
 
 
 def in_place(allreduce: Callable[[np.ndarray], None]) -> Way:
-    """That of a function that replaces an array by its sum."""
+    """The way of a function that replaces an array by its sum over the ranks."""
     return lambda array: (lambda: allreduce(array), lambda: array)
 
 
 def process_group(device) -> Way:
-    """PyTorch's, over this rank's process group: gloo on CPUs; NCCL on GPUs, in their memory."""
+    """The way of PyTorch's allreduce over this rank's process group: gloo on CPUs; NCCL on GPUs, in GPU memory."""
     import torch
     import torch.distributed as dist
 
     def on(array: np.ndarray):
-        tensor = torch.from_numpy(array).to(device)  # the array itself on a CPU
+        tensor = torch.from_numpy(array).to(device)  # on a CPU, the tensor shares the array's memory
 
         def call() -> None:
             dist.all_reduce(tensor)
@@ -71,8 +71,7 @@ def process_group(device) -> Way:
 
 
 def ways(comm, device=None) -> dict[str, Way]:
-    """All there are, by name: the MPI library's own, those in allreduce.py, and with a torch `device` that of
-    this rank's process group (gloo, nccl)."""
+    """All ways by name: the MPI library's, those of allreduce.py and, with a torch `device`, the process group's."""
     every = {"MPI": in_place(lambda array: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM))}
     if device is not None:
         import torch.distributed as dist
@@ -84,10 +83,10 @@ def ways(comm, device=None) -> dict[str, Way]:
 def allreduces(
     comm, ways: dict[str, Way], sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS
 ) -> list[MessageRow]:
-    """Time an allreduce of each size (in bytes, a multiple of 4: float32) in each of these `ways`.
+    """Time an allreduce of each size in each of these `ways`. Sizes are in bytes, and multiples of 4, for float32.
 
-    Returns on every rank a row for each size and way. Raises WorkshopError, on every rank, when a way's sum is
-    wrong on some rank, and InputError for a size that is not a whole number of float32.
+    Returns one row per size and way, on every rank. Raises WorkshopError, on every rank, when a way's sum is wrong on
+    some rank, and InputError for a size that is not a multiple of 4.
     """
     rows = []
     for nbytes in sizes_bytes:
@@ -95,16 +94,16 @@ def allreduces(
             raise InputError(f"a message of {nbytes} bytes: give a multiple of 4, the bytes of a float32.")
         array = np.empty(nbytes // 4, np.float32)
         calls = {name: _checked(comm, name, way, array) for name, way in ways.items()}
-        array[:] = 0  # it stays 0 however often it is summed
+        array[:] = 0  # zeros stay 0 however often they are summed
         for name, seconds in timed(comm, calls, repeats).items():
             rows.append(row(name, comm.size, nbytes, seconds))
     return rows
 
 
 def ping_pong(comm, sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REPEATS) -> list[MessageRow]:
-    """Time a message of each size between ranks 0 and 1: half of the time there and back.
+    """Time a message of each size in bytes between ranks 0 and 1, as half of a round trip.
 
-    Returns on every rank a row for each size. Raises InputError when there is only one rank.
+    Returns one row per size, on every rank. Raises InputError when there is only one rank.
     """
     if comm.size < 2:
         raise InputError(f"ping-pong between ranks 0 and 1 of {comm.size}: start more ranks.")
@@ -119,14 +118,14 @@ def ping_pong(comm, sizes_bytes: Iterable[int] = SIZES_BYTES, repeats: int = REP
 
     rows = []
     for nbytes in sizes_bytes:
-        ball = np.ones(nbytes, np.uint8)  # written to, so that its memory is really there
+        ball = np.ones(nbytes, np.uint8)  # ones are written to memory, so its pages really exist
         seconds = timed(comm, {"": partial(there_and_back, ball)}, repeats)[""]
         rows.append(row("ping-pong", 2, nbytes, [s / 2 for s in seconds]))
     return rows
 
 
 def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> MessageRow:
-    """The row of these rounds' seconds."""
+    """Make the MessageRow of one way and message size from the seconds of its rounds."""
     middle = median(seconds)
     return MessageRow(
         way=way,
@@ -142,7 +141,7 @@ def row(way: str, ranks: int, message_bytes: int, seconds: list[float]) -> Messa
 
 
 def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) -> dict[str, list[float]]:
-    """Seconds of one call on the slowest rank, in each of `repeats` rounds, for each of these calls."""
+    """Seconds per call on the slowest rank: one value per round, for each of these calls."""
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; it must be at least 1.")
     times = {name: _warmed_up(comm, call) for name, call in calls.items()}
@@ -150,20 +149,20 @@ def timed(comm, calls: dict[str, Callable[[], None]], repeats: int = REPEATS) ->
     for _ in range(repeats):
         for name, call in calls.items():
             seconds[name].append(_call_s(comm, call, times[name]))
-            # A rank that has to wait for a core makes calls far slower than the warm-up promised.
+            # If a rank has to wait for a core, calls are far slower than the warm-up promised: make fewer per round.
             times[name] = min(times[name], _fitting(10 * ROUND_S, seconds[name][-1]))
     return seconds
 
 
 def _warmed_up(comm, call: Callable[[], None]) -> int:
-    """Call it a few times; how often it fits into ROUND_S, by the last of them, the same on every rank."""
+    """Make a few calls; return how many fit into ROUND_S, judged by the last one. All ranks get the same number."""
     for _ in range(WARM_UP):
         took_s = _call_s(comm, call)
     return min(_fitting(ROUND_S, took_s), MOST_CALLS)
 
 
 def _call_s(comm, call: Callable[[], None], times: int = 1) -> float:
-    """Seconds of one of these calls, on the slowest rank."""
+    """Seconds per call on the slowest rank, averaged over `times` calls."""
     comm.Barrier()
     start = time.perf_counter()
     for _ in range(times):
@@ -172,12 +171,12 @@ def _call_s(comm, call: Callable[[], None], times: int = 1) -> float:
 
 
 def _fitting(limit_s: float, call_s: float) -> int:
-    """How many calls fit into this time; one at least."""
+    """How many calls fit into this time; at least one."""
     return max(1, round(limit_s / call_s))
 
 
 def _checked(comm, name: str, way: Way, array: np.ndarray) -> Callable[[], None]:
-    """The way's call on this array, after a first one whose sum is right on all ranks."""
+    """The way's call on this array, after a first call to check its sum. Raises WorkshopError if a rank's is wrong."""
     values = np.arange(len(array), dtype=np.float32) % 251  # whole numbers: every sum is exact
     array[:] = values + comm.rank
     call, result = way(array)

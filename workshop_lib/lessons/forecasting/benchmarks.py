@@ -1,10 +1,11 @@
-"""What a training step is made of, measured on the ranks: messages, allreduces, and steps.
+"""Measures on the ranks what a training step is made of: messages, allreduces, and whole steps.
 
-All ranks call these functions together; they block. Under a launcher, as with the OSU micro-benchmarks:
+08c_forecasting calls it through fit.py. All ranks call these functions together, and they block. Under a launcher, like
+the OSU micro-benchmarks,
 
     mpiexec -n 2 python -m mpi4py -m workshop_lib.training.benchmarks [BYTES]
 
-prints a table, for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
+prints a table for messages of up to BYTES. (`-m mpi4py` ends all ranks when one fails.)
 """
 
 import os
@@ -37,10 +38,10 @@ WARM_UP_STEPS = 3
 def communication(
     sizes_bytes: Iterable[int] = benchmark.SIZES_BYTES, repeats: int = benchmark.REPEATS, device_name: str = "auto"
 ) -> list[benchmark.MessageRow]:
-    """Rows (benchmark.row) of a ping-pong between ranks 0 and 1, and of allreduces in every way there is:
-    MPI's, gloo's or NCCL's, and those written by hand. `device_name`: as `device` in TrainOptions.
+    """Measure a ping-pong between ranks 0 and 1, and allreduces in all ways: MPI's, gloo's or NCCL's, and handwritten.
 
-    Raises InputError on fewer than two ranks.
+    Returns rows as `benchmark.row` makes them. `device_name` has the same values as `device` in TrainOptions. Raises
+    InputError on fewer than two ranks.
     """
     world = worlds.detect()
     comm, where = world.mpi_comm(), worlds.choose_device(device_name, world)
@@ -50,30 +51,30 @@ def communication(
 
 
 def perceptron(width: int) -> nn.Sequential:
-    """Images [n, 1, 28, 28] -> logits [n, 10], through one hidden layer: 795 width + 10 parameters.
+    """A network with one hidden layer: images [n, 1, 28, 28] -> logits [n, 10]. It has 795 width + 10 parameters.
 
-    The arithmetic of a sample and the bytes of the gradients both grow in proportion to the parameters.
+    The arithmetic per sample and the bytes of the gradients both grow in proportion to the parameters.
     """
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, width), nn.ReLU(), nn.Linear(width, 10))
 
 
 def parameters_of(width: int) -> int:
-    """How many `perceptron(width)` has."""
+    """The number of parameters of `perceptron(width)`."""
     return 795 * width + 10
 
 
 class StepRow(TypedDict):
-    """Training steps of `perceptron(width)` with `batch` samples per rank; a value per round in each list.
+    """Times of training steps of `perceptron(width)` with `batch` samples per rank; each list has one value per round.
 
-    Both times are those of the slowest rank: `compute_s` of a step without its allreduce, which all ranks compute
-    at the same time, `step_s` of a whole step of synchronous SGD (backends/mpi.py).
+    Both times are the slowest rank's. `compute_s` is the time of a step without its allreduce, computed by all ranks
+    at the same time, and `step_s` the time of a whole step of synchronous SGD (backends/mpi.py).
     """
 
     width: int
     batch: int
     ranks: int
     parameters: int
-    message_bytes: int  # of the gradients
+    message_bytes: int  # bytes of all gradients
     compute_s: list[float]
     step_s: list[float]
 
@@ -81,10 +82,10 @@ class StepRow(TypedDict):
 def steps(
     settings: Iterable[tuple[int, int]], repeats: int = 5, device_name: str = "auto", alone: bool = False
 ) -> list[StepRow]:
-    """Time training steps for each (width, batch). Returns a row for each setting, on every rank.
+    """Time training steps for each (width, batch); return one row per setting, on every rank.
 
-    Repeats go round the settings. With `alone`, rank 0 does it as one rank, while the others have nothing to do
-    and return nothing. Raises InputError for a width or batch below 1.
+    Each repeat goes through all settings. With `alone`, rank 0 measures as if it were the only rank, while the other
+    ranks return an empty list at once. Raises InputError for a width or batch below 1.
     """
     world = worlds.detect()
     if alone and world.rank > 0:
@@ -105,7 +106,7 @@ def steps(
 
 
 class _Steps:
-    """One network and batch on this rank."""
+    """Times the steps of one network with one batch on this rank."""
 
     def __init__(self, backend: Mpi, data: mnist.Split, width: int, batch: int):
         if width < 1 or batch < 1:
@@ -131,27 +132,27 @@ class _Steps:
         }
 
     def step(self, average: bool) -> float:
-        """One step, without its allreduce unless `average`; the seconds until this rank is done."""
+        """Run one step, with its allreduce only if `average`; return the seconds until this rank is done."""
         start = time.perf_counter()
         self.model.zero_grad(set_to_none=False)
         cross_entropy(self.model(torch_cnn.normalise(self.images)), self.labels).backward()
         if average:
             self.backend.average_gradients()
         else:
-            self.backend.flat.div_(self.backend.world.world_size)  # what averaging computes besides its sum
+            self.backend.flat.div_(self.backend.world.world_size)  # the division that averaging adds to its sum
         self.optimizer.step()
         if self.images.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
     def warm_up(self) -> None:
-        """And find how many steps fit into a round, the same number on every rank."""
+        """Warm up, and find how many steps fit into a round: the same number on every rank."""
         for _ in range(WARM_UP_STEPS):
             took_s = max(self.comm.allgather(self.step(average=True)))
         self.steps = max(2, round(ROUND_S / took_s))
 
     def measure(self) -> None:
-        """One round of each."""
+        """Measure one round of steps without their allreduce, and one round of whole steps."""
         self.row["compute_s"].append(self._alone())
         self.comm.Barrier()
         start = time.perf_counter()
@@ -160,9 +161,10 @@ class _Steps:
         self.row["step_s"].append(max(self.comm.allgather(time.perf_counter() - start)) / self.steps)
 
     def _alone(self) -> float:
-        """Mean over steps of the slowest rank's time: with an allreduce, all wait for that rank in each step.
+        """Mean over steps, without their allreduce, of the slowest rank's seconds in each step.
 
-        The ranks start each step together, as an allreduce would make them.
+        The slowest rank counts because all ranks would wait for it in the allreduce. The ranks start each step
+        together, as the allreduce would make them do.
         """
         seconds = []
         for _ in range(self.steps):

@@ -1,4 +1,4 @@
-"""A calculator with controls: what would more devices bring?"""
+"""The calculator with controls in 08c_forecasting: what would more devices bring?"""
 
 import ipywidgets as widgets
 
@@ -15,7 +15,7 @@ OVERLAP = {"as the backend": None, "no": False, "yes": True}
 
 
 class Forecaster(Answers):
-    """The forecast for the chosen model, machine, backend and batch, and for what could be changed."""
+    """Controls for model, machine, backend, batch and possible changes, with the forecast for what is chosen."""
 
     def __init__(self, machines: dict[str, Machine]):
         self.machines, self.models = machines, catalogue.models()
@@ -25,10 +25,10 @@ class Forecaster(Answers):
         self.machine = _choice("machine", machines, first)
         self.backend = _choice("backend", BACKENDS, "ddp")
         self.batch = widgets.IntText(value=32, description="batch per device", **TYPED)
-        self.speed = widgets.Text(description="samples/s each", **TYPED)  # empty: what the machine's file gives
+        self.speed = widgets.Text(description="samples/s each", **TYPED)  # if empty, the machine's file gives the speed
         self.compression = _choice("compression", [("none", 1), ("16 bits", 2), ("100 times", 100)], 1)
         self.network = _choice("network speed", [("as it is", 1), ("4 times", 4), ("a quarter", 0.25)], 1)
-        self.overlap = _choice("overlap", OVERLAP, "as the backend")  # a choice whose value is None looks empty
+        self.overlap = _choice("overlap", OVERLAP, "as the backend")  # names: a choice with the value None looks empty
         columns = [
             [self.model, self.machine, self.speed],
             [self.backend, self.batch, self.overlap],
@@ -48,11 +48,10 @@ class Forecaster(Answers):
 
 
 def forecaster(measured: Machine | None = None) -> Forecaster:
-    """Controls for model, machine, backend, batch and what could be changed, with the forecast for 1 to 4,096
-    devices.
+    """Create controls for model, machine, backend, batch and possible changes, with a forecast for 1 to 4,096 devices.
 
-    It is the value of a cell. `measured`, such as a `catalogue.laptop`, is offered beside the published
-    machines.
+    A cell shows the controls if they are its last value. `measured`, such as a `catalogue.laptop`, is offered next to
+    the published machines.
     """
     machines = dict(catalogue.machines())
     return Forecaster(machines if measured is None else {measured.name: measured, **machines})

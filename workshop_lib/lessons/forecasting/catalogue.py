@@ -1,5 +1,4 @@
-"""The networks and machines that can be forecast: small TOML files in presets/, each number with its
-source."""
+"""The networks and machines that 08c_forecasting can forecast: TOML files in presets/ that name their sources."""
 
 import functools
 import statistics
@@ -19,7 +18,7 @@ LAPTOP = "laptop"
 
 @dataclass(frozen=True)
 class Target:
-    """An accuracy, and the samples to it: least_samples (1 + global batch / critical_batch)."""
+    """An accuracy, and the samples needed to reach it: least_samples (1 + global batch / critical_batch)."""
 
     what: str
     critical_batch: float
@@ -29,30 +28,32 @@ class Target:
 
 @dataclass(frozen=True)
 class Model:
-    """A network: tensors with a gradient, and operations of training on one sample (see
-    presets/models.toml)."""
+    """A network: numbers of parameters, of tensors with a gradient, and of operations to train on one sample.
+
+    presets/models.toml says how they are counted.
+    """
 
     name: str
     what: str
     parameters: int
     tensors: int
     operations: float
-    kind: str  # convolutional, transformer or small: what share of a peak it reaches depends on it
+    kind: str  # convolutional, transformer or small: decides which share of a device's peak is reached
     source: str
     target: Target | None = None
 
     @property
     def gradient_bytes(self) -> int:
-        """In fp32, as they are averaged unless compressed, in mixed precision too."""
+        """Bytes of the gradients in fp32, in which they are averaged unless compressed, even in mixed precision."""
         return 4 * self.parameters
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of a step on one device: fixed_s + batch · s_per_sample, and where they are from.
+    """Seconds of a step on one device, fixed_s + batch · s_per_sample, and the source of these numbers.
 
-    backward_share: of that time. Two thirds unless measured: of the operations that is backward's share,
-    which does each product of forward twice (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+    backward_share: the backward pass's share of that time. It is two thirds unless measured, because the backward pass
+    does two products for each product of the forward pass (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
     """
 
     fixed_s: float
@@ -66,27 +67,29 @@ class Compute:
 
 @dataclass(frozen=True)
 class Machine:
-    """Nodes of devices. `inside` is one device's link to the others of its node, `between` the whole
-    node's."""
+    """A machine of nodes, each with one or more devices.
+
+    `inside` links one device to the others of its node; `between` links a whole node to the other nodes.
+    """
 
     name: str
     what: str
     device: str
     devices_a_node: int
-    collectives: str  # "ring across nodes", "hierarchical", or "cheapest" of all that are modelled
+    collectives: str  # "ring across nodes", "hierarchical", or "cheapest", the cheapest that is modeled
     inside: Link
     between: Link
     source: str
-    compute: Mapping[str, Compute] = field(default_factory=dict)  # measured, by model
-    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by precision
+    compute: Mapping[str, Compute] = field(default_factory=dict)  # measured times, by model
+    peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
     utilisation: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
 
     def compute_of(self, model: Model) -> Compute:
-        """The measured time if there is one, or operations / (peak · utilisation) where that is honest.
+        """The measured time if there is one, or else operations / (peak · utilisation) where that is realistic.
 
-        The peak is the highest there is: that of bf16 on devices which have it. Raises InputError where
-        neither is known: VGG-16 was measured above the peak of a P100 (fewer multiplications by Winograd's
-        algorithm), and a small network waits for everything but arithmetic.
+        The peak is the device's highest: the one of bf16 if the device has bf16. Raises InputError where neither time
+        is known. For example, VGG-16 was measured above the peak of a P100, because Winograd's algorithm takes fewer
+        multiplications, and a small network spends its time on everything but arithmetic.
         """
         if model.name in self.compute:
             return self.compute[model.name]
@@ -101,19 +104,19 @@ class Machine:
         return Compute(0.0, model.operations / (share * peak), where)
 
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
-        """The same machine, one device of which was measured to train this model at `samples_per_s`.
+        """A copy of this machine, on which one device was measured to train `model` at `samples_per_s`.
 
-        Raises InputError unless that is a number above 0.
+        Raises InputError unless `samples_per_s` is a number above 0.
         """
         positive(samples_per_s=samples_per_s)
         given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
 
     def allreduce_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
-        """Seconds of one allreduce over `devices`, if the network between nodes is `network` times as fast.
+        """Seconds of one allreduce over `devices` devices, if the network between nodes is `network` times as fast.
 
-        "cheapest" takes the cheapest of a ring across nodes and, between nodes, each algorithm except the naive
-        one: libraries choose by such a model too.
+        With "cheapest", the cheapest of these counts: a ring across nodes, and a hierarchical allreduce with each
+        algorithm between nodes except the naive one. Libraries choose by such a model too.
         """
         nodes = -(-devices // self.devices_a_node)
         shape = nodes, min(devices, self.devices_a_node)
@@ -129,9 +132,10 @@ class Machine:
 
 
 def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) -> Machine:
-    """A machine as measured: alpha and beta of messages between ranks, and the time of a step by model.
+    """A machine from measurements: latency and seconds per byte of messages between ranks, and step times by model.
 
-    It is forecast as if each rank had such a machine, and all links were as those between its ranks.
+    A forecast assumes that each rank has such a machine to itself, and that all links are like those between its
+    ranks. Raises InputError for a negative latency, and unless `s_per_byte` is above 0.
     """
     not_negative(latency_s=latency_s)
     positive(s_per_byte=s_per_byte)
@@ -141,12 +145,12 @@ def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) 
 
 
 def model(name: str) -> Model:
-    """The network of this name in presets/models.toml. Raises InputError naming all of them."""
+    """The network of this name in presets/models.toml. For an unknown name, raises InputError with all names."""
     return _known("model", name, models())
 
 
 def machine(name: str) -> Machine:
-    """The machine of this name, a file in presets/machines. Raises InputError naming all of them."""
+    """The machine of this name, a file in presets/machines. For an unknown name, raises InputError with all names."""
     return _known("machine", name, machines())
 
 
@@ -170,8 +174,11 @@ def models() -> dict[str, Model]:
 
 
 def _target(entry: dict) -> Target:
-    """Fitted to the published epochs at several batches: the line with the least relative errors. (What
-    critical_batch.fit does too, with intervals; but it needs NumPy, and a typing error in a command should not.)"""
+    """Fit a Target to the published epochs at several batch sizes: the line with the least squared relative errors.
+
+    critical_batch.fit does the same, with intervals. But it needs NumPy, which a command should not have to load only
+    to report a typing error.
+    """
     line = [(int(batch), epochs * entry["samples_an_epoch"]) for batch, epochs in entry["epochs"].items()]
     of_one, of_batch = sum(1 / y for _, y in line), sum(x / y for x, y in line)
     ones, mixed, batches = (sum(x**power / y**2 for x, y in line) for power in range(3))
@@ -182,7 +189,7 @@ def _target(entry: dict) -> Target:
 
 @functools.cache
 def machines() -> dict[str, Machine]:
-    """All machines, by the name of their file."""
+    """All machines, by the names of their files."""
     return {path.stem: _machine(path) for path in sorted((PRESETS / "machines").glob("*.toml"))}
 
 
@@ -202,7 +209,7 @@ def _link(entry: dict) -> Link:
 
 
 def _compute(entry: dict) -> Compute:
-    """Through one measurement in proportion to the batch, through two a straight line."""
+    """The step time as a function of the batch: proportional to it if measured once, else a line through the points."""
     batches, speeds = entry["batch_size"], entry["samples_per_s"]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(batches) == 1:

@@ -1,4 +1,4 @@
-"""`workshop predict`: a forecast from what a machine's numbers say."""
+"""The command `workshop predict`, which 08c_forecasting mentions: a forecast from a machine's numbers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from workshop_lib.cli import options as of
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting import catalogue, forecast, report
 
-app = typer.Typer()  # cli.commands offers its commands
+app = typer.Typer()  # cli.commands adds its commands to the command line
 
 
 @app.command()

@@ -1,8 +1,8 @@
-"""What an allreduce, a training step and a whole training cost: formulas, no measurement.
+"""Formulas for the cost of an allreduce, a training step and a whole training run, used in 08c_forecasting.
 
-A message of n bytes takes alpha + n beta seconds (Hockney 1994): `latency_s` and `s_per_byte`, the inverse of
-the bandwidth. Summing takes `reduce_s_per_byte` more, the gamma of the literature. All ranks are taken to be
-equally fast and to start together, and links to carry one message each way at a time.
+A message of n bytes takes alpha + n beta seconds (Hockney 1994). Alpha is `latency_s`, and beta is `s_per_byte`, the
+inverse of the bandwidth. Summing takes `reduce_s_per_byte` more, the gamma of the literature. The formulas assume that
+all ranks are equally fast and start together, and that a link carries one message each way at a time.
 """
 
 import math
@@ -15,7 +15,7 @@ from workshop_lib.quantities import not_negative, positive, whole
 
 @dataclass(frozen=True)
 class Link:
-    """What a message meets on its way from one rank to another."""
+    """The connection from one rank to another: seconds before the first byte, and seconds for each byte."""
 
     latency_s: float
     s_per_byte: float
@@ -24,20 +24,21 @@ class Link:
 def allreduce_s(
     algorithm: str, ranks: int, message_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte=0.0
 ) -> float:
-    """Seconds of one allreduce of `message_bytes` on any number of `ranks`; nothing on one rank.
+    """Seconds of one allreduce of `message_bytes` on any number of `ranks`; 0 on one rank.
 
-    With p ranks, n bytes, and p' the largest power of two in p:
+    With p ranks, n bytes, and p' the largest power of two up to p:
 
-    - "naive", all to rank 0 and the sum back to each: 2 (p - 1) (alpha + n beta) + (p - 1) n gamma.
+    - "naive", all arrays to rank 0 and the sum back to each: 2 (p - 1) (alpha + n beta) + (p - 1) n gamma.
     - "ring": 2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (Patarasuk and Yuan 2009, section 3).
     - "recursive doubling": log2 p (alpha + n beta + n gamma) (Thakur, Rabenseifner and Gropp 2005, section
       4.5).
-    - "rabenseifner", halving and doubling: 2 log2 p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (as
-      before).
+    - "rabenseifner", halving and doubling: 2 log2 p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma (same
+      section).
 
-    When p is not a power of two, in the last two the p - p' extra ranks first send what they have to others, p'
-    ranks do the work, and the sum is sent back: 2 alpha + 2 n beta + n gamma more, with p' in place of p (as before,
-    4.5). Raises InputError for an unknown algorithm, less than one rank, and negative or infinite numbers.
+    When p is not a power of two, the last two algorithms run on p' ranks: the p - p' extra ranks first send their
+    arrays to others, and get the sum back at the end. The formulas then have p' in place of p, and 2 alpha + 2 n beta +
+    n gamma more (same section). Raises InputError for an unknown algorithm, fewer than one rank, and negative or
+    infinite numbers.
     """
     if algorithm not in ALGORITHMS:
         raise InputError(f"algorithm is {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
@@ -77,7 +78,8 @@ def _rabenseifner(p: int) -> tuple[float, float, float]:
     return 2 * math.log2(p), 2 * (p - 1) / p, (p - 1) / p
 
 
-# For p ranks: rounds, and of the whole message what the busiest rank sends or receives, and what it sums.
+# For p ranks: the number of rounds and, in units of the message, what the busiest rank sends or receives and what it
+# sums.
 ALGORITHMS = {"naive": _naive, "recursive doubling": _recursive_doubling, "ring": _ring, "rabenseifner": _rabenseifner}
 
 
@@ -86,20 +88,20 @@ def hierarchical_allreduce_s(
 ) -> float:
     """Seconds of an allreduce first inside each node, then between nodes with `algorithm`, then inside again.
 
-    Inside, a ring leaves each rank with the sum of its part and, at the end, hands the parts round; between,
-    each rank takes its part to its peers, and all of a node share its network: `between.s_per_byte` is the
-    node's (as Jia et al. 2018, arXiv:1807.11205, section 3.3, and NCCL's rings). Raises InputError as
-    `allreduce_s`.
+    Inside a node, a ring leaves each rank with the sum of one part and, at the end, passes the parts around. Between
+    nodes, each rank exchanges its part with its peers, and all ranks of a node share its network: `between.s_per_byte`
+    is the whole node's (as in Jia et al. 2018, arXiv:1807.11205, section 3.3, and NCCL's rings). Raises InputError for
+    the same reasons as `allreduce_s`.
     """
     on_node = allreduce_s("ring", ranks_a_node, message_bytes, inside.latency_s, inside.s_per_byte)
     return on_node + allreduce_s(algorithm, nodes, message_bytes, between.latency_s, between.s_per_byte)
 
 
 def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, inside: Link, between: Link) -> float:
-    """Seconds of one ring through all ranks, node after node: its slowest link sets the pace of the bytes.
+    """Seconds of one ring through all p ranks, node after node, in which the slowest link limits the bandwidth.
 
-    A part passes 2 (p - 1) links, of which 2 (nodes - 1) are between nodes; the latencies of the others are
-    those inside (the model by which NCCL chooses its algorithm, src/graph/tuning.cc). Raises InputError as
+    A part passes 2 (p - 1) links: 2 (nodes - 1) of them lie between nodes, and the others have the latency inside a
+    node. NCCL chooses its algorithm by the same model (src/graph/tuning.cc). Raises InputError for the same reasons as
     `allreduce_s`.
     """
     nodes = whole("ranks", nodes)
@@ -111,19 +113,19 @@ def ring_across_nodes_s(nodes: int, ranks_a_node: int, message_bytes: float, ins
 
 
 def step_bounds_s(compute_s: float, communication_s: float) -> tuple[float, float]:
-    """Seconds of a step if everything that can overlap does, and if nothing does: the larger, and the sum."""
+    """Seconds of a step with full overlap and without any: the larger of the two times, and their sum."""
     not_negative(compute_s=compute_s, communication_s=communication_s)
     return max(compute_s, communication_s), compute_s + communication_s
 
 
 def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, messages: int) -> float:
-    """Seconds of a step whose gradients are summed in `messages` equal parts, each as backward has made it.
+    """Seconds of a step that sums its gradients in `messages` equal parts, each as soon as it is computed.
 
-    Part j is ready at forward + j/k backward and waits for the parts before it; each takes `message_s`. The
-    last part cannot overlap with anything. So the step ends at the later of forward + backward/k + k
-    message_s (the network is busy from the first part on) and forward + backward + message_s (it keeps up),
-    which lies between the two of `step_bounds_s` (the schedule of Li et al. 2020, arXiv:2006.15704, section
-    3.2.3).
+    Of k parts, part j is ready at forward + j/k backward, and waits for the parts before it. Each part takes
+    `message_s`, and the last one cannot overlap with anything. So the step ends at the later of two times:
+    forward + backward/k + k message_s, if the network is busy from the first part on, and
+    forward + backward + message_s, if the network keeps up. This lies between the bounds of `step_bounds_s`. The
+    schedule is that of Li et al. 2020, arXiv:2006.15704, section 3.2.3.
     """
     not_negative(forward_s=forward_s, backward_s=backward_s, message_s=message_s)
     k = whole("messages", messages)
@@ -131,17 +133,20 @@ def overlapped_step_s(forward_s: float, backward_s: float, message_s: float, mes
 
 
 def slowest_of(ranks: int) -> float:
-    """How many standard deviations later than the mean the slowest of `ranks` is: about sqrt(2 ln ranks), if steps
-    vary like a normal distribution (Cramer 1946, Mathematical Methods of Statistics, section 28.6)."""
+    """By how many standard deviations the slowest of `ranks` ranks is later than the mean: about sqrt(2 ln ranks).
+
+    This assumes that step times are normally distributed (Cramer 1946, Mathematical Methods of Statistics, section
+    28.6).
+    """
     return math.sqrt(2 * math.log(whole("ranks", ranks)))
 
 
 def samples_to_target(global_batch: float, critical_batch: float, least_samples: float) -> float:
-    """Samples to an accuracy: E_min (1 + B/B_crit), least_samples being E_min (arXiv:1812.06162, eq. 2.11).
+    """Samples needed to reach an accuracy: E_min (1 + B/B_crit), where E_min is `least_samples`.
 
-    The number of steps is that over B: S_min (1 + B_crit/B), with S_min = E_min / B_crit. Up to B_crit, twice
-    the batch nearly halves the steps; far above, the steps stay as they are, and every sample more is wasted.
-    Raises InputError unless all three are positive.
+    The number of steps is this divided by B: S_min (1 + B_crit/B), with S_min = E_min / B_crit. Up to B_crit, doubling
+    the batch nearly halves the steps. Far above B_crit, the steps stay the same, and each additional sample is wasted.
+    Raises InputError unless all three numbers are positive. Source: arXiv:1812.06162, eq. 2.11.
     """
     positive(global_batch=global_batch, critical_batch=critical_batch, least_samples=least_samples)
     return least_samples * (1 + global_batch / critical_batch)

@@ -1,4 +1,4 @@
-"""Figures of a forecast for more devices, and of what allreduces and steps were predicted and measured to take."""
+"""Draws the figures of 08c_forecasting: the forecast for more devices, and predicted and measured times."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,13 +20,13 @@ SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))
 
 
 def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.RecordFigure:
-    """Efficiency (left), and the time to the model's target or, if it has none, the throughput (right).
+    """Draw the efficiency (left), and the time to the model's target or, without a target, the throughput (right).
 
-    `conditions` go under the title, which is the answer. Raises InputError without points.
+    The title is the forecast's answer in words, with `conditions` below it. Raises InputError without points.
     """
     if not points:
         raise InputError("no points to draw: give at least one number of devices.")
-    # Low enough that in a notebook the legend is on the screen together with the controls above.
+    # Low enough for a notebook to show the legend on one screen with the controls above the figure.
     figure, top = figures.answer_figure(answer(points), conditions, height_inches=5.2)
     left, right = figure.subplots(1, 2)
     handles = [*_draw_efficiency(left, points), *_draw_outcome(right, points)]
@@ -64,7 +64,7 @@ def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
 
 
 def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
-    """The time to the target, or the throughput without one, and what perfect scaling would make of it."""
+    """Draw the time to the target or, without a target, the throughput, next to perfect scaling of the first point."""
     table = pd.DataFrame(points).set_index("devices")
     growth = table.index / table.index[0]
     if first_s := points[0].time_to_target_s:
@@ -90,8 +90,11 @@ def _line(axes: Axes, values: pd.Series, style: figures.Style, name: str = "") -
 
 
 def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.RecordFigure:
-    """Published against forecast efficiencies, from rows of `scaling.published.beside_forecast`: those that the model
-    was fitted to, and those held out. Bars are the range of the forecast; on the line both are the same."""
+    """Draw published against forecast efficiencies: those that the model was fitted to, and those held out.
+
+    Both tables hold rows of `published.beside_forecast`. Bars are the range of the forecast. On the line, the published
+    and the forecast efficiency are the same.
+    """
     inside, points = (int(of) for of in (held_out["inside"].sum(), len(held_out)))
     error = held_out["difference_points"].abs().mean()
     title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
@@ -109,16 +112,16 @@ def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.Re
     return figure
 
 
-BESIDE = 0.12  # of a doubling of the size, from one curve to the next in `allreduce_times`
-WITHIN = 0.1  # of the measured time: the band in `predicted_beside_measured`
+BESIDE = 0.12  # sideways shift between the curves of `allreduce_times`, as a fraction of a doubling of the size
+WITHIN = 0.1  # half the width of the band in `predicted_beside_measured`, as a fraction of the measured time
 
 
 def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None) -> Figure:
-    """Time (left) and bus bandwidth (right) of allreduces against the size of the message, one curve per algorithm.
+    """Draw time (left) and bus bandwidth (right) of allreduces against the message size, with one curve per algorithm.
 
-    `rows` are those of benchmark.py, all on one number of ranks. Points are medians, bars
-    go from the fastest to the slowest round; hollow points ran more ranks than `cores` (those of this
-    machine). Raises InputError without rows, or for rows of several numbers of ranks.
+    `rows` come from benchmark.py, all for one number of ranks. Points are medians, and bars go from the fastest to the
+    slowest round. Points are hollow if there were more ranks than `cores`, by default this machine's. Raises InputError
+    without rows, or for rows of several numbers of ranks.
     """
     frame = pd.DataFrame([row for row in rows if row["way"] != "ping-pong"])
     if frame.empty:
@@ -134,7 +137,7 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):
         style = figures.Style.number(number)
-        # Beside each other, so that the bars of one curve do not hide those of the next.
+        # The curves are shifted sideways, so that the bars of one do not hide those of the next.
         sizes = curve["message_bytes"] * 2 ** (BESIDE * (number - (len(curves) - 1) / 2))
         median_s, min_s, max_s = (curve[f"{name}_s"] for name in ("median", "min", "max"))
         bus_gb = curve["bus_bytes_per_s"] * median_s / 1e9
@@ -144,14 +147,14 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     for axes, label in ((time, "time (µs)"), (bandwidth, "bus bandwidth (GB/s)")):
         axes.set_xscale("log", base=2)
         axes.set(yscale="log", xlabel="message (bytes)", ylabel=label)
-        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more would touch each other
+        axes.xaxis.set_major_locator(LogLocator(base=2, numticks=7))  # more labels would touch each other
         axes.xaxis.set_major_formatter(_size)
     figures.draw_legend(figure, handles, figures.hollow_note(hollow))
     return figure
 
 
 def _size(nbytes: float, _) -> str:
-    """1024 -> "1 Ki"."""
+    """The label of a tick at this number of bytes: 1024 -> "1 Ki"."""
     for unit in ("", " Ki"):
         if nbytes < 1024:
             return f"{nbytes:g}{unit}"
@@ -160,11 +163,11 @@ def _size(nbytes: float, _) -> str:
 
 
 def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores: int | None = None) -> Figure:
-    """Measured against predicted step times: those that the fit used, and those held out.
+    """Draw measured against predicted step times: those that the fit used, and those held out.
 
-    Both are tables of `scaling.fit.predicted`. Bars go from the fastest to the slowest round; on the line
-    both times are the same, and in the band they differ by at most a tenth. Hollow points ran more ranks than
-    `cores` (those of this machine).
+    Both tables come from `fit.predicted`. Bars go from the fastest to the slowest round. On the line, both times are
+    the same, and in the band they differ by at most a tenth. Points are hollow if there were more ranks than `cores`,
+    by default this machine's.
     """
     both = pd.concat([fitted, others])
     repeats, hollow = int(both["repeats"].min()), bool(both["ranks"].max() > (cores or usable_cores()))

@@ -1,8 +1,8 @@
-"""From measured times to the constants of a cost model, with their uncertainty, and to predictions.
+"""Fits the constants of a cost model to measured times, and predicts step times from them, for 08c_forecasting.
 
-Every model here is linear in its constants. They are fitted by least squares of the *relative* error, so that
-a latency of microseconds counts as much as a transfer of milliseconds; no constant comes out negative.
-Seconds are medians of the rounds of benchmark.py and benchmarks.py.
+Every model here is linear in its constants. They are fitted by least squares of the *relative* error, so that a latency
+of microseconds counts as much as a transfer of milliseconds, and no constant comes out negative. Seconds are medians
+over the rounds of benchmark.py and benchmarks.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ import pandas as pd
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.cost_model import allreduce_s, step_bounds_s
 
-if TYPE_CHECKING:  # it would start MPI here
+if TYPE_CHECKING:  # importing it at run time would start MPI in the notebook's process
     from workshop_lib.lessons.forecasting.benchmark import MessageRow
 
-StepRow = Mapping[str, Any]  # of benchmarks.py
+StepRow = Mapping[str, Any]  # stands for benchmarks.StepRow
 
 # (width, batch per rank) of the networks whose steps are measured: to fit the model, and to test it.
 FITTED = tuple((width, batch) for width in (64, 256, 1024) for batch in (16, 64, 256))
@@ -28,7 +28,7 @@ HELD_OUT = tuple((width, batch) for width in (96, 128, 192, 384, 512, 768) for b
 
 @dataclass(frozen=True)
 class Fit:
-    """The constants of a model, their standard errors and, of each point, fitted seconds / measured - 1."""
+    """The constants of a model, their standard errors, and each point's relative error, fitted / measured - 1."""
 
     constants: dict[str, float]
     standard_errors: dict[str, float]
@@ -46,10 +46,10 @@ class Fit:
 def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]) -> Fit:
     """Fit seconds = sum of constant x term over these `terms`, each with one value per measurement.
 
-    Minimises the sum of ((fitted - measured) / measured)². A constant that would be negative is 0. Standard
-    errors are those of linear regression, from the scatter of the relative errors: they hold as far as the
-    model does. Raises InputError for seconds that are not above 0, and for fewer measurements than constants
-    and one.
+    The fit minimizes the sum of ((fitted - measured) / measured)². A constant that would be negative is 0. Standard
+    errors are those of linear regression, from the scatter of the relative errors, and are valid only as far as the
+    model is. Raises InputError for seconds that are not above 0, unless there are more measurements than constants,
+    and when the measurements cannot tell the constants apart.
     """
     seconds = np.asarray(measured_s, dtype=float)
     if not (np.isfinite(seconds) & (seconds > 0)).all():
@@ -63,7 +63,7 @@ def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]
     kept = list(terms)
     while True:
         design = np.stack([rows[name] for name in kept], axis=1)
-        # Scaled to length 1, since a term in bytes is a million times one that counts messages.
+        # Columns are scaled to length 1, because a term in bytes is a million times larger than a number of messages.
         lengths = np.linalg.norm(design, axis=0)
         scaled, _, rank, _ = np.linalg.lstsq(design / lengths, np.ones(len(seconds)))
         if rank < len(kept):
@@ -85,9 +85,10 @@ def relative_least_squares(terms: Mapping[str, Any], measured_s: Sequence[float]
 
 
 def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
-    """`latency_s` and `s_per_byte` of a message, or of an allreduce in this way on these ranks, taken whole.
+    """Fit `latency_s` and `s_per_byte` of a message, or of a whole allreduce in this way on these ranks.
 
-    The model is latency_s + s_per_byte x bytes (Hockney 1994). Raises InputError as `relative_least_squares`.
+    The model is latency_s + s_per_byte x bytes (Hockney 1994). Raises InputError for the same reasons as
+    `relative_least_squares`.
     """
     chosen = [row for row in rows if row["way"] == way]
     nbytes = [row["message_bytes"] for row in chosen]
@@ -96,14 +97,16 @@ def message_time(rows: Iterable["MessageRow"], way: str = "ping-pong") -> Fit:
 
 
 def link(rows: Iterable["MessageRow"], ways: Sequence[str]) -> Fit:
-    """`latency_s`, `s_per_byte` and `reduce_s_per_byte` that explain a ping-pong and allreduces together.
+    """Fit the `latency_s`, `s_per_byte` and `reduce_s_per_byte` that explain a ping-pong and allreduces together.
 
-    They are the alpha, beta and gamma of `cost_model.allreduce_s`, whose algorithms name the `ways`. The
-    ping-pong tells alpha and beta, and what the allreduces take beyond them is gamma: summing, and also what
-    it costs that both ranks send and receive at once. Raises InputError as `relative_least_squares`.
+    They are the alpha, beta and gamma of `cost_model.allreduce_s`, and the `ways` are names of its algorithms. The
+    ping-pong determines alpha and beta. Gamma is what the allreduces take beyond them: the time for summing, and also
+    the cost of two ranks that both send and receive at once. Raises InputError for the same reasons as
+    `relative_least_squares`.
     """
     chosen = [row for row in rows if row["way"] in ("ping-pong", *ways)]
-    # The cost is linear in the three constants, so its value at a unit is what that constant is multiplied with.
+    # The cost is linear in the three constants. So with one constant set to 1 and the others to 0, it is that
+    # constant's factor.
     units = zip(("latency_s", "s_per_byte", "reduce_s_per_byte"), np.eye(3).tolist(), strict=True)
     terms = {name: [_message_s(row, *unit) for row in chosen] for name, unit in units}
     return relative_least_squares(terms, [row["median_s"] for row in chosen])
@@ -116,11 +119,12 @@ def _message_s(row: "MessageRow", latency_s: float, s_per_byte: float, reduce_s_
 
 
 def compute_time(rows: Iterable[StepRow]) -> Fit:
-    """Seconds of computing a step against batch B and parameters P: t0 + t0' P + (t1 + t1' P) B.
+    """Fit the seconds of computing a step to batch B and parameters P: t0 + t0' P + (t1 + t1' P) B.
 
-    `a_step_s` (t0) is what any step costs, `a_parameter_s` (t0') what a parameter adds, whose gradient is
-    cleared and divided and which is updated once a step, `a_sample_s` (t1) what a sample costs in any
-    network, and `a_product_s` (t1') its arithmetic with a parameter. For one network this is t = t0 + t1 B.
+    `a_step_s` (t0) is the cost of any step. `a_parameter_s` (t0') is the cost that each parameter adds to a step, in
+    which its gradient is cleared and divided, and the parameter updated. `a_sample_s` (t1) is the cost of a sample in
+    any network, and `a_product_s` (t1') that of its arithmetic with one parameter. For one network, this is
+    t = t0 + t1 B. Raises InputError for the same reasons as `relative_least_squares`.
     """
     rows = list(rows)
     parameters, batch = (np.array([row[name] for row in rows], float) for name in ("parameters", "batch"))
@@ -128,7 +132,7 @@ def compute_time(rows: Iterable[StepRow]) -> Fit:
 
 
 def compute_terms(parameters, batch) -> dict:
-    """What the constants of `compute_time` are multiplied with."""
+    """The factors of the constants of `compute_time`, by the constants' names."""
     return {
         "a_step_s": 1.0 + 0 * batch,
         "a_parameter_s": parameters,
@@ -138,16 +142,16 @@ def compute_terms(parameters, batch) -> dict:
 
 
 def compute_s(fit: Fit, parameters: float, batch: float) -> float:
-    """Seconds of computing a step, by a fit of `compute_time`."""
+    """Seconds of computing a step, predicted by a fit of `compute_time`."""
     terms = compute_terms(float(parameters), float(batch))
     return sum(fit[name] * term for name, term in terms.items())
 
 
 def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFrame:
-    """Step times predicted beside those measured (benchmarks.py), one row per setting.
+    """A table of predicted step times beside measured ones (benchmarks.py), with one row per setting.
 
-    `low_s` and `high_s` are those of full overlap and of none, max(compute, allreduce) and their sum; a
-    blocking allreduce does not overlap, so `predicted_s` is the sum. `error` is predicted / measured - 1.
+    `low_s` is the step time with full overlap, max(compute, allreduce), and `high_s` the step time without overlap,
+    their sum. A blocking allreduce does not overlap, so `predicted_s` is the sum. `error` is predicted / measured - 1.
     """
     lines = []
     for row in rows:
@@ -167,7 +171,7 @@ def predicted(rows: Iterable[StepRow], compute: Fit, message: Fit) -> pd.DataFra
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A tested prediction: the fits, and the table of `predicted` for the steps they use and for the others."""
+    """A tested prediction: the two fits, and tables of `predicted` for the steps used in the fit and for the rest."""
 
     compute: Fit
     message: Fit
@@ -183,11 +187,11 @@ class HeldOut:
 def held_out(
     steps: Iterable[StepRow], messages: Iterable["MessageRow"], fitted: Iterable[tuple[int, int]] = FITTED
 ) -> HeldOut:
-    """Fit with the `steps` whose (width, batch) is in `fitted`, and predict all of them.
+    """Fit to the `steps` whose (width, batch) is in `fitted`, and predict all `steps`.
 
-    `steps` and `messages` are rows of `measure_steps` and of an allreduce benchmark on the same number of ranks; of the
-    latter, MPI's own that are about as long as the gradients are used. Raises InputError when no step is left
-    to predict, and as `relative_least_squares`.
+    `steps` are rows of `measure_steps`, and `messages` rows of an allreduce benchmark on the same number of ranks. Of
+    the messages, the fit uses MPI's own allreduces of about the gradients' size. Raises InputError when no step is left
+    to predict, and for the same reasons as `relative_least_squares`.
     """
     steps, fitted = list(steps), set(fitted)
     used = [(row["width"], row["batch"]) in fitted for row in steps]
@@ -208,10 +212,10 @@ def measure_steps(
     timeout_s: float = 300.0,
     alone: bool = False,
 ) -> list[StepRow]:
-    """Rows of benchmarks.py's `steps` for these (width, batch per rank), measured on these ranks.
+    """Measure training steps for these (width, batch per rank) on the team's ranks: rows of benchmarks.py's `steps`.
 
-    All ranks compute at the same time, as in training: they share caches, the memory's bandwidth and the
-    processor's power budget, so that each is slower than it would be `alone`.
+    All ranks compute at the same time, as in training. They share caches, memory bandwidth and the processor's power
+    budget, so each is slower than it would be `alone`.
     """
     return _on_ranks(team, "steps", timeout_s, list(settings), repeats, alone=alone)
 
@@ -219,15 +223,15 @@ def measure_steps(
 def measure_communication(
     team, sizes_bytes: Iterable[int], repeats: int = 7, timeout_s: float = 300.0
 ) -> list["MessageRow"]:
-    """Rows of benchmarks.py's `communication`, measured on these ranks."""
+    """Measure messages and allreduces on the team's ranks: rows of benchmarks.py's `communication`."""
     return _on_ranks(team, "communication", timeout_s, list(sizes_bytes), repeats)
 
 
 def _on_ranks(team, name: str, timeout_s: float, *args, **kwargs) -> list:
-    """What this function of benchmarks.py returns on rank 0, when all ranks call it."""
+    """Call this function of benchmarks.py on all ranks, and return rank 0's result."""
 
     def measure() -> list:
-        from workshop_lib.lessons.forecasting import benchmarks  # on the rank: here it would start MPI
+        from workshop_lib.lessons.forecasting import benchmarks  # imported on the ranks: here it would start MPI
 
         return getattr(benchmarks, name)(*args, **kwargs)
 

@@ -1,8 +1,8 @@
-"""What a training would do on more devices: step time, efficiency, and the time to an accuracy.
+"""Forecasts a training run on more devices, for 08c_forecasting: step time, efficiency, and the time to an accuracy.
 
-A formula with numbers looked up or measured on one device, and one thing they don't tell: how much later than
-usual the slowest of the devices is. That, and how far a forecast may be off, is fitted to published scaling
-(published.py, Lateness below).
+A forecast is a formula with numbers that were looked up, or measured on one device. They do not say how much later
+than usual the slowest of the devices is. This lateness, and how far off a forecast may be, are fitted to published
+scaling (see published.py, and Lateness below).
 """
 
 import math
@@ -20,31 +20,35 @@ DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
 
 @dataclass(frozen=True)
 class Backend:
-    """How gradients are averaged: in messages of at most `message_bytes` (None: all in one; 0: one per tensor),
-    and whether this overlaps with backward."""
+    """How a backend averages gradients: in messages of at most `message_bytes`, and with overlap or without.
+
+    message_bytes: None for one message with all gradients, 0 for one message per tensor. overlap: whether messages
+    travel during the backward pass.
+    """
 
     message_bytes: float | None
     overlap: bool
 
 
 BACKENDS = {
-    # One Allreduce of all gradients after backward (training/backends).
+    # One Allreduce of all gradients after the backward pass (training/backends).
     "mpi": Backend(None, overlap=False),
     # Buckets of 25 MiB (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
     "ddp": Backend(25 * 2**20, overlap=True),
     # Fusion buffers of 64 MiB (Sergeev and Del Balso 2018, arXiv:1802.05799, section 6).
     "horovod": Backend(64 * 2**20, overlap=True),
-    # Each gradient on its own as soon as it is there (Goyal et al. 2017, arXiv:1706.02677, section 4.1).
+    # One message per gradient, as soon as the gradient is ready (Goyal et al. 2017, arXiv:1706.02677, section 4.1).
     "unfused": Backend(0, overlap=True),
 }
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late the slowest of n devices is, as a share of computing: this times `cost_model.slowest_of(n)`.
+    """How late the slowest of n devices is: these shares of its computing time, times `cost_model.slowest_of(n)`.
 
-    typical is for the forecast. At worst it is `at_worst`, nothing overlaps, and messages take `slower_messages` times
-    as long as the data sheets say: no GPUDirect, half of the links behind another socket, a network shared with others.
+    typical: the share in the forecast. at_worst: the share in the worst case, in which nothing overlaps and messages
+    take `slower_messages` times as long as the data sheets say, because there is no GPUDirect, because half of the
+    links are behind another socket, or because the network is shared with other jobs.
     """
 
     typical: float
@@ -52,17 +56,18 @@ class Lateness:
     slower_messages: float
 
 
-# As published.fit_lateness finds them from the tables that it is given by default.
+# `typical` and `at_worst` are what published.fit_lateness finds from its default tables.
 LATENESS = Lateness(typical=0.036, at_worst=0.103, slower_messages=3)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a forecast is for. One of batch_size (each device's: weak scaling of a step) and global_batch
-    (shared out among the devices: strong scaling) is None.
+    """The settings of a training run to forecast.
 
-    compression: by how much the bytes of the gradients are divided, 2 for fp16. network: times as fast as the
-    machine's network between nodes, in bytes/s; latencies stay.
+    batch_size: samples per device (weak scaling of a step). global_batch: samples shared out among the devices (strong
+    scaling). Exactly one of the two is None. compression: what the bytes of the gradients are divided by, 2 for fp16.
+    network: how many times as fast as the machine's the network between nodes is, in bytes/s; latencies do not change.
+    Raises InputError for settings that are wrong or contradict each other.
     """
 
     backend: str = "ddp"
@@ -70,8 +75,8 @@ class Settings:
     global_batch: int | None = None
     compression: float = 1.0
     network: float = 1.0
-    message_bytes: float | None = None  # of each fused message, instead of the backend's
-    overlap: bool | None = None  # instead of the backend's
+    message_bytes: float | None = None  # bytes per fused message; None: the backend's
+    overlap: bool | None = None  # whether messages overlap with the backward pass; None: as in the backend
 
     def __post_init__(self):
         if self.backend not in BACKENDS:
@@ -87,13 +92,16 @@ class Settings:
 
     @property
     def how(self) -> Backend:
-        """The backend, with what these settings change of it."""
+        """The backend, with the changes that these settings make to it."""
         known = BACKENDS[self.backend]
         size = known.message_bytes if self.message_bytes is None else self.message_bytes
         return Backend(size, known.overlap if self.overlap is None else self.overlap)
 
     def batch_per_device(self, devices: int) -> float:
-        """Samples of each of `devices`; raises InputError for no such number of devices."""
+        """Samples per device and step, on `devices` devices.
+
+        Raises InputError unless `devices` is a whole number of at least 1, and no more than the global batch, if given.
+        """
         devices = whole("devices", devices)
         if self.batch_size is not None:
             return self.batch_size
@@ -106,11 +114,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Point:
-    """The forecast for one number of devices; seconds are of one step, or to the model's target.
+    """The forecast for one number of devices. Times are in seconds, per step except for time_to_target_s.
 
-    least_s and most_s are the range of step_s: everything that can overlaps and nobody is late; and as bad as
-    `Lateness` says. time_to_target_s and learning (the share of the samples that a small batch would need too) are
-    None where the model has no target.
+    least_s and most_s are the range of step_s: with full overlap and no device late, and in the worst case of
+    `Lateness`. learning is the share of the samples that a small batch would need too. learning and time_to_target_s
+    are None if the model has no target.
     """
 
     devices: int
@@ -128,12 +136,12 @@ class Point:
 
     @property
     def waiting_s(self) -> float:
-        """Communication that computing does not hide, or the slowest device."""
+        """Seconds of a step spent waiting for communication that computing does not hide, or for the slowest device."""
         return self.step_s - self.compute_s
 
     @property
     def device_hours(self) -> float | None:
-        """To the target: what a machine's owner counts, hours times devices, busy or waiting."""
+        """Hours to the target times devices, busy or waiting, as a machine's owner counts; None without a target."""
         to = self.time_to_target_s
         return None if to is None else to / 3600 * self.devices
 
@@ -145,11 +153,11 @@ def forecast(
     devices: Iterable[int] = DEVICES,
     lateness: Lateness = LATENESS,
 ) -> list[Point]:
-    """One Point for each number of devices; a last node that is not full counts as a full one.
+    """Forecast one Point for each number of devices; a partly filled last node counts as a full one.
 
-    The efficiency is against one device with the same batch per device, or the same global batch. Raises
-    InputError if a number of devices is not a whole number from 1 on, or more than the samples of a global
-    batch, and as `Machine.compute_of`.
+    The efficiency is relative to one device with the same batch per device, or the same global batch. Raises InputError
+    if a number of devices is not a whole number of at least 1, or exceeds the global batch, and for the same reasons as
+    `Machine.compute_of`.
     """
     settings = settings or Settings()
     return [_point(model, machine, settings, n, lateness) for n in devices]
@@ -167,7 +175,7 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
     if settings.how.overlap:
         backward_s = compute.backward_share * compute_s
         step_s = cost_model.overlapped_step_s(compute_s - backward_s, backward_s, message_s, messages)
-    # The longer of the two, not their sum: so the forecast is nearer to the tables that it has not been fitted to.
+    # The longer of the two, not their sum: this brings the forecast nearer to the tables that it was not fitted to.
     step_s = max(step_s, compute_s + lateness.typical * late_s)
     global_batch = round(batch * devices)
     samples_per_s = batch * devices / step_s
@@ -193,13 +201,16 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
 
 
 def alone_samples_per_s(model: Model, machine: Machine, settings: Settings) -> float:
-    """Of one device with the same batch per device, or the same global batch."""
+    """Samples per second of one device with the same batch per device, or the same global batch."""
     batch = settings.batch_per_device(1)
     return batch / machine.compute_of(model).step_s(batch)
 
 
 def _messages(model: Model, settings: Settings) -> int:
-    """As many as fill the buffers, but not more than there are tensors; in reality they differ in size."""
+    """The number of messages per step: as many as fill the buffers, but at most one per tensor.
+
+    The forecast takes all messages to be equally large, though in reality they differ in size.
+    """
     size = settings.how.message_bytes
     if not size:
         return 1 if size is None else model.tensors
@@ -208,19 +219,23 @@ def _messages(model: Model, settings: Settings) -> int:
 
 
 def takes_over(points: Iterable[Point]) -> int | None:
-    """The first number of devices at which communication takes longer than computing: from there on no
-    overlap can keep a step from becoming longer."""
+    """The first number of devices at which communication takes longer than computing; None if there is none.
+
+    From there on, even full overlap cannot keep a step from becoming longer.
+    """
     return next((point.devices for point in points if point.communication_s > point.compute_s), None)
 
 
 def outgrows_learning(points: Iterable[Point]) -> int | None:
-    """The first number of devices whose global batch is above the critical one: with a small batch, less than half
-    of the samples would have been enough."""
+    """The first number of devices whose global batch is above the critical one; None if there is none.
+
+    From there on, less than half of the samples would be enough with a small batch.
+    """
     return next((point.devices for point in points if point.learning and point.learning < 0.5), None)
 
 
 def what_if(model: Model, machine: Machine, settings: Settings, devices: int) -> dict[str, Point]:
-    """The same training on this number of devices, each time with one thing changed."""
+    """Forecast the same training run on this number of devices, each time with one thing changed; Points by change."""
     how = settings.how
     batch = "global_batch" if settings.batch_size is None else "batch_size"
     changes: dict[str, dict[str, Any]] = {

@@ -1,5 +1,7 @@
-"""The exercises of 08c_forecasting: how large a batch has to be, and the step of a library that overlaps. All numbers
-are made up."""
+"""Judges the exercises of 08c_forecasting: the smallest batch that is large enough, and a step with overlap.
+
+All numbers in the cases are made up.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +9,7 @@ from collections.abc import Callable, Iterator
 from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
 
 NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
-# What `smallest_batch` is called with, and the batch that is right.
+# For each case: what must hold, the arguments of `smallest_batch`, and the right batch.
 BATCHES = [
     ("it is the smallest batch with that share, or less", (0.2, 1500, 1e-3, 2.9e-4, 1e-3, 1e-6), 32),
     ("also for other numbers", (0.4, 4000, 1e-4, 3.1e-5, 1e-5, 1.1e-7), 19),
@@ -36,8 +38,11 @@ def _batch(
     samples_s: Callable = lambda computing_s, t0_s: computing_s - t0_s,
     whole: Callable = lambda samples: max(1, math.ceil(samples)),
 ) -> Mistake:
-    """A wrong `smallest_batch`: how long a step communicates, how many times as long it computes, how much of that
-    the samples have to fill, and how their number is made a whole one."""
+    """A wrong `smallest_batch`, made from its four steps.
+
+    communication_s: how long a training step communicates. computing: how many times as long it computes. samples_s:
+    how much of that time the samples have to fill. whole: how their number is rounded.
+    """
 
     def smallest_batch(share, message_bytes, t0_s, t1_s, latency_s, s_per_byte):
         computing_s = communication_s(message_bytes, latency_s, s_per_byte) * computing(share)
@@ -67,7 +72,7 @@ _WRONG_BATCHES = [
 ]
 smallest_batch = Exercise("smallest_batch", observe_batches, batches_properties, _WRONG_BATCHES, communicates=False)
 
-# What `overlapped_step` is called with, and the seconds that are right.
+# For each case: what must hold, the arguments of `overlapped_step`, and the right number of seconds.
 STEPS = [
     ("it is right where the network keeps up", (1.0, 2.0, 0.25, 4), 3.25),
     ("and where the network is busy from the first message on", (1.0, 2.0, 1.5, 4), 7.5),

@@ -1,4 +1,7 @@
-"""Scaling that others have published (presets/published.toml), beside the forecast, and what is fitted to it."""
+"""Compares the forecast of 08c_forecasting with scaling that others have published, and fits `Lateness` to it.
+
+presets/published.toml holds the published numbers.
+"""
 
 import math
 from collections.abc import Iterable
@@ -11,19 +14,20 @@ from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.forecasting.cost_model import slowest_of
 from workshop_lib.lessons.forecasting.forecast import LATENESS, Lateness, Point, Settings, forecast
 
-# By table. The constants have never seen HELD_OUT, but that lateness is the only term, and that the longer of it and of
-# messages counts, was chosen because it came out best there. What the tables in neither measured has more in it than
-# steps: start-up, tests, and a baseline that was slowed down.
+# Tables that the constants are fitted to, and tables that are held out. The constants have never seen HELD_OUT, but the
+# form of the forecast was chosen because it came out best there: lateness is the only added term, and the longer of
+# lateness and messages counts. Tables in neither list measured more than steps: start-up, tests, and a baseline that
+# was slowed down.
 FITTED = ("DLPerf ResNet-50", "DLPerf BERT", "Horovod")
 HELD_OUT = ("Goyal et al.", "NVIDIA PyTorch", "NVIDIA MXNet", "TensorFlow")
-COVERED = 0.9  # of the points, by the range
+COVERED = 0.9  # share of the points that the range has to cover
 
 
 @dataclass(frozen=True)
 class Published:
-    """Efficiencies by number of devices, against `baseline` devices; the batch is each device's.
+    """One published measurement: efficiencies by number of devices, relative to `baseline` devices.
 
-    account: why forecast and measurement differ, where they do.
+    The batch in `settings` is per device. account: why forecast and measurement differ, where they do.
     """
 
     what: str
@@ -33,12 +37,12 @@ class Published:
     efficiency: dict[int, float]
     source: str
     baseline: int = 1
-    samples_per_s: float | None = None  # of one device, where it is the published one
+    samples_per_s: float | None = None  # published speed of one device; None if not published
     account: str = ""
 
     @property
     def table(self) -> str:
-        """Whose table it is from."""
+        """The name of the published table that this is from."""
         return self.what.partition(",")[0]
 
 
@@ -51,7 +55,7 @@ def _published(what: str, entry: dict) -> Published:
 
 
 def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, float]:
-    """As published, or from seconds of the same work or samples/s, against one device."""
+    """Efficiencies by number of devices: as published, or from seconds of the same work or samples/s, against one."""
     efficiency = efficiency | {n: times_s["1"] / (int(n) * s) for n, s in times_s.items() if n != "1"}
     efficiency |= {n: speed / (int(n) * speeds["1"]) for n, speed in speeds.items() if n != "1"}
     return {int(n): share for n, share in efficiency.items()}
@@ -61,10 +65,10 @@ EVERYTHING = [_published(what, entry) for what, entry in catalogue.read(catalogu
 
 
 def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
-    """One row per entry and number of devices: published, forecast, and the ends of its range.
+    """A table with one row per entry and number of devices: efficiency as published and as forecast, and the range.
 
-    Efficiencies are shares; difference_points is forecast - published in percentage points, inside whether the range
-    has the published one.
+    Efficiencies are fractions of 1. difference_points is forecast - published in percentage points, and inside says
+    whether the published efficiency is in the range.
     """
     rows = []
     for entry in EVERYTHING:
@@ -95,8 +99,11 @@ def _compared(base: Point, point: Point, published: float) -> dict[str, float | 
 
 
 def errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """By table, from rows of `beside_forecast`: how many points, for how many the forecast is too high, the mean and
-    the largest error in percentage points, and how many of them the range has."""
+    """Summarize rows of `beside_forecast` by published table.
+
+    The columns are the number of points, the number with a forecast that is too high, the mean and the largest error in
+    percentage points, and the number of points in the forecast's range.
+    """
     rows = rows.assign(error=rows["difference_points"].abs(), too_high=rows["difference_points"] > 0)
     found = rows.groupby("table", sort=False).agg(
         points=("error", "size"),
@@ -109,28 +116,31 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Step(NamedTuple):
-    """A published point: measured seconds of a step, and what the forecast has without anybody late."""
+    """A published point: the measured seconds of a step, and the forecast without any late device."""
 
     table: str
     measured_s: float
     punctual: Point
 
     def error(self, typical: float) -> float:
-        """Of the efficiency, if the slowest device is so late: a share."""
+        """The absolute error of the forecast efficiency, a fraction of 1, if the slowest device is this late."""
         compute_s = self.punctual.compute_s
         late_s = compute_s * (1 + typical * slowest_of(self.punctual.devices))
         return abs(compute_s / max(self.punctual.step_s, late_s) - compute_s / self.measured_s)
 
     def at_worst_needed(self) -> float:
-        """The least `at_worst` with which the range reaches down to what was measured."""
+        """The least `at_worst` with which the forecast's range reaches down to the measured efficiency."""
         point = self.punctual
         lost_s = self.measured_s - point.compute_s - LATENESS.slower_messages * point.communication_s
         return lost_s / (point.compute_s * slowest_of(point.devices))
 
 
 def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
-    """The `typical` lateness with the least mean error over these tables, each of which counts the same, and the one
-    `at_worst` with which the range reaches down to COVERED of their points; both to a thousandth."""
+    """Fit the `typical` and `at_worst` lateness to these tables, both to a thousandth.
+
+    `typical` has the least mean error, with each table counting the same. `at_worst` is the least with which the
+    forecast's range reaches down to a share COVERED of the points.
+    """
     steps = [step for entry in EVERYTHING if entry.table in tables for step in _steps(entry)]
     tries = [number / 1000 for number in range(201)]
 
@@ -146,7 +156,7 @@ def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
 
 
 def _steps(entry: Published) -> list[_Step]:
-    """Of an entry whose baseline is one device."""
+    """The published points of an entry whose baseline is one device."""
     points = _forecast(entry, entry.efficiency, Lateness(0.0, 0.0, 1.0))
     shares = entry.efficiency.values()
     return [_Step(entry.table, point.compute_s / share, point) for point, share in zip(points, shares, strict=True)]

@@ -1,4 +1,4 @@
-"""A forecast in words and tables, and what every table of this library looks like."""
+"""Puts a forecast of 08c_forecasting, or of the command `workshop predict`, into words and tables."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,7 @@ UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 
 
 def answer(points: Sequence[Point]) -> str:
-    """What the last point costs, and where communication takes over and learning stops gaining: one or two
-    sentences."""
+    """The forecast in one or two sentences: the last point's step, and where communication or the batch takes over."""
     last = points[-1]
     count = "1 device" if last.devices == 1 else f"{last.devices:,} devices"
     words = f"On {count} a step takes {duration(last.step_s)}, at an efficiency of {last.efficiency:.0%}"
@@ -33,7 +32,7 @@ def answer(points: Sequence[Point]) -> str:
 
 
 def conditions(model: Model, machine: Machine, settings: Settings) -> str:
-    """What the forecast is for, and where the speed of one device is from."""
+    """One line with the forecast's model, machine and settings, and the speed of one device."""
     how, speed = settings.how, alone_samples_per_s(model, machine, settings)
     batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
     words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
@@ -48,7 +47,7 @@ STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
 
 
 def table(points: Sequence[Point]) -> Table:
-    """One row per number of devices; the columns on learning only where the model has a target."""
+    """A table with one row per number of devices, and columns on learning if the model has a target."""
     headings, caption = (["devices", "global\nbatch", *STEP_HEADINGS], "range: has nine of ten published points")
     if points[0].learning is not None:
         headings += ["useful", "time to\ntarget", "device-\nhours"]
@@ -60,7 +59,7 @@ def table(points: Sequence[Point]) -> Table:
 
 
 def what_if_table(model: Model, machine: Machine, settings: Settings, devices: int) -> Table:
-    """The step on this number of devices with one thing changed at a time."""
+    """A table of the step on this number of devices, with one thing changed per row."""
     filled = rich_table("", "messages", *STEP_HEADINGS)
     for name, point in what_if(model, machine, settings, devices).items():
         filled.add_row(name, str(point.messages), *_step_cells(point))
@@ -75,14 +74,14 @@ def _step_cells(point: Point) -> list[str]:
 
 
 def _learning_cells(point: Point) -> list[str]:
-    """Empty where the model has no target."""
+    """The cells on learning; none if the model has no target."""
     if point.learning is None or point.time_to_target_s is None or point.device_hours is None:
         return []
     return [f"{point.learning:.0%}", duration(point.time_to_target_s), digits(point.device_hours)]
 
 
 def duration(seconds: float) -> str:
-    """With three digits, in the largest unit of which there is at least one, or in ms or µs."""
+    """A duration as text: three digits, in the largest unit that makes it at least 1, or in ms or us below a second."""
     if seconds == 0:
         return "0 s"
     if seconds < 1:
@@ -92,5 +91,5 @@ def duration(seconds: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits, or all before the point."""
+    """A number as text: three significant digits, or all digits before the decimal point if there are more."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

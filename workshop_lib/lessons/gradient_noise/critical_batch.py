@@ -1,7 +1,8 @@
-"""How many steps a training needs at each batch size: the fit, and the batch size at which it bends.
+"""Fits how many steps training needs at each batch size, and where that curve bends: at the critical batch.
 
-(S / S_min - 1) (E / E_min - 1) = 1 for S steps on E = S B samples (McCandlish et al. 2018, arXiv:1812.06162,
-section 2.3). Solved for S: S = S_min + E_min / B, a straight line in 1 / B.
+07b_gradient_noise fits its own runs and a recorded long one. The law is (S / S_min - 1) (E / E_min - 1) = 1 for S steps
+on E = S B samples (McCandlish et al. 2018, arXiv:1812.06162, section 2.3). Solved for S, it is S = S_min + E_min / B, a
+straight line in 1 / B.
 """
 
 from dataclasses import dataclass
@@ -11,18 +12,18 @@ import numpy as np
 from workshop_lib.errors import InputError
 
 RESAMPLES = 1000
-CONFIDENCE = (2.5, 97.5)  # per cent, of the intervals
-POINTS = 3  # at least: two parameters, and one more to tell how well they fit
+CONFIDENCE = (2.5, 97.5)  # percentiles at the ends of each interval
+POINTS = 3  # fewest batch sizes: one for each of two parameters, and one more to show how well they fit
 
 
 @dataclass(frozen=True)
 class Fit:
     """Steps and samples to a target, as functions of the batch size.
 
-    s_min: steps that no batch can go below. e_min: samples that no batch can do with less of. b_crit =
-    e_min / s_min, in samples: there both are twice their minimum. intervals: of each, the ends of its 95 %
-    interval, by bootstrap; with few points that is too narrow, and holds the truth in about 85 %. An end of
-    b_crit at 0 or inf says that the points do not bound it on that side.
+    s_min: the number of steps that even the largest batch needs. e_min: the number of samples that even the smallest
+    batch needs. b_crit = e_min / s_min, in samples: at this batch, both are twice their minimum. intervals: the ends of
+    each constant's 95 % interval, by bootstrap. With few points an interval is too narrow, and contains the truth in
+    about 85 % of cases. An end of b_crit at 0 or inf means that the points do not bound it on that side.
     """
 
     s_min: float
@@ -35,18 +36,21 @@ class Fit:
         return self.s_min * (1 + self.b_crit / np.asarray(batch, dtype=float))
 
     def samples(self, batch):
-        """Samples to the target. Against `steps` it is the Pareto frontier of compute against time: to need
-        less of one is to need more of the other."""
+        """Samples to the target with batches of `batch` samples (number or array).
+
+        Plotted against `steps`, they are the Pareto frontier of compute against time: less of one costs more of the
+        other.
+        """
         return self.e_min * (1 + np.asarray(batch, dtype=float) / self.b_crit)
 
 
 def fit(batches, steps, seed: int = 0) -> Fit:
-    """Fit measured pairs (batch in samples, steps to the target); each repeat is a pair.
+    """Fit measured pairs (batch in samples, steps to the target); each repeat is a pair of its own.
 
-    Least squares of relative errors, because steps span orders of magnitude. The intervals come from refits
-    to the fitted steps with the residuals dealt out again; with few pairs they are somewhat too narrow.
-    Raises InputError for pairs that are not positive numbers, for fewer than three batch sizes, and when the
-    steps do not fall with 1 / B as the law says, which leaves no s_min or e_min above 0.
+    The fit minimizes squared relative errors, because steps span orders of magnitude. The intervals come from refits
+    to the fitted steps with resampled residuals; with few pairs they are somewhat too narrow. Raises InputError for
+    pairs that are not positive numbers, for fewer than three batch sizes, and when the steps do not follow the law, so
+    that s_min or e_min would not be above 0.
     """
     batches, steps = _checked(batches, steps)
     s_min, e_min = least_squares(batches, steps)
@@ -69,8 +73,10 @@ def fit(batches, steps, seed: int = 0) -> Fit:
 
 
 def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
-    """[s_min, e_min] for steps [..., n] at batches [n], each [...]: errors relative to the fitted steps, which the
-    first round takes to be the measured ones."""
+    """Fit s_min and e_min, each [...], to steps [..., n] at batches [n]; return them stacked, [2, ...].
+
+    Errors are relative to the steps that the previous round fitted, and in the first round to the measured steps.
+    """
     x, fitted = 1 / batches, steps
     for _ in range(rounds):
         weight = fitted**-2.0
@@ -78,7 +84,7 @@ def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np
         of_xx, of_y, of_xy = (weight * x * x).sum(-1), (weight * steps).sum(-1), (weight * x * steps).sum(-1)
         determinant = total * of_xx - of_x**2
         s_min, e_min = ((of_xx * of_y - of_x * of_xy) / determinant, (total * of_xy - of_x * of_y) / determinant)
-        # Where a line crosses zero between the points, its weights are bounded by those of a tenth.
+        # The line may cross zero between the points. So the weights use at least a tenth of the measured steps.
         fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
     return np.stack([s_min, e_min])
 

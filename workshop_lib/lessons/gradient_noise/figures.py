@@ -1,4 +1,4 @@
-"""Figures of what the batch does to learning: noise scale, and steps to a target."""
+"""Draws what the batch size does to learning, for 07b_gradient_noise: the noise scale, and steps to a target."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,14 +12,15 @@ from workshop_lib.notebook import figures
 from workshop_lib.results.curves import require_same
 from workshop_lib.results.records import RecordError
 
-# The simple noise scale of MNIST (arXiv:1812.06162, table 1).
+# The published simple noise scale of MNIST, in samples (arXiv:1812.06162, table 1).
 PUBLISHED = {"at the start": 50, "mean over training": 900}
 
 
 def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], caption: str) -> figures.RecordFigure:
-    """Gradients of batches as arrows at their angle to the true gradient, of length `true`, a panel per batch size.
+    """Draw gradients of batches as arrows at their angle to the true gradient, one panel per batch size.
 
-    Of each: its part along the true gradient, and its length. They are drawn above and below it in turn.
+    true: the length of the true gradient. by_batch: for each batch size, each gradient's component along the true
+    gradient, and its length. The arrows point above and below the true gradient in turn.
     """
     figure = figures.new_figure("Gradients of single batches, and the true one", caption)
     panels = np.atleast_1d(figure.subplots(1, len(by_batch), sharex=True, sharey=True))
@@ -39,7 +40,7 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
 
 
 def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
-    """The noise scale [n] after these steps [n], two of its standard errors [n] to both sides; NaN: a gap."""
+    """Draw the noise scale [n] after `steps` [n], with a band of two standard errors [n]. NaN leaves a gap."""
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
     figure, style = figures.new_figure("The simple noise scale over training", caption), figures.Style.number(0)
     axes = figure.subplots()
@@ -58,8 +59,11 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
 def steps_to_target(
     pairs: Mapping[str, tuple[Sequence, Sequence]], fits: Mapping[str, critical_batch.Fit | None], title: str
 ) -> figures.RecordFigure:
-    """Measured (batches, steps) by name and their fits: steps against batch (left); the frontier of steps,
-    the time, against samples, the compute (right). Both axes of both are logarithmic."""
+    """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
+
+    pairs: measured (batches, steps) by name. fits: their fits by name, or None where there is none. All axes are
+    logarithmic.
+    """
     figure = figures.new_figure("Steps to target", title)
     left, right = figure.subplots(1, 2)
     handles = []
@@ -92,9 +96,9 @@ def steps_to_target(
 
 
 def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
-    """The figure of steps to target from records, with the fit if the law holds for them.
+    """Draw the steps to a target from records, with a fit if the law holds for them.
 
-    Raises RecordError when their targets or data differ, or no batch reached the target.
+    Raises RecordError when the records differ in target or data, or when no batch size reached the target.
     """
     records = [record for record in records if record.get("kind") == measured.KIND]
     runs = pd.DataFrame([record["what"] for record in records])

@@ -1,4 +1,4 @@
-"""The workshop's network as a function of one vector, for what treats all its weights alike."""
+"""The workshop's network as a function of one weight vector: 07b_gradient_noise computes its gradients with it."""
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class FlatNetwork:
     def gradient(self, weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Gradient of the mean loss over images (uint8 [b, 28, 28]) at `weights`, as a new float32 [n].
 
-        The weights stay in the network, and the mean loss in `loss`.
+        The network keeps these weights, and `loss` holds the mean loss.
         """
         self.set(weights)
         self._gradient.zero_()
@@ -44,7 +44,7 @@ class FlatNetwork:
 
     @torch.no_grad()
     def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """Share of the images (uint8 [m, 28, 28]) that the network, as it is, gets right."""
+        """Share of the images (uint8 [m, 28, 28]) that the network classifies correctly with its current weights."""
         correct = 0
         for first in range(0, len(images), TEST_BATCH):
             part = slice(first, first + TEST_BATCH)

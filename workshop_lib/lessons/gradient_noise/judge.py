@@ -1,4 +1,4 @@
-"""The exercises of 07b_gradient_noise: how noisy gradients are, and the law of steps against batch size."""
+"""Judges the exercises of 07b_gradient_noise: estimates of gradient noise, and the law of steps against batch size."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
 
-# (samples per rank, of all ranks): (|G|², tr(Σ)). The norms are exactly what such gradients have on average.
+# {(samples per rank, samples of all ranks): (|G|², tr(Σ))}. The learner gets the exact mean norms of such gradients.
 TRUTHS = {(5, 20): (3.0, 40.0), (8, 24): (0.5, 96.0)}
 
 
@@ -42,14 +42,14 @@ def _trace(small_sq: float, big_sq: float, small: int, big: int) -> float:
 
 
 def _estimates(hint: str, square: Callable = _square, trace: Callable = _trace) -> Mistake:
-    """A wrong `noise_estimates`, from how it gets each of the two."""
+    """A wrong `noise_estimates`: `square` computes its |G|², and `trace` its tr(Σ)."""
     return Mistake(lambda *measured: (square(*measured), trace(*measured)), hint)
 
 
 _MEASURED = "that is one of the measured norms, and both contain noise: combine the two equations."
 _SIGN = "the sign is the wrong way round."
 _UNDIVIDED = "divide by the difference of the two batches."
-# x is measured with a batch of a, and y with a batch of b.
+# x is the squared norm with a batch of a samples, and y the one with a batch of b samples.
 _WRONG_ESTIMATES = [
     _estimates("the two are the other way round: |G|² comes first.", _trace, _square),
     _estimates(_MEASURED, square=lambda x, y, a, b: y),
@@ -77,7 +77,7 @@ noise_estimates = Exercise(
     "noise_estimates", observe_estimates, estimates_properties, _WRONG_ESTIMATES, communicates=False
 )
 
-# Fewest steps and fewest samples, and the batches at which steps are given: exactly what the law says.
+# {(fewest steps, fewest samples): batch sizes}. At these sizes, the learner gets exactly the steps of the law.
 LAWS = {(100.0, 9_000.0): (16, 32, 64, 128, 256, 512), (40.0, 20_000.0): (1_024, 8, 64)}
 
 
@@ -100,13 +100,13 @@ def fit_properties(observations: list) -> Iterator[Property]:
     for part, name in enumerate(("the fewest steps", "the fewest samples")):
         for law, fit in zip(LAWS, fits, strict=True):
             observed = f"for the law with S_min = {law[0]:g} and E_min = {law[1]:g}, it returned {fit[part]:.6g}."
-            right = close(fit[part], law[part], 1e-3)  # wide enough for a fit that goes step by step
+            right = close(fit[part], law[part], 1e-3)  # wide enough for an iterative fit
             text = f"{name} are right for batches of {', '.join(map(str, LAWS[law]))}"
             yield Property(text, right, evidence=[float(value) for value in fit], observed=observed)
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Intercept and slope of the straight line through points."""
+    """Intercept and slope of the straight line that fits the points best."""
     slope, intercept = np.polyfit(x, y, 1)
     return float(intercept), float(slope)
 

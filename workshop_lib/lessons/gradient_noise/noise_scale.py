@@ -1,8 +1,9 @@
-"""The simple noise scale, from norms of gradients that data-parallel training has anyway.
+"""Estimates the simple noise scale from norms of gradients that data-parallel training computes anyway.
 
-B_simple = tr(Sigma) / |G|^2, where G is the mean of the samples' gradients and Sigma their covariance
-(McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", arXiv:1812.06162, section 2.2). A batch
-of B samples has E|G_B|^2 = |G|^2 + tr(Sigma) / B: two sizes of batch are two equations for two unknowns.
+07b_gradient_noise follows it over a training run. B_simple = tr(Sigma) / |G|^2, where G is the mean of the samples'
+gradients and Sigma their covariance (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training",
+arXiv:1812.06162, section 2.2). For a batch of B samples, E|G_B|^2 = |G|^2 + tr(Sigma) / B, so two batch sizes give two
+equations for the two unknowns.
 """
 
 import math
@@ -15,17 +16,17 @@ from workshop_lib.errors import InputError
 
 
 class Norms(NamedTuple):
-    """Squared norms of gradients of one step: the mean over the ranks' own, and that of their average."""
+    """Squared gradient norms of one step: the mean of the ranks' own norms, and the norm of the averaged gradient."""
 
     small_sq: float
     big_sq: float
 
 
 def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
-    """The mean over ranks of `gradient` [n], as a new array, and the norms.
+    """Average `gradient` [n] over the ranks; return the mean as a new array, and the Norms.
 
-    All ranks call it, and it blocks. One Allreduce of n + 1 numbers: the last one is the rank's own squared
-    norm. The norms are of gradients of equal batches: give every rank the same number of samples.
+    All ranks call it, and it blocks. It makes one Allreduce of n + 1 numbers, the last of which is the rank's own
+    squared norm. Every rank's gradient must come from the same number of samples.
     """
     message = np.append(gradient, gradient @ gradient)
     total = np.empty_like(message)
@@ -38,10 +39,10 @@ def averaged(gradient: np.ndarray, comm) -> tuple[np.ndarray, Norms]:
 def estimates(small_sq: float, big_sq: float, small_batch: int, big_batch: int) -> tuple[float, float]:
     """Unbiased estimates of |G|^2 and tr(Sigma) from the squared norms of one step (appendix A.1).
 
-    Each is noisy, and that of |G|^2 may be negative. Their ratio is not unbiased: divide averages over many
-    steps. Samples drawn without replacement from a training set count as that many samples of what the set
-    itself was drawn from: G and Sigma are that distribution's.
-    Raises InputError unless 0 < small_batch < big_batch.
+    Both estimates are noisy, and the one of |G|^2 may be negative. Their ratio is biased, so average each over many
+    steps before you divide. Samples drawn without replacement from a training set count as samples of the distribution
+    that the set itself was drawn from: G and Sigma describe that distribution. Raises InputError unless
+    0 < small_batch < big_batch.
     """
     if not 0 < small_batch < big_batch:
         raise InputError(
@@ -54,10 +55,11 @@ def estimates(small_sq: float, big_sq: float, small_batch: int, big_batch: int) 
 
 
 class Follower:
-    """Follows the noise scale over the steps of a training, as a ratio of exponential averages.
+    """Follows the noise scale over the steps of a training run, as a ratio of exponential averages.
 
-    memory_steps: over about how many steps it averages. math.inf: over all, each alike. estimator: the function
-    `estimates`, or another one for the same.
+    memory_steps: roughly how many steps it averages over; math.inf averages over all steps equally. estimator: the
+    function `estimates`, or a different one with the same arguments and results. Raises InputError for memory_steps
+    below 1, and for wrong batches as `estimates` does.
     """
 
     def __init__(
@@ -66,14 +68,14 @@ class Follower:
         if not memory_steps >= 1:
             raise InputError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
         self.batches, self.estimator = (small_batch, big_batch), estimator
-        estimates(0, 0, *self.batches)  # says what is wrong with the batches
+        estimates(0, 0, *self.batches)  # raises InputError if the batches are wrong
         self.kept = 1 - 1 / memory_steps
         self.weight = 0.0
-        self.sums = np.zeros(2)  # of |G|^2 and tr(Sigma), weighted
-        self.squares = np.zeros((2, 2))  # of their products, with the squares of the weights
+        self.sums = np.zeros(2)  # weighted sums of |G|^2 and tr(Sigma)
+        self.squares = np.zeros((2, 2))  # sums of their products, with squared weights
 
     def add(self, norms: Norms) -> None:
-        """Take in one step."""
+        """Add the norms of one step."""
         new = np.array(self.estimator(*norms, *self.batches))
         self.weight = self.kept * self.weight + 1
         self.sums = self.kept * self.sums + new
@@ -96,10 +98,10 @@ class Follower:
 
     @property
     def standard_error(self) -> float:
-        """Of the noise scale: the infinitesimal jackknife of a ratio of weighted sums (Efron 1982, ch. 6).
+        """The noise scale's standard error: infinitesimal jackknife of a ratio of weighted sums (Efron 1982, ch. 6).
 
-        It holds for steps whose noise is independent, and to first order: with a relative error above about
-        0.3, the true spread is wider, and longer on the side of large values. NaN where the scale is.
+        It holds to first order, and for steps whose noise is independent. With a relative error above about 0.3, the
+        true spread is wider, and extends further toward large values. NaN where the noise scale is NaN.
         """
-        slope = np.array([-self.noise_scale, 1.0])  # a step's share: tr(Sigma) - B_simple |G|^2
+        slope = np.array([-self.noise_scale, 1.0])  # a step contributes tr(Sigma) - B_simple |G|^2
         return float(np.sqrt(slope @ self.squares @ slope) / self.sums[0]) if self.sums[0] > 0 else math.nan

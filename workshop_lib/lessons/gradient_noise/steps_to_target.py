@@ -1,10 +1,11 @@
-"""How many optimizer steps reach a test accuracy, at several batch sizes, each with its own learning rate.
+"""Measures how many optimizer steps reach a test accuracy, at several batch sizes, each with its own learning rate.
 
     python -m workshop_lib.lessons.gradient_noise.steps_to_target --out build/steps_to_target.jsonl
 
-The protocol of Shallue et al. 2019 (arXiv:1811.03600), small: the same network, data and target at every
-batch size, and the learning rate tuned at each. What counts is steps, so no clock is needed, and the machine
-may be busy. One process computes the whole batch, which is what any number of ranks would compute together.
+07b_gradient_noise makes a short measurement on its ranks, and loads the record of a long one. The protocol is a small
+version of that of Shallue et al. 2019 (arXiv:1811.03600): the same network, data and target at every batch size, and
+the learning rate tuned at each. Only steps count, so no clock is needed, and the machine may be busy. One process
+computes the whole batch, just as any number of ranks would compute it together.
 """
 
 import argparse
@@ -45,11 +46,11 @@ def measure(
 ) -> int | None:
     """Steps of plain SGD until the accuracy on the first test_samples test images reaches `target`.
 
-    No momentum, no schedule: the learning rate is the one thing that is tuned. The accuracy is looked at
-    after 1, 2, 3, … steps, later each time their number has grown by a tenth, so the answer is late by up to a
-    tenth, at every batch size alike.
-    None when max_steps (by default, MAX_EPOCHS epochs) did not reach it, or when `stop` said to end. Raises
-    InputError for a batch larger than the training set, and for a target outside 0 to 1.
+    There is no momentum and no schedule: only the learning rate is tuned. The accuracy is tested after 1, 2, 3, …
+    steps, and later each time their number has grown by a tenth. So the answer is up to a tenth too large, at every
+    batch size alike. Returns None when max_steps (by default, MAX_EPOCHS epochs) did not reach the target, when
+    training diverged, or when `stop` returned True. Raises InputError for a batch larger than the training set, and
+    for a target outside 0 to 1.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     train, test = mnist.load("train", data_dir), mnist.load("test", data_dir)
@@ -66,7 +67,7 @@ def measure(
         weights -= np.float32(lr) * network.gradient(weights, train.images[rows], train.labels[rows])
         if step >= look_at or step == limit:
             if not math.isfinite(weights.sum()):
-                return None  # it diverged, and no later step helps
+                return None  # training diverged, and later steps cannot help
             network.set(weights)
             if network.accuracy(images, labels) >= target:
                 return step
@@ -77,7 +78,7 @@ def measure(
 def _batches(size: int, batch: int, seed: int) -> Iterator[np.ndarray]:
     for epoch in itertools.count(1):
         for rows, _ in shard.epoch_batches(size, batch, 0, 1, seed, epoch):
-            if len(rows) == batch:  # the rest of an epoch would be a step of another batch size
+            if len(rows) == batch:  # the last samples of an epoch would be a step with a smaller batch
                 yield rows
 
 
@@ -89,10 +90,10 @@ def tune(
     stop: Callable[[], bool] = bool,
     **how: Any,
 ) -> Iterator[dict]:
-    """Yield a record for each batch, learning rate and seed, until `stop` says to end; `how` goes to `measure`.
+    """Yield a record for each batch size, learning rate and seed, until `stop` returns True.
 
-    Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken
-    1.5 times the steps of the slowest seed at the batch's best rate so far.
+    Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken 1.5 times
+    as many steps as the slowest seed at the batch size's best rate so far. `how` is passed on to `measure`.
     """
     lrs, seeds = sorted(lrs), list(seeds)
     outwards = sorted(lrs, key=lambda lr: abs(lrs.index(lr) - len(lrs) // 2))
@@ -114,8 +115,10 @@ def tune(
 
 
 class BestRate(NamedTuple):
-    """The learning rate that needs the fewest steps, these steps of each seed, and whether the rate is the
-    smallest or largest that was tried, so that a better one may lie beyond."""
+    """The learning rate that needs the fewest steps, and its steps for each seed.
+
+    at_edge: whether the rate is the smallest or largest that was tried, so that a better one may lie beyond.
+    """
 
     lr: float
     steps: list[int]
@@ -123,8 +126,11 @@ class BestRate(NamedTuple):
 
 
 def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
-    """The best rate by batch, ascending: its median over the seeds is lowest, among rates at which every seed
-    reached the target. A batch without such a rate is left out. Records of another kind are passed over."""
+    """The best learning rate by batch size, in ascending order of batch size.
+
+    The best rate has the lowest median of steps over the seeds, among the rates at which every seed reached the
+    target. A batch size without such a rate is left out. Records of other kinds are skipped.
+    """
     steps: dict[int, dict[float, list]] = {}
     rates: dict[int, list[float]] = {}
     for record in runs:
@@ -142,14 +148,14 @@ def best_rates(runs: Iterable[dict]) -> dict[int, BestRate]:
 
 
 def pairs(runs: Iterable[dict]) -> tuple[list[int], list[int]]:
-    """Batches and steps for `critical_batch.fit`: one pair per batch and seed, at the batch's best rate."""
+    """Batches and steps for `critical_batch.fit`: one pair per batch size and seed, at the best rate for that size."""
     chosen = best_rates(runs)
     flat = [(batch, steps) for batch, best in chosen.items() for steps in best.steps]
     return [batch for batch, _ in flat], [steps for _, steps in flat]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command above; returns its exit status."""
+    """Run the command that the module's docstring shows; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m workshop_lib.lessons.gradient_noise.steps_to_target")
     parser.add_argument("--out", required=True, help="record file (JSON lines) to append to")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)

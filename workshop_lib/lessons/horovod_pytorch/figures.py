@@ -1,9 +1,9 @@
-"""Horovod's steps, measured in processes of their own, and its timeline: read from the file that rank 0 records,
-counted, and drawn, one row per tensor.
+"""Measures Horovod's steps for 03_horovod_pytorch, in separate processes, and reads, counts and draws its timeline.
 
-The file is in Chrome's trace format: a tensor is a "process", and what Horovod does with it begins ("B")
-and ends ("E") at microseconds. It may also mark when a rank announced the tensor ("X", named by the
-rank), and when a cycle of the background thread began ("CYCLE_START").
+Rank 0 records the timeline in a file in Chrome's trace format. A tensor is a "process" there, and each of Horovod's
+activities on it has an event for its begin ("B") and one for its end ("E"), in microseconds. The file may also mark
+when a rank announced the tensor ("X", named by the rank), and when a cycle of the background thread began
+("CYCLE_START").
 """
 
 import json
@@ -24,7 +24,7 @@ from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 
 NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
-LOOKS = {  # from a tensor's first phase to its last
+LOOKS = {  # in the order of a tensor's phases
     NEGOTIATION: figures.Look(figures.YELLOW, "//"),
     QUEUE: figures.Look("#BBBBBB", ""),
     COPY: figures.Look(figures.PURPLE, ".."),
@@ -39,17 +39,17 @@ LEGEND = {
 
 
 class Span(NamedTuple):
-    """One phase of one tensor in one step; milliseconds since the recording's first event."""
+    """One phase of one tensor in one step. Times are in milliseconds since the recording's first event."""
 
     tensor: str
-    step: int  # from 0
+    step: int  # counted from 0
     phase: str
     start_ms: float
     end_ms: float
 
 
 class Ready(NamedTuple):
-    """When rank 0 learned that a rank has the tensor."""
+    """When rank 0 learned that `rank` has the tensor."""
 
     tensor: str
     step: int
@@ -68,7 +68,7 @@ class Timeline:
         return 1 + max((span.step for span in self.spans), default=-1)
 
     def of_step(self, step: int) -> "Timeline":
-        """That step alone; its first event is at 0 ms."""
+        """The timeline of one step, with its first event at 0 ms. Raises InputError when there is no such step."""
         spans = [span for span in self.spans if span.step == step]
         if not spans:
             raise InputError(f"there is no step {step}; the recording has {self.steps} steps, from 0.")
@@ -80,12 +80,12 @@ class Timeline:
         )
 
     def typical(self) -> "Timeline":
-        """The step of median length, alone."""
+        """The timeline of the step of median length."""
         steps = [self.of_step(step) for step in range(self.steps)]
         return sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))[len(steps) // 2]
 
     def allreduces(self) -> list[tuple[float, float]]:
-        """(start, end) of each allreduce; tensors that travelled together count once."""
+        """The (start, end) of each allreduce in milliseconds; tensors that were fused into one allreduce count once."""
         merged: list[tuple[float, float]] = []
         for start, end in sorted((s.start_ms, s.end_ms) for s in self.spans if s.phase == TRANSFER):
             if merged and start < merged[-1][1]:
@@ -95,13 +95,13 @@ class Timeline:
         return merged
 
     def shares(self) -> dict[str, float]:
-        """Share of each phase in the time in which Horovod had at least one tensor; the sum is 1.
+        """Share of each phase in the time during which Horovod had at least one tensor; the shares add up to 1.
 
-        At a moment when tensors are in different phases, the one nearest to the end counts: an allreduce
-        before a copy, a copy before the queue, and all of them before negotiation.
+        When tensors are in different phases at once, the latest phase counts: an allreduce rather than a copy, a copy
+        rather than the queue, and any of these three rather than negotiation.
         """
         edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
-        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # from each edge to the next
+        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
         for span in self.spans:
             first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
             nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
@@ -111,16 +111,17 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Measured:
-    """What Horovod took with some settings: milliseconds per step, and the timeline of five more steps."""
+    """Horovod's steps with some settings: milliseconds per step, and the timeline of five more steps."""
 
     step_ms: list[float]
     timeline: Timeline
 
 
 def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None = None) -> Measured:
-    """Steps of a network with 16 small tensors, in new processes with these settings, each "HOROVOD_NAME=value".
+    """Time, then record steps of a network with 16 small tensors, in new processes.
 
-    In the recorded steps the last rank comes `late_ms` late. Raises RankError when the processes fail or hang.
+    `settings` are environment variables of these processes, each as "HOROVOD_NAME=value". In the recorded steps, the
+    last rank starts `late_ms` late. Raises RankError when the processes fail or hang.
     """
     sizes = profile.current()
     out = BUILD / "horovod_steps" / name.replace(" ", "_")
@@ -140,7 +141,7 @@ def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None =
 
 
 def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
-    """The steps of each setting: their median, the middle 80 %, and how many allreduces one takes."""
+    """A table of step times with each setting: their median, the middle 80 %, and the number of allreduces per step."""
     rows = {}
     for name, each in measured.items():
         low, middle, high = np.percentile(each.step_ms, [10, 50, 90])
@@ -151,7 +152,7 @@ def compare(measured: Mapping[str, Measured]) -> pd.DataFrame:
 
 
 def tried(path: str | os.PathLike) -> pd.DataFrame:
-    """The settings in a HOROVOD_AUTOTUNE_LOG, the best last. Raises InputError when it holds none."""
+    """A table of the settings in a HOROVOD_AUTOTUNE_LOG, with the best last. Raises InputError when it holds none."""
     names = {
         "cycle_time_ms": "cycle in ms",
         "tensor_fusion_threshold": "fuse up to MiB",
@@ -165,7 +166,7 @@ def tried(path: str | os.PathLike) -> pd.DataFrame:
 
 
 def read(path: str | os.PathLike) -> Timeline:
-    """The timeline in this file. Raises InputError when it holds no tensor."""
+    """Read the timeline from this file. Raises InputError when it holds no tensor."""
     text = Path(path).read_text(encoding="utf-8")
     events = json.loads(text) if text.strip() else []
     zero_us = min((event["ts"] for event in events if "ts" in event), default=0)
@@ -184,7 +185,7 @@ def read(path: str | os.PathLike) -> Timeline:
 
 
 class _Tensor:
-    """What is open for one tensor while its events are read in order."""
+    """The open activities of one tensor while its events are read in order."""
 
     def __init__(self, name: str):
         self.name, self.step = name.removeprefix("allreduce."), -1
@@ -207,7 +208,7 @@ class _Tensor:
         self.since_ms = at_ms
 
     def _phase(self) -> str | None:
-        """The phase since the last event; between two of them, and outside any activity, it is queued."""
+        """The phase since the last event: between activities the tensor is queued; None if it is finished."""
         if not self.open:
             return None if self.finished else QUEUE
         name = self.open[-1]
@@ -219,10 +220,11 @@ class _Tensor:
 
 
 def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
-    """Draw one step of each panel, by title, on a common axis; a row for each tensor, first sent on top.
+    """Draw one step per panel on a common time axis, with one row per tensor, the earliest on top.
 
-    A number in a negotiation is a rank, drawn when rank 0 learned that it has the tensor; a tick at the top is
-    a cycle. Raises InputError when there is nothing to draw.
+    `panels` maps titles to timelines. A number in a negotiation is a rank, drawn at the time when rank 0 learned that
+    this rank has the tensor. A tick at the top is the start of a cycle. Raises InputError when there is nothing to
+    draw.
     """
     right_ms = max((span.end_ms for timeline in panels.values() for span in timeline.spans), default=0.0)
     tensors: dict[str, list[str]] = {}

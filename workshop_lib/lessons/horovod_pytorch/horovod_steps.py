@@ -1,11 +1,11 @@
-"""Steps with Horovod of a network of many small tensors: timed, then recorded. Started by mpiexec, on every rank:
+"""Times, then records Horovod's steps of a network with many small tensors. mpiexec starts it on every rank:
 
     mpiexec -n 2 env HOROVOD_TIMELINE=DYNAMIC [NAME=VALUE …] \\
         python -m workshop_lib.lessons.horovod_pytorch.horovod_steps OUT STEPS LATE_MS
 
-Rank 0 writes OUT.json, the milliseconds of each step, and OUT.timeline.json, Horovod's record of five more, in which
-the last rank comes LATE_MS late. Horovod reads some settings as it is imported and others as it starts, so each choice
-of them needs new processes.
+03_horovod_pytorch runs it through `figures.measure`. Rank 0 writes OUT.json, the milliseconds of each step, and
+OUT.timeline.json, Horovod's recording of five more steps, in which the last rank starts LATE_MS late. Horovod reads
+some settings when it is imported and others when it starts, so each choice of settings needs new processes.
 """
 
 import json
@@ -14,27 +14,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mpi4py import MPI  # isort: skip  (initialises MPI before Horovod does)
+from mpi4py import MPI  # isort: skip  (initializes MPI before Horovod does)
 import horovod.torch as hvd
 import torch
 from torch import nn
 
 LAYERS, WIDTH, BATCH = 8, 64, 64
 WARM_UP, RECORDED = 5, 5
-PAUSE_S = 0.02  # between recorded steps, as if the ranks computed something else
+PAUSE_S = 0.02  # pause between recorded steps, as if the ranks computed something else
 
 
 def network() -> nn.Module:
-    """A network with 16 parameters, none larger than 16 KiB; the same weights on every rank."""
+    """A network with 16 parameter tensors of at most 16 KiB each, and the same weights on every rank."""
     torch.manual_seed(1)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
     return nn.Sequential(*(part for layer in layers for part in (layer, nn.Tanh())))
 
 
 def averaging(model: nn.Module) -> Callable[[], None]:
-    """From now on, backward hands each gradient to Horovod. The result waits until all of them are averaged.
+    """Make the backward pass hand each gradient to Horovod; return a function that waits until all are averaged.
 
-    Horovod's DistributedOptimizer does the same; PyTorch's first optimizer would take each process a second to load.
+    Horovod's DistributedOptimizer does the same, but each process would take a second to load PyTorch's first
+    optimizer.
     """
     handles: list[int] = []
     for name, p in model.named_parameters():
@@ -50,7 +51,7 @@ def averaging(model: nn.Module) -> Callable[[], None]:
 
 
 def timed(model: nn.Module, finish: Callable[[], None], inputs: torch.Tensor) -> float:
-    """Milliseconds of backward and averaging in one step, which all ranks begin together."""
+    """Milliseconds that the backward pass and averaging take in one step. All ranks call it, and start together."""
     model.zero_grad()
     loss = model(inputs).square().mean()
     MPI.COMM_WORLD.Barrier()
@@ -71,7 +72,7 @@ def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torc
         finish()
         time.sleep(PAUSE_S)
     hvd.stop_timeline()
-    time.sleep(0.05)  # a thread of its own writes the file
+    time.sleep(0.05)  # a separate thread of Horovod's writes the file
 
 
 def main(out: str, steps: int, late_ms: float) -> None:

@@ -1,5 +1,8 @@
-"""The exercises of 03_horovod_pytorch. They leave Horovod as it was before, which mostly means shut down. What the
-ranks did tells known mistakes apart, so a check doesn't need to run the mistakes themselves."""
+"""Judges the exercises of 03_horovod_pytorch: `make_distributed` and `finish_epoch`.
+
+A check leaves Horovod as it was before, which mostly means shut down. Known mistakes are recognized from what the ranks
+did, so a check does not have to run the mistakes.
+"""
 
 import contextlib
 import math
@@ -17,13 +20,13 @@ from workshop_lib.judge import Exercise, Property, close, is_number, shown
 from workshop_lib.judge.network import backward, batch, gradient_of, network, weights_of
 
 LR, MOMENTUM = 0.05, 0.9
-IMAGES = 101  # does not divide by 2, 3 or 4 ranks
+IMAGES = 101  # not divisible by 2, 3 or 4 ranks
 CLASSES = 3
-LIMIT_S = 10.0  # starting and stopping Horovod included
+LIMIT_S = 10.0  # includes the start and shutdown of Horovod
 
 
 def ready() -> None:
-    """What is slow the first time on fresh ranks: imports, PyTorch's first optimizer, Horovod's first start."""
+    """Do once what is slow on fresh ranks: imports, PyTorch's first optimizer, Horovod's first start."""
     _checkpointed(0)
     with _running():
         pass
@@ -31,9 +34,12 @@ def ready() -> None:
 
 @contextlib.contextmanager
 def _running():
-    """Horovod initialised; shut down afterwards, as its idle thread takes processor time. Every rank is as if alone on
-    its host: then local ranks can't tell the ranks apart."""
-    import horovod.torch as hvd  # takes a while on fresh ranks, and the notebook's own process never needs it
+    """Initialize Horovod, and shut it down afterwards, because its idle thread takes processor time.
+
+    If Horovod is already running, it stays so. Each rank appears to be alone on its host, so local ranks cannot tell
+    the ranks apart.
+    """
+    import horovod.torch as hvd  # slow to import on fresh ranks, and the notebook's own process never needs it
 
     was_running = hvd.is_initialized()
     if not was_running:
@@ -47,13 +53,13 @@ def _running():
 
 
 def _momentum(optimizer, model: nn.Module) -> np.ndarray | None:
-    """The momentum of all parameters in one vector; None when there is none."""
+    """The momentum of all parameters in one vector; None if any parameter has none."""
     buffers = [optimizer.state.get(p, {}).get("momentum_buffer") for p in model.parameters()]
     return None if any(buffer is None for buffer in buffers) else parameters_to_vector(buffers).numpy()
 
 
 def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Model and optimizer of this rank before the call. Rank 0's have trained, those of the other ranks are new."""
+    """The model and optimizer of `rank` before the call. Rank 0's have been trained, and the other ranks' are new."""
     model = network(seed=1 + rank)
     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=MOMENTUM)
     if rank == 0:
@@ -66,13 +72,13 @@ def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 @dataclass
 class Distributed:
-    """What `make_distributed` made on one rank. The last five are there if all ranks got that far."""
+    """What `make_distributed` did on one rank. The last five are None unless all ranks returned a wrapped optimizer."""
 
     type: str
     is_optimizer: bool
     is_wrapped: bool
-    has_checkpoint: bool  # its weights are those of rank 0's checkpoint
-    is_untouched: bool  # its weights are those from before the call
+    has_checkpoint: bool  # whether the weights equal those of rank 0's checkpoint
+    is_untouched: bool  # whether the weights equal those before the call
     rates: list[float] | None = None
     momentum: np.ndarray | None = None
     expected_momentum: np.ndarray | None = None
@@ -116,7 +122,7 @@ NOT_SENT_HINT = (
 )
 ROOT_HINT = "rank 0 lost the weights of its checkpoint. All ranks get the weights of `root_rank`, so it has to be 0."
 SOME_SENT_HINT = "a rank has only some of rank 0's weights: broadcast all of `model.state_dict()`."
-RATE_HINTS = {  # by the power of the number of ranks in the learning rate
+RATE_HINTS = {  # keys: the power of the number of ranks by which the learning rate was scaled
     0: "the learning rate is still that of one process. The global batch is `hvd.size()` times larger, so multiply the "
     "rate by that. (`local_size` counts only the ranks of one host, which is 1 here.)",
     -1: "you divided the learning rate by the number of ranks: multiply it instead.",
@@ -172,9 +178,9 @@ make_distributed = Exercise(
 
 
 class Counted(nn.Module):
-    """A network that answers right for some images, wrong for the rest, and notes which images it was given.
+    """A network that is right for some images, wrong for the rest, and records which images it was given.
 
-    An image's first element is its number, its second is 1.0 where the network should be right.
+    An image's first element is its number; its second is 1.0 if the network should be right.
     """
 
     def __init__(self):
@@ -197,7 +203,7 @@ class Epoch:
 
 
 def _is_right(size: int) -> np.ndarray:
-    """For which images the network is right; its accuracy differs between the ranks' parts."""
+    """Whether the network is right for each image: bool [IMAGES]. Its accuracy differs between the ranks' parts."""
     number = np.arange(IMAGES)
     return (number % size == 0) | (number < IMAGES // 4)
 

@@ -1,5 +1,6 @@
-"""The exercises of 04_horovod_tensorflow. Only the ranks import TensorFlow. Running the known mistakes would take
-seconds, so the observations themselves tell which mistake it was.
+"""Judges the exercises of 04_horovod_tensorflow: `averaging` and `train`. Only the ranks import TensorFlow.
+
+Running the known mistakes would take seconds, so they are recognized from what was observed.
 """
 
 import contextlib
@@ -17,14 +18,14 @@ import numpy as np
 from workshop_lib.judge import Exercise, Property, close, is_number, shown
 from workshop_lib.lessons.horovod_tensorflow import linear
 
-STEPS = 2  # of an optimizer alone
+STEPS = 2  # steps of an optimizer without a model
 LIMIT_S = 30.0  # a first step in TensorFlow can take seconds
-FLOAT32 = 1e-4  # rounding of float32 over some steps
+FLOAT32 = 1e-4  # tolerance for the rounding of float32 over a few steps
 STUCK = "one rank is waiting for the others: every rank must step, allreduce and broadcast, not rank 0 alone."
 
 
 def join() -> None:
-    """Import what the exercises need, so that the clock of a check doesn't count it. The settings are read then."""
+    """Import what the exercises need before a check's clock starts, after setting what TensorFlow reads at import."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for threads in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         os.environ.setdefault(threads, "1")
@@ -37,7 +38,7 @@ def join() -> None:
 
 @contextlib.contextmanager
 def _horovod(comm):
-    """All ranks leave it together, so that a check sees where a rank waits for a collective."""
+    """Run Horovod inside a `with` block. All ranks leave it together, so a check sees a rank wait for a collective."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -45,7 +46,7 @@ def _horovod(comm):
     tf.config.run_functions_eagerly(True)  # tracing a graph takes longer than these few steps
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # nor has it to
+            warnings.filterwarnings("ignore", ".*does not apply to tf.data")  # tf.data need not run eagerly
             yield
         comm.Barrier()
     finally:
@@ -54,13 +55,13 @@ def _horovod(comm):
 
 
 class Stepped(NamedTuple):
-    """One optimizer on one rank, and the weights of a network after STEPS steps."""
+    """One optimizer on one rank, and the weights that it reaches in STEPS steps."""
 
-    is_kind: bool  # it is of the class that was given
-    lost: list[str]  # settings that differ from those of the given one
+    is_kind: bool  # whether it has the class of the given optimizer
+    lost: list[str]  # settings that differ from those of the given optimizer
     weights: np.ndarray
-    expected: np.ndarray  # with the mean of all ranks' gradients
-    alone: np.ndarray  # with this rank's own
+    expected: np.ndarray  # the weights after steps with the mean of all ranks' gradients
+    alone: np.ndarray  # the weights after steps with this rank's own gradients
 
 
 def _optimizers() -> list:
@@ -69,12 +70,14 @@ def _optimizers() -> list:
     return [SGD(0.1, momentum=0.9), Adam(0.01), SGD(0.1, clipnorm=0.5)]
 
 
-_plain = functools.cache(_optimizers)  # whose settings are only read
+_plain = functools.cache(_optimizers)  # cached, because only the settings of these optimizers are read
 
 
 def observe_averaging(comm, function: Callable) -> list[Stepped]:
-    """Each of `_optimizers` on gradients that differ by rank, then a step of a model; nothing if one isn't an
-    optimizer."""
+    """What each of `_optimizers` does with gradients that differ by rank, and, if that is right, a step of a model.
+
+    Empty if `function` returned something other than an optimizer on any rank.
+    """
     import keras
 
     with _horovod(comm):
@@ -92,7 +95,7 @@ def observe_averaging(comm, function: Callable) -> list[Stepped]:
 
 @functools.cache
 def _reference(at: int, ranks: tuple[int, ...]) -> np.ndarray:
-    """What the plain optimizer does with the mean of these ranks' gradients: the same in every check."""
+    """The weights after the plain optimizer's steps with the mean of these ranks' gradients, cached for all checks."""
     return _run(_optimizers()[at], ranks)
 
 
@@ -121,7 +124,7 @@ def _run(optimizer, ranks: tuple[int, ...]) -> np.ndarray:
 
 
 def _model_step(comm, function: Callable) -> Stepped:
-    """The step that model.fit takes for a batch, which by itself would take the weight from 0 to the rank's number."""
+    """The step that model.fit takes for a batch. Without averaging, it moves the weight from 0 to the rank's number."""
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
@@ -140,7 +143,7 @@ OWN_STEP_HINT = (
 TWO_STEPS_HINT = "does each rank add a step of its own? Average first, then call `super().apply`, once."
 SUM_HINT = "you used the sum, which is `hvd.size()` times too large: use `op=hvd.Average`, or divide by `hvd.size()`."
 TWICE_HINT = "the gradients are `hvd.size()` times too small: `hvd.Average` has already divided by the number of ranks."
-MEAN_HINTS = {  # by what fails first
+MEAN_HINTS = {  # keys: what fails first
     "SGD with momentum": "",
     "Adam": "averaging the weights after each rank's own step is a different algorithm: average the gradients first.",
     "SGD with clipped gradients": "each rank clipped its own gradients too early: average first, then clip the mean.",
@@ -176,16 +179,16 @@ def _flat(weights) -> np.ndarray:
 class Trained(NamedTuple):
     """What training did on one rank."""
 
-    steps: list[list[int]]  # the samples of each
-    weights: list[np.ndarray]  # before each step, and after the last
+    steps: list[list[int]]  # the numbers of the samples in each step
+    weights: list[np.ndarray]  # the weights before each step, and after the last one
     local: bool  # whether local_rank or local_size was called
     saves: bool
-    saved: np.ndarray | None  # the weights in the file
+    saved: np.ndarray | None  # the weights in the file; None if it cannot be loaded
     returned: Any
 
 
 def observe_train(comm, function: Callable) -> Trained:
-    """As if each rank ran on its own host: local_rank() is 0 everywhere."""
+    """What `train` does on this rank, as if each rank ran on a host of its own: local_rank() is 0 everywhere."""
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
 
@@ -199,14 +202,14 @@ def observe_train(comm, function: Callable) -> Trained:
             returned = function(model, *linear.task(comm.size), linear.LR, linear.SAMPLES, linear.EPOCHS, str(path))
         weights.append(_flat(model.get_weights()))
         local_used, saves, saved = any(each.called for each in local.values()), any(Path(folder).iterdir()), None
-        with contextlib.suppress(OSError, KeyError, ValueError):  # no file, or not one of Keras
+        with contextlib.suppress(OSError, KeyError, ValueError):  # there is no file, or Keras did not write it
             model.load_weights(path)
             saved = _flat(model.get_weights())
     return Trained(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
 
 
 def _watched(start: list, samples: int, steps: list, weights_before: list):
-    """A linear model that records the samples of each training step, and the weights before it."""
+    """A linear model that records the numbers of the samples in each training step, and the weights before the step."""
     import keras
     import tensorflow as tf
 
@@ -238,7 +241,7 @@ NO_BROADCAST_HINT = (
     "`hvd.broadcast_variables`."
 )
 UNAVERAGED_HINT = "nothing averages the gradients: under Keras 3 `keras3.DistributedOptimizer` does, Horovod's doesn't."
-RATE_HINTS = {  # by the power of the number of ranks in the learning rate
+RATE_HINTS = {  # keys: the power of the number of ranks by which the learning rate was scaled
     0: "you left the learning rate as it was, but the global batch has grown: multiply it by `hvd.size()`.",
     0.5: "you scaled the learning rate with the square root of the ranks; this exercise asks for `lr * hvd.size()`.",
     2: "the steps are `hvd.size()` times too large: did you scale twice, or sum where you meant the mean?",

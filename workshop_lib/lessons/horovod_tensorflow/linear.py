@@ -1,13 +1,16 @@
-"""A linear model, a few samples, and SGD in NumPy: what training with a framework in an exercise is compared with."""
+"""A linear model, a few samples, and SGD in NumPy: the reference for the exercise `train` of 04_horovod_tensorflow."""
 
 import numpy as np
 
-SAMPLES, EPOCHS, LR, MOMENTUM = 4, 2, 0.1, 0.9  # SAMPLES of each rank, in one batch
+SAMPLES, EPOCHS, LR, MOMENTUM = 4, 2, 0.1, 0.9  # SAMPLES per rank, all in one batch
 
 
 def task(size: int) -> tuple[np.ndarray, ...]:
-    """Images float32 [n, 3], whose first column is the sample's number divided by n; labels, 0 or 1; test images; and
-    test labels, all but the first of which a correctly trained network gets right."""
+    """Training images and labels, and test images and labels, for `size` ranks.
+
+    Images are float32 [n, 3], and their first column is the sample's number divided by n. Labels are 0 or 1. A
+    correctly trained network gets all test labels right except for the first.
+    """
     test_images, _ = samples(2 * size + 1, seed=2)
     test_labels = answers(descend(size, LR * size), test_images)
     test_labels[0] = 1 - test_labels[0]
@@ -31,7 +34,7 @@ def start(rank: int) -> list[np.ndarray]:
 
 
 def descend(size: int, lr: float) -> np.ndarray:
-    """Weights after EPOCHS steps of SGD with momentum on all samples, on one process, in float64."""
+    """Weights after EPOCHS steps of SGD with momentum on all samples, in one process and in float64."""
     images, labels = samples(SAMPLES * size, seed=1)
     inputs = np.column_stack([images, np.ones(len(images))])
     weights, velocity = np.vstack(start(0)).astype(float), 0.0
