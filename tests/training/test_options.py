@@ -6,7 +6,7 @@ import torch
 from workshop_lib.errors import InputError
 from workshop_lib.models import torch_cnn
 from workshop_lib.models.dropout import Dropout
-from workshop_lib.training import optimizers, trainer
+from workshop_lib.training import backends, optimizers, trainer
 from workshop_lib.training.backends.pytorch import TorchBackend
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.world import World
@@ -130,3 +130,14 @@ def test_the_classic_network_has_the_published_layers():
     ]
     assert logits.shape == (3, 10)
     assert sum(isinstance(layer, Dropout) for layer in model) == 2
+
+
+def test_a_backend_whose_extra_is_missing_says_what_the_set_up_knows_of_it(monkeypatch):
+    """It's the first cell of notebooks 03, 04 and 06b that says it."""
+    monkeypatch.setattr(backends, "missing", lambda name, comm="auto": ["horovod"])
+    monkeypatch.setattr(backends.installation, "why_missing", lambda extra: f"{extra} is still being installed")
+    with pytest.raises(InputError, match="^horovod is still being installed$"):
+        backends.require("horovod-tf")
+    monkeypatch.setattr(backends.installation, "why_missing", lambda extra: "")
+    with pytest.raises(InputError, match="horovod needs horovod: run `make setup HOROVOD=`"):
+        backends.require("horovod")

@@ -166,7 +166,8 @@ def _step(words: list[str], seen: dict[str, str], job: Job, cwd: Path) -> list[T
     given = {name: value for name, value in job.asked.items() if name not in ("cpus-per-task", "nodes")} | own
     tasks = given.get("ntasks-per-node") or -(-int(given.get("ntasks") or len(NODES)) // len(NODES))
     started = []
-    for number, node in enumerate(NODES[: int(own.get("nodes") or job.nodes)]):
+    nodes = re.match(r"\d+", own.get("nodes", ""))  # the least of a range such as 1-2
+    for number, node in enumerate(NODES[: int(nodes[0]) if nodes else job.nodes]):
         for local in range(int(tasks)):
             place = {"SLURM_NODEID": number, "SLURM_PROCID": number * int(tasks) + local, "SLURM_LOCALID": local}
             environment = seen | {name: str(value) for name, value in place.items()} | {"SLURMD_NODENAME": node}
