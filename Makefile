@@ -21,7 +21,7 @@ export MPLCONFIGDIR := $(BUILD)/matplotlib
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see README)
+setup: ## install everything into .venv (MPI=system, TORCH_INDEX=URL, PYTHON=...: see book/setup.md)
 	@$(ANY_PYTHON) workshop_lib/maintain/bootstrap.py
 
 extras: ## install DeepSpeed, TensorFlow and Horovod again, after it failed
@@ -115,7 +115,7 @@ book: setup ## write the workshop as a site that needs no server, with all outpu
 book-check: book ## look at every page of the book in a browser: links, texts for figures, contrast, errors
 	@$(BIN)/python -m pytest tests/browser/test_site.py
 
-bench: setup ## measure what the README claims; records go to build/bench.jsonl (takes long)
+bench: setup ## measure what book/measured.md says; records go to build/bench.jsonl (takes long)
 	@$(BIN)/python tests/benchmarks/run.py
 
 FAULTS ?= 100

@@ -13,7 +13,7 @@ from matplotlib import image
 
 from workshop_lib.lessons.gradient_noise import critical_batch, steps_to_target
 from workshop_lib.maintain import generate, pytorch_build
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import ROOT, SCRIPTS
 from workshop_lib.results import curves, records
 
 FIGURES, RESULTS = ROOT / "assets" / "figures", ROOT / "assets" / "results"
@@ -28,11 +28,11 @@ def test_the_data_card_describes_the_files(name):
         assert row in card, f"the card does not say: {row}"
 
 
-def test_the_readme_says_what_was_measured():
-    text = (ROOT / "README.md").read_text()
+def test_the_book_says_what_was_measured():
+    text = (ROOT / "book" / "measured.md").read_text()
     for record in records.read(RESULTS / "bench.jsonl"):
         row = f"| {record['name']} | {record['median']:.3g} |"
-        assert row in text, f"the README does not say: {row}"
+        assert row in text, f"book/measured.md does not say: {row}"
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +133,38 @@ def test_the_readme_lists_every_notebook_and_marks_the_core_path():
     assert tuple(name[:2] for bold, name, _ in listed if bold) == generate.CORE_PATH
 
 
-def test_the_readmes_torchrun_asks_nobody_for_this_machines_name():
-    commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (ROOT / "README.md").read_text())
-    assert len(commands) == 7
+def test_the_readme_can_be_read_in_one_go():
+    assert len((ROOT / "README.md").read_text().split()) <= 1500
+
+
+def test_the_torchrun_of_readme_and_scripts_asks_nobody_for_this_machines_name():
+    [shown] = re.findall(r"^(\.venv/bin/torchrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = re.findall(r"`(\.venv/bin/torchrun .+)` \|", (SCRIPTS / "README.md").read_text())
+    assert len(commands) == 7 and shown in commands
     assert all(" --standalone --local-addr 127.0.0.1 " in command for command in commands)
+
+
+def test_each_link_leads_to_a_file_and_each_make_command_exists(tracked):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in (ROOT / name for name in tracked if name.endswith(".md")):
+        text = page.read_text()
+        for link in re.findall(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)", text):
+            assert (page.parent / link).exists(), f"{page.relative_to(ROOT)} links to {link}, which isn't there"
+        named = set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", text, re.MULTILINE))
+        assert named <= targets, f"{page.relative_to(ROOT)} names make {', '.join(named - targets)}"
+
+
+def test_the_house_in_contributing_has_every_folder(tracked):
+    """Its picture has each folder of the top level, of notebooks and of workshop_lib, and no other."""
+    drawn = re.findall(r"^(│   |    )?[├└]── (\w+)/", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    inside, top = [], ""
+    for indented, name in drawn:
+        top = top if indented else name
+        inside.append(f"{top}/{name}" if indented else name)
+    folders = [name.split("/")[:-1] for name in tracked if not name.startswith(".")]
+    there = {parts[0] for parts in folders if parts}
+    there |= {"/".join(parts[:2]) for parts in folders if parts[1:] and parts[0] in ("notebooks", "workshop_lib")}
+    assert sorted(inside) == sorted(there)
 
 
 def test_packages_come_from_where_pip_is_told_to_look(tracked):
@@ -159,6 +187,7 @@ def test_the_top_level_is_as_the_readme_says(tracked):
         ".devcontainer",
         ".github",
         ".gitignore",
+        "CONTRIBUTING.md",
         "LICENSE",
         "Makefile",
         "README.md",

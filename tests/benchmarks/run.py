@@ -1,4 +1,4 @@
-"""Measure what the README claims; print it, and write it as records to build/bench.jsonl.
+"""Measure what book/measured.md says; print it, and write it as records to build/bench.jsonl.
 
     python tests/benchmarks/run.py [NAME …]      all, or some of those in `main`
 

@@ -90,6 +90,12 @@ def test_links_to_folders_lead_to_their_page(tmp_path):
     assert book.links_to_pages(text, tmp_path) == linked
 
 
+def test_links_to_and_from_the_pages_of_book_are_as_in_the_site():
+    assert book.links_in_site("[a](book/setup.md), [b](book)", from_book=False) == "[a](setup.md), [b](book)"
+    assert book.links_in_site("[a](../../book/setup.md)", from_book=False) == "[a](../../setup.md)"
+    assert book.links_in_site("[a](../README.md), [b](memory.md)", from_book=True) == "[a](README.md), [b](memory.md)"
+
+
 def test_places_of_topics_are_links():
     assert book.place_link("README.md") == "[README.md](README.md)"
     place = "10_compute_nodes#Deeper: what you tell a launcher"

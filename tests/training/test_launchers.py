@@ -12,7 +12,7 @@ import pytest
 from training.launching import TRAIN_RUNS, rank_environment, read_outcomes, run_bounded, run_training
 
 from workshop_lib import ranks
-from workshop_lib.paths import ROOT
+from workshop_lib.paths import SCRIPTS
 from workshop_lib.training import world
 from workshop_lib.training.options import TrainOptions
 
@@ -65,11 +65,11 @@ def test_torchrun(tmp_path, under_mpiexec):
 
 
 @pytest.mark.exhaustive
-def test_the_readmes_torchrun_where_nothing_knows_this_machines_name(tmp_path):
+def test_the_scripts_torchrun_where_nothing_knows_this_machines_name(tmp_path):
     """--local-addr is what it takes: without it, torchrun waited for more than 90 s."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root, to take another host name")
-    [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (ROOT / "README.md").read_text())
+    [command] = re.findall(r"`(\.venv/bin/torchrun .+/ddp\.py)`", (SCRIPTS / "README.md").read_text())
     _, *words = shlex.split(command)
     torchrun = [sys.executable, "-m", "torch.distributed.run", *words]
     options = ["--images", "1600", "--epochs", "1", "--out", str(tmp_path / "cnn.pt")]

@@ -289,7 +289,7 @@ def _gpus() -> Finding:
     listed = _run(["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"])
     if listed.returncode:
         return Finding("GPUs", "warn", "nvidia-smi fails", "the driver does not answer; the CPU is used")
-    remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see the README)"
+    remedy = "PyTorch is the CPU build: set TORCH_INDEX and run `make setup` (see book/setup.md)"
     return judged(
         "GPUs", "; ".join(listed.stdout.strip().splitlines()), "+cpu" not in (_version("torch") or ""), remedy
     )

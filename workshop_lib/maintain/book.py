@@ -35,6 +35,7 @@ from workshop_lib.maintain import execute, generate
 
 BOOK = paths.BUILD / "book"
 CELL_TIMEOUT_S = 180.0
+TO_BOOK = re.compile(r"\]\(((?:\.\./)*)book/(?=\w)")  # the start of a link to a page of book/
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*(```python\n.*?```\s*)+</details>", re.DOTALL)
 DO_IT = """\
@@ -56,12 +57,6 @@ TOPICS = """\
 
 This workshop grew out of five documents. Here is every topic in them, and where you find it now.
 """
-SCRIPTS = """\
-# Scripts to take home
-
-One plain training script per way to distribute, with nothing from this repository in it. The [README](../../README.md)
-says how each is started.
-"""
 
 
 def digest(notebook: NotebookNode) -> str:
@@ -69,7 +64,8 @@ def digest(notebook: NotebookNode) -> str:
     files = [path for path in (paths.ROOT / "workshop_lib").rglob("*") if path.suffix in (".py", ".toml")]
     files.remove(Path(__file__))
     content = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    content += [path.read_text(encoding="utf-8") for path in sorted([*files, *paths.SCRIPTS.glob("*.*")])]
+    files += [path for path in paths.SCRIPTS.iterdir() if path.suffix in (".py", ".sh")]
+    content += [path.read_text(encoding="utf-8") for path in sorted(files)]
     return hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
 
 
@@ -130,9 +126,11 @@ def write_pages(names: list[str], pages: Path) -> bool:
     shutil.rmtree(pages, ignore_errors=True)
     (BOOK / "progress.jsonl").unlink(missing_ok=True)  # left from the runs for an earlier book
     shutil.copytree(paths.ROOT / "book", pages)
-    for name in (".binder", ".devcontainer", ".github", "assets", "submissions", "workshop_lib", "notebooks/scripts"):
+    of_book = {path.name for path in pages.glob("*.md")}
+    linked_to = ("assets", "submissions", "tests", "workshop_lib", ".binder", ".devcontainer", ".github")
+    for name in (*linked_to, "notebooks/scripts"):
         shutil.copytree(paths.ROOT / name, pages / name, ignore=shutil.ignore_patterns("*.gz", "__pycache__"))
-    for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml"):
+    for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "pyproject.toml"):
         shutil.copy(paths.ROOT / name, pages)
     for name in ("book", "notebooks/source", "notebooks/solutions"):  # these are linked to, but have no page
         (pages / name).mkdir()
@@ -153,8 +151,17 @@ def write_pages(names: list[str], pages: Path) -> bool:
     (pages / "_static" / "data.js").write_text(f"window.workshopData = {json.dumps(data())};\n", encoding="utf-8")
     for path in pages.rglob("*.md"):
         text = path.read_text(encoding="utf-8").replace("- [ ] ", "- ☐ ")
+        text = links_in_site(text, from_book=path.name in of_book and path.parent == pages)
         path.write_text(links_to_pages(text, path.parent), encoding="utf-8")
     return whole
+
+
+def links_in_site(text: str, from_book: bool) -> str:
+    """`text` with links that lead to the same files in the site, where the pages of book/ are one folder higher up.
+
+    from_book: whether the text is one of these pages.
+    """
+    return text.replace("](../", "](") if from_book else TO_BOOK.sub(r"](\1", text)
 
 
 def links_to_pages(text: str, folder: Path) -> str:
@@ -172,7 +179,7 @@ def links_to_pages(text: str, folder: Path) -> str:
 def add_files(folder: Path) -> None:
     """Show the scripts of a folder at the end of its page, each folded."""
     readme = folder / "README.md"
-    lines = [readme.read_text(encoding="utf-8")] if readme.exists() else [SCRIPTS if folder.name == "scripts" else ""]
+    lines = [readme.read_text(encoding="utf-8")] if readme.exists() else [""]
     for path in sorted([*folder.glob("*.sh"), *folder.glob("*.py")]):
         language = {".sh": "bash", ".py": "python"}[path.suffix]
         lines += [f"<details><summary><code>{path.name}</code></summary>", ""]

@@ -245,7 +245,7 @@ def count_gpus(name: str) -> int:
     if name == "cuda" and gpus == 0:
         raise InputError(
             "device 'cuda': this PyTorch sees no GPU; use device 'cpu', or install a PyTorch "
-            "built for your GPU (README)"
+            "built for your GPU (see book/setup.md)"
         )
     return gpus
 

@@ -17,6 +17,7 @@ from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
 from workshop_lib.paths import ROOT, SCRIPTS
 
 MESH = SCRIPTS / "mesh.py"
+COMMANDS = ROOT / "book" / "command_line.md"
 WIDTH, LAYERS, TOKENS = 64, 2, 32  # of the script, if not told otherwise
 
 
@@ -158,8 +159,8 @@ def test_the_command_prints_tables_and_refuses_in_a_sentence(thousand, monkeypat
         assert refused.exit_code == 1 and refused.output.startswith("workshop: ") and said in refused.output
 
 
-def test_the_command_that_the_readme_and_notebook_12_show(monkeypatch):
-    [command] = re.findall(r"^\.venv/bin/(workshop dryrun .+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_command_that_the_book_and_notebook_12_show(monkeypatch):
+    [command] = re.findall(r"^\.venv/bin/(workshop dryrun .+)$", COMMANDS.read_text(), re.MULTILINE)
     assert f"`{command}`" in (ROOT / "notebooks" / "source" / "12_thousand_ranks.py").read_text()
     monkeypatch.chdir(ROOT)
     shown = workshop(*shlex.split(command)[1:])
