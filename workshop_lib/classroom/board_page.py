@@ -22,7 +22,10 @@ FENCE = 5.0  # a value further from the middle half than this many times its wid
 STYLE = Path(__file__).with_name("board.css").read_text(encoding="utf-8")
 _STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
-ABOUT = "A circle is a guess, a diamond what somebody’s machine measured, and an upright line the median of its row."
+ABOUT = (
+    "A circle is a guess, a diamond is what somebody’s machine measured, and an upright line is the median of its row. "
+    "A cross lies far beyond the axis."
+)
 MARKS = {
     "guess": '<circle class="guess" r="6"/>',
     "measured": '<path class="measured" d="M-8 0L0-8 8 0 0 8z"/>',
@@ -95,7 +98,7 @@ def _head(room: Room, notebooks: list[str]) -> str:
     numbers += [(checks, "checks solved"), (guesses, "guesses")]
     counts = "".join(f"<span><b>{n:,}</b>{words}</span>" for n, words in numbers)
     if room.problems:
-        counts += f'<span class="bad"><b>{len(room.problems)}</b><a href="#problems">not a learner’s file</a></span>'
+        counts += f'<span class="bad"><b>{len(room.problems)}</b><a href="#problems">unreadable</a></span>'
     links = "".join(f'<a href="#{name}">{_title(name)}</a>' for name in notebooks)
     note = f'<p class="bad">{room.note}</p>' if room.note else ""
     nav = f'<nav aria-label="Notebooks">{links}</nav>'
@@ -238,7 +241,7 @@ def _some(names: list[str]) -> str:
 
 def _problems(problems: list[Problem]) -> str:
     items = [f"<li><code>{each.file}</code>: {each.reason}.</li>" for each in problems]
-    title = '<h2 id="problems" class="bad">Not a learner’s file</h2>'
+    title = '<h2 id="problems" class="bad">Unreadable files</h2>'
     return f"<section>{title}<ul>{''.join(items)}</ul></section>" if items else ""
 
 
