@@ -1,151 +1,137 @@
-"""The board of a room: a web server that shows what learners share in a folder (sharing.py), and trusts none of it.
+"""The board of a room: one HTML file about what learners share in a folder (sharing.py), rewritten every few seconds.
 
-A file that is not a `Result` is listed with a reason, and none of its content is shown. The board only reads files,
-follows no links, and no pipe or huge file can hold it up. It answers requests from this machine alone.
+Anyone can write anything into that folder. So the board opens only plain files of moderate size, follows no links, and
+runs nothing. `number` and `text` convert, clip and escape each value of a file, and the page shows nothing else of it.
 """
 
 import contextlib
-import itertools
+import html
 import json
 import os
 import stat
+import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
-from workshop_lib.classroom import board_page, sharing
-from workshop_lib.classroom.board_page import Problem, Room
-from workshop_lib.classroom.sharing import Result, Unfit
-from workshop_lib.errors import InputError, cause
+from workshop_lib import paths
+from workshop_lib.classroom import board_page
+from workshop_lib.classroom.board_page import Learner, Problem, Room
+from workshop_lib.classroom.sharing import MOST, number
+from workshop_lib.errors import cause
 
-HOST = "127.0.0.1"
-MOST_FILES, MOST_NAMES = 200, 5000  # largest number of files that are read, and of names that are looked at
-MOST_BYTES, MOST_PARTS = 64_000, 800  # bytes and opening brackets per file; brackets limit nesting
-ACTIVE_S, NEW_S = 600, 60
-READ_EVERY_S, PATIENCE_S = 2.0, 3.0  # the second is the longest wait for a folder that doesn't answer
-KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-BOUNDS = f"larger than {MOST_BYTES // 1000} kB, and no result is"
+PAGE = paths.BUILD / "board.html"
+REWRITE_S = 5
+MOST_FILES = 200
+MOST_BYTES, MOST_CHARACTERS = 64_000, 300  # per file, and per text in it
+ACTIVE_S = 600
+
+
+class Unfit(ValueError):
+    """Raised for a file that no learner shared. The message says why, without quoting the file."""
+
+
+def text(value: Any) -> str:
+    """A short line that is safe in a page: clipped, with "?" for control characters, and escaped."""
+    line = value[:MOST_CHARACTERS] if isinstance(value, str) else "?"
+    return html.escape("".join(each if each.isprintable() else "?" for each in line))
+
+
+def write(folder: Path, page: Path, renew_s: int = 0) -> None:
+    """Write the page about this folder, which reloads itself after `renew_s` seconds, or never if that is 0."""
+    content = board_page.page(read(folder), renew_s)
+    with paths.replacing(page) as temporary:
+        temporary.write_text(content, "utf8")
+
+
+def keep_writing(folder: Path, page: Path) -> None:
+    """Rewrite the page until Ctrl-C. The last one no longer reloads itself."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(REWRITE_S)
+            write(folder, page, REWRITE_S)
+    write(folder, page)
+
+
+def open_in_browser(page: Path) -> None:
+    """Open the page, unless there is no screen: then Python would choose a browser that takes over the terminal."""
+    if sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
+        # Some browsers keep the caller waiting until somebody closes them.
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
 
 
 def read(folder: Path) -> Room:
-    """Everything in the folder: results, and files that are not results. Nothing in the folder makes this raise."""
-    room = Room(str(folder.absolute()), time.strftime("%H:%M:%S"))
+    """Everything in the folder: learners, and files that aren't theirs. Nothing in the folder makes this raise."""
+    room = Room(text(str(folder.absolute())), time.strftime("%H:%M:%S"))
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, MOST_NAMES)]
+        # Hidden files are still being written.
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         room.note = f"This folder can't be read: {cause(error)}."
         return room
-    names = sorted(name for name in names if not name.startswith("."))  # hidden files are still being written
     if len(names) > MOST_FILES:
         room.note = f"There are more than {MOST_FILES} files. The others aren't read."
     for name in names[:MOST_FILES]:
         try:
-            if result := _result(folder / name):
-                room.results.append(result)
+            content = _content(folder / name)
+            if content:  # a learner who has just begun to share has an empty file for a moment
+                room.learners.append(_learner(name, content))
                 room.active += time.time() - os.lstat(folder / name).st_mtime < ACTIVE_S
         except FileNotFoundError:  # the file's learner has just stopped sharing
             pass
         except Unfit as error:
-            room.problems.append(Problem(name, str(error)))
+            room.problems.append(Problem(text(name), str(error)))
         except OSError as error:
-            room.problems.append(Problem(name, f"it can't be read: {cause(error)}"))
+            room.problems.append(Problem(text(name), f"it can't be read: {cause(error)}"))
     return room
 
 
-def _result(path: Path) -> Result | None:
-    """The result in this file; None if the file was just created and is still empty. Raises Unfit and OSError."""
-    content = _content(path)
-    if not content and time.time() - os.lstat(path).st_mtime < NEW_S:
-        return None
-    if content.count(b"[") + content.count(b"{") > MOST_PARTS:
-        raise Unfit("it has more parts than any result")
-    try:
-        result = json.loads(content.decode("utf-8"), parse_constant=_no_number)
-    except UnicodeDecodeError:
-        raise Unfit("it isn't text in UTF-8") from None
-    except (json.JSONDecodeError, RecursionError):
-        raise Unfit("it isn't JSON") from None
-    except ValueError as error:
-        raise Unfit(str(error) if isinstance(error, Unfit) else "it has a number that is far too long") from None
-    sharing.check(result)
-    if path.name != f"{result['name']}.json":
-        raise Unfit("the name in it isn't the file's name, so it may be somebody else's")
-    return result
-
-
-def _no_number(_: str) -> NoReturn:
-    raise Unfit("it has NaN or infinity in place of a number")
-
-
 def _content(path: Path) -> bytes:
-    """The content of a plain file of moderate size. Raises Unfit for anything else, without opening it or waiting."""
-    mode = os.lstat(path).st_mode
-    if stat.S_ISREG(mode):
-        # Since the first look, something else may have taken the file's place.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISREG(mode):
-                content = file.read(MOST_BYTES + 1)
-                if len(content) > MOST_BYTES:
-                    raise Unfit(f"it is {BOUNDS}")
-                return content
-    raise Unfit(f"it is {KINDS.get(stat.S_IFMT(mode), 'a device')}, and only plain files are read")
+    """The content of a plain file of moderate size. Raises Unfit for anything else, without waiting for it."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise Unfit("only plain files are read")
+    # By now, a link or a pipe may have taken the file's place. This neither follows the link nor waits for the pipe.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise Unfit(f"it is larger than {MOST_BYTES // 1000} kB")
+    return content
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers GET / and nothing else."""
+def _learner(file: str, content: bytes) -> Learner:
+    """Convert a file's content. The learner is called what the file is called, so nobody can speak for anybody else."""
+    try:
+        shared = json.loads(content)
+    except (ValueError, RecursionError):
+        raise Unfit("it isn't JSON") from None
+    if not isinstance(shared, dict) or not file.endswith(".json"):
+        raise Unfit("`workshop share` writes no such file")
+    learner = Learner(text(file.removesuffix(".json")), number(shared.get("cores")))
+    for each in _entries(shared, "predictions"):
+        question = (text(each.get("notebook")), text(each.get("question")), text(each.get("unit")))
+        guess = number(each.get("guess"))
+        if guess is not None:
+            learner.guesses[question] = (guess, number(each.get("measured")))
+    for each in _entries(shared, "solved"):
+        learner.solved.add((text(each.get("notebook")), text(each.get("exercise"))))
+    for each in _entries(shared, "speeds"):
+        ranks, speed = number(each.get("world_size")), number(each.get("samples_per_s"))
+        if ranks is not None and speed is not None:
+            learner.speeds[text(each.get("backend")), ranks] = speed
+    for each in _entries(shared, "scores"):
+        score = number(each.get("score"))
+        if score is not None:
+            learner.scores[text(each.get("exercise"))] = score
+    return learner
 
-    timeout = 5  # seconds per request, so that a silent client cannot keep a thread busy
-    server: "Server"
 
-    def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        if address.path != "/":
-            self.send_error(404)
-            return
-        asked = parse_qs(address.query)
-        body = self.server.page(asked.get("notebook", [""])[0], renew="still" not in asked).encode()
-        self.send_response(200)
-        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body))}
-        for name, value in (headers | board_page.HEADERS).items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(OSError):  # the reader may be gone
-            self.wfile.write(body)
-
-    def log_message(self, *_) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    """Serves the room. The folder is read at most once every READ_EVERY_S, however many readers ask."""
-
-    daemon_threads = True
-
-    def __init__(self, folder: Path, port: int):
-        self.folder, self.lock, self.read_s = folder, threading.Lock(), -READ_EVERY_S
-        self.room = Room(str(folder), "", note="The folder hasn't answered yet.")
-        try:
-            super().__init__((HOST, port), Handler)
-        except OSError as error:
-            raise InputError(
-                f"port {port} can't be used ({error.strerror}): choose another --port, or leave it out."
-            ) from None
-
-    def page(self, notebook: str, renew: bool) -> str:
-        """The page about one notebook or about all. While the folder does not answer, it shows the last known state."""
-        if self.lock.acquire(timeout=PATIENCE_S):
-            try:
-                if time.monotonic() - self.read_s >= READ_EVERY_S:
-                    self.room = read(self.folder)
-                    self.read_s = time.monotonic()
-            finally:
-                self.lock.release()
-        return board_page.page(self.room, notebook, renew)
-
-    def handle_error(self, *_) -> None:
-        pass  # a connection broke off, which is no reason for a message
+def _entries(shared: dict, name: str) -> Iterator[dict]:
+    """The entries of one of the file's lists, as far as there is such a list."""
+    listed = shared.get(name)
+    if isinstance(listed, list):
+        for each in listed[:MOST]:
+            if isinstance(each, dict):
+                yield each

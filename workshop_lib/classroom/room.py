@@ -1,6 +1,5 @@
 """`workshop share`: a learner shows the room their results. `workshop board`: a page of what the room shares."""
 
-import contextlib
 import os
 import secrets
 import stat
@@ -47,8 +46,8 @@ def share(
     if not name:
         same = before and before.folder == str(place)
         name = before.name if before and same else f"{secrets.choice(ANIMALS.split())}-{10 + secrets.randbelow(90)}"
-    if not sharing.NAME.holds(name):
-        raise InputError(f"--name {name!r}: give {sharing.NAME.words}.")
+    if not sharing.NAME.fullmatch(name):
+        raise InputError(f"--name {name!r}: give {sharing.NAME_RULE}.")
     mine = sharing.Sharing(str(place), name)
     result = sharing.summary(name, learner.kept())
     counts = {key: len(value) for key, value in result.items() if isinstance(value, list)}
@@ -65,28 +64,22 @@ def share(
 @app.command()
 def board(
     folder: Annotated[Path, typer.Argument(help="The folder that learners share in.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine; 0: any free one.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the page to this file instead, once.")] = None,
 ) -> None:
-    """Serve a page of what the room shares in FOLDER, to this machine alone, until Ctrl-C."""
-    from workshop_lib.classroom import board as boards  # imports an HTTP server, which other commands do without
-    from workshop_lib.classroom import board_page
+    """Write a page of what the room shares in FOLDER, open it, and rewrite it every five seconds until Ctrl-C."""
+    from workshop_lib.classroom import board as boards
 
     _require_folder(folder)
     if out is not None:
-        out.write_text(board_page.page(boards.read(folder)), "utf8")
+        boards.write(folder, out)
         print(f"written: {out}")
         return
     if _anyone_may_remove(folder):
         print(f"note: anybody may remove other people's files in {folder}: chmod +t {folder}")
-    with boards.Server(folder, port) as server, contextlib.suppress(KeyboardInterrupt):
-        port = server.server_address[1]
-        print(f"http://{boards.HOST}:{port}  until Ctrl-C")
-        print(
-            f"From another computer: ssh -L {port}:{boards.HOST}:{port} THIS_MACHINE, then the same address.",
-            flush=True,
-        )
-        server.serve_forever()
+    boards.write(folder, boards.PAGE, boards.REWRITE_S)
+    print(f"board: {boards.PAGE}  until Ctrl-C", flush=True)
+    boards.open_in_browser(boards.PAGE)
+    boards.keep_writing(folder, boards.PAGE)
     print("\nThe board is closed. What was shared is still in the folder.")
 
 

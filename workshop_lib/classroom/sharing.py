@@ -1,8 +1,7 @@
 """Shares a learner's results with the room, once they ask for it: under a pseudonym, as a file in a shared folder.
 
-`Result` is the type of that file, and says what each field may hold. `summary` makes a Result from what learner.py
-keeps, and the board accepts nothing else. A Result has no code, no answers and no paths. This module reads none of the
-room's files.
+`summary` makes that file from what learner.py keeps. It has no code, no answers and no paths. This module reads none of
+the room's files; board.py does.
 """
 
 import contextlib
@@ -11,10 +10,10 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, NamedTuple
 
 from workshop_lib import learner, paths
 from workshop_lib.errors import InputError
@@ -22,34 +21,9 @@ from workshop_lib.training.cores import usable_cores
 
 SCHEMA = 1
 MOST = 150  # entries per list (predictions, checks, …) of one learner
-
-
-class Text(NamedTuple):
-    """Text that matches a pattern, described in words."""
-
-    pattern: str
-    words: str
-
-    def holds(self, value: Any) -> bool:
-        return isinstance(value, str) and re.fullmatch(self.pattern, value, re.ASCII) is not None
-
-
-class Number(NamedTuple):
-    """A finite number in a range. With `may_lack`, it may also be None."""
-
-    low: float
-    high: float
-    whole: bool = False
-    may_lack: bool = False
-
-    @property
-    def words(self) -> str:
-        return f"a {'whole ' * self.whole}number from {self.low:g} to {self.high:g}"
-
-    def holds(self, value: Any) -> bool:
-        if value is None:
-            return self.may_lack
-        return type(value) in ((int,) if self.whole else (int, float)) and self.low <= value <= self.high
+NAME = re.compile(r"[a-z][a-z0-9-]{1,19}")
+NAME_RULE = "2 to 20 small letters, digits and dashes, beginning with a letter"
+NOTEBOOK = re.compile(r"\d\d[a-z]?_[a-z0-9_]{1,40}")  # a copy's name may say more than its owner wants to share
 
 
 class Game(NamedTuple):
@@ -65,92 +39,48 @@ GAMES = {
     "my_buckets": Game("Buckets in the fewest messages (notebook 05)", "messages", min),
     "interleaved": Game("The pipeline that keeps least (notebook 11b)", "pieces, all ranks together", min),
 }
-NAME = Text(r"[a-z][a-z0-9-]{1,19}", "2 to 20 small letters, digits and dashes, beginning with a letter")
-NOTEBOOK = Text(r"\d\d[a-z]?_[a-z0-9_]{1,40}", "the name of a notebook")
-WORDS = Text(r"[ -~°±²³µ×–—‘’“”…≤≥]{0,300}", "a short line of plain text")
-ANY_NUMBER = Number(-1e12, 1e12)
 
 
-class Guess(TypedDict):
-    notebook: Annotated[str, NOTEBOOK]
-    question: Annotated[str, WORDS]
-    unit: Annotated[str, WORDS]
-    guess: Annotated[float, ANY_NUMBER]
-    measured: Annotated[float | None, ANY_NUMBER._replace(may_lack=True)]
+def number(value: Any) -> float | None:
+    """The value as a finite number; None if it is none, or is beyond 10^12."""
+    try:
+        converted = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return converted if abs(converted) <= 1e12 else None
 
 
-class Solved(TypedDict):
-    notebook: Annotated[str, NOTEBOOK]
-    exercise: Annotated[str, Text(r"[A-Za-z_][A-Za-z0-9_.]{0,39}", "the name of an exercise")]
-
-
-class Speed(TypedDict):
-    """The fastest training with this backend on this many ranks, in the last epoch."""
-
-    backend: Annotated[str, Text(r"[a-z][a-z0-9-]{0,29}", "the name of a backend")]
-    world_size: Annotated[int, Number(1, 100_000, whole=True)]
-    samples_per_s: Annotated[float, Number(0, 1e9)]
-
-
-class Score(TypedDict):
-    exercise: Annotated[str, Text("|".join(GAMES), "an exercise with something to beat")]
-    score: Annotated[float, ANY_NUMBER]
-
-
-class Result(TypedDict):
-    schema: Annotated[int, Number(SCHEMA, SCHEMA, whole=True)]
-    name: Annotated[str, NAME]
-    made: Annotated[str, Text(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "a time in UTC")]
-    cores: Annotated[int, Number(1, 100_000, whole=True)]
-    predictions: list[Guess]
-    solved: list[Solved]
-    speeds: list[Speed]
-    scores: list[Score]
-
-
-class Unfit(ValueError):
-    """Raised for data that is not a Result. The message says why, without quoting the data."""
-
-
-def check(value: Any, kind: Any = Result, where: str = "it") -> None:
-    """Raise Unfit if `value` is not of this type, or if one of its fields is out of range."""
-    if get_origin(kind) is Annotated:
-        rule = get_args(kind)[1]
-        if not rule.holds(value):
-            raise Unfit(f"{where} isn't {rule.words}")
-    elif get_origin(kind) is list:
-        if not isinstance(value, list) or len(value) > MOST:
-            raise Unfit(f"{where} isn't a list of at most {MOST}")
-        for each in value:
-            check(each, get_args(kind)[0], f"an entry of {where}")
-    else:
-        fields = get_type_hints(kind, include_extras=True)
-        if not isinstance(value, dict):
-            raise Unfit(f"{where} isn't an object with named fields")
-        if value.keys() != fields.keys():
-            raise Unfit(f"{where} has other fields than it should")
-        for name, each in fields.items():
-            check(value[name], each, f"'{name}'")
-
-
-def summary(name: str, events: Iterable) -> Result:
+def summary(name: str, events: Iterable) -> dict[str, Any]:
     """What a learner shares of the events they kept: first guesses, solved exercises, best speeds and scores."""
-    events = [event for event in events if isinstance(event, dict)]
-    predictions: dict[tuple, Guess] = {}
-    for _, guess in _each(events, "prediction", Guess):
-        first = predictions.setdefault((guess["notebook"], guess["question"]), guess)
-        first["measured"] = guess["measured"] if first["measured"] is None else first["measured"]
-    solved = {
-        tuple(item.values()): item for event, item in _each(events, "check", Solved) if event.get("passed") is True
-    }
-    speeds: dict[tuple, Speed] = {}
-    for _, speed in _each(events, "training", Speed):
-        of = (speed["backend"], speed["world_size"])
-        speeds[of] = max(speeds.get(of, speed), speed, key=lambda each: each["samples_per_s"])
-    scores: dict[str, Score] = {}
-    for _, score in _each(events, "check", Score):
-        best = GAMES[of := score["exercise"]].best
-        scores[of] = best(scores.get(of, score), score, key=lambda each: each["score"])
+    predictions: dict[tuple, dict] = {}
+    solved: dict[tuple, dict] = {}
+    speeds: dict[tuple, dict] = {}
+    scores: dict[str, dict] = {}
+    for event in events:
+        if not isinstance(event, dict) or not NOTEBOOK.fullmatch(str(event.get("notebook"))):
+            continue
+        notebook = event["notebook"]
+        match event:
+            case {"what": "prediction", "question": str(question), "unit": str(unit)}:
+                guess = number(event.get("guess"))
+                if guess is None:
+                    continue
+                asked = {"notebook": notebook, "question": question, "unit": unit, "guess": guess, "measured": None}
+                first = predictions.setdefault((notebook, question), asked)
+                if first["measured"] is None:
+                    first["measured"] = number(event.get("measured"))
+            case {"what": "training", "backend": str(backend), "world_size": int(ranks)}:
+                speed = number(event.get("samples_per_s"))
+                before = speeds.get((backend, ranks))
+                if speed is not None and (before is None or before["samples_per_s"] < speed):
+                    speeds[backend, ranks] = {"backend": backend, "world_size": ranks, "samples_per_s": speed}
+            case {"what": "check", "exercise": str(exercise)}:
+                if event.get("passed") is True:
+                    solved[notebook, exercise] = {"notebook": notebook, "exercise": exercise}
+                score = number(event.get("score"))
+                if score is not None and exercise in GAMES:
+                    best = GAMES[exercise].best(scores.get(exercise, {}).get("score", score), score)
+                    scores[exercise] = {"exercise": exercise, "score": best}
     return {
         "schema": SCHEMA,
         "name": name,
@@ -161,17 +91,6 @@ def summary(name: str, events: Iterable) -> Result:
         "speeds": list(speeds.values())[-MOST:],
         "scores": list(scores.values()),
     }
-
-
-def _each(events: list[dict], what: str, kind: Any) -> Iterator[tuple[dict, Any]]:
-    """The events of this kind, each with the part that is shared. Events that do not fit are left out."""
-    assert is_typeddict(kind)
-    for event in events:
-        item = {field: event.get(field) for field in kind.__annotations__}
-        with contextlib.suppress(Unfit):
-            if event.get("what") == what:
-                check(item, kind)
-                yield event, item
 
 
 class Sharing(NamedTuple):
