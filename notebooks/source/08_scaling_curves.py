@@ -562,10 +562,9 @@ for n in (2, 32, 1024):
 scripts.run("workshop", "assess", timeout_s=600)
 
 # %% [markdown]
-# Anyone can check the record in a second, without a network: `.venv/bin/workshop verify notebooks/assessment.jsonl`. Every line
-# has a checksum of itself and of the line above it, so a change made later shows, and the command says where. It can't tell
-# who wrote the record. With `--run`, it also runs the checks on your code. That executes the code, so only do it with records
-# of people you trust.
+# Anyone can check the record, without a network: `.venv/bin/workshop verify notebooks/assessment.jsonl` runs the checks again
+# on the code in it. It can't tell who wrote that code. And because the code is executed, only verify records of people you
+# trust.
 #
 # ## Remember
 #

@@ -1,4 +1,4 @@
-"""The record of an assessment, without ranks: which exercises belong to it, and that no change of it goes unnoticed."""
+"""The record of an assessment, without ranks: which exercises belong to it, and how a damaged one is refused."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ import jupytext
 import pytest
 from command_line import workshop
 
-from workshop_lib.classroom import answers, assessment, chain
+from workshop_lib.classroom import answers, assessment
 from workshop_lib.errors import InputError
 from workshop_lib.maintain import generate
 
@@ -73,59 +73,47 @@ def verify(path):
     return ended.exit_code, ended.output
 
 
-def test_a_record_is_verified_as_it_was_written(record):
+@pytest.fixture
+def passes(monkeypatch):
+    """In place of running checks: every answer holds what the record says."""
+    monkeypatch.setattr(
+        assessment, "rerun", lambda rows: ((assessment.TITLES[assessment._title(row)], "") for row in rows)
+    )
+
+
+def test_a_verified_record_says_whose_it_is_and_what_that_shows(record, passes):
     code, said = verify(record)
     assert code == 0, said
     assert "3 exercises solved" in said and "doesn't show who wrote it" in said and "Ada" in said
-    assert "2 properties on 2 ranks" in said and "1 property on 3 ranks" in said
 
 
-def changed(number: int, field: str, value):
-    def change(lines: list[dict]) -> list[dict]:
-        return [line | ({field: value} if line["line"] == number else {}) for line in lines]
-
-    return change
-
-
-def resealed(number: int, field: str, value):
-    """The change of somebody who makes this line's own digests right again."""
-
-    def change(lines: list[dict]) -> list[dict]:
-        [new] = [line for line in changed(number, field, value)(lines) if line["line"] == number]
-        new["digests"] = {name: chain.digest(kept) for name, kept in new.items() if name not in chain.OWN}
-        new["sha256"] = chain.digest(new["digests"])
-        return [new if line["line"] == number else line for line in lines]
-
-    return change
+def test_a_record_with_the_checksums_of_older_ones_is_read(record, passes):
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    checksums = {"previous": "", "digests": {"source": "0"}, "sha256": "0"}
+    lines = [{"line": number, **line, **checksums} for number, line in enumerate(lines, 1)]
+    lines[0]["solved"] = ["00_start_here, whoami", "00_start_here, my_part", "08_scaling_curves, scaling_table"]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, said = verify(record)
+    assert code == 0 and "3 exercises solved" in said, said
 
 
-TAMPERED = {
-    "a source": (changed(3, "source", "def my_part(): pass"), "line 3 (00_start_here, my_part): its source changed"),
-    "the name": (changed(1, "learner", "Bob"), "line 1 (its head): its learner changed"),
-    "a digest": (changed(2, "sha256", "0" * 64), "line 2 (00_start_here, whoami): its digests changed"),
-    "a new field": (changed(2, "grade", "A"), "its grade changed"),
-    "no digests": (changed(2, "digests", None), "its digests changed"),
-    "a line made right again": (resealed(3, "source", "x"), "line 4 (08_scaling_curves, scaling_table) doesn't follow"),
-    "removed": (lambda lines: [*lines[:2], lines[3]], "line 3 (00_start_here, my_part) is missing"),
-    "the last removed": (lambda lines: lines[:3], "line 4 (08_scaling_curves, scaling_table) is missing"),
-    "moved": (lambda lines: [lines[0], lines[2], lines[1], lines[3]], "line 2 stands below line 3"),
-    "twice": (lambda lines: [*lines, lines[3]], "is there 2 times"),
-    "an invented one": (lambda lines: [*lines, {"line": 5, "exercise": "x"}], "has no such exercise"),
-    "no object": (lambda lines: [*lines, 7], "line 5 of the file is no JSON object"),
-    "many": (lambda lines: [*lines, *[{}] * 1000], "and 1981 more"),
-    "deep": (changed(3, "source", json.loads("[" * 900 + "]" * 900)), "its source changed"),
-    "odd ranks": (resealed(4, "ranks", 1000), "1000 ranks, but it's checked on 2 to 8"),
-    "an odd type": (resealed(4, "source", 7), "is missing, or not what it should be"),
+DAMAGED = {
+    "twice": (ROWS[0], "line 5: 00_start_here, whoami is there twice"),
+    "an invented one": ({"exercise": "x"}, "line 5: the core path has no exercise"),
+    "no object": (7, "line 5 is no JSON object"),
+    "odd ranks": (row("08_scaling_curves", "serial_fraction", 1000), "1000 ranks, but it's checked on 2 to 8"),
+    "other ranks": (row("01_mpi_basics", "exchange", 2), "2 ranks, but it's checked on 4"),
+    "an odd type": (row("01_mpi_basics", "exchange", 4) | {"source": 7}, "is missing, or not what it should be"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("title", TAMPERED)
-def test_what_was_tampered_with_is_named(record, title):
-    change, words = TAMPERED[title]
-    lines = change([json.loads(line) for line in record.read_text().splitlines()])
-    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+@pytest.mark.parametrize("title", DAMAGED)
+def test_no_check_runs_on_a_record_with_a_damaged_line(record, title):
+    line, words = DAMAGED[title]
+    with record.open("a") as file:
+        file.write(json.dumps(line) + "\n")
     code, said = verify(record)
-    assert code == 1 and "not as it was written" in said
+    assert code == 1 and said.startswith("workshop: ") and said.count("\n") == 1
     assert words in said, said
 
 
@@ -139,8 +127,10 @@ def test_what_is_no_record_is_refused_in_a_sentence(tmp_path, text):
     assert verify(tmp_path / "none.jsonl")[0] == 1
 
 
-def test_a_hostile_name_cannot_reach_the_terminal(tmp_path):
+def test_a_hostile_name_cannot_reach_the_terminal(tmp_path, passes):
     assessment.write(tmp_path / "x.jsonl", ROWS, "\x1b[2Jx")
+    assert "\x1b" not in verify(tmp_path / "x.jsonl")[1]
+    assessment.write(tmp_path / "x.jsonl", [row("\x1b[2J", "x", 2)], "Eve")
     assert "\x1b" not in verify(tmp_path / "x.jsonl")[1]
 
 

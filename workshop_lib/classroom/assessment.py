@@ -1,9 +1,8 @@
 """A record of the core path's exercises that a learner has solved, which others can check.
 
 `assess` takes the learner's answers from their saved notebooks and runs the checks once more. `write` writes a line for
-each solved exercise: its source, the number of ranks, and the properties that held. Digests link the lines (chain.py).
-`read` finds everything that was changed since the record was written. `rerun` runs the checks on the sources in the
-record, which executes these sources.
+each solved exercise: its source, the number of ranks, and the properties that held. `rerun` is the proof: it runs the
+checks on the sources in the record, which executes these sources.
 """
 
 import ast
@@ -26,7 +25,7 @@ from typing import NamedTuple
 
 import workshop_lib
 from workshop_lib import paths, ranks
-from workshop_lib.classroom import answers, chain
+from workshop_lib.classroom import answers
 from workshop_lib.errors import InputError
 from workshop_lib.judge import Verdict
 
@@ -34,7 +33,7 @@ SCHEMA = 1
 MOST_BYTES = 2_000_000  # largest record that is read; a complete one has about 30,000 bytes
 MOST_RANKS = 8
 FIELDS = {"ranks": int, "properties": list, "source": str}
-IN_HEAD = {"learner": str, "made": str, "versions": dict, "checks": str, "solved": list}
+IN_HEAD = {"learner": str, "made": str, "versions": dict, "checks": str}
 LOAD_LIMIT_S = 60.0  # limit for defining a function, because its imports may take long
 ALL_LIMIT_S = 300.0  # limit for checking a whole record again
 VERSIONS = ("numpy", "torch", "mpi4py")
@@ -161,9 +160,8 @@ def write(path: Path, rows: list[dict], learner: str) -> None:
         versions["mpi"] = ranks.current().about()[0]["mpi"]
     header = {"record": "assessment", "schema": SCHEMA, "learner": learner, "versions": versions, "checks": checks()}
     header["made"] = datetime.now(UTC).isoformat(timespec="seconds")
-    header["solved"] = [_title(row) for row in rows]
     with paths.replacing(path) as temporary:
-        lines = [json.dumps(line, ensure_ascii=False) for line in chain.chained([header, *rows])]
+        lines = [json.dumps(line, ensure_ascii=False) for line in [header, *rows]]
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -178,37 +176,49 @@ def _title(row: dict) -> str:
     return f"{row.get('notebook')}, {row.get('exercise')}"
 
 
-def read(path: Path) -> tuple[dict, list[dict], list[str]]:
-    """A record's first line, its exercises, and a sentence on everything that was changed since it was written.
-
-    Raises InputError if the file is not a record at all.
-    """
+def read(path: Path) -> tuple[dict, list[dict]]:
+    """A record's first line and its exercises. Raises InputError if it isn't a record, or if a line is damaged."""
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path} is larger than any record ({MOST_BYTES:,} bytes).")
-    lines, wrong = chain.read(path.read_text(encoding="utf-8", errors="replace"))
-    headers = [line for line in lines if line.get("record") == "assessment" and line.get("schema") == SCHEMA]
-    if not headers or any(not isinstance(headers[0].get(field), kind) for field, kind in IN_HEAD.items()):
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [_line(path, number, line) for number, line in enumerate(text.splitlines(), 1)]
+    header = lines[0] if lines else {}
+    is_head = header.get("record") == "assessment" and header.get("schema") == SCHEMA
+    if not is_head or any(not isinstance(header.get(field), kind) for field, kind in IN_HEAD.items()):
         raise InputError(f"{path} is no record of an assessment, as `workshop assess` writes it, or its head is gone.")
-    if len(headers[0]["solved"]) > len(TASKS):
-        raise InputError(f"{path} lists more exercises than there are ({len(TASKS)}).")
-    header, rows = headers[0], [line for line in lines if line is not headers[0]]
-    wrong += chain.problems(lines, ["its head", *map(str, header["solved"])])
-    for row in rows:
-        task = TITLES.get(_title(row))
-        if task is None or task.title not in header["solved"]:
-            wrong.append(f"{_title(row)}: the core path has no such exercise, or the record's head doesn't list it.")
-        elif any(not isinstance(row.get(field), kind) for field, kind in FIELDS.items()):
-            wrong.append(f"{task.title}: one of {', '.join(FIELDS)} is missing, or not what it should be.")
-        elif row["ranks"] != task.ranks if task.ranks is not None else row["ranks"] not in range(2, MOST_RANKS + 1):
-            wanted = f"2 to {MOST_RANKS}" if task.ranks is None else str(task.ranks)
-            wrong.append(f"{task.title}: it says {row['ranks']} ranks, but it's checked on {wanted}.")
-    return header, rows, wrong
+    titles = []
+    for number, row in enumerate(lines[1:], 2):
+        if problem := _problem(row):
+            raise InputError(f"{path}, line {number}: {problem}")
+        if _title(row) in titles:
+            raise InputError(f"{path}, line {number}: {_title(row)} is there twice.")
+        titles.append(_title(row))
+    return header, lines[1:]
 
 
-def listed(rows: list[dict]) -> Iterator[tuple[Task, str]]:
-    """Each exercise of a record, with what the record says about it."""
-    for row in rows:
-        yield TITLES[_title(row)], in_words(row)
+def _line(path: Path, number: int, text: str) -> dict:
+    """One line of a record. Raises InputError if it isn't a JSON object."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        line = None
+    if not isinstance(line, dict):
+        raise InputError(f"{path}, line {number} is no JSON object: the file is damaged, or it is no record.")
+    return line
+
+
+def _problem(row: dict) -> str:
+    """What keeps an exercise of a record from being checked; empty if nothing does."""
+    task = TITLES.get(_title(row))
+    if task is None:
+        return f"the core path has no exercise {_title(row)!r}."
+    if any(not isinstance(row.get(field), kind) for field, kind in FIELDS.items()):
+        return f"{task.title}: one of {', '.join(FIELDS)} is missing, or not what it should be."
+    if task.ranks is None and row["ranks"] not in range(2, MOST_RANKS + 1):
+        return f"{task.title}: it says {row['ranks']} ranks, but it's checked on 2 to {MOST_RANKS}."
+    if task.ranks is not None and row["ranks"] != task.ranks:
+        return f"{task.title}: it says {row['ranks']} ranks, but it's checked on {task.ranks}."
+    return ""
 
 
 def in_words(row: dict) -> str:
@@ -217,7 +227,7 @@ def in_words(row: dict) -> str:
 
 
 def rerun(rows: list[dict]) -> Iterator[tuple[Task, str]]:
-    """Run the checks of a record again, which EXECUTES the sources in it. The record's digests must be right.
+    """Run the checks of a record again, which EXECUTES the sources in it.
 
     Yields each exercise, and how the result of its check differs from what the record says ("" if it does not).
     """

@@ -20,11 +20,6 @@ from workshop_lib.errors import InputError
 app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
 LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: how long to watch other programs, and the cores it needs
-MOST_SHOWN = 20  # sentences that are printed about a changed record
-PROVES = (
-    "This shows that nothing was changed since the record was written. It doesn't show who wrote it, and a record "
-    "that somebody made up as a whole looks the same."
-)
 
 
 @app.command()
@@ -70,17 +65,12 @@ def _show(task, text: str) -> None:
 @app.command()
 def verify(
     record: Annotated[Path, typer.Argument(help="A record that `workshop assess` wrote.")],
-    run: Annotated[bool, typer.Option("--run", help="Run the checks on the sources in it: EXECUTES them.")] = False,
+    run: Annotated[bool, typer.Option("--run", hidden=True, help="The checks always run, with or without it.")] = False,
 ) -> None:
-    """Check that a record is as it was written, and with --run, that its sources pass the checks here."""
+    """Run the checks of a record on the code in it, which EXECUTES that code on this machine."""
     from workshop_lib.classroom import assessment
 
-    header, rows, wrong = assessment.read(record)
-    if wrong:
-        more = [f"  and {len(wrong) - MOST_SHOWN} more."] if len(wrong) > MOST_SHOWN else []
-        shown = [f"  {_printable(each)}" for each in wrong[:MOST_SHOWN]]
-        print(f"{record} is not as it was written:", *shown, *more, sep="\n")
-        raise typer.Exit(1)
+    header, rows = assessment.read(record)
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items() if version)
     print(_printable(f"{header['learner'] or 'somebody'}, {header['made']}, with {versions}"))
     if header["checks"] != assessment.checks():
@@ -88,17 +78,15 @@ def verify(
     os.environ.pop("JPY_SESSION_NAME", None)
     failed = 0
     try:
-        for task, difference in assessment.rerun(rows) if run else assessment.listed(rows):
+        for task, difference in assessment.rerun(rows):
             _show(task, _printable(difference) or "passes here, too")
-            failed += run and bool(difference)
+            failed += bool(difference)
     finally:
         teams.stop()
     if failed:
         print(f"\n{failed} of {len(rows)} answers don't do what the record says.")
         raise typer.Exit(1)
-    print(f"\n{record} is consistent: {len(rows)} exercises solved. {PROVES}")
-    if not run:
-        print("With --run, the checks run on the sources in it. That executes somebody's code on this machine.")
+    print(f"\n{record}: {len(rows)} exercises solved, by code that passes here, too. This doesn't show who wrote it.")
 
 
 @app.command()
