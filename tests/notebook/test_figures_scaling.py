@@ -17,6 +17,7 @@ EYES = {
     "common": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
 }
 
 
@@ -50,10 +51,10 @@ def test_scaling_curve_has_units_legend_medians_and_where_it_was_measured():
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=1e-3)
 
 
-def test_ten_backends_differ_in_colour_and_in_marker():
-    styles = [figures.Style.number(index) for index in in_order(NAMES).values()]
-    assert len(NAMES) >= 10
-    assert len({style.colour for style in styles[:10]}) == len({style.marker for style in styles[:10]}) == 10
+def test_names_differ_in_colour_and_in_marker():
+    numbers = figures.NUMBER_OF_NAME
+    styles = [figures.Style.of(name) for name in ("unknown", *numbers)]
+    assert len({style.colour for style in styles}) == len({style.marker for style in styles}) == 1 + len(numbers)
 
 
 def simulated(colour: str, matrix: list[list[float]]) -> np.ndarray:
@@ -65,7 +66,7 @@ def simulated(colour: str, matrix: list[list[float]]) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("eye", ["common", "protanopia", "deuteranopia"])
+@pytest.mark.parametrize("eye", EYES)
 def test_colours_differ_for_any_colour_vision(eye):
     colours = [simulated(colour, EYES[eye]) for colour in figures.COLOURS]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colours, 2)) > 10
@@ -155,9 +156,17 @@ def test_what_cannot_be_drawn_is_an_error():
         accuracy_curve([run()], x="steps")
 
 
-def test_backends_keep_their_colours_whatever_else_is_drawn():
-    assert in_order(["ddp"]) == {"ddp": 1}
-    assert in_order(["a", "ddp", "mpi"]) == {"mpi": 0, "ddp": 1, "a": len(NAMES)}
+def test_backends_keep_their_places_whatever_else_is_drawn():
+    assert in_order(["ddp"]) == ["ddp"]
+    assert in_order(["a", "ddp", "mpi"]) == ["mpi", "ddp", "a"]
+
+
+@pytest.mark.parametrize("names", [("ddp", "ddp-mpi"), ("mpi", "ddp", "fsdp", "ddp-mpi", "fsdp-mpi")])
+def test_a_transport_s_curve_looks_like_no_other(names):
+    """In the accuracy curve's legend, where a dash means a number of ranks, color and marker alone tell names apart."""
+    handles = accuracy_curve(sweep(names, (1, 2))).legends[0].legend_handles
+    looks = {(entry.get_color(), entry.get_marker()) for entry in handles if entry.get_label() in names}
+    assert len(looks) == len(names)
 
 
 @pytest.mark.parametrize(

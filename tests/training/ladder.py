@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from workshop_lib.data import mnist
+from workshop_lib.results.records import all_names
 from workshop_lib.training import equivalence
+from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 
+# Every name of a run has its rungs in one of three files: test_ladder_sharded, test_ladder_horovod, and test_ladder for
+# all that is in neither list. The number is the stage of ZeRO that shards the same states.
+SHARDED = {"fsdp": 3, "fsdp-mpi": 3} | {f"deepspeed-{stage}": stage for stage in range(4)}
+HOROVOD = [name for name, entry in REGISTRY.items() if "horovod" in entry.packages]
+REPLICATED = [name for name in all_names() if name not in (*SHARDED, *HOROVOD)]
+IN_PYTORCH = [name for name, entry in REGISTRY.items() if entry.framework == "PyTorch"]
+OVER_MPI = [f"{name}-mpi" for name in CHOOSE_TRANSPORT]
 GLOBAL_BATCH = 64
 STEPS_PER_EPOCH = 13
 STEPS = 2 * STEPS_PER_EPOCH

@@ -15,23 +15,36 @@ millions of windows of a run; in float64 it is a billion times rarer.
 import itertools
 
 import pytest
-from training.ladder import SAMPLES, TEST_SAMPLES, agreed_record, cases, difference, ladder_run
+from training.ladder import (
+    HOROVOD,
+    IN_PYTORCH,
+    OVER_MPI,
+    REPLICATED,
+    SAMPLES,
+    TEST_SAMPLES,
+    agreed_record,
+    cases,
+    difference,
+    ladder_run,
+)
+
+from workshop_lib.training.backends import CHOOSE_TRANSPORT
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
 TOLERANCE = {"smooth": 1e-5, "double": 1e-12}
-BACKENDS = ("mpi", "ddp", "ddp-mpi")
 
 
 def is_quick(network, case, backend, ranks):
-    return case == "ragged" and (backend != "ddp-mpi" or (network, ranks) == ("double", 2))
+    return case == "ragged" and (backend not in OVER_MPI or (network, ranks) == ("double", 2))
 
 
-CASES = cases(itertools.product(TOLERANCE, SAMPLES, BACKENDS, (2, 4)), is_quick)
+CASES = cases(itertools.product(TOLERANCE, SAMPLES, REPLICATED, (2, 4)), is_quick)
 
 
 VIT = {"network": "vit", "optimizer": "adam", "lr": 0.002, "max_steps": 20}
-EVERYWHERE = ("mpi", "ddp", "ddp-mpi", "fsdp", "fsdp-mpi", "deepspeed", "horovod")
+EVERYWHERE = [*IN_PYTORCH, *OVER_MPI]
+IN_DOUBLE = [name for name in EVERYWHERE if name not in ("deepspeed", *HOROVOD)]
 
 
 def vit_is_quick(network, backend, ranks):
@@ -39,7 +52,7 @@ def vit_is_quick(network, backend, ranks):
 
 
 # ZeRO and Horovod are tried in float32: smooth changes nothing in this network, which has no jumps.
-VIT_CASES = [("double", backend, ranks) for backend in EVERYWHERE[:5] for ranks in (2, 4)]
+VIT_CASES = [("double", backend, ranks) for backend in IN_DOUBLE for ranks in (2, 4)]
 VIT_CASES += [("smooth", backend, 2) for backend in EVERYWHERE]
 
 
@@ -54,7 +67,7 @@ def trainings(folder):
     for ranks in (2, 4):
         runs[ranks] = [
             ladder_run(folder, *rung[:2], ranks, rung[2], exhaustive=not is_quick(*rung, ranks))
-            for rung in itertools.product(TOLERANCE, SAMPLES, BACKENDS)
+            for rung in itertools.product(TOLERANCE, SAMPLES, REPLICATED)
         ]
         runs[ranks] += [vit_run(folder, *case) for case in VIT_CASES if case[2] == ranks]
     return runs
@@ -66,7 +79,8 @@ def test_same_weights_and_metrics_as_one_process(trained, network, case, backend
     name = f"{network}-{case}-{backend}-{ranks}"
     found = agreed_record(outcomes, name)
     assert difference(folder, name, f"{network}-{case}-base-1") < TOLERANCE[network]
-    assert found["what"]["comm"] == {"mpi": None, "ddp": "gloo", "ddp-mpi": "mpi"}[backend]
+    if backend in CHOOSE_TRANSPORT or backend in OVER_MPI:
+        assert found["what"]["comm"] == ("mpi" if backend in OVER_MPI else "gloo")
     expected = outcomes[f"{network}-{case}-base-1"][0]["record"]["epochs"]
     assert len(found["epochs"]) == len(expected) == 2
     for row, expected_row in zip(found["epochs"], expected, strict=True):

@@ -8,14 +8,13 @@ PyTorch outside: the two agree while the rate is constant, as it is here.
 import itertools
 
 import pytest
-from training.ladder import agreed_record, cases, difference, ladder_run
+from training.ladder import HOROVOD, agreed_record, cases, difference, ladder_run
 
 from workshop_lib.training.equivalence import CONSTANT_LR
 
 pytest.importorskip("horovod", reason="Horovod is not installed")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
-BACKENDS = ("horovod", "horovod-tf", "horovod-keras")
 WITHIN = {"same framework": 1e-5, "other framework": 1e-4}
 
 
@@ -24,9 +23,9 @@ def constant(folder, ranks, backend):
 
 
 def trainings(folder):
-    on_two = [constant(folder, 2, backend) for backend in BACKENDS]
+    on_two = [constant(folder, 2, backend) for backend in HOROVOD]
     stock = {"options": on_two[-1]["options"] | {"checkpoint": None}, "mistake": "stock_keras", "name": "stock"}
-    on_four = [constant(folder, 4, backend) | {"exhaustive": backend != "horovod"} for backend in BACKENDS]
+    on_four = [constant(folder, 4, backend) | {"exhaustive": backend != "horovod"} for backend in HOROVOD]
     return {
         1: [constant(folder, 1, backend) for backend in ("base", "horovod-tf")],
         2: [*on_two, on_two[-1] | stock],
@@ -34,7 +33,7 @@ def trainings(folder):
     }
 
 
-CASES = cases(itertools.product(BACKENDS, (2, 4)), lambda backend, ranks: ranks == 2 or backend == "horovod")
+CASES = cases(itertools.product(HOROVOD, (2, 4)), lambda backend, ranks: ranks == 2 or backend == "horovod")
 
 
 @pytest.mark.parametrize(("backend", "ranks"), CASES)

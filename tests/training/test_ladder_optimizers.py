@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from training.ladder import STEPS_PER_EPOCH, agreed_record, cases, difference, ladder_run
+from training.ladder import IN_PYTORCH, STEPS_PER_EPOCH, agreed_record, cases, difference, ladder_run
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]  # the first test waits for all trainings
 
@@ -16,9 +16,8 @@ OPTIMIZERS = {
     # 8 steps of warm-up, so that both phases and the blend are there
     "rmsprop-sgd": {"optimizer": "rmsprop-sgd", "lr": 0.02, "warmup_epochs": 8 / STEPS_PER_EPOCH},
 }
-BACKENDS = {name: {} for name in ("mpi", "ddp", "fsdp", "horovod")} | {"deepspeed": {"zero_stage": 0}}
 PAIRS = [
-    pair for pair in itertools.product(BACKENDS, OPTIMIZERS) if pair != ("fsdp", "muon")
+    pair for pair in itertools.product(IN_PYTORCH, OPTIMIZERS) if pair != ("fsdp", "muon")
 ]  # it needs whole matrices
 # RMSProp's first steps have one length whatever the gradient, so that rounding decides the sign of the least.
 WITHIN = dict.fromkeys(OPTIMIZERS, 1e-5) | {"rmsprop-sgd": 5e-4}
@@ -31,7 +30,8 @@ def is_quick(backend, optimizer):
 
 
 def run_of(folder, backend, optimizer, ranks, **more):
-    options = {"max_steps": STEPS} | OPTIMIZERS[optimizer] | BACKENDS.get(backend, {})
+    stage = {"zero_stage": 0} if backend == "deepspeed" else {}
+    options = {"max_steps": STEPS} | OPTIMIZERS[optimizer] | stage
     return ladder_run(folder, "smooth", "ragged", ranks, backend, f"{backend}-{optimizer}", options, **more)
 
 

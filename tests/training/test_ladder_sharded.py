@@ -6,7 +6,7 @@ Each ragged run has a last step in which the ranks hold different numbers of sam
 import itertools
 
 import pytest
-from training.ladder import agreed_record, cases, difference, ladder_run
+from training.ladder import SHARDED, agreed_record, cases, difference, ladder_run
 
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
 from workshop_lib.models import torch_cnn
@@ -14,7 +14,6 @@ from workshop_lib.training import KINDS
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all trainings
 
-STAGES = {"fsdp": 3, "fsdp-mpi": 3} | {f"deepspeed-{stage}": stage for stage in range(4)}
 OPTIMIZERS = {"sgd": {"optimizer": "sgd"}, "adam": {"optimizer": "adam", "lr": 0.001}}
 WITHIN = {"sgd": 1e-5, "adam": 5e-6}
 # In `make test`, each on two ranks with Adam, whose state is the larger. In `make test-full`, one of a family on four.
@@ -25,7 +24,7 @@ def is_quick(rung, optimizer, ranks):
     return ranks == 1 or (optimizer == "adam" and (ranks == 2 or (rung, optimizer) in QUICK_ON_4))
 
 
-CASES = cases(itertools.product(STAGES, OPTIMIZERS, (2, 4)), is_quick)
+CASES = cases(itertools.product(SHARDED, OPTIMIZERS, (2, 4)), is_quick)
 PARAMETERS = sum(parameter.numel() for parameter in torch_cnn.build(seed=1).parameters())
 
 
@@ -41,7 +40,7 @@ def trainings(folder):
     for ranks in (2, 4):
         runs[ranks] = [
             sharded_run(folder, rung, optimizer, ranks, exhaustive=not is_quick(rung, optimizer, ranks))
-            for rung in STAGES
+            for rung in SHARDED
             for optimizer in OPTIMIZERS
         ]
     return runs
@@ -59,7 +58,7 @@ def test_same_weights_as_one_process(trained, rung, optimizer, ranks):
 
 
 # But for FSDP2 on 4 ranks: it shards by rows, and four does not divide the last layer's ten.
-HELD = [case for case in itertools.product(STAGES, (2, 4)) if case not in (("fsdp", 4), ("fsdp-mpi", 4))]
+HELD = [case for case in itertools.product(SHARDED, (2, 4)) if case not in (("fsdp", 4), ("fsdp-mpi", 4))]
 
 
 @pytest.mark.parametrize(("rung", "ranks"), cases(HELD, lambda rung, ranks: ranks == 2 or (rung, "adam") in QUICK_ON_4))
@@ -67,12 +66,12 @@ def test_each_rank_holds_the_share_that_the_formula_gives(trained, rung, ranks):
     """Adam in fp32: two numbers a weight, and in ZeRO's stages a third, since they step on a copy of it."""
     _, outcomes = trained
     found = outcomes[f"{rung}-adam-{ranks}"][0]["record"]["memory"]
-    copies = 12 if rung.startswith("deepspeed") and STAGES[rung] else 8
+    copies = 12 if rung.startswith("deepspeed") and SHARDED[rung] else 8
     formula = zero_memory.state_bytes(
-        PARAMETERS, ranks, STAGES[rung], parameter_bytes=4, gradient_bytes=4, optimizer_bytes=copies
+        PARAMETERS, ranks, SHARDED[rung], parameter_bytes=4, gradient_bytes=4, optimizer_bytes=copies
     )
     for kind in KINDS:
-        if kind == "gradients" and STAGES[rung] in (1, 2):
+        if kind == "gradients" and SHARDED[rung] in (1, 2):
             continue  # DeepSpeed holds whole tensors of which its share is a part
         for found_bytes in found[f"{kind}_bytes"]:
             assert found_bytes == pytest.approx(formula[kind], rel=0.02), kind

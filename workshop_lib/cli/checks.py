@@ -6,7 +6,7 @@ from workshop_lib.data import mnist
 from workshop_lib.ranks import allocation, session
 from workshop_lib.results import records
 from workshop_lib.training import checkpoint, world
-from workshop_lib.training.backends import FRAMEWORKS
+from workshop_lib.training.backends import REGISTRY
 from workshop_lib.training.options import TrainOptions
 
 
@@ -43,7 +43,7 @@ def _check_files(options: TrainOptions, ranks: int) -> None:
 
 def _check_checkpoint(options: TrainOptions, path: str, ranks: int) -> None:
     if options.resume:
-        framework = "TensorFlow" if "tensorflow" in FRAMEWORKS[options.backend] else "PyTorch"
+        framework = REGISTRY[options.backend].framework
         total = mnist.load("train", options.data_dir).total
         wanted = checkpoint.must_match(options, ranks, options.train_size(total), framework)
         checkpoint.read(path, wanted)

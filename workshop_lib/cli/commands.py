@@ -175,7 +175,10 @@ def sweep(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, e.g. 1,2,4.")] = "1,2",
     backends: Annotated[str, typer.Option(help="all, or names separated by commas.")] = "all",
     zero_stages: Annotated[str, typer.Option(help="Of deepspeed, separated by commas.")] = "0,1,2,3",
-    comm: Annotated[str, typer.Option(help="Of ddp and fsdp: auto, mpi, or both, separated by a comma.")] = "auto",
+    comm: Annotated[
+        str,
+        typer.Option(help=f"Of {' and '.join(registry.CHOOSE_TRANSPORT)}: auto, mpi, or both, separated by a comma."),
+    ] = "auto",
     emulate_workers: Annotated[
         str | None, typer.Option(help="Numbers of workers to do the arithmetic of, e.g. 1,8,64.")
     ] = None,
@@ -190,11 +193,14 @@ def sweep(
     counts = of.whole_numbers("--ranks", ranks)
     stages: list = of.whole_numbers("--zero-stages", zero_stages, at_least=0)
     workers: list = [None] if emulate_workers is None else of.whole_numbers("--emulate-workers", emulate_workers)
+    names = registry.available() if backends == "all" else backends.split(",")
+    for name in names:
+        registry.require(name)
     options = [
         TrainOptions(backend=name, zero_stage=stage, comm=carrier, emulate_workers=number, **chosen)
-        for name in (registry.available() if backends == "all" else backends.split(","))
-        for stage in (stages if name == "deepspeed" else [None])
-        for carrier in (comm.split(",") if name in registry.CHOOSE_COMM else ["auto"])
+        for name in names
+        for stage in (stages if registry.REGISTRY[name].has_zero_stages else [None])
+        for carrier in (comm.split(",") if name in registry.CHOOSE_TRANSPORT else ["auto"])
         for number in workers
     ]
     for each in options:

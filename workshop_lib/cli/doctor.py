@@ -23,13 +23,12 @@ from workshop_lib import installation, shadowing
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
+from workshop_lib.training.backends import EXTRAS
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
-# Optional packages, each with the extra of the set-up that installs it.
-OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
@@ -100,7 +99,7 @@ def _version(package: str) -> str | None:
 
 def _packages() -> list[Finding]:
     required = [_package(name, "run `make setup`", "fail") for name in REQUIRED]
-    optional = [_package(name, _why_missing(extra), "warn") for name, extra in OPTIONAL.items()]
+    optional = [_package(name, _why_missing(extra), "warn") for name, extra in EXTRAS.items()]
     return [*required, *_pytorch_build(), *optional]
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import require_writable
 from workshop_lib.training import SCHEMA
-from workshop_lib.training.backends import CHOOSE_COMM, REGISTRY
+from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.options import ZERO_STAGES
 
 KINDS = ("train", "steps_to_target", "less_communication", "bench", "search")
@@ -30,25 +30,22 @@ class RecordError(InputError):
 
 
 def name_of(what: dict) -> str:
-    """The name of a run where backends are compared. Each stage of DeepSpeed's ZeRO has its own name, and so do DDP
-    and FSDP over MPI."""
+    """The name of a run where backends are compared. Each stage of DeepSpeed's ZeRO has its own name, and so does a
+    backend that was told to send over MPI."""
     name, stage = what["backend"], what.get("zero_stage")
-    if name in CHOOSE_COMM and what.get("comm") == "mpi":
+    if name in CHOOSE_TRANSPORT and what.get("comm") == "mpi":
         return f"{name}-mpi"
     return name if stage is None else f"{name}-{stage}"
 
 
 def all_names() -> list[str]:
-    """Every name that a run can have, in the order used by figures.
-
-    Names over MPI come last, so that the other names keep their styles.
-    """
+    """Every name that a run can have, in the order used by figures. Names over MPI come last."""
     plain = [
         name_of({"backend": backend, "zero_stage": stage})
-        for backend in REGISTRY
-        for stage in (ZERO_STAGES if backend == "deepspeed" else [None])
+        for backend, entry in REGISTRY.items()
+        for stage in (ZERO_STAGES if entry.has_zero_stages else [None])
     ]
-    return plain + [name_of({"backend": backend, "comm": "mpi"}) for backend in CHOOSE_COMM]
+    return plain + [name_of({"backend": backend, "comm": "mpi"}) for backend in CHOOSE_TRANSPORT]
 
 
 def require_place(path: str | os.PathLike) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workshop_lib.errors import InputError
-from workshop_lib.training.backends import CHOOSE_COMM, FRAMEWORKS, REGISTRY
+from workshop_lib.training.backends import CHOOSE_TRANSPORT, REGISTRY
 from workshop_lib.training.schedules import DECAYS, SCALINGS, WARMUPS
 
 ZERO_STAGES = (0, 1, 2, 3)
@@ -65,7 +65,11 @@ class TrainOptions:
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
     zero_stage: int | None = option(None, f"DeepSpeed's ZeRO stage ({DEFAULT_ZERO_STAGE} if not given)", ZERO_STAGES)
-    comm: str = option("auto", "What carries ddp's and fsdp's messages: gloo or NCCL as fits, or mpi", ("auto", "mpi"))
+    comm: str = option(
+        "auto",
+        f"What carries the messages of {' and '.join(CHOOSE_TRANSPORT)}: gloo or NCCL as fits, or mpi",
+        ("auto", "mpi"),
+    )
     network: str = option(
         "workshop", "The model; classic has dropout, as in 2017's examples; vit is a transformer", NETWORKS
     )
@@ -113,14 +117,15 @@ class TrainOptions:
         raise InputError(f"{name} {getattr(self, name)!r}: {why}")
 
     def _check_backend(self) -> None:
-        if self.backend == "deepspeed":
+        entry = REGISTRY[self.backend]
+        if entry.has_zero_stages:
             if self.zero_stage is None:
                 object.__setattr__(self, "zero_stage", DEFAULT_ZERO_STAGE)
         elif self.zero_stage is not None:
             self._refuse("zero_stage", f"only deepspeed has stages, not {self.backend}; leave it out")
-        if self.comm == "mpi" and self.backend not in CHOOSE_COMM:
-            self._refuse("comm", f"only {_listed(CHOOSE_COMM)} can choose, not {self.backend}; leave it out")
-        if "tensorflow" in FRAMEWORKS[self.backend]:
+        if self.comm == "mpi" and not entry.chooses_transport:
+            self._refuse("comm", f"only {_listed(CHOOSE_TRANSPORT)} can choose, not {self.backend}; leave it out")
+        if entry.framework == "TensorFlow":
             if self.precision != "fp32":
                 self._refuse("precision", f"{self.backend} computes in fp32 here; use fp32")
             if self.network == "vit":

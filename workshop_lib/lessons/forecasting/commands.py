@@ -17,7 +17,7 @@ app = typer.Typer()  # cli.commands adds its commands to the command line
 def predict(
     model: Annotated[str, typer.Argument(help="A network; an unknown name is answered with all of them.")],
     machine: Annotated[str, typer.Argument(help="A machine, or laptop with what was measured on it.")],
-    backend: Annotated[str, typer.Option(help="mpi, ddp, horovod, or unfused.")] = "ddp",
+    backend: Annotated[str, typer.Option(help=f"One of {', '.join(forecast.BACKENDS)}.")] = "ddp",
     batch_size: Annotated[int, typer.Option(help="Samples a device in each step.")] = 32,
     global_batch: Annotated[int | None, typer.Option(help="Of all devices, shared out among them.")] = None,
     devices: Annotated[str, typer.Option(help="Numbers of devices, e.g. 1,8,64; 1 to 4096 if not given.")] = "",

@@ -4,7 +4,7 @@
 draws one figure.
 
 The first seven colors are Okabe and Ito's (Color Universal Design, 2008). People with any color vision can tell all
-ten colors apart. Every curve also has its own marker or line style, so that a print in gray is readable.
+colors apart. Every curve also has its own marker, so that a print in gray is readable.
 """
 
 import io
@@ -28,9 +28,26 @@ from workshop_lib.paths import replacing
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LIGHT_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
-COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK, "#882255", "#999933", "#4800F0"]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<"]
+COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK]
+COLOURS += ["#882255", "#999933", "#4800F0", "#900000", "#480060"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">", "d"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
+# The style's number of each name of a run (results.records.name_of). A name keeps its number, whatever else is added.
+# A new name needs a new number, and beyond the last one also a new color and a new marker above.
+NUMBER_OF_NAME = {
+    "mpi": 0,
+    "ddp": 1,
+    "fsdp": 2,
+    "deepspeed-0": 3,
+    "deepspeed-1": 4,
+    "deepspeed-2": 5,
+    "deepspeed-3": 6,
+    "horovod": 7,
+    "horovod-tf": 8,
+    "horovod-keras": 9,
+    "ddp-mpi": 10,
+    "fsdp-mpi": 11,
+}
 GREY, GRID = "#595959", "#D9D9D9"
 LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 PERFECT = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
@@ -75,8 +92,13 @@ class Style:
 
     @classmethod
     def number(cls, index: int) -> "Style":
-        """The style of curve `index`; the first ten differ in color and marker."""
+        """The style of curve `index`; the first twelve differ in color and marker."""
         return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
+
+    @classmethod
+    def of(cls, name: str) -> "Style":
+        """The style of a run's name, which is the same in all figures; gray for a name that this version lacks."""
+        return cls.number(NUMBER_OF_NAME[name]) if name in NUMBER_OF_NAME else cls(GREY, "p", "-")
 
     @property
     def curve(self) -> dict[str, Any]:

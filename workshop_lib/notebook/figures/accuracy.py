@@ -54,10 +54,10 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     axes = figure.subplots()
     for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
         line = figures.Style.number(list(settings).index(tuple(setting))).line
-        _draw_accuracy(axes, curve, x, replace(figures.Style.number(order[backend]), line=line))
+        _draw_accuracy(axes, curve, x, replace(figures.Style.of(backend), line=line))
     axes.set(xlabel=X_LABELS[x], ylabel=Y_LABEL)
     level = _accuracy_axes(axes, rows, x)
-    backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
+    backends = [figures.handle_of(name, figures.Style.of(name), line=False) for name in order]
     lines = [
         figures.entry(name, color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line)
         for index, name in enumerate(settings.values())
@@ -67,7 +67,7 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
 
 
 def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
-    names, settings = list(in_order(rows["backend"].unique())), _settings(rows)
+    names, settings = in_order(rows["backend"].unique()), _settings(rows)
     down = -(-len(names) // PANELS_IN_A_ROW)
     figure = figures.new_figure(title, text, height_inches=2.6 + 2.1 * down)
     grid = figure.subplots(down, PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False)
@@ -195,7 +195,7 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     figure = figures.new_figure(f"Time to solution and accuracy on {data_name(frame)}", text)
     time, accuracy = figure.subplots(1, 2)
     for name, curve in rows.groupby("backend"):
-        style = figures.Style.number(order[name])
+        style = figures.Style.of(name)
         _draw_medians(time, curve, "seconds", style)
         _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.colour, "", "--"))
         _draw_medians(accuracy, curve, "test_accuracy", style)
@@ -209,7 +209,7 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     time.set(yscale="log", ylabel="training time of the whole run (s)")
     figures.log_ticks(time.yaxis)
     accuracy.set(ylabel="accuracy after the last epoch (%)", ylim=(0, 103))
-    handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
+    handles = [figures.handle_of(name, figures.Style.of(name)) for name in order]
     notes: list[Artist] = [
         figures.entry("perfect", **figures.PERFECT),
         figures.entry("training accuracy", color=figures.GREY, linestyle="--"),

@@ -119,21 +119,21 @@ def caption(frame: pd.DataFrame) -> str:
     )
 
 
-def in_order(names: Iterable[str]) -> dict[str, int]:
-    """The style number of each of these backends, in a fixed order, so that all figures agree."""
-    known = record_files.all_names()
-    everything = [*known, *sorted(set(names) - set(known))]
-    return {name: index for index, name in enumerate(everything) if name in set(names)}
+def in_order(names: Iterable[str]) -> list[str]:
+    """These names of runs in a fixed order, so that all figures agree."""
+    given, known = set(names), record_files.all_names()
+    return [name for name in known if name in given] + sorted(given - set(known))
 
 
 def _curves(points: pd.DataFrame, same: str) -> list[Curve]:
     """The curves in the order of the backends; names mention the batch only if a backend ran with several."""
     order = in_order(points["backend"].unique())
-    groups = sorted(points.groupby(["backend", same]), key=lambda pair: (order[pair[0][0]], pair[0][1]))
-    several = len(groups) > len(order)
-    word = {"batch_size": ", batch {} per rank", "global_batch": ", global batch {}"}[same] * several
+    groups = sorted(points.groupby(["backend", same]), key=lambda pair: (order.index(pair[0][0]), pair[0][1]))
+    if len(groups) == len(order):
+        return [Curve(backend, figures.Style.of(backend), group) for (backend, _), group in groups]
+    word = {"batch_size": "batch {} per rank", "global_batch": "global batch {}"}[same]
     return [
-        Curve(backend + word.format(batch), figures.Style.number(index if several else order[backend]), group)
+        Curve(f"{backend}, {word.format(batch)}", figures.Style.number(index), group)
         for index, ((backend, batch), group) in enumerate(groups)
     ]
 

@@ -1,36 +1,53 @@
 """One short file per backend: exactly what changes in a training script to use it.
 
-A backend is looked up by name, and its framework is imported only when it is created.
+REGISTRY has one entry per backend. The command line, the sweep, the doctor and the tests' ladder follow from it. Tests
+check the lists that don't: the README's table, the styles of curves, and the backends that `workshop predict` knows.
+A backend's framework is imported only when the backend is created.
 """
 
 import importlib
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from workshop_lib import installation
 from workshop_lib.errors import InputError
 
-# The file in this folder and the class in it, for each backend.
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a backend before its framework is imported.
+
+    packages: what must be installed. PyTorch is always one of them, because the trainer and the checkpoints use it.
+    chooses_transport: whether the backend takes `comm`: PyTorch's own transport, or MPI.
+    has_zero_stages: whether the backend takes `zero_stage`.
+    """
+
+    file: str  # in this folder, without .py
+    class_name: str
+    packages: tuple[str, ...]
+    chooses_transport: bool = False
+    has_zero_stages: bool = False
+
+    @property
+    def framework(self) -> str:
+        """The framework that computes: TensorFlow or PyTorch."""
+        return "TensorFlow" if "tensorflow" in self.packages else "PyTorch"
+
+
+HOROVOD_IN_TENSORFLOW = ("torch", "tensorflow", "keras", "mpi4py", "horovod")
+# Backends in the order in which tables and legends list them.
 REGISTRY = {
-    "mpi": ("mpi", "Mpi"),
-    "ddp": ("ddp", "Ddp"),
-    "fsdp": ("fsdp", "Fsdp"),
-    "deepspeed": ("deepspeed", "Deepspeed"),
-    "horovod": ("horovod", "Horovod"),
-    "horovod-tf": ("horovod_tf", "HorovodTf"),
-    "horovod-keras": ("horovod_keras", "HorovodKeras"),
+    "mpi": Entry("mpi", "Mpi", ("torch", "mpi4py")),
+    "ddp": Entry("ddp", "Ddp", ("torch",), chooses_transport=True),
+    "fsdp": Entry("fsdp", "Fsdp", ("torch",), chooses_transport=True),
+    "deepspeed": Entry("deepspeed", "Deepspeed", ("torch", "deepspeed"), has_zero_stages=True),
+    "horovod": Entry("horovod", "Horovod", ("torch", "mpi4py", "horovod")),
+    "horovod-tf": Entry("horovod_tf", "HorovodTf", HOROVOD_IN_TENSORFLOW),
+    "horovod-keras": Entry("horovod_keras", "HorovodKeras", HOROVOD_IN_TENSORFLOW),
 }
-# Packages that each backend needs. PyTorch is always one of them, because the trainer and the checkpoints use it.
-FRAMEWORKS = {
-    "mpi": ("torch", "mpi4py"),
-    "ddp": ("torch",),
-    "fsdp": ("torch",),
-    "deepspeed": ("torch", "deepspeed"),
-    "horovod": ("torch", "mpi4py", "horovod"),
-    "horovod-tf": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
-    "horovod-keras": ("torch", "tensorflow", "keras", "mpi4py", "horovod"),
-}
-# Backends that can choose their transport: PyTorch's own, or MPI.
-CHOOSE_COMM = ("ddp", "fsdp")
+CHOOSE_TRANSPORT = [name for name, entry in REGISTRY.items() if entry.chooses_transport]
+# The extra of the set-up (installation.NEEDED_BY) that installs each package which the core lacks.
+EXTRAS = {"deepspeed": "deepspeed", "tensorflow": "horovod", "keras": "horovod", "horovod": "horovod"}
 
 
 def available() -> list[str]:
@@ -40,7 +57,7 @@ def available() -> list[str]:
 
 def missing(name: str, comm: str = "auto") -> list[str]:
     """Return the packages that the backend `name` needs and that are not installed."""
-    needed = FRAMEWORKS[name] + (("mpi4py",) if comm == "mpi" else ())
+    needed = REGISTRY[name].packages + (("mpi4py",) if comm == "mpi" else ())
     return [package for package in needed if find_spec(package) is None]
 
 
@@ -49,19 +66,20 @@ def require(name: str, comm: str = "auto") -> None:
     if name not in REGISTRY:
         raise InputError(f"backend {name!r}: use {', '.join(REGISTRY)}")
     if lacking := missing(name, comm):
-        extra = "horovod" if {"horovod", "tensorflow", "keras"} & set(lacking) else "deepspeed"
-        if why := installation.why_missing(extra):
-            raise InputError(why)
-        setting = " HOROVOD=" if extra == "horovod" else ""
+        extras = {EXTRAS[package] for package in lacking if package in EXTRAS}
+        for extra in extras:
+            if why := installation.why_missing(extra):
+                raise InputError(why)
+        setting = " HOROVOD=" if "horovod" in extras else ""
         raise InputError(f"{name} needs {' and '.join(lacking)}: run `make setup{setting}`")
 
 
 def create(name: str, world, device, comm: str = "auto"):
-    """Create the backend `name` for this rank. Only backends in CHOOSE_COMM use `comm`.
+    """Create the backend `name` for this rank. Only backends that choose their transport use `comm`.
 
     Raises InputError if there is no such backend, or if a package that it needs is missing.
     """
     require(name, comm)
-    file, class_name = REGISTRY[name]
-    backend = getattr(importlib.import_module(f"{__name__}.{file}"), class_name)
-    return backend(world, device, comm) if name in CHOOSE_COMM else backend(world, device)
+    entry = REGISTRY[name]
+    backend = getattr(importlib.import_module(f"{__name__}.{entry.file}"), entry.class_name)
+    return backend(world, device, comm) if entry.chooses_transport else backend(world, device)

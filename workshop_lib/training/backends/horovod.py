@@ -23,7 +23,7 @@ class Horovod(HorovodRanks, TorchBackend):
 
     name = "horovod"
     hvd = hvd
-    communication_s = None  # unknown, because the background thread averages during the backward pass
+    communication_s: float | None = None  # unknown, because the background thread averages during the backward pass
     one_forward = True
 
     def wrap(self, model: nn.Module, make_optimizer: MakeOptimizer):
