@@ -37,7 +37,7 @@ from workshop_lib.training.world import World
         ({"network": "resnet"}, "network 'resnet': use workshop, classic or vit"),
         ({"network": "vit", "backend": "horovod-tf"}, "network 'vit': horovod-tf has no transformer here"),
         ({"comm": "gloo"}, "comm 'gloo': use auto or mpi"),
-        ({"comm": "mpi", "backend": "deepspeed"}, "comm 'mpi': only ddp or fsdp can choose, not deepspeed; leave"),
+        ({"comm": "mpi", "backend": "deepspeed"}, "comm 'mpi': only ddp.* or .* can choose, not deepspeed; leave"),
         ({"emulate_workers": 0}, "emulate_workers 0: use a whole number"),
         ({"device": "tpu"}, "device 'tpu'"),
         ({"seed": -1}, "seed -1"),
