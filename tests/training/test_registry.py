@@ -16,13 +16,14 @@ from workshop_lib.results.records import all_names
 from workshop_lib.training import backends, record
 
 PACKAGES = {package for entry in backends.REGISTRY.values() for package in entry.packages}
-IN_README = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text().partition("| `--backend` |")[2], re.M)
+TABLE = (ROOT / "book" / "command_line.md").read_text().partition("| `--backend` |")[2]
+IN_TABLE = re.findall(r"^\| `([\w-]+)` \|", TABLE, re.M)
 
 
 @pytest.mark.parametrize(
     ("place", "listed", "wanted"),
     [
-        ("README.md: a row in the table of --backend", IN_README, backends.REGISTRY),
+        ("book/command_line.md: a row in the table of --backend", IN_TABLE, backends.REGISTRY),
         ("notebook/figures/__init__.py: a style in NUMBER_OF_NAME", figures.NUMBER_OF_NAME, all_names()),
         (
             "lessons/forecasting/forecast.py: how it sends in BACKENDS, or why nothing is forecast in WITHOUT_FORECAST",
@@ -31,7 +32,7 @@ IN_README = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text().pa
         ),
         ("training/ladder.py, in tests: a file with its rungs", [*SHARDED, *HOROVOD, *REPLICATED], all_names()),
     ],
-    ids=["README", "styles", "predict", "ladder"],
+    ids=["table", "styles", "predict", "ladder"],
 )
 def test_every_backend_is_listed_and_no_other(place, listed, wanted):
     lacking, unknown = set(wanted) - set(listed), set(listed) - set(wanted)
