@@ -76,8 +76,8 @@ def test_the_board_can_be_read(browser, room, size, theme):
     page.goto(address)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.locator("article circle").count() + page.locator("article .beyond").count() >= 40 * len(QUESTIONS)
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (colour == "rgb(255, 255, 255)") == (theme == "light"), "the page's own style is applied"
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (color == "rgb(255, 255, 255)") == (theme == "light"), "the page's own style is applied"
     assert "onerror=alert(1)" in page.locator("#problems + ul").inner_text()
     page.locator("nav a", has_text="05").click()
     assert page.locator("h3").count() == 1

@@ -145,7 +145,7 @@ HOSTILE = {
     "guess.json": (json.dumps(result("guess", predictions=[GUESS | {"guess": "1"}])), "'guess'"),
     "long.json": (json.dumps(result("long", predictions=[GUESS] * 151)), "list of at most"),
     "script.json": (json.dumps(result("script", predictions=[GUESS | {"notebook": "<script>"}])), "'notebook'"),
-    "colours.json": (json.dumps(result("colours", predictions=[GUESS | {"question": "\x1b[31m"}])), "'question'"),
+    "colors.json": (json.dumps(result("colors", predictions=[GUESS | {"question": "\x1b[31m"}])), "'question'"),
     "rtl.json": (json.dumps(result("rtl", predictions=[GUESS | {"unit": "\u202egnp"}])), "'unit'"),
     "path.json": (json.dumps(result("../../../etc/passwd")), "'name'"),
     "otter-again.json": (json.dumps(result("otter")), "somebody else's"),

@@ -30,7 +30,7 @@ COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
 # Optional packages, each with the extra of the set-up that installs it.
 OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
 
 
@@ -67,7 +67,7 @@ def main(as_json: bool = False) -> int:
         table = Table("", "", "found", box=None)
         for finding in findings:
             text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-            table.add_row(f"[{COLOURS[finding.status]}]{finding.status}[/]", finding.name, text)
+            table.add_row(f"[{COLORS[finding.status]}]{finding.status}[/]", finding.name, text)
         Console(soft_wrap=True).print(table)
     return int(any(finding.status == "fail" for finding in findings))
 

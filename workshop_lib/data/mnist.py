@@ -3,7 +3,7 @@
 The format (Y. LeCun, "The MNIST database of handwritten digits"): two zero bytes, one byte for the type (8 = unsigned
 byte), one for the number of dimensions, each dimension as a big-endian uint32, then the values. Images stay uint8,
 which takes a quarter of the memory of float32. They are normalized batch by batch, in one place
-(workshop_lib.models.torch_cnn.normalise).
+(workshop_lib.models.torch_cnn.normalize).
 """
 
 import functools

@@ -95,10 +95,10 @@ class Axes:
         parts.append(_text(self.left + self.width / 2, bottom + 32, x_label, "middle"))
         return "".join(parts)
 
-    def line(self, points: list[tuple], colour: str, width: float, more: str = "") -> str:
+    def line(self, points: list[tuple], color: str, width: float, more: str = "") -> str:
         left, zero, x_unit, y_unit, scale = self.left, self.y_zero, self.x_unit, self.y_unit, self.scale
         path = " ".join([f"{left + x * x_unit:.1f},{zero - scale(y) * y_unit:.1f}" for x, y in points])
-        stroke = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"'
+        stroke = f'fill="none" stroke="{color}" stroke-width="{width}" stroke-linejoin="round"'
         return f'<polyline points="{path}" {stroke} {more}/>'
 
 
@@ -202,11 +202,11 @@ def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
 def _patterns(name: str) -> str:
     """Stripes that survive a print in gray: waiting is light with slanted lines, communicating dark with white ones."""
 
-    def pattern(kind: str, colour: str, size: float, turn: int, stripe: str) -> str:
+    def pattern(kind: str, color: str, size: float, turn: int, stripe: str) -> str:
         place = f'width="{size}" height="{size}" patternUnits="userSpaceOnUse"'
         return (
             f'<pattern id="{name}-{kind}" {place} patternTransform="rotate({turn})">'
-            f'<rect width="{size}" height="{size}" fill="{colour}"/>'
+            f'<rect width="{size}" height="{size}" fill="{color}"/>'
             f'<rect width="1.5" height="{size}" fill="{stripe}"/></pattern>'
         )
 

@@ -9,7 +9,7 @@ from IPython.display import display
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, YELLOW, Look, RecordFigure
+from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, YELLOW, Look, RecordFigure
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
 MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
@@ -50,7 +50,7 @@ class Prediction:
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
             bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
-            axes.barh(at, value, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
+            axes.barh(at, value, 0.62, color=look.color, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
             beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
             axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
@@ -61,7 +61,7 @@ class Prediction:
         axes.spines[["top", "right", "left"]].set_visible(False)
         figure.text(0.02, 0.99, "\n".join(question), fontsize=FONT_SIZE, va="top")
         if self.value is None:
-            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GREY, ha="right")
+            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GRAY, ha="right")
         return figure
 
     def _ipython_display_(self) -> None:

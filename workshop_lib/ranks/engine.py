@@ -165,12 +165,12 @@ def about() -> AboutRank:
     }
 
 
-def in_step(token: int, mail_may_wait: bool = False) -> bool:
+def in_step(token: int, allow_unreceived: bool = False) -> bool:
     """Whether the ranks still match each other after some of them failed in a call. Must be called on every rank.
 
     The next collective would mistake a message that was sent but never received for its own. Three checks find such
     leftovers: collectives with known results, with each rank as the root; a probe of the mailbox for messages that
-    nobody has received; and PyTorch's counts of its collectives, which must agree. mail_may_wait: whether messages
+    nobody has received; and PyTorch's counts of its collectives, which must agree. allow_unreceived: whether messages
     may still wait in the mailbox, as after a cell on the sender alone. Blocks if the ranks do not match at all, so the
     caller has to limit the wait.
     """
@@ -182,7 +182,7 @@ def in_step(token: int, mail_may_wait: bool = False) -> bool:
             return False
     if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
         return False
-    waits = comm.Iprobe() and not mail_may_wait
+    waits = comm.Iprobe() and not allow_unreceived
     begun = _collectives_begun(comm.size)
     return comm.allgather((begun, waits)) == [(begun, False)] * comm.size
 

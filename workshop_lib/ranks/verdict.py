@@ -99,7 +99,7 @@ def check_alone(call: Call) -> None:
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
     """
-    if not (in_step := still_in_step(call.follow_up, mail_may_wait=True)):
+    if not (in_step := still_in_step(call.follow_up, allow_unreceived=True)):
         joined = "took part in a collective that the others never joined."
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
@@ -150,16 +150,16 @@ def raise_failed(call: Call) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., Call], mail_may_wait: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., Call], allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
-    mail_may_wait: whether messages from one rank to another may still wait to be received.
+    allow_unreceived: whether messages from one rank to another may still wait to be received.
 
     It proves nothing if no rank answers for a while: the machine may be busy, or a thread may hold the interpreter. Two
     things prove that the ranks do not match: one rank says so, or all ranks that have not answered are stuck inside the
     check. Raises RankError if a rank has ended.
     """
-    check = call_again(engine.in_step, int(time.time()), mail_may_wait)
+    check = call_again(engine.in_step, int(time.time()), allow_unreceived)
     looks, deadline = 0, time.monotonic() + CHECK_LIMIT_S
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
     while not check.wait(0.1) and time.monotonic() < deadline:

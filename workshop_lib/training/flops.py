@@ -86,7 +86,7 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
     with_weights = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in with_weights.items()]
     with torch.no_grad():
-        model(torch_cnn.normalise(torch.zeros(batch, *vit.MNIST, dtype=torch.uint8)))
+        model(torch_cnn.normalize(torch.zeros(batch, *vit.MNIST, dtype=torch.uint8)))
         for hook in hooks:
             hook.remove()
         for name, layer in with_weights.items():

@@ -141,8 +141,8 @@ def sgd_share(step: int, switch_steps: int) -> float:
     """
     if step >= switch_steps:
         return 1.0
-    past_centre = (step / switch_steps - 0.8) / 0.4
-    return math.exp(2 * past_centre) / 2 if past_centre < 0 else 0.5 + past_centre
+    past_center = (step / switch_steps - 0.8) / 0.4
+    return math.exp(2 * past_center) / 2 if past_center < 0 else 0.5 + past_center
 
 
 class Muon(_ByTensor):

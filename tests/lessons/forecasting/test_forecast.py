@@ -132,7 +132,7 @@ def test_a_machine_says_where_its_numbers_are_from(name):
 
 def resnet(blocks, bottleneck):
     """Parameters and tensors of a ResNet for ImageNet, layer by layer (arXiv:1512.03385, table 1)."""
-    sizes = [7 * 7 * 3 * 64, 64, 64]  # convolution, scale and shift of its normalisation
+    sizes = [7 * 7 * 3 * 64, 64, 64]  # convolution, scale and shift of its normalization
 
     def convolution(size, before, after):
         sizes.extend([size * size * before * after, after, after])

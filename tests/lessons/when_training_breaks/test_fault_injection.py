@@ -1,4 +1,4 @@
-"""The dojo: faults where the plan says, restarts, and what is scored. The commands here train nothing."""
+"""Fault injection: faults where the plan says, restarts, and what is scored. The commands here train nothing."""
 
 import sys
 

@@ -111,11 +111,11 @@ def dry_run(script: Path, *arguments: str) -> Job:
     """
     job = Job(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
-        stand_ins = Path(folder)
+        fake_machines = Path(folder)
         for name in PROGRAMS:
-            (stand_ins / name).write_text(f"#!{sys.executable} -IS\n{NOTE}")
-            (stand_ins / name).chmod(0o755)
-        environment = _environment(job.asked, stand_ins)
+            (fake_machines / name).write_text(f"#!{sys.executable} -IS\n{NOTE}")
+            (fake_machines / name).chmod(0o755)
+        environment = _environment(job.asked, fake_machines)
         calls, job.problem = _calls(["bash", str(script), *arguments], environment, script.parent)
         for name, words, seen in calls:
             job.alone |= name == "torchrun"
@@ -124,14 +124,14 @@ def dry_run(script: Path, *arguments: str) -> Job:
     return job
 
 
-def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
+def _environment(asked: dict[str, str], fake_machines: Path) -> dict[str, str]:
     """The script's environment, as Slurm would set it.
 
     The stand-ins are also bash functions, which take precedence even if the script changes PATH.
     """
     foreign = ("SLURM", "SBATCH", "SRUN", "PET_", "TORCHELASTIC")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{stand_ins}/{name}" "$@"; }}' for name in PROGRAMS}
+    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{fake_machines}/{name}" "$@"; }}' for name in PROGRAMS}
     told = {"ntasks-per-node": "NTASKS_PER_NODE", "cpus-per-task": "CPUS_PER_TASK", "gpus-per-node": "GPUS_PER_NODE"}
     values: dict[str, object] = {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
     values |= dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), 0)
@@ -139,7 +139,7 @@ def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
     values |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "nid[001-002]")
     values |= {"SLURM_GPUS_ON_NODE": _gpus(asked), "SLURM_JOB_ID": 4711}
     values |= {"SLURMD_NODENAME": NODES[0], "SLURM_SUBMIT_DIR": SCRIPTS.parent}
-    path = {"PATH": f"{stand_ins}:{os.environ['PATH']}", "WORKSHOP_CALLS": str(stand_ins / "calls")}
+    path = {"PATH": f"{fake_machines}:{os.environ['PATH']}", "WORKSHOP_CALLS": str(fake_machines / "calls")}
     return inherited | functions | path | {name: str(value) for name, value in values.items()}
 
 

@@ -121,7 +121,7 @@ def _train(comm, illness: str) -> Run:
     losses = []
     for step, batch in enumerate(mine[: len(mine) // BATCH * BATCH].reshape(-1, BATCH)):
         start_s = time.perf_counter()
-        images = torch_cnn.normalise(torch.tensor(train.images[batch]))
+        images = torch_cnn.normalize(torch.tensor(train.images[batch]))
         model.zero_grad()
         loss = cross_entropy(model(images), torch.tensor(train.labels[batch]).long())
         loss.backward()

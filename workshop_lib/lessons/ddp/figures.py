@@ -34,7 +34,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
     handles = [
-        Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
+        Patch(color=BACKWARD.color, label="backward; a white line where a gradient is ready"),
         *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
         figures.entry("all gradients averaged", **BORDER, linewidth=2),
     ]

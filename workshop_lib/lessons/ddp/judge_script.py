@@ -230,7 +230,7 @@ def script(changes: str | Path) -> Verdict:
     return verdict
 
 
-def mine_or_finished(changes: str | Path) -> Path:
+def own_or_finished(changes: str | Path) -> Path:
     """The path of the learner's script once it is right, and of the finished script until then."""
     mine = Path(changes).with_name("my_ddp.py")
     return mine if mine.exists() else SCRIPTS / "ddp.py"

@@ -18,7 +18,7 @@ BYTES = {
     "asked for by all ranks": figures.Look(figures.PURPLE, "//"),
     "from the storage, when cold": figures.Look(figures.LIGHT_BLUE, ".."),
 }
-ONCE = {"color": figures.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+ONCE = {"color": figures.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
 SPENT = {
     "preloading": figures.STEP_LOOKS["Allreduce"],
     "waiting for input": figures.STEP_LOOKS["waiting"],

@@ -135,7 +135,7 @@ class _Steps:
         """Run one step, with its allreduce only if `average`; return the seconds until this rank is done."""
         start = time.perf_counter()
         self.model.zero_grad(set_to_none=False)
-        cross_entropy(self.model(torch_cnn.normalise(self.images)), self.labels).backward()
+        cross_entropy(self.model(torch_cnn.normalize(self.images)), self.labels).backward()
         if average:
             self.backend.average_gradients()
         else:

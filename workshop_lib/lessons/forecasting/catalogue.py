@@ -82,10 +82,10 @@ class Machine:
     source: str
     compute: Mapping[str, Compute] = field(default_factory=dict)  # measured times, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
-    utilisation: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
+    utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
 
     def compute_of(self, model: Model) -> Compute:
-        """The measured time if there is one, or else operations / (peak · utilisation) where that is realistic.
+        """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
 
         The peak is the device's highest: the one of bf16 if the device has bf16. Raises InputError where neither time
         is known. For example, VGG-16 was measured above the peak of a P100, because Winograd's algorithm takes fewer
@@ -93,7 +93,7 @@ class Machine:
         """
         if model.name in self.compute:
             return self.compute[model.name]
-        share = self.utilisation.get(model.kind)
+        share = self.utilization.get(model.kind)
         if share is None:
             raise InputError(
                 f"no speed of {model.name} on {self.name} is known, and its peak does not tell: "
@@ -199,7 +199,7 @@ def _machine(path: Path) -> Machine:
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
     entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
-    for table in ("peak_flops_per_s", "utilisation"):
+    for table in ("peak_flops_per_s", "utilization"):
         entry.get(table, {}).pop("source", None)
     return Machine(path.stem, **entry)
 

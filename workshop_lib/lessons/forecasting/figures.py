@@ -50,7 +50,7 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
 
 def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
     table = pd.DataFrame(points).set_index("devices")
-    work, share = table["efficiency"] * table["step_s"], {"color": SPEED.colour, "alpha": 0.22, "linewidth": 0}
+    work, share = table["efficiency"] * table["step_s"], {"color": SPEED.color, "alpha": 0.22, "linewidth": 0}
     band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
     band.set_label("range: has nine of ten published points")
     handles = [_line(axes, table["efficiency"], SPEED, "speed: forecast")]
@@ -183,7 +183,7 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     ends = [0.8e3 * both["predicted_s"].min(), 1.25e3 * both["predicted_s"].max()]
     axes.loglog(ends, ends, **figures.PERFECT)
     low, high = ([end / (1 + sign * WITHIN) for end in ends] for sign in (1, -1))
-    axes.fill_between(ends, low, high, color=figures.GREY, alpha=0.15, linewidth=0)
+    axes.fill_between(ends, low, high, color=figures.GRAY, alpha=0.15, linewidth=0)
     axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
     for axis in (axes.xaxis, axes.yaxis):
         figures.log_ticks(axis, "{x:g}")

@@ -67,7 +67,7 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
         for axes, x in ((left, "end_s"), (right, "images_per_rank")):
             places, errors = _improvements(run, x)
             axes.step(places, errors, where="post", alpha=0.8, **style.curve)
-            axes.plot(places[-1], errors[-1], style.marker, color=style.colour, ms=8)
+            axes.plot(places[-1], errors[-1], style.marker, color=style.color, ms=8)
     left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
     right.set(xlabel="images that each rank has worked through", yscale="log")
     right.xaxis.set_major_formatter("{x:,.0f}")
@@ -140,10 +140,10 @@ def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordF
     batches = np.array(sorted(best))
     tuned = np.array([best[batch].lr for batch in batches])
     style = figures.Style.number(0)
-    right.plot(batches, tuned, style.marker, color=style.colour, ms=10)
+    right.plot(batches, tuned, style.marker, color=style.color, ms=10)
     growth, rules = batches / batches[0], []
     for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
-        look = {"color": figures.GREY, "linewidth": 2, "linestyle": line, "zorder": 1}
+        look = {"color": figures.GRAY, "linewidth": 2, "linestyle": line, "zorder": 1}
         right.plot(batches, tuned[0] * factors, **look)
         rules.append(figures.entry(name, **look))
     right.set_ylim(tuned.min() / 2, tuned.max() * 4)

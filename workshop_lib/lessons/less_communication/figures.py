@@ -22,7 +22,7 @@ def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figu
     most = max(max(counts) for counts in histograms.values())
     for number, (axes, (mode, counts)) in enumerate(zip(panels, histograms.items(), strict=True)):
         total = sum(counts.values())
-        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=figures.Style.number(number).colour)
+        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=figures.Style.number(number).color)
         axes.set_title(mode, fontsize=12)
         axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness (updates)", ylim=(0, 1.02))
         axes.xaxis.set_minor_locator(NullLocator())

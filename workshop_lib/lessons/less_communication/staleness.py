@@ -139,18 +139,18 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
     seconds per step (WaitTimeout).
     """
     run, start = Run(weights.copy()), _start(comm, limit_s)
-    total = travelling = None
+    total = traveling = None
 
     def arrive() -> None:
-        if travelling is not None:
-            travelling.wait(OTHERS, limit_s)
+        if traveling is not None:
+            traveling.wait(OTHERS, limit_s)
             run.weights -= lr / comm.size * total
 
     for step in range(steps):
         run.read.append(max(step - 1, 0))
         new = gradient(run.weights, step)
         arrive()
-        total, travelling = new, Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
+        total, traveling = new, Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
     arrive()
     run.seconds = time.perf_counter() - start
     return run

@@ -104,7 +104,7 @@ def train(
         bytes_sent = _every_step(network, way, optimizer, batches)
     with torch.no_grad():
         parts = np.array_split(np.arange(len(test.labels)), 10)
-        answers = [network(torch_cnn.normalise(torch.tensor(test.images[rows]))).argmax(dim=1) for rows in parts]
+        answers = [network(torch_cnn.normalize(torch.tensor(test.images[rows]))).argmax(dim=1) for rows in parts]
     right = comm.allreduce(int((torch.cat(answers).numpy() == test.labels).sum()))
     digests = comm.allgather(hashlib.sha256(_vector(network).tobytes()).hexdigest())
     what = {"way": name, "world_size": comm.size, "batch_size": batch, "steps": steps, "lr": lr, "momentum": momentum}
@@ -122,7 +122,7 @@ def _batches(data: mnist.Split, batch: int, comm, seed: int) -> Iterator[Batch]:
     for epoch in itertools.count(1):
         for rows, n_global in shard.epoch_batches(data.total, batch, comm.rank, comm.size, seed, epoch):
             if n_global == batch * comm.size:  # skips the smaller batch at the end of an epoch
-                yield torch_cnn.normalise(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
+                yield torch_cnn.normalize(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
 
 
 def _every_step(

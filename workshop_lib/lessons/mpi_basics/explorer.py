@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.mpi_basics.fake_mpi import standing_in
+from workshop_lib.lessons.mpi_basics.fake_mpi import replaced_mpi
 from workshop_lib.lessons.mpi_basics.rank_thread import RankThread
 from workshop_lib.lessons.mpi_basics.schedule import Choice, Outcome, Schedule
 from workshop_lib.lessons.mpi_basics.schedule_report import Picture
@@ -93,7 +93,7 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
     if isinstance(ranks, bool) or ranks not in range(1, LARGEST + 1):
         raise InputError(f"the explorer runs 1 to {LARGEST} ranks, not {ranks!r}: set `ranks=`.")
     began = time.monotonic()
-    with standing_in(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
+    with replaced_mpi(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
         search = Search(program, ranks)
         first = search.run_next()
         outcomes = [first] if first else []

@@ -102,7 +102,7 @@ class Request:
         raise InputError(f"the explorer knows Wait and Waitall, but no request.{name}: use one of these.")
 
 
-class StandInComm:
+class FakeComm:
     """One rank's communicator. Its calls take the same arguments as in mpi4py.
 
     Raises InputError for any call that is not in CALLS.
@@ -208,7 +208,7 @@ def memory(name: str, given: Any, written: bool = False) -> np.ndarray:
     return flat[: more[0]] if more and isinstance(more[0], int) else flat
 
 
-class StandInMPI:
+class FakeMPI:
     """mpi4py's MPI, except for requests, statuses, and COMM_WORLD, which is the communicator of the rank that asks."""
 
     Request, Status = Request, Status
@@ -222,20 +222,20 @@ class StandInMPI:
 
 
 @contextlib.contextmanager
-def standing_in(program: Callable) -> Iterator[None]:
-    """Replace MPI by the stand-in for `program` and for the functions that it closes over, inside the block.
+def replaced_mpi(program: Callable) -> Iterator[None]:
+    """Replace MPI by the fake one for `program` and for the functions that it closes over, inside the block.
 
     Covers the global names that are MPI, and what the program imports from mpi4py itself.
     """
     inside = [cell.cell_contents for cell in getattr(program, "__closure__", None) or () if cell.cell_contents]
-    stand_in: Any = StandInMPI()
+    fake: Any = FakeMPI()
     replaced = []
     for names in [getattr(function, "__globals__", {}) for function in (program, *inside)]:
         replaced += [(names, name) for name, value in names.items() if value is MPI]
     try:
-        mpi4py.MPI = stand_in
+        mpi4py.MPI = fake
         for names, name in replaced:
-            names[name] = stand_in
+            names[name] = fake
         yield
     finally:
         mpi4py.MPI = MPI

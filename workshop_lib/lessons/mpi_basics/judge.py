@@ -61,7 +61,7 @@ def _like_the_partners(text: str, calls: list[Call]) -> Property:
     return Property(text, not hint, hint)
 
 
-def _from_neighbour(shift: int) -> Callable:
+def _from_neighbor(shift: int) -> Callable:
     def exchange(comm, mine):
         source, dest = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
         theirs = np.empty_like(mine)
@@ -71,7 +71,7 @@ def _from_neighbour(shift: int) -> Callable:
     return exchange
 
 
-_PARTNER = "That came from a neighbour in the ring: the partner is rank `comm.rank ^ 1`."
+_PARTNER = "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`."
 
 exchange = Exercise(
     "exchange",
@@ -81,8 +81,8 @@ exchange = Exercise(
         Mistake(
             lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."
         ),
-        Mistake(_from_neighbour(-1), _PARTNER),
-        Mistake(_from_neighbour(1), _PARTNER),
+        Mistake(_from_neighbor(-1), _PARTNER),
+        Mistake(_from_neighbor(1), _PARTNER),
     ],
     on=4,
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "

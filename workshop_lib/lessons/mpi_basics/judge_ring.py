@@ -105,7 +105,7 @@ def _bytes_hint(sent: list[int], due: int, array: int, p: int) -> str:
     observed = f"the ranks sent {', '.join(f'{b:,}' for b in sent)} bytes. "
     if max(sent) >= 2 * max(1, min(sent)):
         busy = sent.index(max(sent))
-        return observed + f"Rank {busy} does most of the work while others idle: let each send to its neighbour only."
+        return observed + f"Rank {busy} does most of the work while others idle: let each send to its neighbor only."
     if min(sent) >= (p - 1) * array:
         return observed + "That is the whole array in each step: send one chunk, 1/p of it, per step."
     if all(due < b <= due + 2 * (p - 1) * 1000 for b in sent):

@@ -54,7 +54,7 @@ class RankThread(threading.Thread):
     def __init__(self, number: int, program: Callable, stage: Stage):
         super().__init__(daemon=True, name=f"rank {number}")
         self.number, self.program, self.stage, self.size = number, program, stage, stage.size
-        self.comm = fake_mpi.StandInComm(number, self.size, self)
+        self.comm = fake_mpi.FakeComm(number, self.size, self)
         self.calls: list[Call] = []
         self.waiting: Call | None = None
         self.ended, self.printed = False, ""
@@ -92,7 +92,7 @@ class RankThread(threading.Thread):
             self.ended = True
             self.stage.baton.release()
 
-    # The stand-in communicator calls the methods below, inside the thread.
+    # The fake communicator calls the methods below, inside the thread.
 
     def issue(self, name: str, operations: list[Operation], at_once: bool) -> None:
         """Start a call's operations, and wait for them unless the call returns at once."""

@@ -89,7 +89,7 @@ class Schedule:
     def advance(self) -> list[Choice]:
         """Run up to the next choice and return the options; an empty list once the run is over.
 
-        Raises the program's NotImplementedError, and the stand-in's InputError for a call that it does not know.
+        Raises the program's NotImplementedError, and the fake MPI's InputError for a call that it does not know.
         """
         while not self.outcome.kind:
             self._run_ranks()

@@ -209,7 +209,7 @@ def forecast(
     (arXiv:2104.04473, section 2.2). forecasting/forecast.py says how late the slowest rank is.
     """
     peak = max(machine.peak_flops_per_s.values())
-    share = machine.utilisation.get("transformer", 0.4) if share is None else share
+    share = machine.utilization.get("transformer", 0.4) if share is None else share
     strides = {"tensor": 1, "data": mesh.tensor}
     seconds = dict.fromkeys(strides, 0.0)
     for each in done.collectives:

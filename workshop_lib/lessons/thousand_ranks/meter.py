@@ -64,7 +64,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented  # DTensor calls operators on plain tensors next, and these are counted
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
-            return _stand_in(args[0])
+            return _pretended_value(args[0])
         output = func(*args, **kwargs)
         self._count(func, args, kwargs, output)
         for tensor in memory.tensors([output]):
@@ -150,7 +150,7 @@ class Meter(TorchDispatchMode):
         raise Done
 
 
-def _stand_in(scalar: torch.Tensor) -> float | int | bool:
+def _pretended_value(scalar: torch.Tensor) -> float | int | bool:
     """The value that loss.item() gets from a tensor without values: 1, or False for a Boolean such as isnan's."""
     return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
 

@@ -2,7 +2,7 @@
 
     python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     prints a JSON line per fault
 
-13_when_training_breaks shows the results as its "zoo". This process imports PyTorch once and forks three ranks for each
+13_when_training_breaks shows the results as a table. This process imports PyTorch once and forks three ranks for each
 fault. Several faults run at the same time.
 """
 

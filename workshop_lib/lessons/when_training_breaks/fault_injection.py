@@ -1,4 +1,4 @@
-"""Inject faults into a command that trains, and measure what they cost: the "dojo" of 13_when_training_breaks.
+"""Inject faults into a command that trains, and measure what they cost. 13_when_training_breaks does this.
 
 The command may be any program. It runs in a new, empty folder, and prints how far it is, in lines with these words:
 

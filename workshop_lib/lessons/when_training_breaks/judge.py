@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown, yours_or
+from workshop_lib.judge import Exercise, Mistake, Property, is_number, own_or_library, shown
 from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.judge_supervise import supervise
 from workshop_lib.paths import SCRIPTS, replacing
@@ -259,7 +259,7 @@ def script(name: str, out: Path, *functions: Callable) -> Path:
     """
     text = (SCRIPTS / name).read_text(encoding="utf-8")
     for function in functions:
-        if yours_or(function, None) is function:
+        if own_or_library(function, None) is function:
             text = text.replace(
                 _definition(text, function.__name__),
                 _imports(function) + textwrap.dedent(inspect.getsource(function)).rstrip() + "\n",

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, Plan, StageMemory
 from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, patches
+from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure, patches
 from workshop_lib.training import KINDS
 
 MEMORY_LOOKS = {
@@ -131,8 +131,8 @@ def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], who
     """
     bottom = 0.0
     for kind in KINDS:
-        colour, hatch = MEMORY_LOOKS[kind]
+        color, hatch = MEMORY_LOOKS[kind]
         start = bottom + place * (whole[kind] - states[kind])
-        axes.bar(rank, states[kind], 0.8, start, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
-        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GREY, lw=1))
+        axes.bar(rank, states[kind], 0.8, start, color=color, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GRAY, lw=1))
         bottom += whole[kind]

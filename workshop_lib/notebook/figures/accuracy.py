@@ -59,7 +59,7 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     level = _accuracy_axes(axes, rows, x)
     backends = [figures.handle_of(name, figures.Style.number(number), line=False) for name, number in order.items()]
     lines = [
-        figures.entry(name, color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line)
+        figures.entry(name, color=figures.GRAY, linewidth=2, linestyle=figures.Style.number(index).line)
         for index, name in enumerate(settings.values())
     ]
     figures.draw_legend(figure, backends, lines, [level, *figures.hollow_note(rows["oversubscribed"].any())])
@@ -197,7 +197,7 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     for name, curve in rows.groupby("backend"):
         style = figures.Style.number(order[name])
         _draw_medians(time, curve, "seconds", style)
-        _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.colour, "", "--"))
+        _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.color, "", "--"))
         _draw_medians(accuracy, curve, "test_accuracy", style)
         seconds = curve.groupby("world_size")["seconds"].median()
         time.plot(seconds.index, seconds.iloc[0] * seconds.index[0] / seconds.index, **figures.PERFECT)
@@ -212,7 +212,7 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     handles = [figures.handle_of(name, figures.Style.number(number)) for name, number in order.items()]
     notes: list[Artist] = [
         figures.entry("perfect", **figures.PERFECT),
-        figures.entry("training accuracy", color=figures.GREY, linestyle="--"),
+        figures.entry("training accuracy", color=figures.GRAY, linestyle="--"),
     ]
     figures.draw_legend(figure, handles, [*notes, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure

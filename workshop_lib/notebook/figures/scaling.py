@@ -22,7 +22,7 @@ from workshop_lib.results.curves import strong_scaling, to_frame, weak_scaling
 MOST_CURVES = 5
 EFFICIENCY = ["efficiency", "efficiency_min", "efficiency_max"]
 PERFECT_TICK = {"color": "black", "marker": "|", "linestyle": "", "markersize": 18, "markeredgewidth": 2, "zorder": 4}
-CROSS = {"color": figures.GREY, "marker": "x", "linestyle": "", "markersize": 7}
+CROSS = {"color": figures.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
 class Measure(NamedTuple):
@@ -161,7 +161,7 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
             for hollow, chosen in curve.groupby("oversubscribed"):
                 figures.draw_points(axes, at[chosen.index], *_with_bars(chosen, column), style, bool(hollow))
         if not curve["first_epoch_only"].any():
-            left.plot(at, curve[measure.first_epoch], **CROSS | {"color": style.colour})
+            left.plot(at, curve[measure.first_epoch], **CROSS | {"color": style.color})
     notes = [_draw_perfect(left, efficiency, points, measure), *_notes(points)]
     if measure.more_is_better and _wide(points):
         left.set_yscale("log")
@@ -196,7 +196,7 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
                     middle, bars = _with_bars(point, column)
                     figures.draw_points(axes, middle, y, bars, style, hollow, across=True)
             if not point["first_epoch_only"].any():
-                left.plot(point[measure.first_epoch], y, **CROSS | {"color": style.colour})
+                left.plot(point[measure.first_epoch], y, **CROSS | {"color": style.color})
             if count > 1:
                 left.plot(single * (count if measure.more_is_better else 1), y, **PERFECT_TICK)
     efficiency.axvline(100, **figures.PERFECT | {"color": "black", "linewidth": 2})

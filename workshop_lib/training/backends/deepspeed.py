@@ -170,7 +170,7 @@ class Deepspeed(Ddp):
 
         The first step creates the optimizer's state, and the list of which shard of it belongs to which parameter.
         """
-        images = torch_cnn.normalise(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
+        images = torch_cnn.normalize(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
         dtype = next(self.engine.module.parameters()).dtype
         self.engine.backward(self.engine(images.to(dtype)).sum() * 0.0)
         self.engine.step()

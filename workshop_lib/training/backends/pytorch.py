@@ -163,7 +163,7 @@ class TorchLearner:
         labels = self.labels[own].long()
         self.model.zero_grad(set_to_none=False)  # keep the tensors, which may be views into a backend's buffer
         parts = own.split(CPU_ROWS) if self.in_parts else [own]
-        logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
+        logits = torch.cat([self.forward(torch_cnn.normalize(self.images[part])) for part in parts])
         loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         # The backend takes the mean over ranks, so world_size cancels: see the top of this file.
         self.backend.backward(loss * (self.backend.world.world_size / n_global))
@@ -186,7 +186,7 @@ class TorchLearner:
         batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
         split = self.test_images.tensor_split(batches), self.test_labels.tensor_split(batches)
         for images, labels in zip(*split, strict=True):
-            logits, labels = self.forward(torch_cnn.normalise(images)), labels.long()
+            logits, labels = self.forward(torch_cnn.normalize(images)), labels.long()
             sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
         self.model.train()
         return sums.cpu().numpy()
