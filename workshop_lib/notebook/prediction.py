@@ -15,7 +15,7 @@ from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave
 MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
 
 
-class Prediction:
+class Question:
     """A guess at one number between `low` and `high`.
 
     Where widgets work, it is shown as a slider with a button; elsewhere, as the bare question. No cell waits
@@ -106,9 +106,9 @@ class Prediction:
             commit()
 
 
-def predict(question: str, low: float, high: float, unit: str = "") -> Prediction:
+def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later."""
-    return Prediction(question, low, high, unit)
+    return Question(question, low, high, unit)
 
 
 def _number(value: float) -> str:

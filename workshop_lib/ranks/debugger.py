@@ -22,7 +22,7 @@ from IPython.core.error import StdinNotImplementedError
 from workshop_lib.paths import replacing
 
 from .errors import named
-from .messages import Call, PdbCommand
+from .messages import CallUnderWay, PdbCommand
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -79,7 +79,7 @@ class RankDebugger(pdb.Pdb):
 class Prompt:
     """Asks for the next command when ranks wait at a breakpoint."""
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.answered: dict[int, int] = {}  # by rank: the number of the last question that was answered
         self.since: float | None = None  # since when ranks have been waiting

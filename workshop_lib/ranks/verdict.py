@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from . import engine
 from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
-from .messages import Call, Frame
+from .messages import CallUnderWay, Frame
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -30,7 +30,7 @@ class Others:
     sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.since = time.monotonic()
         self.next_look = self.since + GRACE_S
@@ -76,7 +76,7 @@ class Alone(Others):
     and use it in a loop, so they are watched for longer.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         super().__init__(call)
         self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
         self.looks = self.looks_left
@@ -94,7 +94,7 @@ class Alone(Others):
         self.stacks, self.next_look = stacks, time.monotonic() + LOOK_AGAIN_S
 
 
-def check_alone(call: Call) -> None:
+def check_alone(call: CallUnderWay) -> None:
     """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
@@ -104,26 +104,26 @@ def check_alone(call: Call) -> None:
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: Call, what: str) -> NoReturn:
+def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
     who = named(call.ranks)
     trouble = f"{who} alone took part in a collective or waited for a message"
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
+def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
     raise RankError(f"{text}{USELESS} {remedy}{advice}")
 
 
-def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
     positions = positions_text(stacks, call.stopped(), still="still ")
     text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
-def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
+def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if _errors_text(call):  # an error on a rank says more than that the time is up
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
@@ -137,7 +137,7 @@ def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
-def raise_failed(call: Call) -> NoReturn:
+def raise_failed(call: CallUnderWay) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = _errors_text(call)
     try:
@@ -150,7 +150,7 @@ def raise_failed(call: Call) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., Call], allow_unreceived: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
     allow_unreceived: whether messages from one rank to another may still wait to be received.
@@ -178,7 +178,7 @@ def _inside_check(frames: list[Frame]) -> bool:
     return any(frame["name"] == engine.in_step.__name__ for frame in frames)
 
 
-def raise_interrupted(call: Call) -> NoReturn:
+def raise_interrupted(call: CallUnderWay) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     call.signal(SIGINT)
     try:
@@ -199,11 +199,11 @@ def raise_interrupted(call: Call) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
 
 
-def _waits_for_others(call: Call) -> bool:
+def _waits_for_others(call: CallUnderWay) -> bool:
     return any(is_communicating(frames) for frames in call.stacks().values())
 
 
-def _errors_text(call: Call) -> str:
+def _errors_text(call: CallUnderWay) -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
     ranks_by_error: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():

@@ -227,7 +227,7 @@ def with_pytorch(make, size: int) -> list[tuple]:
         own = [p.grad for stage in stages for p in stage.layers.parameters()]
         other = [p.grad for part in theirs for p in part.parameters()]
         apart = max(float((a - b).abs().max()) for a, b in zip(own, other, strict=True))
-        seen.append((apart, done, [tuple(orders.Operation(*each)) for each in order]))
+        seen.append((apart, done, [tuple(orders.MicroBatchPass(*each)) for each in order]))
     return seen
 
 

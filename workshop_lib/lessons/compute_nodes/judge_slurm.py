@@ -60,7 +60,7 @@ class Torchrun:
 
 
 @dataclass
-class Job:
+class SlurmJob:
     """What a job script asks Slurm for, and what it starts."""
 
     asked: dict[str, str]
@@ -104,12 +104,12 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
     return asked, late
 
 
-def dry_run(script: Path, *arguments: str) -> Job:
-    """Run the script as Slurm would on the first node, and return the resulting Job.
+def dry_run(script: Path, *arguments: str) -> SlurmJob:
+    """Run the script as Slurm would on the first node, and return the resulting SlurmJob.
 
     Raises ValueError when an option cannot be read, for example because its value is not a number.
     """
-    job = Job(*directives(script.read_text(encoding="utf-8")))
+    job = SlurmJob(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
         fake_machines = Path(folder)
         for name in PROGRAMS:
@@ -160,7 +160,7 @@ def _calls(command: list[str], environment: dict[str, str], cwd: Path) -> tuple[
     return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [], problem
 
 
-def _step(words: list[str], seen: dict[str, str], job: Job, cwd: Path) -> list[Torchrun]:
+def _step(words: list[str], seen: dict[str, str], job: SlurmJob, cwd: Path) -> list[Torchrun]:
     """The torchruns that `srun` with these words starts on all nodes of the job."""
     own, command = options_in(words)
     given = {name: value for name, value in job.asked.items() if name not in ("cpus-per-task", "nodes")} | own

@@ -46,7 +46,7 @@ DRAWN_STEPS = 3
 
 
 @dataclass
-class Run:
+class RankRun:
     """One training run on one rank: the loss of each step, a digest of the final weights, a trace of the last steps."""
 
     losses: list[float]
@@ -56,9 +56,9 @@ class Run:
 
 @dataclass
 class Clinic:
-    """All runs by name, the healthy one first; each is a list with one Run per rank."""
+    """All runs by name, the healthy one first; each is a list with one RankRun per rank."""
 
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[RankRun]]
 
     @property
     def timelines(self) -> dict[str, Timeline]:
@@ -93,7 +93,7 @@ def admit(team) -> Clinic:
     return Clinic({name: [runs[name] for runs in by_rank] for name in by_rank[0]})
 
 
-def _all_runs() -> dict[str, Run]:
+def _all_runs() -> dict[str, RankRun]:
     from mpi4py import MPI  # imported on the ranks only
 
     join()
@@ -112,7 +112,7 @@ def _images_of(comm, illness: str) -> np.ndarray:
     return order[comm.rank :: comm.size]
 
 
-def _train(comm, illness: str) -> Run:
+def _train(comm, illness: str) -> RankRun:
     """Train this rank for one epoch; `illness` is "" for the healthy run."""
     train, tracer = mnist.load("train"), Tracer(comm)
     diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
@@ -134,7 +134,7 @@ def _train(comm, illness: str) -> Run:
         losses.append(loss.item())
         tracer.add(step, start_s, spans)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    return Run(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
+    return RankRun(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
 
 
 def _timed(average: Callable[[], None]) -> tuple[float, float]:

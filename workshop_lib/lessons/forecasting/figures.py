@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, PercentFormatter
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import Point, outgrows_learning, takes_over
+from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
 from workshop_lib.notebook import figures
 from workshop_lib.training.cores import usable_cores
@@ -19,7 +19,7 @@ from workshop_lib.training.cores import usable_cores
 SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))
 
 
-def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.RecordFigure:
+def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figures.RecordFigure:
     """Draw the efficiency (left), and the time to the model's target or, without a target, the throughput (right).
 
     The title is the forecast's answer in words, with `conditions` below it. Raises InputError without points.
@@ -48,7 +48,7 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
     return figure
 
 
-def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+def _draw_efficiency(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
     table = pd.DataFrame(points).set_index("devices")
     work, share = table["efficiency"] * table["step_s"], {"color": SPEED.color, "alpha": 0.22, "linewidth": 0}
     band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
@@ -63,7 +63,7 @@ def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
     return [*handles, band]
 
 
-def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+def _draw_outcome(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
     """Draw the time to the target or, without a target, the throughput, next to perfect scaling of the first point."""
     table = pd.DataFrame(points).set_index("devices")
     growth = table.index / table.index[0]

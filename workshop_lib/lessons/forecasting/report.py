@@ -6,7 +6,7 @@ from rich.table import Table
 
 from workshop_lib.lessons.forecasting.catalogue import Machine, Model
 from workshop_lib.lessons.forecasting.forecast import (
-    Point,
+    ForecastPoint,
     Settings,
     alone_samples_per_s,
     outgrows_learning,
@@ -18,7 +18,7 @@ from workshop_lib.results.tables import rich_table
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 
 
-def answer(points: Sequence[Point]) -> str:
+def answer(points: Sequence[ForecastPoint]) -> str:
     """The forecast in one or two sentences: the last point's step, and where communication or the batch takes over."""
     last = points[-1]
     count = "1 device" if last.devices == 1 else f"{last.devices:,} devices"
@@ -46,7 +46,7 @@ def conditions(model: Model, machine: Machine, settings: Settings) -> str:
 STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
 
 
-def table(points: Sequence[Point]) -> Table:
+def table(points: Sequence[ForecastPoint]) -> Table:
     """A table with one row per number of devices, and columns on learning if the model has a target."""
     headings, caption = (["devices", "global\nbatch", *STEP_HEADINGS], "range: has nine of ten published points")
     if points[0].learning is not None:
@@ -66,14 +66,14 @@ def what_if_table(model: Model, machine: Machine, settings: Settings, devices: i
     return filled
 
 
-def _step_cells(point: Point) -> list[str]:
+def _step_cells(point: ForecastPoint) -> list[str]:
     low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
     efficiency = f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})" if point.devices > 1 else "100%"
     return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
 
 
-def _learning_cells(point: Point) -> list[str]:
+def _learning_cells(point: ForecastPoint) -> list[str]:
     """The cells on learning; none if the model has no target."""
     if point.learning is None or point.time_to_target_s is None or point.device_hours is None:
         return []

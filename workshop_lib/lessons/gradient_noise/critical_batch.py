@@ -17,7 +17,7 @@ POINTS = 3  # fewest batch sizes: one for each of two parameters, and one more t
 
 
 @dataclass(frozen=True)
-class Fit:
+class CriticalBatchFit:
     """Steps and samples to a target, as functions of the batch size.
 
     s_min: the number of steps that even the largest batch needs. e_min: the number of samples that even the smallest
@@ -44,7 +44,7 @@ class Fit:
         return self.e_min * (1 + np.asarray(batch, dtype=float) / self.b_crit)
 
 
-def fit(batches, steps, seed: int = 0) -> Fit:
+def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
     """Fit measured pairs (batch in samples, steps to the target); each repeat is a pair of its own.
 
     The fit minimizes squared relative errors, because steps span orders of magnitude. The intervals come from refits
@@ -69,7 +69,7 @@ def fit(batches, steps, seed: int = 0) -> Fit:
         drawn = {"s_min": refits[0], "e_min": refits[1], "b_crit": refits[1] / refits[0]}
     ends = {name: np.percentile(values, CONFIDENCE, method="nearest").tolist() for name, values in drawn.items()}
     intervals = {name: (low, high) for name, (low, high) in ends.items()}
-    return Fit(float(s_min), float(e_min), float(e_min / s_min), intervals)
+    return CriticalBatchFit(float(s_min), float(e_min), float(e_min / s_min), intervals)
 
 
 def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:

@@ -57,7 +57,9 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
 
 
 def steps_to_target(
-    pairs: Mapping[str, tuple[Sequence, Sequence]], fits: Mapping[str, critical_batch.Fit | None], title: str
+    pairs: Mapping[str, tuple[Sequence, Sequence]],
+    fits: Mapping[str, critical_batch.CriticalBatchFit | None],
+    title: str,
 ) -> figures.RecordFigure:
     """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
 
@@ -104,7 +106,7 @@ def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
     runs = pd.DataFrame([record["what"] for record in records])
     require_same(runs, ["target", "data_dir"])
     name = f"to {runs['target'][0]:.0%} test accuracy"
-    pairs, fits = {name: measured.pairs(records)}, dict[str, critical_batch.Fit | None]()
+    pairs, fits = {name: measured.pairs(records)}, dict[str, critical_batch.CriticalBatchFit | None]()
     if not pairs[name][0]:
         raise RecordError(f"no batch size got {name} with every seed: nothing to draw.")
     seeds = runs["seed"].nunique()

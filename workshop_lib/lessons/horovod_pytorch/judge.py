@@ -71,7 +71,7 @@ def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 @dataclass
-class Distributed:
+class MadeDistributed:
     """What `make_distributed` did on one rank. The last five are None unless all ranks returned a wrapped optimizer."""
 
     type: str
@@ -86,7 +86,7 @@ class Distributed:
     expected_gradient: np.ndarray | None = None
 
 
-def observe_distributed(comm, function: Callable) -> Distributed:
+def observe_distributed(comm, function: Callable) -> MadeDistributed:
     """What the returned optimizer holds, and the gradients that it averages in one step."""
     with _running() as hvd:
         model, optimizer = _checkpointed(comm.rank)
@@ -94,7 +94,7 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         saved, saved_optimizer = _checkpointed(0)
         returned: Any = function(model, optimizer, hvd)
         weights = weights_of(model)
-        seen = Distributed(
+        seen = MadeDistributed(
             type(returned).__name__,
             isinstance(returned, torch.optim.Optimizer),
             hasattr(returned, "synchronize") and hasattr(returned, "skip_synchronize"),
@@ -141,7 +141,7 @@ COMPRESSED_HINT = "they're nearly right. Did you compress something on the way?"
 SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0."
 
 
-def distributed_properties(observations: list[Distributed]) -> Iterator[Property]:
+def distributed_properties(observations: list[MadeDistributed]) -> Iterator[Property]:
     size, first = len(observations), observations[0]
     types = sorted({seen.type for seen in observations if not seen.is_optimizer})
     yield Property("it returns an optimizer", not types, f"it returned {', '.join(types)}: {NO_OPTIMIZER_HINT}")
@@ -177,7 +177,7 @@ make_distributed = Exercise(
 )
 
 
-class Counted(nn.Module):
+class HalfRightNetwork(nn.Module):
     """A network that is right for some images, wrong for the rest, and records which images it was given.
 
     An image's first element is its number; its second is 1.0 if the network should be right.
@@ -211,7 +211,7 @@ def _is_right(size: int) -> np.ndarray:
 def observe_epoch(comm, function: Callable) -> Epoch:
     number = torch.arange(IMAGES)
     images = torch.stack([number.double(), torch.from_numpy(_is_right(comm.size)).double()], dim=1)
-    model, saved = Counted(), []
+    model, saved = HalfRightNetwork(), []
     with _running() as hvd:
         returned = function(model, images, number % CLASSES, lambda: saved.append(comm.rank), hvd)
     if isinstance(returned, torch.Tensor | np.ndarray) and math.prod(returned.shape) == 1:

@@ -176,7 +176,7 @@ def _flat(weights) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(w)) for w in weights])
 
 
-class Trained(NamedTuple):
+class TrainedSteps(NamedTuple):
     """What training did on one rank."""
 
     steps: list[list[int]]  # the numbers of the samples in each step
@@ -187,7 +187,7 @@ class Trained(NamedTuple):
     returned: Any
 
 
-def observe_train(comm, function: Callable) -> Trained:
+def observe_train(comm, function: Callable) -> TrainedSteps:
     """What `train` does on this rank, as if each rank ran on a host of its own: local_rank() is 0 everywhere."""
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
@@ -205,7 +205,7 @@ def observe_train(comm, function: Callable) -> Trained:
         with contextlib.suppress(OSError, KeyError, ValueError):  # there is no file, or Keras did not write it
             model.load_weights(path)
             saved = _flat(model.get_weights())
-    return Trained(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
+    return TrainedSteps(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
 
 
 def _watched(start: list, samples: int, steps: list, weights_before: list):
@@ -257,7 +257,7 @@ DISAGREE_HINT = "the ranks return different numbers: each must take part in the 
 COUNT_HINT = "that is a count. Divide it by the number of test samples."
 
 
-def train_properties(observations: list[Trained]) -> Iterator[Property]:
+def train_properties(observations: list[TrainedSteps]) -> Iterator[Property]:
     first, size = observations[0], len(observations)
     trains = all(seen.steps for seen in observations)
     yield Property("every rank trains", trains, "some rank took no step: call `model.fit` on every rank.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from workshop_lib.lessons.gradient_noise.steps_to_target import BestRate
 from workshop_lib.lessons.hyperparameter_search import search as settings
-from workshop_lib.lessons.hyperparameter_search.trials import Done, Search
+from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
 from workshop_lib.notebook import figures
 from workshop_lib.results.records import RecordError
 
@@ -116,7 +116,7 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     return figure
 
 
-def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordFigure:
+def rates(done: Iterable[DoneJob], best: Mapping[int, BestRate]) -> figures.RecordFigure:
     """Draw learning rates against batch sizes: a search's trials (left), and the best rates of recorded runs (right).
 
     On the left, better trials are larger and darker. On the right is the rate that reaches a target in the fewest steps

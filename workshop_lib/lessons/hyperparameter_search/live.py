@@ -81,7 +81,7 @@ def table(state: trials.Search) -> str:
     return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 
-def _row(number: int, setting: Mapping[str, float], images: str, result: trial.Result | None, note: str) -> tuple:
+def _row(number: int, setting: Mapping[str, float], images: str, result: trial.TrialResult | None, note: str) -> tuple:
     held_out = f"{result['held_out']:.2%}" if result else ""
     return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
 

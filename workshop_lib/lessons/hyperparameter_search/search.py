@@ -19,8 +19,8 @@ LRS, MOMENTA, BATCHES = (1e-3, 1.0), (0.0, 0.5, 0.9), (16, 32, 64, 128)
 RUNGS, ETA = (4096, 12_288, 36_864), 3  # RUNGS: images, 1, 3 and 9 epochs of a trial's training set
 
 
-class Result(Protocol):
-    """A finished job of a search, such as trials.Done."""
+class FinishedJob(Protocol):
+    """A finished job of a search, such as trials.DoneJob."""
 
     result: Any
 
@@ -122,7 +122,7 @@ class Halving(Asha):
         return self.begin() if trial is None else (trial, self.settings[trial], self.rungs[self.rung])
 
 
-def winner(done: Iterable[Result]) -> Any:
+def winner(done: Iterable[FinishedJob]) -> Any:
     """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
     results = [each.result for each in done]
     longest = max(result["images"] for result in results)

@@ -18,7 +18,7 @@ import cloudpickle
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.hyperparameter_search import trial
 from workshop_lib.lessons.hyperparameter_search import trial as hyperparameter_search_trial
-from workshop_lib.lessons.hyperparameter_search.trial import Job, Result
+from workshop_lib.lessons.hyperparameter_search.trial import Job, TrialResult
 from workshop_lib.ranks import engine, verdict, watch
 from workshop_lib.ranks.errors import RankError
 from workshop_lib.ranks.messages import Outcome
@@ -40,10 +40,10 @@ class Scheduler(Protocol):
 
 
 @dataclass
-class Done:
+class DoneJob:
     """A finished job: its result, its ranks, and when it started and ended, in seconds since the search began."""
 
-    result: Result
+    result: TrialResult
     ranks: list[int]
     start_s: float
     end_s: float
@@ -56,7 +56,7 @@ class Search:
     n: int  # number of ranks
     folder: Path  # holds the trials' weights
     budget: int | None = None  # images over all trials; None is no limit
-    done: list[Done] = field(default_factory=list)
+    done: list[DoneJob] = field(default_factory=list)
     running: dict[int, tuple[Job, float, list]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -185,8 +185,8 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
 
 def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
     _, since, _ = state.running.pop(ranks[0])
-    result: Result = jobs.outcomes[ranks[0]]["value"]
-    state.done.append(Done(result, ranks, since, jobs.elapsed_s))
+    result: TrialResult = jobs.outcomes[ranks[0]]["value"]
+    state.done.append(DoneJob(result, ranks, since, jobs.elapsed_s))
     scheduler.tell(result["trial"], result["images"], result["held_out"])
 
 

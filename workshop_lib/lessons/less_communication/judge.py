@@ -116,7 +116,7 @@ OUTER = [(1.0, 0.0), (0.5, 0.0), (0.7, 0.9)]
 
 
 @dataclass(frozen=True)
-class Rounds:
+class SeenRounds:
     """What `outer_step` did in ROUNDS rounds on one rank, with one of OUTER.
 
     returned: None if every rank always returned a pair of arrays, else what this rank returned in the first round where
@@ -130,12 +130,12 @@ class Rounds:
     nbytes: int
 
 
-def observe_outer_step(comm, function: Callable) -> list[Rounds]:
+def observe_outer_step(comm, function: Callable) -> list[SeenRounds]:
     """Run ROUNDS rounds of `function` with each of OUTER; return what happened in them."""
     return [_rounds(comm, function, lr, momentum) for lr, momentum in OUTER]
 
 
-def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
+def _rounds(comm, function: Callable, lr: float, momentum: float) -> SeenRounds:
     weights = right = np.arange(1.0, N + 1)
     velocity = right_velocity = np.zeros(N)
     nbytes = 0
@@ -147,13 +147,13 @@ def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
         returned = function(counted, *given, lr, momentum)
         nbytes = nbytes or counted.nbytes
         if not all(comm.allgather(_is_pair(returned))):  # all ranks stop together, so that none waits
-            return Rounds(returned, after, after_right, nbytes)
+            return SeenRounds(returned, after, after_right, nbytes)
         weights, velocity = (np.array(part, dtype=float) for part in returned)
         mean_moved = np.mean([_moved(rank, turn) for rank in range(comm.size)], axis=0)
         right, right_velocity = _nesterov(right, -mean_moved, right_velocity, lr, momentum)
         after.append(weights)
         after_right.append(right)
-    return Rounds(None, after, after_right, nbytes)
+    return SeenRounds(None, after, after_right, nbytes)
 
 
 def _moved(rank: int, turn: int) -> np.ndarray:
@@ -165,7 +165,7 @@ def _is_pair(value) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and all(np.shape(part) == (N,) for part in value)
 
 
-def outer_properties(observations: list[list[Rounds]]) -> Iterator[Property]:
+def outer_properties(observations: list[list[SeenRounds]]) -> Iterator[Property]:
     first = observations[0]
     wrong = next((seen.returned for seen in first if seen.returned is not None), None)
     hint = f"it returned {shown(wrong)}: `return weights, velocity`, both as long as the weights."

@@ -162,12 +162,12 @@ def _column(forward: Callable, backward: Callable) -> Callable:
     forward(comm, x) gets the input, and backward(comm, gradient) the gradient that comes back to it.
     """
 
-    class Wrong(cut.ColumnParallel):
+    class WrongColumns(cut.ColumnParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = both_ways(x, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
             return linear(x, self.weight, self.bias)
 
-    return Wrong
+    return WrongColumns
 
 
 class _RankZerosPart(cut.ColumnParallel):
@@ -193,14 +193,14 @@ def _row(
     bias to its part of the sums.
     """
 
-    class Wrong(cut.RowParallel):
+    class WrongRows(cut.RowParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             summed = partial(both_ways, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
             if bias_factor is None:
                 return summed(linear(x, self.weight)) + self.bias
             return summed(linear(x, self.weight, bias_factor(self.comm.size) * self.bias))
 
-    return Wrong
+    return WrongRows
 
 
 ColumnParallel = Exercise(

@@ -26,7 +26,7 @@ import numpy as np
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.mpi_basics.fake_mpi import replaced_mpi
 from workshop_lib.lessons.mpi_basics.rank_thread import RankThread
-from workshop_lib.lessons.mpi_basics.schedule import Choice, Outcome, Schedule
+from workshop_lib.lessons.mpi_basics.schedule import Choice, RunOutcome, Schedule
 from workshop_lib.lessons.mpi_basics.schedule_report import Picture
 
 RUNS, LIMIT_S = 1000, 6.0
@@ -94,7 +94,7 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
         raise InputError(f"the explorer runs 1 to {LARGEST} ranks, not {ranks!r}: set `ranks=`.")
     began = time.monotonic()
     with replaced_mpi(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
-        search = Search(program, ranks)
+        search = OrderSearch(program, ranks)
         first = search.run_next()
         outcomes = [first] if first else []
         if first and first.kind != "endless":
@@ -109,7 +109,7 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
     return verdict
 
 
-class Search:
+class OrderSearch:
     """The runs that have been done, and the choices that are still open.
 
     A run is a sequence of choices. What a program does next depends on which choices were made, not on their order, so
@@ -123,7 +123,7 @@ class Search:
         self._first: tuple[Choice, ...] = ()
         self._random = random.Random(0)  # draws the next run, so that the first of many differ
 
-    def run_next(self) -> Outcome | None:
+    def run_next(self) -> RunOutcome | None:
         """Do a new run and return its outcome; None if it reached choices from which another run continues."""
         path = self.open.pop(self._random.randrange(len(self.open)))
         with Schedule(self.program, self.size) as schedule:
@@ -164,7 +164,7 @@ class Search:
             schedule.take(choice)
         return list(path)
 
-    def check_again(self, first: Outcome) -> list[Outcome]:
+    def check_again(self, first: RunOutcome) -> list[RunOutcome]:
         """Repeat the first run, which must give the same result, and check that no array is read too early.
 
         For this check, a further run changes the values in arrays that a nonblocking receive may still write. If its
@@ -188,10 +188,10 @@ class Search:
             return []
         where = f"rank {rank}" if rank is not None else "a rank"
         text = f"{where} uses the array of an Irecv before it has waited for the message."
-        return [Outcome("reuse", text, picture=first.picture)]
+        return [RunOutcome("reuse", text, picture=first.picture)]
 
 
-def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
+def judge(outcomes: Sequence[RunOutcome], complete: bool) -> Exploration:
     """Return the verdict on a program, given the outcomes of its runs."""
     ended = [outcome for outcome in outcomes if not outcome.kind]
     kinds = [outcome.kind or ("stuck" if outcome.stuck else "") for outcome in outcomes]
@@ -220,7 +220,7 @@ def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
     )
 
 
-def _says(kind: str, outcome: Outcome, ended: Outcome) -> tuple[str, str]:
+def _says(kind: str, outcome: RunOutcome, ended: RunOutcome) -> tuple[str, str]:
     """Return the headline and the details of a verdict."""
     if kind == "stuck":
         headline, text = STUCK[outcome.left]
@@ -234,7 +234,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _says_race(one: Outcome, other: Outcome) -> str:
+def _says_race(one: RunOutcome, other: RunOutcome) -> str:
     rank = _apart(one, other) or 0
     pair = [(each.results[rank], each.printed[rank]) for each in (one, other)]
     texts = [_short(result) for result, _ in pair]
@@ -249,7 +249,7 @@ def _short(value: Any) -> str:
     return text if len(text) < 50 else text[:47] + "…"
 
 
-def _apart(one: Outcome, other: Outcome) -> int | None:
+def _apart(one: RunOutcome, other: RunOutcome) -> int | None:
     """Return the first rank whose result or output differs between two runs; None if there is none."""
     pairs = zip(one.results, other.results, one.printed, other.printed, strict=False)
     return next((rank for rank, (a, b, c, d) in enumerate(pairs) if c != d or not same(a, b)), None)

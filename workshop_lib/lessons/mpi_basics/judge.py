@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
-from workshop_lib.judge.calls import RETURN_IT, Call, Cases, all_arrays, all_right, of_case, while_right
+from workshop_lib.judge.calls import RETURN_IT, Cases, JudgedCall, all_arrays, all_right, of_case, while_right
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.lessons.mpi_basics.explorer import Exploration, explore
 from workshop_lib.lessons.mpi_basics.judge_ring import ring_allreduce
@@ -22,14 +22,14 @@ RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on 
 def observe_exchange(comm, function: Callable) -> Cases:
     """Swap arrays between partners twice, with different lengths and types."""
 
-    def swap(case: tuple[int, type]) -> Call:
+    def swap(case: tuple[int, type]) -> JudgedCall:
         length, dtype = case
         counting = CountingComm(comm.Dup())
         own = (1000 * comm.rank + np.arange(length)).astype(dtype)
         mine = own.copy()
         returned = function(counting, mine)
         right = comm.allgather(own)[comm.rank ^ 1]
-        return Call(returned, right, np.array_equal(mine, own), counting.messages_sent)
+        return JudgedCall(returned, right, np.array_equal(mine, own), counting.messages_sent)
 
     return while_right(comm, {"floats": (6, np.float64), "integers": (1000, np.int32)}, swap)
 
@@ -49,7 +49,7 @@ def exchange_properties(observations: list[Cases]) -> Iterator[Property]:
     yield Property("each rank sends one message", most == 1, hint)
 
 
-def _like_the_partners(text: str, calls: list[Call]) -> Property:
+def _like_the_partners(text: str, calls: list[JudgedCall]) -> Property:
     hint = ""
     for rank, call in reversed(list(enumerate(calls))):
         got, right = np.asarray(call.returned), call.right
@@ -178,10 +178,10 @@ collect = Exercise(
 def observe_mean(comm, function: Callable) -> Cases:
     """Compute two means: one where every rank has a different number of values, and one where rank 1 has none."""
 
-    def mean(length: int) -> Call:
+    def mean(length: int) -> JudgedCall:
         values = 10.0 * comm.rank**2 + np.arange(length)
         right = np.concatenate(comm.allgather(values)).mean()
-        return Call(function(comm.Dup(), values.copy()), right)
+        return JudgedCall(function(comm.Dup(), values.copy()), right)
 
     return while_right(comm, {"uneven": comm.rank + 2, "none": 0 if comm.rank == 1 else 3}, mean)
 

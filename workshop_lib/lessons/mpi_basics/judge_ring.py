@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property
-from workshop_lib.judge.calls import Call, Cases, all_arrays, all_right, of_case, while_right
+from workshop_lib.judge.calls import Cases, JudgedCall, all_arrays, all_right, of_case, while_right
 from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
@@ -23,14 +23,14 @@ def observe_ring(comm, function: Callable) -> Cases:
     than there are ranks.
     """
 
-    def add(own: np.ndarray) -> Call:
+    def add(own: np.ndarray) -> JudgedCall:
         counting = CountingComm(comm.Dup())
         values, right = own.copy(), np.empty_like(own)
         returned = function(counting, values)
         comm.Allreduce(own, right)
         in_rounds = rounds(comm.allgather(counting.log))
         unchanged = np.array_equal(values, own)
-        return Call(returned, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
+        return JudgedCall(returned, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
 
     random = np.random.default_rng(comm.rank)
     arrays = {
@@ -58,7 +58,7 @@ def ring_properties(observations: list[Cases]) -> Iterator[Property]:
     yield from _ring_costs(equal, uneven)
 
 
-def _adds_each_once(calls: list[Call]) -> Property:
+def _adds_each_once(calls: list[JudgedCall]) -> Property:
     """Return a property that holds if every element of the sum contains each rank's value exactly once.
 
     The evidence is how often each element contains this rank's own value and, sorted, the other ranks' values. It does
@@ -79,7 +79,7 @@ def _adds_each_once(calls: list[Call]) -> Property:
     return replace(summed, evidence=evidence, observed=observed)
 
 
-def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
+def _ring_costs(equal: list[JudgedCall], uneven: list[JudgedCall]) -> Iterator[Property]:
     """Yield what must hold for bytes, messages and rounds. With unequal chunks, bytes may vary by their rounding."""
     p, array = len(equal), equal[0].right.nbytes
     needed, due = 2 * (p - 1), 2 * (p - 1) * array // p

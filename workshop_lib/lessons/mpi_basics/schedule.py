@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """The outcome of a run. kind: "" if every rank reached its end, else the kind of failure, which `text` describes.
 
     stuck: who waits for whom if no rank leaves a call early; empty if nobody does. left: what kind of call the ranks
@@ -74,7 +74,7 @@ class Schedule:
         self.options: list[Choice] = []
         self.over = False
         self.matched = 0  # how many messages and collectives have matched so far
-        self.outcome = Outcome()
+        self.outcome = RunOutcome()
         self.ranks = [RankThread(number, program, self) for number in range(size)]
 
     def __enter__(self) -> "Schedule":

@@ -39,7 +39,7 @@ class Letters:
 
 
 @dataclass
-class Trained:
+class TrainedStages:
     """What one step on all stages left behind."""
 
     error: str
@@ -76,12 +76,12 @@ def _one_process(stages: int) -> list[np.ndarray]:
     return _gradients(parts)
 
 
-def observe_stage(comm, make: Callable) -> list[Trained]:
+def observe_stage(comm, make: Callable) -> list[TrainedStages]:
     """Take one step with the learner's class in each of CASES."""
     return [_trained(make, size, schedule) for size, schedule in CASES]
 
 
-def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
+def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
     parts, error = _parts(size), ""
     sent: dict[tuple, list[np.ndarray]] = {}
     stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
@@ -102,7 +102,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
     unread = sum(len(letters) for letters in sent.values())
     kept = sum(len(stage.kept) for stage in stages)
-    return Trained(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
+    return TrainedStages(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
 
 
 NO_INPUT_GRADIENT_HINT = (
@@ -123,7 +123,7 @@ KEPT_HINT = "take it out when its backward begins: `self.kept.pop(i)`. Otherwise
 NOT_KEPT_HINT = "keep what backward needs in `self.kept[i]`, so that everyone can see what's still alive."
 
 
-def stage_properties(observations: list[list[Trained]]) -> Iterator[Property]:
+def stage_properties(observations: list[list[TrainedStages]]) -> Iterator[Property]:
     two, three, alone = cases = observations[0]
     errors = [seen.error for seen in cases if seen.error]
     observed = f"{errors[0]}." if errors else ""

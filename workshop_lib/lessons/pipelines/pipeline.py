@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.pipelines.orders import Operation, Order, Span
+from workshop_lib.lessons.pipelines.orders import MicroBatchPass, Order, Span
 from workshop_lib.training.memory import SavedForBackward
 
 MOST_MICRO_BATCHES = 1000
 
 
-class Step(NamedTuple):
+class PipelineStep(NamedTuple):
     """What one step did on this rank."""
 
     spans: list[Span]  # in seconds since all ranks began the step
@@ -172,7 +172,7 @@ def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape
     return [make(parts[number], number, len(parts), comm, shapes) for number in mine]
 
 
-def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False) -> Step:
+def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False) -> PipelineStep:
     """Run the forward and backward of all micro-batches in this rank's order.
 
     Every rank must call it, since it begins with a barrier. The gradients are left in the parameters. Time spent in a
@@ -182,7 +182,7 @@ def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False)
     comm.Barrier()
     zero_s = time.perf_counter()
     with saved if count_bytes else nullcontext():
-        for kind, i, chunk in (Operation(*each) for each in order):
+        for kind, i, chunk in (MicroBatchPass(*each) for each in order):
             stage = stages[chunk]
             start_s, waited_s = time.perf_counter() - zero_s, stage.waited_s
             (stage.forward if kind == "F" else stage.backward)(i)
@@ -192,7 +192,7 @@ def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False)
     for stage in stages:
         stage.finish()
     losses = [loss for stage in stages for loss in stage.losses]
-    return Step(spans, sum(losses) / max(1, len(losses)), most_kept, saved.most_bytes)
+    return PipelineStep(spans, sum(losses) / max(1, len(losses)), most_kept, saved.most_bytes)
 
 
 def layer_seconds(model: nn.Sequential, images: torch.Tensor, repeats: int = 5) -> list[float]:

@@ -13,7 +13,7 @@ CENTERED = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
 LAYERS = 4
 
 
-class Split(NamedTuple):
+class WayToSplit(NamedTuple):
     """A way to split training: what is split, who does it, its messages, and how ranks hold batch, weights and state.
 
     "whole" is on every rank. Of a "part", each rank holds its share of every layer. "layers" are the rank's own layers.
@@ -28,8 +28,8 @@ class Split(NamedTuple):
 
 
 SPLITS = [
-    Split("the data", "DDP, Horovod", "allreduce of gradients,\nin every step", "part", "whole", "whole"),
-    Split(
+    WayToSplit("the data", "DDP, Horovod", "allreduce of gradients,\nin every step", "part", "whole", "whole"),
+    WayToSplit(
         "the optimizer's state",
         "ZeRO; FSDP splits the weights, too",
         "reduce-scatter of gradients,\nallgather of weights",
@@ -37,8 +37,8 @@ SPLITS = [
         "whole",
         "part",
     ),
-    Split("the layers", "pipeline", "send and receive\nof activations", "whole", "layers", "layers"),
-    Split("the tensors", "tensor parallel", "allreduce of activations,\nin every layer", "whole", "part", "part"),
+    WayToSplit("the layers", "pipeline", "send and receive\nof activations", "whole", "layers", "layers"),
+    WayToSplit("the tensors", "tensor parallel", "allreduce of activations,\nin every layer", "whole", "part", "part"),
 ]
 
 

@@ -147,20 +147,20 @@ class CallCounter:
 
 
 @dataclass
-class Counted:
+class CountedMessages:
     """The gradients after the function's two calls, and the messages that one call took on average."""
 
     gradients: Parameters
     messages_per_step: float
 
 
-def observe_one_message(comm, function: Callable) -> Counted:
+def observe_one_message(comm, function: Callable) -> CountedMessages:
     counting = CallCounter(comm)
     gradients = observe_average(counting, function)
-    return Counted(gradients, counting.calls / 2)
+    return CountedMessages(gradients, counting.calls / 2)
 
 
-def one_message_properties(observations: list[Counted]) -> Iterator[Property]:
+def one_message_properties(observations: list[CountedMessages]) -> Iterator[Property]:
     yield from average_properties([seen.gradients for seen in observations])
     most = max(seen.messages_per_step for seen in observations)
     hint = f"they went in {most:g} messages: put all gradients into one array first, as with `torch.cat`."

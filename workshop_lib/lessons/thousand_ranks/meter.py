@@ -39,11 +39,11 @@ from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
 from workshop_lib.training import KINDS, memory
 
 
-class Done(BaseException):
+class EnoughSteps(BaseException):
     """Ends a script that has taken all its steps. It is no Exception, because a script might catch that."""
 
 
-class Meter(TorchDispatchMode):
+class StepMeter(TorchDispatchMode):
     """Counts collectives, arithmetic and live memory by looking at each PyTorch operator that this thread calls."""
 
     def __init__(self, steps: int = 2):
@@ -147,7 +147,7 @@ class Meter(TorchDispatchMode):
             self.flops,
             used,
         )
-        raise Done
+        raise EnoughSteps
 
 
 def _pretended_value(scalar: torch.Tensor) -> float | int | bool:
@@ -161,7 +161,7 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
     return Shard(name, list(parameter.shape), list(local.shape), placements)
 
 
-def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int] | None, fake: bool) -> None:
+def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int, int] | None, fake: bool) -> None:
     """Run the script as a program under `meter`, which has the report afterwards."""
     patches: list = [mock.patch.object(sys, "argv", [script, *options])]
     if pretended:
@@ -171,7 +171,7 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
-    with contextlib.ExitStack() as stack, contextlib.suppress(Done):
+    with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
         for patch in patches:
             stack.enter_context(patch)
         if pretended:
@@ -184,7 +184,7 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
 
 def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
-    meter, result = Meter(steps), dict[str, Any]()
+    meter, result = StepMeter(steps), dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
         if meter.report is None:

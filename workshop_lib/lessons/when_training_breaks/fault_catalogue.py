@@ -109,7 +109,7 @@ def shortened(words: str) -> str:
 
 
 @dataclass
-class Clinic:
+class FaultClinic:
     """The runs to diagnose, by name, the healthy one first."""
 
     runs: dict[str, list[Rank]]
@@ -133,10 +133,10 @@ class Clinic:
         return pd.DataFrame(rows).set_index(["run", "rank"])
 
 
-def admit() -> Clinic:
+def admit() -> FaultClinic:
     """Train once without a fault and once with each fault of RUNS, for the learner to diagnose."""
     met = meet(HEALTHY, *RUNS.values())
-    return Clinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
+    return FaultClinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:

@@ -37,7 +37,7 @@ LARGEST_FILE_BYTES = 2**16
 
 
 @dataclass
-class Training:
+class SmallTraining:
     """The state of one rank's training, which a fault may change."""
 
     folder: Path
@@ -48,35 +48,35 @@ class Training:
     losses: list[float] = field(default_factory=list)
 
 
-def _raises(of: Training) -> None:
+def _raises(of: SmallTraining) -> None:
     raise ValueError("image 4711 has 3 channels")
 
 
-def _runs_out_of_memory(of: Training) -> None:
+def _runs_out_of_memory(of: SmallTraining) -> None:
     """Limit this process's memory first, so that the machine itself never runs out of it."""
     used = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM_BYTES, used + ROOM_BYTES))
     torch.zeros(HUGE_BYTES, dtype=torch.uint8)
 
 
-def _is_slow(of: Training) -> None:
+def _is_slow(of: SmallTraining) -> None:
     of.step_s = SLOW_S
 
 
-def _runs_out_of_data(of: Training) -> None:
+def _runs_out_of_data(of: SmallTraining) -> None:
     of.step = STEPS
 
 
-def _sends_another_shape(of: Training) -> None:
+def _sends_another_shape(of: SmallTraining) -> None:
     of.gradient = of.gradient[: len(of.gradient) // 2].clone()
 
 
-def _calls_in_another_order(of: Training) -> None:
+def _calls_in_another_order(of: SmallTraining) -> None:
     """Broadcast before averaging, while the other ranks average before they broadcast."""
     dist.broadcast(torch.zeros(8), src=0)
 
 
-def _computes_nan(of: Training) -> None:
+def _computes_nan(of: SmallTraining) -> None:
     of.gradient[7] = float("nan")
 
 
@@ -86,7 +86,7 @@ def _flip(values: torch.Tensor, bit: int) -> None:
     whole[values.abs().argmax()] ^= 1 << bit
 
 
-def _loses_its_loader(of: Training) -> None:
+def _loses_its_loader(of: SmallTraining) -> None:
     """Kill a worker process that reads data, as the kernel does when memory is short."""
     for _ in DataLoader(_Deadly(), num_workers=1):  # type: ignore[arg-type]
         pass
@@ -102,21 +102,21 @@ class _Deadly:
         return at
 
 
-def _fills_the_disk(of: Training) -> None:
+def _fills_the_disk(of: SmallTraining) -> None:
     """Write a file that exceeds this process's limit on file sizes, which takes the place of a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE_BYTES, LARGEST_FILE_BYTES))
     with open(of.folder / "checkpoint.pt", "wb") as file:
         torch.save(torch.zeros(LARGEST_FILE_BYTES), file)
 
 
-def _finds_half_a_checkpoint(of: Training) -> None:
+def _finds_half_a_checkpoint(of: SmallTraining) -> None:
     path = of.folder / "checkpoint.pt"
     torch.save(torch.zeros(LARGEST_FILE_BYTES), path)
     os.truncate(path, path.stat().st_size // 2)
     torch.load(path, weights_only=True)
 
 
-FAULTS: dict[str, Callable[[Training], None]] = {
+FAULTS: dict[str, Callable[[SmallTraining], None]] = {
     "raises": _raises,
     "is killed": lambda of: os.kill(os.getpid(), signal.SIGKILL),
     "runs out of memory": _runs_out_of_memory,
@@ -143,7 +143,7 @@ def train(rank: int, fault: str, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     inputs = torch.randn(64, 16, generator=generator)
     targets = inputs @ torch.linspace(-1, 1, 16) + 0.1 * torch.randn(64, generator=generator)
-    of = Training(folder, torch.zeros(16), torch.zeros(16))
+    of = SmallTraining(folder, torch.zeros(16), torch.zeros(16))
     steps_s: list[float] = []
     while of.step < STEPS:
         began_s = time.monotonic()

@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What happened in one training run. Its speed counts from the first step that it reports to the last one."""
 
     steps: list[tuple[float, int]] = field(default_factory=list)  # the time of each report, and the steps done by then
@@ -95,11 +95,11 @@ def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, 
 
 
 @dataclass
-class Score:
+class FaultScore:
     """Two runs of the same training, one without faults and one with them."""
 
-    free: Run
-    faulty: Run
+    free: TrainingRun
+    faulty: TrainingRun
 
     @property
     def share(self) -> float:
@@ -141,14 +141,14 @@ def score(
     kinds: Sequence[str] = tuple(KINDS),
     timeout_s: float = 300.0,
     show: Callable = print,
-) -> Score:
+) -> FaultScore:
     """Train with `command` without faults, then with one fault in every `every` steps.
 
     timeout_s: the limit for each of the two runs. show: called with a sentence about each fault and each new start.
     Raises what `plan` and `train` raise.
     """
     free = train(command, (), timeout_s, show)
-    return Score(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
+    return FaultScore(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
 
 
 def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
@@ -168,13 +168,15 @@ def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = t
     ]
 
 
-def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print) -> Run:
+def train(
+    command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print
+) -> TrainingRun:
     """Run `command` to its end, inject these faults, and pass a sentence about each of them to `show`.
 
     Raises RankError if the command takes longer than `timeout_s` seconds, or doesn't print the lines that it should. In
     either case none of its processes is left, and the same holds if this process is killed.
     """
-    run, deadline = Run(), time.monotonic() + timeout_s
+    run, deadline = TrainingRun(), time.monotonic() + timeout_s
     left = sorted(faults, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(STARTS):
@@ -201,7 +203,7 @@ def _words(command: Sequence) -> list[str]:
 class _Start:
     """One start of the command. Reads what the command prints, and injects the faults that are left."""
 
-    def __init__(self, process: subprocess.Popen, set_id: str, run: Run, left: list[Fault], show: Callable):
+    def __init__(self, process: subprocess.Popen, set_id: str, run: TrainingRun, left: list[Fault], show: Callable):
         self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
         self.pids: dict[int, int] = {}
         self.due_s: float | None = None  # when to inject the next fault; None until its step is done

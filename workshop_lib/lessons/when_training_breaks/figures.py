@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.lessons.when_training_breaks import checkpoints
-from workshop_lib.lessons.when_training_breaks.fault_injection import Score
+from workshop_lib.lessons.when_training_breaks.fault_injection import FaultScore
 from workshop_lib.notebook import figures
 
 FAILURES_PER_JOB = 30  # the average in a simulated job
@@ -49,7 +49,7 @@ def checkpoint_interval(
     return figure
 
 
-def progress(scores: Mapping[str, Score]) -> figures.RecordFigure:
+def progress(scores: Mapping[str, FaultScore]) -> figures.RecordFigure:
     """Draw the steps done against seconds for each named score, without faults and with them. Each cross is a fault."""
     figure = figures.new_figure(
         "Steps done with and without faults", "solid: with faults (crosses); dotted: the same training without"

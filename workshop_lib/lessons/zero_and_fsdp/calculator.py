@@ -6,7 +6,7 @@ import ipywidgets as widgets
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.zero_and_fsdp.figures import draw_memory, memory_answer
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, MemoryPlan, Transformer, activation_bytes
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import plan as make_plan
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
@@ -63,7 +63,7 @@ class Calculator(Answers):
         plan, conditions = self._plan(shape)
         return memory_answer(plan), draw_memory(plan, conditions)
 
-    def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
+    def _plan(self, shape: Transformer | None) -> tuple[MemoryPlan, str]:
         parameters = MODELS[self.model.value][0] or _parsed("parameters", self.parameters.value)
         recipe, name = RECIPES[self.recipe.value], self.model.value
         words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]

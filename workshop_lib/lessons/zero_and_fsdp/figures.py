@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, Plan, StageMemory
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, MemoryPlan, StageMemory
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure, patches
 from workshop_lib.training import KINDS
@@ -21,7 +21,7 @@ STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
 LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
 
 
-def memory_answer(plan: Plan) -> str:
+def memory_answer(plan: MemoryPlan) -> str:
     """One sentence on whether the model fits: from which stage on, or otherwise how many GPUs it would need."""
     gpu = f"{_number(plan.gpu_bytes)} GiB"
     if plan.first_fit is not None:
@@ -39,7 +39,7 @@ def memory_answer(plan: Plan) -> str:
     )
 
 
-def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
+def draw_memory(plan: MemoryPlan, conditions: str = "") -> figures.RecordFigure:
     """Draw what each stage holds on a GPU, as one bar per stage, with the GPU's memory as a line.
 
     conditions: the text under the title. Bars longer than LONGEST times both the GPU's memory and the shortest bar are

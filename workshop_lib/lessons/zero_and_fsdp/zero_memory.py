@@ -118,7 +118,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """The memory of each of the four stages, and what fits.
 
     first_fit: the first stage that fits, or None. ranks_needed: if none fits, the fewest ranks at which stage 3 would.
@@ -134,7 +134,7 @@ class Plan:
     ranks_needed: int | None
 
 
-def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> Plan:
+def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> MemoryPlan:
     """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
 
     activations: bytes per GPU. reserve: the share of the GPU that is kept free for fragmentation, communication
@@ -156,4 +156,4 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
     # The most parameters per rank whose states fit beside the activations.
     share = (usable - activations) // sum(recipe.values())
     needed = -(-int(parameters) // share) if first is None and not offload and share > 0 else None
-    return Plan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)
+    return MemoryPlan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)

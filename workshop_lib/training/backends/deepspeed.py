@@ -102,7 +102,7 @@ class Deepspeed(Ddp):
         forward = self.engine
         if options.precision == "bf16":
             forward = self.with_bf16_weights if self.sharded else self.in_bf16(self.engine)
-        return forward, Steps(self.engine)
+        return forward, EngineOptimizer(self.engine)
 
     def with_bf16_weights(self, images: torch.Tensor) -> torch.Tensor:
         return self.engine(images.bfloat16()).float()
@@ -180,7 +180,7 @@ class Deepspeed(Ddp):
             self.engine.destroy()
 
 
-class Steps:
+class EngineOptimizer:
     """Adapter that makes the engine look like an optimizer."""
 
     def __init__(self, engine):
