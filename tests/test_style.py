@@ -16,6 +16,7 @@ ALWAYS = {
     "paths",
     "errors",
     "quantities",
+    "words",
     "rooms",
     "environment",
     "installation",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from workshop_lib.classroom.sharing import GAMES, Result
+from workshop_lib.words import plural
 
 MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 60, 40, 25
 MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = 8, 4, 6, 30
@@ -196,7 +197,9 @@ def _marks(row: Strip, at: Callable[[float], str], low: float, high: float) -> s
     for place, (value, who) in enumerate(row.values):
         beyond = "right" if value > high else "left" if value < low else ""
         x = {"right": "100%", "left": "0"}.get(beyond) or at(value)
-        y = 22 + (0, -8, 8)[place % 3] * (len(row.values) > 3)  # three lanes keep equal values apart
+        y = 22
+        if len(row.values) > 3:
+            y += (0, -8, 8)[place % 3]  # three lanes keep equal values apart
         title = f"<title>{escape(who)}: {number(value)}</title>"
         parts.append(f'<svg overflow="visible" x="{x}" y="{y}">{MARKS[beyond or row.mark]}{title}</svg>')
     median = statistics.median(value for value, _ in row.values)
@@ -229,7 +232,7 @@ def _speeds(results: list[Result]) -> str:
     by_way: dict[tuple[str, int], list] = defaultdict(list)
     for result in results:
         for each in result["speeds"]:
-            who = f"{result['name']}, {result['cores']} core{'s' * (result['cores'] > 1)}"
+            who = f"{result['name']}, {plural(result['cores'], 'core')}"
             by_way[each["backend"], each["world_size"]].append((each["samples_per_s"], who))
     most = sorted(by_way, key=lambda way: -len(by_way[way]))[:MOST_SPEEDS]
     rows = []
@@ -237,7 +240,7 @@ def _speeds(results: list[Result]) -> str:
         values = by_way[backend, ranks]
         speed, who = max(values)
         said = f"<b>{number(speed)}</b><br>{escape(who)}"
-        rows.append(Strip(f"{backend}, {ranks} rank{'s' * (ranks > 1)}", "measured", values, said))
+        rows.append(Strip(f"{backend}, {plural(ranks, 'rank')}", "measured", values, said))
     about = "Each diamond is a machine, and the bars are medians. Beside them, the fastest."
     return _section("Samples per second", [strips(rows, "samples/s", from_zero=True)] if rows else [], about)
 

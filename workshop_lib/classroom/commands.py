@@ -129,7 +129,9 @@ def rehearse(
         cells = f"{done.seconds / 60:.1f} min" if done.cells else "-"
         over = work + done.seconds / 60 > step.minutes
         late += [step.title] if over else []
-        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{' (TOO LONG)' * over}")
+        print(
+            f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{' (TOO LONG)' if over else ''}"
+        )
         if step.notebook and plan:
             needed = routes.before(step)
             before = f" (run before: {'; '.join(needed)})" if needed else ""

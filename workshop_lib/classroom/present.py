@@ -27,6 +27,7 @@ from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 from workshop_lib.training.cores import usable_cores
+from workshop_lib.words import plural
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
@@ -95,7 +96,7 @@ def ready(name: str, *section: str) -> None:
     missing, needed = _missing(name, section)
     if not missing:
         return
-    print(f"Starting over with {len(needed)} earlier cell{'s' * (len(needed) > 1)}: … ", end="", flush=True)
+    print(f"Starting over with {plural(len(needed), 'earlier cell')}: … ", end="", flush=True)
     ranks.stop()
     began = time.perf_counter()
     for source in needed:

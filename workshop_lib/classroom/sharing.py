@@ -44,7 +44,8 @@ class Number(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"a {'whole ' * self.whole}number from {self.low:g} to {self.high:g}"
+        kind = "whole number" if self.whole else "number"
+        return f"a {kind} from {self.low:g} to {self.high:g}"
 
     def holds(self, value: Any) -> bool:
         if value is None:

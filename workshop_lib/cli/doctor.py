@@ -25,6 +25,7 @@ from workshop_lib.ranks import RankError, allocation, mpi, processes
 from workshop_lib.training import world
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
+from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
@@ -216,7 +217,7 @@ def _allocation() -> list[Finding]:
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
         return [Finding("allocation", "fail", "it cannot be used", str(error))]
-    hosts = f"{len(job.hosts)} node{'s' * (len(job.hosts) > 1)} ({job.hosts[0]}, …)"
+    hosts = f"{plural(len(job.hosts), 'node')} ({job.hosts[0]}, …)"
     return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 

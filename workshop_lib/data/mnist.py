@@ -149,7 +149,8 @@ class _IdxFile:
                 content = np.memmap(self.path, np.uint8, "r")
         except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: an empty file cannot be mapped
             content_is = f" whose content has SHA-256 {self.sha256}" if self.sha256 else ""
-            raise self.wrong(f"a readable {'gzip ' * compressed}file{content_is}", error) from error
+            kind = "gzip file" if compressed else "file"
+            raise self.wrong(f"a readable {kind}{content_is}", error) from error
         if self.sha256 and (digest := hashlib.sha256(content.data).hexdigest()) != self.sha256:
             raise self.wrong(f"content with SHA-256 {self.sha256}", digest)
         return content

@@ -156,7 +156,7 @@ def _html(row: Row) -> str:
         parts = [(f"the same on all {len(parts)} ranks", parts[0][1])]
     if len(parts) > SIDE_BY_SIDE:
         return "".join(
-            f"<details{' open' * (number == 0)}><summary>{name}</summary>{shown}</details>"
+            f"<details{' open' if number == 0 else ''}><summary>{name}</summary>{shown}</details>"
             for number, (name, shown) in enumerate(parts)
         )
     columns = [f'<div style="{COLUMN}"><b>{name}</b><br>{shown}</div>' for name, shown in parts]

@@ -19,6 +19,7 @@ import psutil
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
+from workshop_lib.words import plural
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
@@ -133,7 +134,7 @@ class Ranks:
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
-        return f"<{self.n} MPI rank{'s' * (self.n > 1)}, {state}>"
+        return f"<{plural(self.n, 'MPI rank')}, {state}>"
 
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.

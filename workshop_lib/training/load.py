@@ -6,6 +6,7 @@ from typing import NamedTuple
 import psutil
 
 from workshop_lib.training.cores import affinity, usable_cores
+from workshop_lib.words import plural
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time
 SHORTEST_S = 0.2  # shortest interval to measure, because systems count CPU time in hundredths of a second
@@ -70,8 +71,7 @@ class Meter:
         others = self.others()
         if are_left(others, wanted, self.usable, self.total):
             return ""
-        cores = f"{self.total} core{'s' * (self.total > 1)}"
-        return f"Other programs were using {others:.1f} of {cores}, {so}."
+        return f"Other programs were using {others:.1f} of {plural(self.total, 'core')}, {so}."
 
     def report(self, wanted: int) -> None:
         """Print the warning, if there is one."""

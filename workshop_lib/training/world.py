@@ -162,8 +162,9 @@ def _from_environment(env: Mapping[str, str]) -> World:
     names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     if missing := [name for name in names if not env.get(name)]:
         given = [name for name in RENDEZVOUS if env.get(name)]
+        describe = "describes" if len(given) == 1 else "describe"
         raise LaunchError(
-            f"{_listed(given)} describe{'s' * (len(given) == 1)} a world of several processes, but {_listed(missing)} "
+            f"{_listed(given)} {describe} a world of several processes, but {_listed(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
             f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
         )

@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTERED
 from workshop_lib.notebook import figures
+from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
@@ -60,7 +61,7 @@ def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
 
 def _label(about: Mapping[str, Any]) -> str:
     threads = about["threads"]
-    suffix = "" if threads is None else f", {threads} thread{'s' * (threads > 1)}"
+    suffix = "" if threads is None else f", {plural(threads, 'thread')}"
     return f"rank {about['rank']}{suffix}"
 
 

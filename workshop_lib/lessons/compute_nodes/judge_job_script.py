@@ -13,6 +13,7 @@ from typing import NamedTuple
 from workshop_lib.judge import Verdict
 from workshop_lib.lessons.compute_nodes.judge_slurm import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
 from workshop_lib.paths import SCRIPTS
+from workshop_lib.words import plural
 
 LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 
@@ -38,7 +39,7 @@ def _reads(job: SlurmJob) -> str:
 def _nodes(job: SlurmJob) -> str:
     if job.nodes == len(NODES):
         return ""
-    return f"it asks for {job.nodes} node{'s' * (job.nodes > 1)}: `#SBATCH --nodes={len(NODES)}`."
+    return f"it asks for {plural(job.nodes, 'node')}: `#SBATCH --nodes={len(NODES)}`."
 
 
 def _one_each(job: SlurmJob) -> str:

@@ -98,8 +98,10 @@ def directives(text: str) -> tuple[dict[str, str], list[str]]:
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
-            late += [line] * begun
-            asked |= {} if begun else options_in(words)[0]
+            if begun:
+                late.append(line)
+            else:
+                asked |= options_in(words)[0]
         begun = begun or bool(line.strip()) and not line.startswith("#")
     return asked, late
 

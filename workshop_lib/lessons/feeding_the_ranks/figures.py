@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.training.cores import usable_cores
+from workshop_lib.words import plural
 
 MB = 1e6
 BYTES = {
@@ -56,9 +57,11 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
     hollow = count > (cores or usable_cores())
     caption = (
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
-        "slowest; the slowest rank counts" + "; hollow: more ranks than cores" * hollow
+        "slowest; the slowest rank counts"
     )
-    figure = figures.new_figure(f"Getting the rows to {count} rank{'s' * (count > 1)}", caption)
+    if hollow:
+        caption += "; hollow: more ranks than cores"
+    figure = figures.new_figure(f"Getting the rows to {plural(count, 'rank')}", caption)
     time, size = figure.subplots(1, 2, sharey=True)
     for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
         for row in (row for row in rows if row["cold"] == cold):

@@ -191,8 +191,9 @@ class Consumed:
     same_thread: bool = False  # whether the consumer's own thread did the reading
 
     def __str__(self) -> str:
-        error = f" and then {self.error}" if self.error else ", without an error" * bool(self.got)
-        return f"{self.got}{error}"
+        if self.error:
+            return f"{self.got} and then {self.error}"
+        return f"{self.got}, without an error" if self.got else f"{self.got}"
 
 
 def observe_loops(comm, function: Callable) -> list[Consumed]:

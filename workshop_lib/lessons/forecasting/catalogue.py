@@ -156,10 +156,8 @@ def machine(name: str) -> Machine:
 
 def _known(what: str, name: str, all_of_them: Mapping):
     if name not in all_of_them:
-        raise InputError(
-            f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}"
-            + f", or {LAPTOP}" * (what == "machine")
-        )
+        choices = [*all_of_them, f"or {LAPTOP}"] if what == "machine" else all_of_them
+        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join(choices)}")
     return all_of_them[name]
 
 

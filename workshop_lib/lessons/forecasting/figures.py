@@ -132,7 +132,7 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
         raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
     hollow, repeats = bool(counts[0] > (cores or usable_cores())), frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
-    figure, handles = figures.new_figure(f"An allreduce on {counts[0]}{'*' * hollow} ranks", caption), []
+    figure, handles = figures.new_figure(f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks", caption), []
     time, bandwidth = figure.subplots(1, 2)
     curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):
@@ -171,7 +171,7 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     """
     both = pd.concat([fitted, others])
     repeats, hollow = int(both["repeats"].min()), bool(both["ranks"].max() > (cores or usable_cores()))
-    ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + "*" * hollow
+    ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + ("*" if hollow else "")
     caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
     figure = figures.new_figure("Step times, predicted and measured", caption)
     axes, handles = figure.subplots(), []

@@ -37,8 +37,10 @@ def conditions(model: Model, machine: Machine, settings: Settings) -> str:
     batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
     words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
     words.append("communication during backward" if how.overlap else "communication after backward")
-    words += [f"gradients compressed {settings.compression:g} times"] * (settings.compression != 1)
-    words += [f"network {settings.network:g} times as fast"] * (settings.network != 1)
+    if settings.compression != 1:
+        words.append(f"gradients compressed {settings.compression:g} times")
+    if settings.network != 1:
+        words.append(f"network {settings.network:g} times as fast")
     words.append(f"one device: {digits(speed)} samples/s")
     return "; ".join(words)
 

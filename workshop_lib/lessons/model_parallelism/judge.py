@@ -107,11 +107,13 @@ def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
         else " The bias belongs to the outputs, which are whole."
     )
     yield Property("the shapes fit", not ranks[0].clash, hint)
-    share = IN * OUT // size + (OUT // size if by_columns else OUT)
+    weight = IN * OUT // size
+    share = weight + (OUT // size if by_columns else OUT)
+    shares = (share,) if by_columns else (share, weight)  # a row-parallel layer may keep its bias elsewhere
     hint = f"rank 0 holds {ranks[0].numbers} numbers in its parameters, but {share} are its share. "
     hint += "Cut the weight with `shard`" + (", and the bias too." if by_columns else ", and keep one bias.")
     text = f"a rank holds 1/{size} of the weight"
-    yield Property(text, all(rank.numbers in (share, share - OUT * (not by_columns)) for rank in ranks), hint)
+    yield Property(text, all(rank.numbers in shares for rank in ranks), hint)
     first, last = ([rank.outputs[at] for rank in ranks] for at in (0, -1))
     expected = [
         [_part(right.outputs[at], r, size) if by_columns else right.outputs[at] for r in range(size)] for at in (0, -1)

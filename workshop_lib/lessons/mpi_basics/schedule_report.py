@@ -59,7 +59,9 @@ def _waits_for(call: RankCall, ranks: Sequence[RankThread]) -> str:
     missing = _missing(operation, ranks)
     if not missing:
         return f"the others to call {operation.name}"
-    return f"rank{'s' if len(missing) > 1 else ''} {' and '.join(map(str, missing))} to call {operation.name}"
+    listed = " and ".join(map(str, missing))
+    who = f"rank {listed}" if len(missing) == 1 else f"ranks {listed}"
+    return f"{who} to call {operation.name}"
 
 
 def _missing(part: Operation, ranks: Sequence[RankThread]) -> list[int]:

@@ -52,7 +52,9 @@ def _plain(returned) -> list[tuple] | str:
 
 
 def _operations(seen: Seen) -> Counter:
-    numbers = [range(seen.micro_batches)] + [range(seen.chunks)] * (seen.chunks > 1)
+    numbers = [range(seen.micro_batches)]
+    if seen.chunks > 1:
+        numbers.append(range(seen.chunks))
     return Counter((kind, *each) for kind in "FB" for each in itertools.product(*numbers))
 
 

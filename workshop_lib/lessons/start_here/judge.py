@@ -6,6 +6,7 @@ from functools import partial
 
 from workshop_lib.judge import ENDLESS_HINT, Exercise, Mistake, Property
 from workshop_lib.judge.calls import JudgedCall, all_right
+from workshop_lib.words import plural
 
 exactly = partial(all_right, same=operator.eq)
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
@@ -75,7 +76,7 @@ def my_part_properties(observations: list[dict]) -> Iterator[Property]:
 
 def _left_out(n: int, size: int, of_ranks: list) -> str:
     left = [item for item in range(n) if not any(start <= item < stop for start, stop in of_ranks)]
-    return f"of {n} items for {size} rank{'s' * (size > 1)}, nobody takes {_items(left)}." if left else ""
+    return f"of {n} items for {plural(size, 'rank')}, nobody takes {_items(left)}." if left else ""
 
 
 def _taken_twice(n: int, size: int, of_ranks: list) -> str:

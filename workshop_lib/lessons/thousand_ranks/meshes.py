@@ -46,7 +46,8 @@ class Mesh:
         return self.data * self.tensor * self.pipeline
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tensor}" + f"x{self.pipeline}" * (self.pipeline > 1)
+        shape = f"{self.data}x{self.tensor}"
+        return f"{shape}x{self.pipeline}" if self.pipeline > 1 else shape
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ def main() -> None:
     for number, world in enumerate(args.pretend):
         (place, _, mesh), start = world.partition("@"), time.perf_counter()
         rank, size = map(int, place.split("/"))
-        options = args.options + ["--mesh", mesh] * bool(mesh)
+        options = [*args.options, "--mesh", mesh] if mesh else args.options
         result = metered(args.script, options, (rank, size), args.fake, args.steps)
         result["seconds"] = time.perf_counter() - start
         (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")

@@ -73,10 +73,12 @@ class Calculator(Answers):
             kept = {"value_bytes": recipe["parameter_bytes"], "checkpointing": self.checkpointing.value}
             activations = activation_bytes(shape, self.sequence.value, self.batch.value, **kept)
             words.append(f"{self.batch.value:,} × {self.sequence.value:,} tokens per GPU, FlashAttention")
-            words += ["activation checkpointing"] * self.checkpointing.value
+            if self.checkpointing.value:
+                words.append("activation checkpointing")
         else:
             words.append("activations not counted")
-        words += ["offload to host memory"] * self.offload.value
+        if self.offload.value:
+            words.append("offload to host memory")
         size = (parameters, self.ranks.value, GPUS[self.gpu.value], recipe)
         return make_plan(*size, activations=activations, offload=self.offload.value), "; ".join(words)
 

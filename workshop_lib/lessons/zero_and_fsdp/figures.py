@@ -74,7 +74,7 @@ def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
         if shown > figures.ROOM * end:
             figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
         left += shown
-    text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
+    text = f"{'… ' if total > cut else ''}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
     weight = "bold" if at.fits else "normal"
     beside = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4, "weight": weight}
     axes.annotate(text, (min(total, cut), at.stage), (7, 0), textcoords="offset points", **beside)

@@ -19,6 +19,7 @@ from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
 from workshop_lib.results.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
 from workshop_lib.results.records import RecordError, name_of
+from workshop_lib.words import plural
 
 PANELS_IN_A_ROW = 5
 X_LABELS = {"seconds": "training time without evaluation (s)", "epochs": "epoch"}
@@ -96,10 +97,11 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
 def _settings(rows: pd.DataFrame) -> dict[tuple[int, int], str]:
     """The name of each (world_size, batch_size); it mentions the batch size only if there are several."""
     several, ranks = rows["batch_size"].nunique() > 1, dict(rank_counts(rows))
-    return {
-        (count, batch): f"{ranks[count]} rank{'s' * (count > 1)}" + f", batch {batch} per rank" * several
-        for count, batch in sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None)))
-    }
+    names = {}
+    for count, batch in sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None))):
+        name = f"{ranks[count]} rank" if count == 1 else f"{ranks[count]} ranks"
+        names[count, batch] = f"{name}, batch {batch} per rank" if several else name
+    return names
 
 
 def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
@@ -151,7 +153,7 @@ def worker_curve(records: Iterable[dict]) -> Figure:
     text = (
         f"{what['network']} network, {what['epochs']} epochs, batch {what['batch_size']} per worker; "
         f"seeds: {seeds}, bars from the worst to the best. Workers are emulated on "
-        f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
+        f"{plural(what['world_size'], 'rank')}: the same arithmetic."
     )
     figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
     workers, both = sorted({*rows["workers"], *PUBLISHED}), figure.subplots(1, 2, sharex=True)

@@ -212,7 +212,7 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
     tick = figures.entry(f"perfect scaling of the row: {own}", **PERFECT_TICK)
     handles = [
-        figures.handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False)
+        figures.handle_of(f"{name} rank" if count == 1 else f"{name} ranks", styles[count], line=False)
         for count, name in rank_counts(points)
     ]
     figures.draw_legend(figure, handles, [tick, *_notes(points)])
@@ -242,7 +242,9 @@ def _beside(ranks: pd.Series, place: float, points: pd.DataFrame) -> pd.Series:
 def rank_counts(points: pd.DataFrame) -> list[tuple[int, str]]:
     """Every measured number of ranks with its name; a star marks more ranks than cores."""
     above = set(points.loc[points["oversubscribed"], "world_size"])
-    return [(int(count), f"{count}{'*' * (count in above)}") for count in sorted(points["world_size"].unique())]
+    return [
+        (int(count), f"{count}*" if count in above else f"{count}") for count in sorted(points["world_size"].unique())
+    ]
 
 
 def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: Measure) -> Line2D:
