@@ -184,7 +184,8 @@ def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     ours: the variables that the workshop sets itself. A variable with the workshop's value is not the user's.
     """
     theirs = {name: value for name, value in environ.items() if ours.get(name) != value}
-    variables, files = mpi_variables(theirs), mpi_files(theirs)
+    variables = mpi_variables(theirs)
+    files = mpi_files(theirs)
     sentences = []
     if variables:
         shown = ", ".join(f"{name}={theirs[name]}" for name in variables)

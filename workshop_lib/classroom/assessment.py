@@ -65,7 +65,8 @@ def _functions(notebook: str, module: str, core: str, deeper: str = "", **ranks:
     return [Task(notebook, name, module, name, ranks.get(name), is_core) for name, is_core in parts]
 
 
-DDP, LARGE = "05_ddp", "07_large_batch"
+DDP = "05_ddp"
+LARGE = "07_large_batch"
 TASKS = [
     *_functions("00_start_here", "start_here.judge", "whoami my_part"),
     *_functions("01_mpi_basics", "mpi_basics.judge", "exchange ring_allreduce", exchange=4, ring_allreduce=4),
@@ -191,7 +192,8 @@ def read(path: Path) -> tuple[dict, list[dict], list[str]]:
         raise InputError(f"{path} is no record of an assessment, as `workshop assess` writes it, or its head is gone.")
     if len(headers[0]["solved"]) > len(TASKS):
         raise InputError(f"{path} lists more exercises than there are ({len(TASKS)}).")
-    header, rows = headers[0], [line for line in lines if line is not headers[0]]
+    header = headers[0]
+    rows = [line for line in lines if line is not headers[0]]
     wrong += chain.problems(lines, ["its head", *map(str, header["solved"])])
     for row in rows:
         task = TITLES.get(_title(row))

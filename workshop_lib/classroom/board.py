@@ -22,10 +22,16 @@ from workshop_lib.classroom.sharing import Result, Unfit
 from workshop_lib.errors import InputError, cause
 
 HOST = "127.0.0.1"
-MOST_FILES, MOST_NAMES = 200, 5000  # largest number of files that are read, and of names that are looked at
-MOST_BYTES, MOST_PARTS = 64_000, 800  # bytes and opening brackets per file; brackets limit nesting
-ACTIVE_S, NEW_S = 600, 60
-READ_EVERY_S, PATIENCE_S = 2.0, 3.0  # the second is the longest wait for a folder that doesn't answer
+# Largest number of files that are read, and of names that are looked at.
+MOST_FILES = 200
+MOST_NAMES = 5000
+# Bytes and opening brackets per file; brackets limit nesting.
+MOST_BYTES = 64_000
+MOST_PARTS = 800
+ACTIVE_S = 600
+NEW_S = 60
+READ_EVERY_S = 2.0
+PATIENCE_S = 3.0  # the longest wait for a folder that doesn't answer
 KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 BOUNDS = f"larger than {MOST_BYTES // 1000} kB, and no result is"
 
@@ -127,7 +133,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int):
-        self.folder, self.lock, self.read_s = folder, threading.Lock(), -READ_EVERY_S
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.read_s = -READ_EVERY_S
         self.room = Room(str(folder), "", note="The folder hasn't answered yet.")
         try:
             super().__init__((HOST, port), Handler)

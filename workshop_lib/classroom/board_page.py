@@ -18,8 +18,13 @@ from urllib.parse import urlencode
 from workshop_lib.classroom.sharing import GAMES, Result
 from workshop_lib.words import plural
 
-MOST_QUESTIONS, MOST_NOTEBOOKS, MOST_EXERCISES = 60, 40, 25
-MOST_SPEEDS, MOST_PLACES, MOST_NAMES, MOST_PROBLEMS = 8, 4, 6, 30
+MOST_QUESTIONS = 60
+MOST_NOTEBOOKS = 40
+MOST_EXERCISES = 25
+MOST_SPEEDS = 8
+MOST_PLACES = 4
+MOST_NAMES = 6
+MOST_PROBLEMS = 30
 FENCE = 5.0  # a value further from the middle half than this many times its width is drawn at the edge
 REFRESH_S = 5
 
@@ -167,7 +172,8 @@ def _median(values: Sequence[tuple[float, str]]) -> str:
 def strips(rows: Sequence[Strip], unit: str, from_zero: bool = False) -> str:
     """Rows of marks over one axis, as HTML. A value far outside the axis is drawn as a triangle at its end."""
     spans = [_span([value for value, _ in row.values]) for row in rows]
-    low, high = 0.0 if from_zero else min(span[0] for span in spans), max(span[1] for span in spans)
+    low = 0.0 if from_zero else min(span[0] for span in spans)
+    high = max(span[1] for span in spans)
     width = (high - low) or 1.0
 
     def at(value: float) -> str:
@@ -185,7 +191,8 @@ def strips(rows: Sequence[Strip], unit: str, from_zero: bool = False) -> str:
 def _span(values: list[float]) -> tuple[float, float]:
     """The lowest and the highest value, leaving out values beyond FENCE."""
     ordered = sorted(values)
-    first, third = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
+    first = ordered[len(ordered) // 4]
+    third = ordered[-1 - len(ordered) // 4]
     room = FENCE * max(third - first, abs(statistics.median(ordered)) / 4, 1e-9)
     within = [value for value in ordered if first - room <= value <= third + room]
     return within[0], within[-1]

@@ -35,7 +35,8 @@ def chained(rows: Iterable[dict]) -> Iterator[dict]:
 
 def read(text: str) -> tuple[list[dict], list[str]]:
     """The lines that can be read, and a sentence on each line that cannot."""
-    lines, problems = [], []
+    lines = []
+    problems = []
     for number, row in enumerate(text.splitlines(), 1):
         try:
             line = json.loads(row)

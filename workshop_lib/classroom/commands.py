@@ -19,7 +19,9 @@ from workshop_lib.errors import InputError
 
 app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
-LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: how long to watch other programs, and the cores it needs
+# Before a rehearsal: how long to watch other programs, and the cores it needs.
+LOOK_S = 1.0
+ROOM_FOR = 2
 MOST_SHOWN = 20  # sentences that are printed about a changed record
 PROVES = (
     "This shows that nothing was changed since the record was written. It doesn't show who wrote it, and a record "
@@ -121,10 +123,14 @@ def rehearse(
     if busy := others.warning(ROOM_FOR, "so cells take longer than on a quiet one"):
         print(f"{busy}\n")
     print("begins  promised     cells  reading and working   step")
-    begins, run_s, late = 0, 0.0, []
+    begins = 0
+    run_s = 0.0
+    late = []
     for done in map(routes.Rehearsed, chosen.steps) if plan else routes.rehearse(chosen):
-        step, work = done.step, routes.effort(done.step).minutes
-        begins, run_s = begins + step.minutes, run_s + done.seconds
+        step = done.step
+        work = routes.effort(done.step).minutes
+        begins = begins + step.minutes
+        run_s = run_s + done.seconds
         clock = f"{(begins - step.minutes) // 60}:{(begins - step.minutes) % 60:02}"
         cells = f"{done.seconds / 60:.1f} min" if done.cells else "-"
         over = work + done.seconds / 60 > step.minutes

@@ -43,7 +43,8 @@ def short(text: str) -> str:
     """A text cell for a projector: its heading and its first sentences, with the rest folded up."""
     blocks = re.split(r"\n\s*\n", text.strip())
     at = next((at for at, block in enumerate(blocks) if not block.startswith("#")), len(blocks))
-    shown, rest = blocks[: at + 1], blocks[at + 1 :]
+    shown = blocks[: at + 1]
+    rest = blocks[at + 1 :]
     if at < len(blocks) and not re.match(r"[|<$-]|\d+\. ", blocks[at]):
         lead, *sentences = SENTENCE_END.split(blocks[at])
         while sentences and len(f"{lead} {sentences[0]}".split()) <= LEAD_WORDS:

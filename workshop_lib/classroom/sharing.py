@@ -250,7 +250,8 @@ class AfterCells:
     """Shares again after each cell that added to the learner's file, in a thread of its own, so no cell waits."""
 
     def __init__(self, shell: Any):
-        self.size, self.thread = -1, threading.Thread()
+        self.size = -1
+        self.thread = threading.Thread()
         shell.events.register("post_run_cell", self.look)
 
     def look(self, *_: Any) -> None:

@@ -32,7 +32,8 @@ REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matpl
 # Optional packages, each with the extra of the set-up that installs it.
 OPTIONAL = {"deepspeed": "deepspeed", "tensorflow": "horovod", "horovod": "horovod"}
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
-LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
+LEAST_MEMORY_BYTES = 3e9
+LEAST_DISK_BYTES = 1e9
 
 
 @dataclass
@@ -300,7 +301,8 @@ def _data() -> Finding:
     from workshop_lib.data import mnist  # imports NumPy, which most commands start without
 
     try:
-        train, test = mnist.load("train"), mnist.load("test")
+        train = mnist.load("train")
+        test = mnist.load("test")
     except mnist.DataError as error:
         return Finding("MNIST", "fail", "not usable", str(error))
     return Finding("MNIST", "ok", f"{train.total:,} + {test.total:,} images, checksums as published")

@@ -176,7 +176,8 @@ class _IdxFile:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows [start, stop), uint8 [stop - start, *row_shape], read-only."""
-        values, row_bytes = self.content[self.header_bytes :], math.prod(self.row_shape)
+        values = self.content[self.header_bytes :]
+        row_bytes = math.prod(self.row_shape)
         expected = self.rows * row_bytes
         if len(values) != expected:
             raise self.wrong(f"{expected} bytes of data after the header ({self.rows} rows)", len(values))

@@ -148,7 +148,8 @@ class Exercise:
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
-            failed, hint = f"a function was expected, not {function!r}", "give the function itself, without calling it."
+            failed = f"a function was expected, not {function!r}"
+            hint = "give the function itself, without calling it."
             return Verdict(self.name, False, failed=failed, hint=hint)
         try:
             team = ranks.current()

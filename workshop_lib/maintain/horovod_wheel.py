@@ -160,7 +160,8 @@ def build(folder: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         if with_nccl and "HOROVOD_NCCL_HOME" not in environment:
             environment |= nccl_of_pytorch(Path(scratch) / "nccl")
-        source, out = unpack(Path(scratch)), Path(scratch) / "wheel"
+        source = unpack(Path(scratch))
+        out = Path(scratch) / "wheel"
         patch(source)
         pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(out), str(source), env=environment)
         (wheel,) = out.glob("horovod-*.whl")

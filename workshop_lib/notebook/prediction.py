@@ -12,7 +12,8 @@ from workshop_lib.errors import InputError
 from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, YELLOW, Look, RecordFigure
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
-MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
+MEASURED = Look(BLUE, "")
+GUESS = Look(YELLOW, "//")
 
 
 class Question:
@@ -25,7 +26,10 @@ class Question:
     def __init__(self, question: str, low: float, high: float, unit: str = ""):
         if not low < high:
             raise InputError(f"a prediction needs low < high, not {low!r} and {high!r}.")
-        self.question, self.low, self.high, self.unit = question, low, high, unit
+        self.question = question
+        self.low = low
+        self.high = high
+        self.unit = unit
         self.value: float | None = None
 
     def commit(self, value: float) -> None:
@@ -45,7 +49,9 @@ class Question:
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
-        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # in inches
+        # In inches.
+        head = 0.1 + 0.27 * len(question)
+        height = 0.62 + 0.5 * len(rows)
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
@@ -88,7 +94,8 @@ class Question:
         box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, button])])
 
         def move(_):
-            button.disabled, button.tooltip = False, ""
+            button.disabled = False
+            button.tooltip = ""
             slider.remove_class("workshop-unset")
 
         def commit(_=None):

@@ -38,11 +38,14 @@ class RankDebugger(pdb.Pdb):
     def __init__(self, folder: Path, rank: int):
         commands = cast(IO[str], self)  # pdb calls no other method than readline
         super().__init__(stdin=commands, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
-        self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
+        self.command_file = command_file(folder, rank)
+        self.prompt = ""
+        self.questions = 0
 
     def pause(self, *_, **__) -> None:
         """Stop on the next line of the caller. This is what `breakpoint()` calls."""
-        self.stdout, caller = sys.stdout, sys._getframe(1)
+        self.stdout = sys.stdout
+        caller = sys._getframe(1)
         # pdb leaves __return__ behind in the last cell that it has seen end, and would show it as a variable.
         caller.f_locals.pop("__return__", None)
         self.set_trace(caller)

@@ -189,7 +189,8 @@ def in_step(token: int, allow_unreceived: bool = False) -> bool:
 
 def _matches(comm, token: int, root: int) -> bool:
     """Whether the collectives with a root give the right results; a rank may leave each one before the others join."""
-    here, of_all = comm.rank == root, [token] * comm.size
+    here = comm.rank == root
+    of_all = [token] * comm.size
     if comm.bcast(token if here else None, root) != token:
         return False
     if comm.scatter(of_all if here else None, root) != token:
@@ -222,7 +223,9 @@ class Publisher:
     def __init__(self, hz: float = 4.0):
         from ipyparallel.engine.datapub import publish_data
 
-        self.publish, self.every_s, self.every_steps = publish_data, 1 / hz, 1
+        self.publish = publish_data
+        self.every_s = 1 / hz
+        self.every_steps = 1
         self.epochs: list[dict] = []
         self.points: deque[PublishedPoint] = deque(maxlen=POINTS_SENT)
 
@@ -248,7 +251,8 @@ class Publisher:
         return stop_asked()
 
     def _start_counting(self):
-        self.steps, self.since = 0, time.perf_counter()
+        self.steps = 0
+        self.since = time.perf_counter()
 
     def _progress(self) -> Published:
         """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""

@@ -11,12 +11,16 @@ from .messages import CallUnderWay, Frame
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
-ALONE_LOOKS, TOGETHER_LOOKS = 2, 12  # how often to look at ranks that run a cell without the others
+# How often to look at ranks that run a cell without the others.
+ALONE_LOOKS = 2
+TOGETHER_LOOKS = 12
 IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
 STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
-INTERRUPT_LIMIT_S, COMPILED_LIMIT_S = 2.0, 3.0  # compiled code must first return, if it can
+INTERRUPT_LIMIT_S = 2.0
+COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
-CHECK_LOOK_EVERY_S, CHECK_LOOKS = 1.5, 3
+CHECK_LOOK_EVERY_S = 1.5
+CHECK_LOOKS = 3
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
@@ -41,10 +45,12 @@ class Others:
         """Give the ranks up and raise RankError once the others cannot end by themselves."""
         if not self.call.running or time.monotonic() < self.next_look:
             return
-        stacks, cpu_s = self.call.stacks(), self.call.cpu_s()
+        stacks = self.call.stacks()
+        cpu_s = self.call.cpu_s()
         if all(self._waits(rank, stacks[rank], cpu_s) for rank in stacks):
             raise_stuck(self.call, stacks)
-        self.stacks, self.cpu_s = stacks, cpu_s
+        self.stacks = stacks
+        self.cpu_s = cpu_s
         self.next_look = time.monotonic() + LOOK_AGAIN_S
         if time.monotonic() - self.since > STILL_LIMIT_S:
             self._interrupt()
@@ -91,7 +97,8 @@ class Alone(Others):
         self.looks_left = self.looks_left - 1 if wait else self.looks
         if not self.looks_left:
             _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{positions_text(stacks, {})}")
-        self.stacks, self.next_look = stacks, time.monotonic() + LOOK_AGAIN_S
+        self.stacks = stacks
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
 
 
 def check_alone(call: CallUnderWay) -> None:
@@ -160,7 +167,8 @@ def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: boo
     check. Raises RankError if a rank has ended.
     """
     check = call_again(engine.in_step, int(time.time()), allow_unreceived)
-    looks, deadline = 0, time.monotonic() + CHECK_LIMIT_S
+    looks = 0
+    deadline = time.monotonic() + CHECK_LIMIT_S
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
     while not check.wait(0.1) and time.monotonic() < deadline:
         if not all(outcome.get("value") for outcome in check.outcomes.values()):

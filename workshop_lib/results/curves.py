@@ -56,7 +56,9 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
 
 def _row(record: dict, number: int) -> dict:
     records.check(record, f"training record {number}")
-    what, where, epochs = record["what"], record["where"], record["epochs"]
+    what = record["what"]
+    where = record["where"]
+    epochs = record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
         "backend": records.name_of(what),
@@ -180,7 +182,8 @@ def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
                 f"no 1-rank run of {backend} with {same} {batch}, so there is no baseline for its "
                 f"speed-up; run `workshop sweep` with 1 among its ranks for {backend}."
             )
-    baseline, points = single.reindex(keys).to_numpy(), points.copy()
+    baseline = single.reindex(keys).to_numpy()
+    points = points.copy()
     for end in ("", "_min", "_max"):
         points[f"speedup{end}"] = points[f"samples_per_s{end}"] / baseline
         points[f"efficiency{end}"] = points[f"speedup{end}"] / points["world_size"]

@@ -73,8 +73,10 @@ def _time_left(options: list, seconds: dict) -> str:
 
 def result_line(record: Mapping) -> str:
     """The result of a run, in one line."""
-    what, epochs = record["what"], record["epochs"]
-    ranks, workers = what["world_size"], what.get("emulate_workers")
+    what = record["what"]
+    epochs = record["epochs"]
+    ranks = what["world_size"]
+    workers = what.get("emulate_workers")
     name = f"{records.name_of(what)}, {plural(ranks, 'rank')}"
     if workers is not None:
         name += f" as {plural(workers, 'worker')}"

@@ -46,7 +46,8 @@ def cores_of_others(before: Sample, after: Sample) -> float:
     """Return how many cores other programs used on average, or 0 if the samples are too close together to tell."""
     if after.at_s - before.at_s < SHORTEST_S:
         return 0.0
-    used_s, own_s = after.used_s - before.used_s, after.own_s - before.own_s
+    used_s = after.used_s - before.used_s
+    own_s = after.own_s - before.own_s
     return max(0.0, (used_s - own_s) / (after.at_s - before.at_s))
 
 
@@ -59,7 +60,8 @@ class Meter:
     """Measures how many cores other programs use, from the moment the meter is created."""
 
     def __init__(self):
-        self.usable, self.total = usable_cores(), len(affinity())
+        self.usable = usable_cores()
+        self.total = len(affinity())
         self._began = sample()
 
     def others(self) -> float:

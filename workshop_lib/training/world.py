@@ -145,7 +145,8 @@ def _srun_size(env: Mapping[str, str]) -> int | None:
 
 def _environment_size(env: Mapping[str, str]) -> int | None:
     """Return the size of a world of several processes, or None for a single process, which needs no rendezvous."""
-    size, rank = _number(env, "WORLD_SIZE"), env.get("RANK", "")
+    size = _number(env, "WORLD_SIZE")
+    rank = env.get("RANK", "")
     if size is None and rank.isdecimal():
         size = int(rank) + 1
     return size if size is not None and size > 1 else None
@@ -169,7 +170,8 @@ def _from_environment(env: Mapping[str, str]) -> World:
             f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
         )
     numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
-    rank, size = numbers["RANK"], numbers["WORLD_SIZE"]
+    rank = numbers["RANK"]
+    size = numbers["WORLD_SIZE"]
     if rank >= size:
         raise LaunchError(f"RANK is {rank}, but WORLD_SIZE is {size}, and ranks count from 0: correct or unset both.")
     local_rank, local_size = (rank, size) if one_host else (numbers["LOCAL_RANK"], numbers["LOCAL_WORLD_SIZE"])
@@ -207,7 +209,8 @@ def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
     except hostlist.BadHostlist:
         raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, but srun writes it as in 4(x2),3.") from None
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
-    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
+    rank = int(env["SLURM_PROCID"])
+    local_rank = int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
 
 

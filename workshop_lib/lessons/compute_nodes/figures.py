@@ -14,7 +14,10 @@ from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
-GROUPS, SWITCHES, NODES = 5, 4, 2  # the drawn dragonfly's groups, switches per group, nodes per switch
+# The drawn dragonfly's groups, switches per group, nodes per switch.
+GROUPS = 5
+SWITCHES = 4
+NODES = 2
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.RecordFigure:
@@ -76,7 +79,8 @@ def dragonfly() -> figures.RecordFigure:
     axes.set_aspect("equal")
     center = 4 * _around(GROUPS)
     switch = center[:, None] + _around(SWITCHES, np.pi / 4)
-    gray, orange = {"color": figures.GRAY, "lw": 1, "zorder": 1}, {"color": figures.COLORS[1], "lw": 3.5, "zorder": 2}
+    gray = {"color": figures.GRAY, "lw": 1, "zorder": 1}
+    orange = {"color": figures.COLORS[1], "lw": 3.5, "zorder": 2}
     gateway = {}
     for one in range(GROUPS):
         for number, other in enumerate(other for other in range(GROUPS) if other != one):

@@ -191,7 +191,9 @@ def job(script: str | Path) -> Verdict:
     try:
         verdict.passed, verdict.failed, verdict.hint = _judged(dry_run(path), verdict.held)
     except (ValueError, OSError) as error:  # for example, the value of an option is not a number
-        verdict.passed, verdict.failed, verdict.hint = False, "its options can't be read", str(error)
+        verdict.passed = False
+        verdict.failed = "its options can't be read"
+        verdict.hint = str(error)
     return verdict
 
 

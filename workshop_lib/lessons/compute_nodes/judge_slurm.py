@@ -22,7 +22,10 @@ from torch.distributed.run import get_args_parser
 
 from workshop_lib.paths import SCRIPTS
 
-NODES, GPUS, CORES = ("nid001", "nid002"), 2, 32  # nodes of the notebook's job; GPUs and cores per node
+# Nodes of the notebook's job; GPUs and cores per node.
+NODES = ("nid001", "nid002")
+GPUS = 2
+CORES = 32
 ADDRESS = "10.0.0.1"  # address of the first node
 LIMIT_S = 10.0
 SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time", "w": "nodelist"}
@@ -79,14 +82,16 @@ class SlurmJob:
 
 def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Split words into Slurm's options, by their long names, and the words after the options."""
-    found, rest = {}, list(words)
+    found = {}
+    rest = list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word.startswith("--"):
             name, given, value = word[2:].partition("=")
             found[name] = value if given else rest.pop(0) if name in VALUED and rest else ""
         else:
-            name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
+            name = SHORT.get(word[1:2], word[1:2])
+            value = word[2:]
             found[name] = value or (rest.pop(0) if name in VALUED and rest else "")
     return found, rest
 
@@ -94,7 +99,8 @@ def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
 def directives(text: str) -> tuple[dict[str, str], list[str]]:
     """The options in the `#SBATCH` lines above the first command, and the `#SBATCH` lines below it."""
     asked: dict[str, str] = {}
-    late, begun = [], False
+    late = []
+    begun = False
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)

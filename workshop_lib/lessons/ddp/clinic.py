@@ -38,10 +38,14 @@ RUNS = {
     "D": "one rank is slow",
     "E": "sharded by local rank",
 }
-IMAGES, BATCH, LR = 512, 16, 0.05  # images per epoch, images per rank and step, learning rate
+# Images per epoch, images per rank and step, learning rate.
+IMAGES = 512
+BATCH = 16
+LR = 0.05
 # Each step also sleeps, to imitate a longer backward pass. So four ranks do not need four cores, and differences
 # between runs come from their illness. The slow rank sleeps for SLOW_S, the others for STEP_S.
-STEP_S, SLOW_S = 0.01, 0.04
+STEP_S = 0.01
+SLOW_S = 0.04
 DRAWN_STEPS = 3
 
 
@@ -114,7 +118,8 @@ def _images_of(comm, illness: str) -> np.ndarray:
 
 def _train(comm, illness: str) -> RankRun:
     """Train this rank for one epoch; `illness` is "" for the healthy run."""
-    train, tracer = mnist.load("train"), Tracer(comm)
+    train = mnist.load("train")
+    tracer = Tracer(comm)
     diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
     model, average = averaged_after(torch_cnn.build(seed=2 if diverged else 1))
     mine = _images_of(comm, illness)

@@ -87,7 +87,8 @@ EMPTIED_HINT = "only the last micro-batch is in them: call `zero_grad` before th
 
 def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Property]:
     several, single = zip(*observations, strict=True)
-    first, size = several[0], len(several)
+    first = several[0]
+    size = len(several)
     hint = "no backward has run, or its gradients were emptied. For each micro-batch: forward, loss, `backward()`."
     yield Property("every rank has gradients", all(np.any(seen.gradient) for seen in several), hint)
     forwards, backwards = ([sync for kind, sync in first.events if kind == which] for which in ("forward", "backward"))
@@ -170,7 +171,8 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
 
 def _flaw_hint(n: int, parts: list[list[int]]) -> str:
     """A hint if the ranks do not take each sample exactly once; "" if they do."""
-    everything, taken = set(range(n)), [i for part in parts for i in part]
+    everything = set(range(n))
+    taken = [i for part in parts for i in part]
     if not everything.issuperset(taken):
         return "it gave a sample that does not exist: they are numbered from 0 to n - 1."
     if any(len(set(part)) < len(part) for part in parts):

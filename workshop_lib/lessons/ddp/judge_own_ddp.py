@@ -21,7 +21,8 @@ from workshop_lib.judge.network import Batch, backward, batch, gradient_of, weig
 from workshop_lib.lessons.ddp.backward import Message, Recorder
 from workshop_lib.training import rendezvous, world
 
-STEPS, LR = 3, 0.1
+STEPS = 3
+LR = 0.1
 LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
@@ -127,7 +128,8 @@ def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Re
         time.sleep(LATE_S)
     recorder.clear()
     loss.backward()
-    backward_s, recorder.in_backward = time.perf_counter() - recorder.start_s, False
+    backward_s = time.perf_counter() - recorder.start_s
+    recorder.in_backward = False
     finish()
     gradient = gradient_of(model.used)
     recorder.settle()

@@ -110,7 +110,9 @@ def root_scatters(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
     Rank 0 sends p - 1 messages, which hold all parts but its own. The other ranks read and send nothing.
     """
-    mine, cost, sending = np.empty(parts[comm.rank][1], np.uint8), Cost(), None
+    mine = np.empty(parts[comm.rank][1], np.uint8)
+    cost = Cost()
+    sending = None
     if comm.rank == 0:
         whole = _read(path, 0, os.path.getsize(path))
         offsets, sizes = zip(*parts, strict=True)
@@ -214,9 +216,11 @@ def os_counts() -> OsCounts | None:
 
 def counted(call: Callable[[], Any]) -> CountedCall:
     """Make a call, and measure the seconds it takes and the change of `os_counts`."""
-    before, began = os_counts(), time.perf_counter()
+    before = os_counts()
+    began = time.perf_counter()
     returned = call()
-    seconds, after = time.perf_counter() - began, os_counts()
+    seconds = time.perf_counter() - began
+    after = os_counts()
     counts = before and after and OsCounts(*np.subtract(after, before).tolist())
     return CountedCall(returned, seconds, counts)
 
@@ -309,7 +313,8 @@ def _read(path, offset: int, nbytes: int) -> np.ndarray:
 
 def _fill(file, offset: int, nbytes: int) -> np.ndarray:
     """Read exactly `nbytes` bytes. A single call may return fewer, and always does beyond 2 GiB."""
-    array, done = np.empty(nbytes, np.uint8), 0
+    array = np.empty(nbytes, np.uint8)
+    done = 0
     file.seek(offset)
     while done < nbytes and (got := file.readinto(array.data[done:])):
         done += got

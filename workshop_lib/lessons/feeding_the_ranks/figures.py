@@ -53,7 +53,9 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
     if not rows:
         raise InputError("no way to get data was measured: nothing to draw.")
     names = list(dict.fromkeys(row["way"] for row in rows))
-    count, file_bytes, repeats = rows[0]["ranks"], rows[0]["file_bytes"], len(rows[0]["seconds"])
+    count = rows[0]["ranks"]
+    file_bytes = rows[0]["file_bytes"]
+    repeats = len(rows[0]["seconds"])
     hollow = count > (cores or usable_cores())
     caption = (
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
@@ -65,7 +67,8 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
     time, size = figure.subplots(1, 2, sharey=True)
     for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
         for row in (row for row in rows if row["cold"] == cold):
-            ms, at = 1e3 * np.array(row["seconds"]), names.index(row["way"]) + beside
+            ms = 1e3 * np.array(row["seconds"])
+            at = names.index(row["way"]) + beside
             bars = figures.spread(np.median(ms), [ms.min()], [ms.max()])
             figures.draw_points(time, np.median(ms), at, bars, figures.Style.number(number), hollow, across=True)
     _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
@@ -110,7 +113,8 @@ def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "prel
     axes = figure.subplots()
     for at, seconds in enumerate(runs.values()):
         totals = seconds.sum(axis=1)
-        middle, left = np.argsort(totals)[(len(totals) - 1) // 2], 0.0
+        middle = np.argsort(totals)[(len(totals) - 1) // 2]
+        left = 0.0
         for part, look in zip(seconds[middle], SPENT.values(), strict=True):
             figures.draw_bar(axes, at, left, part, look, 0.6)
             left += part

@@ -178,10 +178,12 @@ def _target(entry: dict) -> Target:
     to report a typing error.
     """
     line = [(int(batch), epochs * entry["samples_an_epoch"]) for batch, epochs in entry["epochs"].items()]
-    of_one, of_batch = sum(1 / y for _, y in line), sum(x / y for x, y in line)
+    of_one = sum(1 / y for _, y in line)
+    of_batch = sum(x / y for x, y in line)
     ones, mixed, batches = (sum(x**power / y**2 for x, y in line) for power in range(3))
     scale = ones * batches - mixed**2
-    least, each = (batches * of_one - mixed * of_batch) / scale, (ones * of_batch - mixed * of_one) / scale
+    least = (batches * of_one - mixed * of_batch) / scale
+    each = (ones * of_batch - mixed * of_one) / scale
     return Target(entry["what"], least / each, least, entry["source"])
 
 
@@ -208,7 +210,8 @@ def _link(entry: dict) -> Link:
 
 def _compute(entry: dict) -> ComputeTime:
     """The step time as a function of the batch: proportional to it if measured once, else a line through the points."""
-    batches, speeds = entry["batch_size"], entry["samples_per_s"]
+    batches = entry["batch_size"]
+    speeds = entry["samples_per_s"]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(batches) == 1:
         return ComputeTime(0.0, 1 / speeds[0], entry["source"], **share)

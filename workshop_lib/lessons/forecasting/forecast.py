@@ -183,7 +183,8 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
     if model.target:
         least_samples = model.target.least_samples
         samples = cost_model.samples_to_target(global_batch, model.target.critical_batch, least_samples)
-        learning, to_target_s = least_samples / samples, step_s * samples / global_batch
+        learning = least_samples / samples
+        to_target_s = step_s * samples / global_batch
     return ForecastPoint(
         devices,
         global_batch,

@@ -80,14 +80,17 @@ def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
 
 
 def _forecast(entry: PublishedScaling, devices: Iterable[int], lateness: Lateness) -> list[ForecastPoint]:
-    model, machine = catalogue.model(entry.model), catalogue.machine(entry.machine)
+    model = catalogue.model(entry.model)
+    machine = catalogue.machine(entry.machine)
     if entry.samples_per_s:
         machine = machine.with_speed(model, entry.samples_per_s)
     return forecast(model, machine, entry.settings, devices, lateness)
 
 
 def _compared(base: ForecastPoint, point: ForecastPoint, published: float) -> dict[str, float | bool]:
-    expected, low, high = base.step_s / point.step_s, base.step_s / point.most_s, base.least_s / point.least_s
+    expected = base.step_s / point.step_s
+    low = base.step_s / point.most_s
+    high = base.least_s / point.least_s
     return {
         "published": published,
         "forecast": expected,

@@ -33,7 +33,8 @@ def answer(points: Sequence[ForecastPoint]) -> str:
 
 def conditions(model: Model, machine: Machine, settings: Settings) -> str:
     """One line with the forecast's model, machine and settings, and the speed of one device."""
-    how, speed = settings.how, alone_samples_per_s(model, machine, settings)
+    how = settings.how
+    speed = alone_samples_per_s(model, machine, settings)
     batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
     words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
     words.append("communication during backward" if how.overlap else "communication after backward")
@@ -50,7 +51,8 @@ STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
 
 def table(points: Sequence[ForecastPoint]) -> Table:
     """A table with one row per number of devices, and columns on learning if the model has a target."""
-    headings, caption = (["devices", "global\nbatch", *STEP_HEADINGS], "range: has nine of ten published points")
+    headings = ["devices", "global\nbatch", *STEP_HEADINGS]
+    caption = "range: has nine of ten published points"
     if points[0].learning is not None:
         headings += ["useful", "time to\ntarget", "device-\nhours"]
         caption += "\nuseful: samples that a small batch would need too"

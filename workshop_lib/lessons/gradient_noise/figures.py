@@ -42,10 +42,12 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
 def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
     """Draw the noise scale [n] after `steps` [n], with a band of two standard errors [n]. NaN leaves a gap."""
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
-    figure, style = figures.new_figure("The simple noise scale over training", caption), figures.Style.number(0)
+    figure = figures.new_figure("The simple noise scale over training", caption)
+    style = figures.Style.number(0)
     axes = figure.subplots()
     [line] = axes.plot(steps, scales, color=style.color, linewidth=2, label="measured here")
-    low, high = np.maximum(scales - 2 * errors, scales / 10), scales + 2 * errors
+    low = np.maximum(scales - 2 * errors, scales / 10)
+    high = scales + 2 * errors
     band = axes.fill_between(steps, low, high, color=style.color, alpha=0.2, label="two standard errors")
     for name, level in PUBLISHED.items():
         axes.axhline(level, **figures.LEVEL)
@@ -70,7 +72,8 @@ def steps_to_target(
     left, right = figure.subplots(1, 2)
     handles = []
     for number, (name, pair) in enumerate(pairs.items()):
-        style, fit = figures.Style.number(number), fits.get(name)
+        style = figures.Style.number(number)
+        fit = fits.get(name)
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
         left.plot(batches, steps, style.marker, color=style.color, ms=8)
         right.plot(steps, steps * batches, style.marker, color=style.color, ms=8)
@@ -106,7 +109,8 @@ def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
     runs = pd.DataFrame([record["what"] for record in records])
     require_same(runs, ["target", "data_dir"])
     name = f"to {runs['target'][0]:.0%} test accuracy"
-    pairs, fits = {name: measured.pairs(records)}, dict[str, critical_batch.CriticalBatchFit | None]()
+    pairs = {name: measured.pairs(records)}
+    fits = dict[str, critical_batch.CriticalBatchFit | None]()
     if not pairs[name][0]:
         raise RecordError(f"no batch size got {name} with every seed: nothing to draw.")
     seeds = runs["seed"].nunique()

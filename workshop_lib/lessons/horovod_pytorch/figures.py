@@ -23,7 +23,10 @@ from workshop_lib.notebook import figures, profile
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 
-NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
+NEGOTIATION = "negotiation"
+QUEUE = "queue"
+COPY = "copy"
+TRANSFER = "allreduce"
 LOOKS = {  # in the order of a tensor's phases
     NEGOTIATION: figures.Look(figures.YELLOW, "//"),
     QUEUE: figures.Look("#BBBBBB", ""),
@@ -72,7 +75,8 @@ class HorovodTimeline:
         spans = [span for span in self.spans if span.step == step]
         if not spans:
             raise InputError(f"there is no step {step}; the recording has {self.steps} steps, from 0.")
-        start, end = min(s.start_ms for s in spans), max(s.end_ms for s in spans)
+        start = min(s.start_ms for s in spans)
+        end = max(s.end_ms for s in spans)
         return HorovodTimeline(
             [s._replace(start_ms=s.start_ms - start, end_ms=s.end_ms - start) for s in spans],
             [r._replace(at_ms=r.at_ms - start) for r in self.ready if r.step == step],
@@ -101,7 +105,8 @@ class HorovodTimeline:
         rather than the queue, and any of these three rather than negotiation.
         """
         edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
-        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
+        phases = ["", *LOOKS]
+        nearest = np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
         for span in self.spans:
             first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
             nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
@@ -171,7 +176,8 @@ def read(path: str | os.PathLike) -> HorovodTimeline:
     events = json.loads(text) if text.strip() else []
     zero_us = min((event["ts"] for event in events if "ts" in event), default=0)
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
-    timeline, tensors = HorovodTimeline(), dict[int, _Tensor]()
+    timeline = HorovodTimeline()
+    tensors = dict[int, _Tensor]()
     for event in events:
         at_ms = (event["ts"] - zero_us) / 1000 if "ts" in event else 0.0
         if event["ph"] == "i":
@@ -188,7 +194,8 @@ class _Tensor:
     """The open activities of one tensor while its events are read in order."""
 
     def __init__(self, name: str):
-        self.name, self.step = name.removeprefix("allreduce."), -1
+        self.name = name.removeprefix("allreduce.")
+        self.step = -1
         self.open: list[str] = []
         self.since_ms = 0.0
         self.finished = True

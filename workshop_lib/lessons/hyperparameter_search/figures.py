@@ -32,7 +32,8 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
     for axes, state in zip(figure.axes, searches.values(), strict=True):
         for done in state.done:
-            width, look = done.end_s - done.start_s, looks[f"until {done.result['images']:,} images"]
+            width = done.end_s - done.start_s
+            look = looks[f"until {done.result['images']:,} images"]
             for rank in done.ranks:
                 figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
                 if width > longest / 40:
@@ -79,8 +80,11 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
 
 def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
     """Return where each job ended, in seconds or images per rank, and the lowest error in percent up to there."""
-    seen, work = dict[int, int](), dict.fromkeys(range(run["what"]["ranks"]), 0.0)
-    places, errors, best = [], [], 100.0
+    seen = dict[int, int]()
+    work = dict.fromkeys(range(run["what"]["ranks"]), 0.0)
+    places = []
+    errors = []
+    best = 100.0
     for job in sorted(run["jobs"], key=lambda job: job["end_s"]):
         new = job["images"] - seen.get(job["trial"], 0)
         seen[job["trial"]] = job["images"]
@@ -102,7 +106,8 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     figure = figures.new_figure(
         "How often the worse setting wins", f"drawn again and again from {measured} measured seeds each"
     )
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, worse in enumerate(names[1:]):
         style = figures.Style.number(number)
         shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
@@ -141,7 +146,8 @@ def rates(done: Iterable[DoneJob], best: Mapping[int, BestRate]) -> figures.Reco
     tuned = np.array([best[batch].lr for batch in batches])
     style = figures.Style.number(0)
     right.plot(batches, tuned, style.marker, color=style.color, ms=10)
-    growth, rules = batches / batches[0], []
+    growth = batches / batches[0]
+    rules = []
     for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
         look = {"color": figures.GRAY, "linewidth": 2, "linestyle": line, "zorder": 1}
         right.plot(batches, tuned[0] * factors, **look)

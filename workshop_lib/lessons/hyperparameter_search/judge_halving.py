@@ -50,7 +50,8 @@ class PlayedSearch:
 
 def accuracy(trial: int, rung: int, seed: int) -> float:
     """Return a made-up accuracy. It rises from rung to rung, but the leader of one rung need not lead the next."""
-    quality, luck = np.random.default_rng([seed, trial]).uniform(), np.random.default_rng([seed, trial, rung]).uniform()
+    quality = np.random.default_rng([seed, trial]).uniform()
+    luck = np.random.default_rng([seed, trial, rung]).uniform()
     return 0.4 + 0.15 * rung + 0.1 * quality + 0.04 * luck
 
 
@@ -60,7 +61,8 @@ def observe_asha(comm, function: Callable) -> list[PlayedSearch]:
 
 def play(scheduler_class: Callable, plan: SimulatedSearch) -> PlayedSearch:
     """Simulate a search in which ranks finish their jobs in random order, and return what the scheduler gave out."""
-    played, random = PlayedSearch(plan), np.random.default_rng(plan.seed)
+    played = PlayedSearch(plan)
+    random = np.random.default_rng(plan.seed)
     drawn: list[dict] = []
 
     def draw() -> dict:
@@ -169,7 +171,9 @@ def _not_the_best(played: PlayedSearch) -> tuple[str, str]:
     for job in played.jobs:
         if not job.rung:
             continue
-        trial, rung, eta = job.trial, job.rung - 1, played.plan.eta
+        trial = job.trial
+        rung = job.rung - 1
+        eta = played.plan.eta
         scores = job.scores[rung]
         if trial not in search.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."

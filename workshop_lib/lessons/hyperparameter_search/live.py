@@ -109,7 +109,8 @@ def curves(state: trials.Search) -> str:
     for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
         color, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
         if number != best and number not in running:
-            color, width = charts.LIGHT_BLUE, 1.0
+            color = charts.LIGHT_BLUE
+            width = 1.0
         points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
         parts.append(axes.line(points, color, width, f'data-trial="{number}"'))
     return charts.drawing(charts.CURVES_HEIGHT, "".join(parts) + _key(charts.CURVES_HEIGHT - 8))

@@ -91,7 +91,8 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     `diverged`, and its accuracy is that of these weights. Raises InputError for a job that `checked` refuses, and for
     a trial that has seen this many images already.
     """
-    began, job = time.perf_counter(), checked(job)
+    began = time.perf_counter()
+    job = checked(job)
     torch.set_num_threads(1)
     train, held_out = data()
     network = FlatNetwork(int(job.setting["seed"]))
@@ -124,8 +125,11 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
 def _steps(comm, network, train, state: TrialState, job: Job, losses: list, progress: Callable) -> TrialState:
     """Train by plain SGD with momentum, at a constant learning rate; return the new state."""
     weights, velocity, seen = state
-    lr, momentum = np.float32(job.setting["lr"]), np.float32(job.setting["momentum"])
-    since, total, shown_s = seen, 0.0, time.perf_counter()
+    lr = np.float32(job.setting["lr"])
+    momentum = np.float32(job.setting["momentum"])
+    since = seen
+    total = 0.0
+    shown_s = time.perf_counter()
     while seen < job.images:
         size = min(int(job.setting["batch"]), job.images - seen)
         rows = order(int(job.setting["seed"]), seen, size, train.total)
@@ -143,7 +147,8 @@ def _steps(comm, network, train, state: TrialState, job: Job, losses: list, prog
         if seen // LOSS_EVERY > since // LOSS_EVERY or seen == job.images:
             if math.isfinite(total):
                 losses.append((seen, total / (seen - since)))
-            since, total = seen, 0.0
+            since = seen
+            total = 0.0
         if time.perf_counter() - shown_s > PUBLISH_EVERY_S:
             shown_s = time.perf_counter()
             progress(losses)
@@ -211,7 +216,8 @@ def test_accuracy(folder: Path, trial: int) -> float:
     """
     if (state := load(folder, trial)) is None:
         raise InputError(f"trial {trial} has left no weights in {folder}.")
-    test, network = mnist.load("test"), FlatNetwork()
+    test = mnist.load("test")
+    network = FlatNetwork()
     network.set(state.weights)
     return network.accuracy(test.images, test.labels)
 

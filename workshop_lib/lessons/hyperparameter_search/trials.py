@@ -76,10 +76,13 @@ class Jobs(watch.Call):
     """The running jobs, as one call on all ranks. A rank without a job counts as finished."""
 
     def __init__(self, team):
-        self.team, self.ranks, self.results = team, list(range(team.n)), {}
+        self.team = team
+        self.ranks = list(range(team.n))
+        self.results = {}
         self.output = Output({})
         self.outcomes: dict[int, Outcome] = {rank: Outcome(value=None) for rank in self.ranks}
-        self._started, self.since = time.monotonic(), dict.fromkeys(self.ranks, 0.0)
+        self._started = time.monotonic()
+        self.since = dict.fromkeys(self.ranks, 0.0)
 
     def start(self, ranks: list[int], payload: bytes) -> None:
         for rank in ranks:
@@ -119,7 +122,8 @@ def search(
         raise InputError(f"budget {budget!r}, timeout_s {timeout_s!r}: both must be above 0.")
     Path(folder).mkdir(parents=True, exist_ok=True)
     team.run(trial.ready, timeout=READY_LIMIT_S, show=False)
-    jobs, state = Jobs(team), Search(team.n, Path(folder).absolute(), budget)
+    jobs = Jobs(team)
+    state = Search(team.n, Path(folder).absolute(), budget)
     groups = [list(range(team.n))] if together else [[rank] for rank in range(team.n)]
     team.busy = True
     try:

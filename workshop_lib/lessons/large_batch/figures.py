@@ -9,8 +9,11 @@ from workshop_lib.notebook import figures
 from workshop_lib.results.curves import recipe
 from workshop_lib.training import GUESS_LOSS, schedules
 
-DECAY_EPOCHS, WARMUP_EPOCHS, DECAY_STEPS_PER_EPOCH = 10, 2, 20
-BOWL_RATES, BOWL_STEPS = (0.5, 1.8, 2.1), 8
+DECAY_EPOCHS = 10
+WARMUP_EPOCHS = 2
+DECAY_STEPS_PER_EPOCH = 20
+BOWL_RATES = (0.5, 1.8, 2.1)
+BOWL_STEPS = 8
 LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
 
 
@@ -20,7 +23,8 @@ def decays() -> figures.RecordFigure:
     figure = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up")
     steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
     at = np.arange(steps) / DECAY_STEPS_PER_EPOCH
-    both, handles = figure.subplots(1, 2), []
+    both = figure.subplots(1, 2)
+    handles = []
     for index, decay in enumerate(schedules.DECAYS):
         style = figures.Style.number(index)
         for axes in both:

@@ -17,7 +17,8 @@ from workshop_lib.training import optimizers, schedules
 __all__ = ["changes", "diagnoses", "layer_rate", "learning_rate", "options", "patients", "treat"]
 
 STEPS = 60
-TRUST, WEIGHT_DECAY = 0.002, 0.3
+TRUST = 0.002
+WEIGHT_DECAY = 0.3
 ROUNDING = 1e-5  # relative tolerance for float32
 
 

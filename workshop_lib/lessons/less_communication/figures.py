@@ -47,9 +47,11 @@ def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
     caption = f"MNIST, {first.world_size} ranks with batches of {first.batch_size}, {first.steps} steps of SGD, rate "
     caption += f"{first.lr:g} unless noted; median and range of {runs.seed.nunique()} seeds"
     figure = figures.new_figure("What does a byte buy?", caption)
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, ((way, lr, momentum), of_way) in enumerate(runs.groupby(["way", "lr", "momentum"], sort=False)):
-        reached, style = 100 * of_way["test_accuracy"], figures.Style.number(number)
+        reached = 100 * of_way["test_accuracy"]
+        style = figures.Style.number(number)
         bars = figures.spread(*(np.array([value]) for value in (reached.median(), reached.min(), reached.max())))
         figures.draw_points(axes, of_way["bytes_per_sample"].iloc[:1], [reached.median()], bars, style, hollow=False)
         name = f"{way}, momentum {momentum:g}" if momentum else way

@@ -49,17 +49,22 @@ def compress_properties(observations: list) -> Iterator[Property]:
         fits = values.shape == indices.shape == (k,) and kept.shape == gradient.shape
         hint = f"for k = {k}, values have shape {values.shape}, indices {indices.shape}, the residual {kept.shape}."
         yield Property(f"k values, k indices and a residual of the gradient's shape{again}", fits, hint)
-        total, indices = gradient + residual, indices.astype(int)
+        total = gradient + residual
+        indices = indices.astype(int)
         order = np.argsort(indices)
-        chosen, values = indices[order].tolist(), values[order]
+        chosen = indices[order].tolist()
+        values = values[order]
         right = sorted(np.argsort(-np.abs(total))[:k].tolist())
-        text, observed = f"it chooses the largest{again}", f"{given} it chose {chosen}."
+        text = f"it chooses the largest{again}"
+        observed = f"{given} it chose {chosen}."
         yield Property(text, chosen == right, evidence=chosen, observed=observed)
-        text, observed = f"it sends their values{again}", f"{given} it sends {_listed(values)} from {chosen}."
+        text = f"it sends their values{again}"
+        observed = f"{given} it sends {_listed(values)} from {chosen}."
         yield Property(text, close(values, total[chosen]), evidence=values, observed=observed)
         sent = np.zeros_like(total)
         sent[chosen] = values
-        text, observed = f"sent + new residual = gradient + old residual{again}", f"{given} it keeps {_listed(kept)}."
+        text = f"sent + new residual = gradient + old residual{again}"
+        observed = f"{given} it keeps {_listed(kept)}."
         yield Property(text, close(kept + sent, total), evidence=kept, observed=observed)
     hint = "it changes an array it was given. Make a new one: `gradient + residual`, not `gradient += residual`."
     yield Property("the arguments are left alone", all(seen.arguments_kept for seen in compressed), hint)
@@ -83,7 +88,8 @@ def _compress(
     """Make a wrong `compress`: `size` decides the indices it chooses, `values` what it sends, `keep` the residual."""
 
     def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
-        total, sent = gradient + residual, np.zeros_like(gradient)
+        total = gradient + residual
+        sent = np.zeros_like(gradient)
         indices = np.argsort(size(gradient, total))[-k:]
         sent[indices] = total[indices]
         return values(gradient, total)[indices], indices, keep(gradient, total, sent)
@@ -110,7 +116,8 @@ _WRONG_COMPRESSIONS = [
 compress = Exercise("compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False)
 
 
-ROUNDS, N = 3, 4
+ROUNDS = 3
+N = 4
 # (outer learning rate, momentum): one goes to the mean of the weights, one halfway, and one has momentum.
 OUTER = [(1.0, 0.0), (0.5, 0.0), (0.7, 0.9)]
 

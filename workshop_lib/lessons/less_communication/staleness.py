@@ -31,7 +31,10 @@ from workshop_lib.errors import InputError, WorkshopError
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
 OTHERS = "the other ranks in an allreduce"
-GRADIENT, WEIGHTS, LAST = 1, 2, 3  # message tags of the asynchronous mode
+# Message tags of the asynchronous mode.
+GRADIENT = 1
+WEIGHTS = 2
+LAST = 3
 LIMIT_S = 30.0
 SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
 THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
@@ -55,7 +58,8 @@ def wait(request: MPI.Request, what: str, limit_s: float = LIMIT_S, nap_s: float
     Raises WaitTimeout, which names `what`, if the request is not complete within limit_s seconds. MPI may still write
     into the request's buffer after that, so the ranks have to be restarted.
     """
-    status, end = MPI.Status(), time.monotonic() + limit_s
+    status = MPI.Status()
+    end = time.monotonic() + limit_s
     while not request.Test(status):
         if time.monotonic() > end:
             raise WaitTimeout(what, limit_s)
@@ -71,7 +75,8 @@ class Meanwhile:
     """
 
     def __init__(self, request: MPI.Request):
-        self.request, self.done = request, False
+        self.request = request
+        self.done = False
         self.end_s: float | None = None
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
@@ -121,7 +126,8 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
     Each step does one allreduce of n numbers, which no rank leaves before the last rank has arrived. All ranks call
     this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
     """
-    run, start = StalenessRun(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step)
         run.weights -= lr * _mean(comm, gradient(run.weights, step), limit_s)
@@ -138,7 +144,8 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
     (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks call this function, and it blocks, for at most limit_s
     seconds per step (WaitTimeout).
     """
-    run, start = StalenessRun(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     total = traveling = None
 
     def arrive() -> None:
@@ -150,7 +157,8 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
         run.read.append(max(step - 1, 0))
         new = gradient(run.weights, step)
         arrive()
-        total, traveling = new, Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
+        total = new
+        traveling = Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
     arrive()
     run.seconds = time.perf_counter() - start
     return run
@@ -168,7 +176,8 @@ def local_sgd(
     """
     if period < 1:
         raise InputError(f"period {period}: average the weights every 1 or more steps")
-    run, start = StalenessRun(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step - step % period)
         run.weights -= lr * gradient(run.weights, step)
@@ -189,7 +198,8 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
     """
     if comm.size < 2:
         raise InputError("1 rank: a parameter server needs one more to work for it; start 2 or more ranks")
-    run, start = StalenessRun(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     if comm.rank == SERVER:
         _serve(comm, run, lr, updates, limit_s)
     else:
@@ -205,7 +215,8 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
     the other modes rank 0 sleeps. `period` is for local_sgd alone. All ranks call this function, it blocks, and every
     rank gets the same weights and staleness.
     """
-    server, workers = comm.rank == SERVER, comm.size - 1
+    server = comm.rank == SERVER
+    workers = comm.size - 1
     run = StalenessRun(weights)
     if mode == "asynchronous":
         run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
@@ -227,7 +238,8 @@ MODES: dict[str, Callable[..., StalenessRun]] = {
 
 
 def _serve(comm, run: StalenessRun, lr: float, updates: int, limit_s: float) -> None:
-    arriving, given = np.empty_like(run.weights), {}
+    arriving = np.empty_like(run.weights)
+    given = {}
 
     def send(worker: int, tag: int) -> None:
         request = comm.Isend(run.weights, worker, tag)

@@ -45,7 +45,9 @@ def _matrix(
     axes: Axes, corner: tuple[float, float], size: tuple[float, float], tints: Sequence[str], by_rows: bool, text: str
 ) -> None:
     """Draw a rectangle in strips of these colors, each labeled with its rank unless there is only one strip."""
-    (x, y), (width, height), n = corner, size, len(tints)
+    x, y = corner
+    width, height = size
+    n = len(tints)
     for at, tint in enumerate(tints):
         place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
         extent = (width, height / n) if by_rows else (width / n, height)

@@ -29,7 +29,8 @@ from workshop_lib.lessons.mpi_basics.rank_thread import RankThread
 from workshop_lib.lessons.mpi_basics.schedule import Choice, RunOutcome, Schedule
 from workshop_lib.lessons.mpi_basics.schedule_report import Picture
 
-RUNS, LIMIT_S = 1000, 6.0
+RUNS = 1000
+LIMIT_S = 6.0
 LARGEST = 4
 WORST_FIRST = ("mismatch", "message", "deadlock", "error", "endless", "reuse", "stuck", "race")
 NOT_REPEATED = (
@@ -117,7 +118,9 @@ class OrderSearch:
     """
 
     def __init__(self, program: Callable, size: int):
-        self.program, self.size, self.runs = program, size, 0
+        self.program = program
+        self.size = size
+        self.runs = 0
         self.open: list[tuple[Choice, ...]] = [()]
         self.seen: set[frozenset[Choice]] = set()
         self._first: tuple[Choice, ...] = ()
@@ -150,7 +153,8 @@ class OrderSearch:
         When a rank has just left a call early and this changed nothing for the other ranks, only the rank's own next
         step is worth trying. The other ranks' steps could just as well come before, and they are tried there.
         """
-        before, matched = schedule.options, schedule.matched
+        before = schedule.options
+        matched = schedule.matched
         options = schedule.advance()
         if not taken or taken[-1].sender is not None or not options or schedule.matched > matched:
             return options
@@ -210,9 +214,11 @@ def judge(outcomes: Sequence[RunOutcome], complete: bool) -> Exploration:
                 headline += f", in {failed} of {len(orders)} orders"
             picture = outcome.stuck_picture if kind == "stuck" else outcome.picture
             return Exploration(kind, headline, text, len(orders), failed, complete, picture=picture, results=results)
-    headline, text = "No order fails", "There is only one, because every receive names its source."
+    headline = "No order fails"
+    text = "There is only one, because every receive names its source."
     if not complete:
-        headline, text = f"No order fails among the {len(orders):,} tried", "There are more, which weren't tried."
+        headline = f"No order fails among the {len(orders):,} tried"
+        text = "There are more, which weren't tried."
     elif len(orders) > 1:
         text = f"There are {len(orders):,}. All were tried, with sends that wait and sends that don't."
     return Exploration(
@@ -240,7 +246,8 @@ def _says_race(one: RunOutcome, other: RunOutcome) -> str:
     texts = [_short(result) for result, _ in pair]
     verb = "returns"
     if texts[0] == texts[1]:
-        texts, verb = [_short(printed.strip()) for _, printed in pair], "prints"
+        texts = [_short(printed.strip()) for _, printed in pair]
+        verb = "prints"
     return f"Rank {rank} {verb} {texts[0]} in one order, and {texts[1]} in another."
 
 
@@ -262,7 +269,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        a, b = np.asarray(a), np.asarray(b)
+        a = np.asarray(a)
+        b = np.asarray(b)
         numbers = a.dtype.kind in "biufc" and b.dtype.kind in "biufc"
         return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-9, equal_nan=True) if numbers else (a == b).all())
     if isinstance(a, float) and isinstance(b, float):

@@ -28,7 +28,8 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
         raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
     columns = [[_cells(held) for held in side] for side in (before, after)]
     ranks_of = _givers(columns[0])
-    n, height = len(before), max(len(cells) for side in columns for cells in side)
+    n = len(before)
+    height = max(len(cells) for side in columns for cells in side)
     width = n * (1 + GAP) - GAP
     figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -46,7 +47,8 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
                 axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTERED)
             if not cells:
                 axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GRAY, lw=1))
-    start, end = (width + 0.2, height / 2), (width + middle - 0.2, height / 2)
+    start = (width + 0.2, height / 2)
+    end = (width + middle - 0.2, height / 2)
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
     axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
     return figure
@@ -140,7 +142,8 @@ def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, be
     """
     caption = "points are medians, bars go from the 10th to the 90th percentile"
     figure = figures.new_figure("One message between two ranks", caption)
-    axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
+    axes = figure.subplots()
+    points, line = map(figures.Style.number, range(2))
     median_us, *ends_us = 1e6 * np.asarray(seconds)
     figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
     axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.curve)

@@ -52,7 +52,8 @@ def exchange_properties(observations: list[Cases]) -> Iterator[Property]:
 def _like_the_partners(text: str, calls: list[JudgedCall]) -> Property:
     hint = ""
     for rank, call in reversed(list(enumerate(calls))):
-        got, right = np.asarray(call.returned), call.right
+        got = np.asarray(call.returned)
+        right = call.right
         if (got.shape, got.dtype) != (right.shape, right.dtype):
             hint = (
                 f"rank {rank} returned {got.dtype} of shape {got.shape}, its partner sent {right.dtype} of shape "
@@ -63,7 +64,8 @@ def _like_the_partners(text: str, calls: list[JudgedCall]) -> Property:
 
 def _from_neighbor(shift: int) -> Callable:
     def exchange(comm, mine):
-        source, dest = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+        source = (comm.rank + shift) % comm.size
+        dest = (comm.rank - shift) % comm.size
         theirs = np.empty_like(mine)
         comm.Sendrecv(mine, dest, recvbuf=theirs, source=source)
         return theirs

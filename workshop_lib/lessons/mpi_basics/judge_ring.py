@@ -25,7 +25,8 @@ def observe_ring(comm, function: Callable) -> Cases:
 
     def add(own: np.ndarray) -> JudgedCall:
         counting = CountingComm(comm.Dup())
-        values, right = own.copy(), np.empty_like(own)
+        values = own.copy()
+        right = np.empty_like(own)
         returned = function(counting, values)
         comm.Allreduce(own, right)
         in_rounds = rounds(comm.allgather(counting.log))
@@ -81,11 +82,14 @@ def _adds_each_once(calls: list[JudgedCall]) -> Property:
 
 def _ring_costs(equal: list[JudgedCall], uneven: list[JudgedCall]) -> Iterator[Property]:
     """Yield what must hold for bytes, messages and rounds. With unequal chunks, bytes may vary by their rounding."""
-    p, array = len(equal), equal[0].right.nbytes
-    needed, due = 2 * (p - 1), 2 * (p - 1) * array // p
+    p = len(equal)
+    array = equal[0].right.nbytes
+    needed = 2 * (p - 1)
+    due = 2 * (p - 1) * array // p
     hint = _bytes_hint([call.bytes for call in equal], due, array, p)
     yield Property(f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint)
-    n, sent = uneven[0].right.size, [call.bytes for call in uneven]
+    n = uneven[0].right.size
+    sent = [call.bytes for call in uneven]
     low, high = (needed * uneven[0].right.itemsize * chunk for chunk in (n // p, -(-n // p)))
     hint = f"for {n} values the ranks sent {sent} bytes; with chunks it takes {low} to {high}."
     yield Property("the same with unequal chunks", all(low <= b <= high for b in sent), hint)
@@ -127,7 +131,9 @@ def _ring(
     """
 
     def ring_allreduce(comm, values):
-        p, rank, total = comm.size, comm.rank, values.copy()
+        p = comm.size
+        rank = comm.rank
+        total = values.copy()
         chunks = np.array_split(total, p)
         for step in range(steps(p)):
             place = chunks[receives(rank, step) % p]

@@ -53,14 +53,19 @@ class RankThread(threading.Thread):
 
     def __init__(self, number: int, program: Callable, stage: RankSchedule):
         super().__init__(daemon=True, name=f"rank {number}")
-        self.number, self.program, self.stage, self.size = number, program, stage, stage.size
+        self.number = number
+        self.program = program
+        self.stage = stage
+        self.size = stage.size
         self.comm = fake_mpi.FakeComm(number, self.size, self)
         self.calls: list[RankCall] = []
         self.waiting: RankCall | None = None
-        self.ended, self.printed = False, ""
+        self.ended = False
+        self.printed = ""
         self.value: Any = None
         self.error: BaseException | None = None
-        self._go, self._stopped = threading.Semaphore(0), False
+        self._go = threading.Semaphore(0)
+        self._stopped = False
 
     @property
     def ready(self) -> bool:
@@ -129,7 +134,8 @@ class RankThread(threading.Thread):
 
     def line(self) -> Line:
         """Return the line of the program that is running, or that has called the code that is running."""
-        frame, outside = sys._getframe(1), None
+        frame = sys._getframe(1)
+        outside = None
         while frame.f_back is not None and frame.f_code is not self.program.__code__:
             if outside is None and frame.f_code.co_filename not in OWN_FILES:
                 outside = frame

@@ -45,7 +45,8 @@ def allgather(comm, array: np.ndarray) -> None:
     right, left = _neighbors(comm)
     cut = parts(len(array), comm.size)
     for step in range(comm.size - 1):
-        going, coming = cut[(comm.rank - step) % comm.size], cut[(comm.rank - step - 1) % comm.size]
+        going = cut[(comm.rank - step) % comm.size]
+        coming = cut[(comm.rank - step - 1) % comm.size]
         comm.Sendrecv(array[going], right, recvbuf=array[coming], source=left)
 
 

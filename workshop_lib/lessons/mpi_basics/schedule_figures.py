@@ -11,8 +11,10 @@ from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
 from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, VERMILION, RecordFigure, answer_figure
 
 COLUMNS = 9  # a figure shows at most this many columns, the last ones
-WIDE, HIGH = 0.84, 0.5
-CALLED, WAITING = "#DCEBF7", "#FBE3D3"
+WIDE = 0.84
+HIGH = 0.5
+CALLED = "#DCEBF7"
+WAITING = "#FBE3D3"
 
 
 def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:

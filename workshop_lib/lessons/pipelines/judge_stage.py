@@ -17,7 +17,10 @@ from workshop_lib.judge import Exercise, Mistake, Property, close
 from workshop_lib.lessons.pipelines import orders as pipeline_orders
 from workshop_lib.lessons.pipelines import pipeline
 
-M, SAMPLES, WIDTH = 4, 3, 5  # micro-batches, samples per micro-batch, numbers per sample
+# Micro-batches, samples per micro-batch, numbers per sample.
+M = 4
+SAMPLES = 3
+WIDTH = 5
 CASES = [(2, pipeline_orders.gpipe), (3, pipeline_orders.one_f_one_b), (1, pipeline_orders.gpipe)]
 
 
@@ -25,7 +28,9 @@ class Letters:
     """Takes the place of a rank's communicator. All ranks of this process share the dictionary `sent` of messages."""
 
     def __init__(self, sent: dict[tuple, list[np.ndarray]], rank: int, size: int):
-        self.sent, self.rank, self.size = sent, rank, size
+        self.sent = sent
+        self.rank = rank
+        self.size = size
 
     def Isend(self, array: np.ndarray, dest: int, tag: int) -> SimpleNamespace:
         self.sent.setdefault((self.rank, dest, tag), []).append(array.copy())
@@ -71,7 +76,8 @@ def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
 
 
 def _one_process(stages: int) -> list[np.ndarray]:
-    parts, (inputs, labels) = _parts(stages), _batch()
+    parts = _parts(stages)
+    inputs, labels = _batch()
     cross_entropy(nn.Sequential(*parts)(inputs), labels).backward()
     return _gradients(parts)
 
@@ -82,7 +88,8 @@ def observe_stage(comm, make: Callable) -> list[TrainedStages]:
 
 
 def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
-    parts, error = _parts(size), ""
+    parts = _parts(size)
+    error = ""
     sent: dict[tuple, list[np.ndarray]] = {}
     stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
     for stage in stages:

@@ -153,7 +153,8 @@ class _Run:
     """The state of a simulation: how far each rank has come in its order, and at what time."""
 
     def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool):
-        self.ranks, self.blocking = len(orders), blocking
+        self.ranks = len(orders)
+        self.blocking = blocking
         chunks = 1 + max((MicroBatchPass(*each).chunk for order in orders for each in order), default=0)
         self.stages = chunks * self.ranks
         times = [each if isinstance(each, Sequence) else [each] * self.stages for each in (forward, backward)]
@@ -197,7 +198,8 @@ class _Run:
         return True
 
     def _compute(self, rank: int, call: SimulatedCall) -> None:
-        (kind, i, stage), start = call.message, self.now[rank]
+        kind, i, stage = call.message
+        start = self.now[rank]
         self.now[rank] += self.cost[kind][stage]
         self.spans[rank].append(Span(kind, i, call.chunk, start, self.now[rank]))
         if kind == "F":

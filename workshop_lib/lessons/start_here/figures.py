@@ -56,7 +56,8 @@ def splits() -> RecordFigure:
             _held(axes, (left, 0), (1, 0.7), rank, split.batch)
             axes.text(left + 0.5, 0.35, "batch", **CENTERED | {"fontsize": FONT_SIZE - 2})
             for layer in range(LAYERS):
-                y, mine = 1 + layer, layer // (LAYERS // 2) == rank
+                y = 1 + layer
+                mine = layer // (LAYERS // 2) == rank
                 _held(axes, (left, y), (0.62, 0.85), rank, split.weights, mine)
                 _held(axes, (left + 0.7, y), (0.3, 0.85), rank, split.state, mine)
         _name_columns(axes)
@@ -73,7 +74,8 @@ def _name_columns(axes: Axes) -> None:
 
 def _held(axes: Axes, corner: tuple, size: tuple, rank: int, how: str, mine: bool = True) -> None:
     """Draw a box, filled as far as the rank holds it: "whole", half ("part"), or only if it is `mine` ("layers")."""
-    (x, y), (width, height) = corner, size
+    x, y = corner
+    width, height = size
     start, stop = {"whole": (0, 1), "part": (rank / 2, (rank + 1) / 2), "layers": (0, int(mine))}[how]
     axes.add_patch(Rectangle((x + start * width, y), (stop - start) * width, height, fc=TINTS[rank], ec="none"))
     axes.add_patch(Rectangle(corner, *size, fill=False, ls=":" if stop - start < 1 else "-", ec=GRAY, lw=1))

@@ -19,7 +19,8 @@ def observe_whoami(comm, function: Callable) -> list[JudgedCall]:
 
     The last two calls catch answers that ignore their argument.
     """
-    backwards, alone = comm.Split(0, -comm.rank), comm.Split(comm.rank)
+    backwards = comm.Split(0, -comm.rank)
+    alone = comm.Split(comm.rank)
     calls = [JudgedCall(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
     backwards.Free()
     alone.Free()

@@ -31,7 +31,9 @@ from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
 
-SAMPLES, STEPS = 4, 2  # in the training loop: samples per rank and step, and number of steps
+# In the training loop: samples per rank and step, and number of steps.
+SAMPLES = 4
+STEPS = 2
 
 
 @dataclass
@@ -59,8 +61,10 @@ def observe_loop(comm, function: Callable) -> TrainedLoop:
         count["averages"] += 1
         _average(model, comm)
 
-    model, right = torch_cnn.build(seed=1), torch_cnn.build(seed=1)
-    sgd, reference = _Sgd(model), _Sgd(right)
+    model = torch_cnn.build(seed=1)
+    right = torch_cnn.build(seed=1)
+    sgd = _Sgd(model)
+    reference = _Sgd(right)
     function(model, sgd, sgd.schedule, own_batches(), average, comm)
     _loop(right, reference, reference.schedule, whole, lambda model, comm: None, comm)
     return TrainedLoop(weights_of(model), weights_of(right), count["batches"], count["averages"])
@@ -141,7 +145,8 @@ def observe_broadcast(comm, function: Callable) -> Parameters:
 def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
     text = "every rank has the weights of rank 0, to the last bit"
     right, wrong = compared(observations, np.array_equal)
-    hint, observed = "", ""
+    hint = ""
+    observed = ""
     if wrong:
         rank, name = wrong[0]
         observed = f"on rank {rank}, {name} is not that of rank 0."
@@ -257,7 +262,8 @@ class _Sgd:
     """Plain SGD and its schedule, with PyTorch's method names. PyTorch's own optimizers take seconds to load."""
 
     def __init__(self, model):
-        self.parameters, self.lr = list(model.parameters()), 0.1
+        self.parameters = list(model.parameters())
+        self.lr = 0.1
         self.schedule = SimpleNamespace(step=self.halve)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -86,7 +86,8 @@ def _averages(observations: list[Parameters]) -> Property:
         )
     if any(right[rank].values()):
         return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
-    got, whole = observations[rank].got[name], observations[rank].right[name]
+    got = observations[rank].got[name]
+    whole = observations[rank].right[name]
     factor = float((got * whole).sum() / (whole * whole).sum())
     observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
     if factor and same_but_rounding(got, factor * whole):
@@ -132,7 +133,10 @@ class CallCounter:
     QUIET = ("Get_", "get_", "Dup", "Free")
 
     def __init__(self, comm):
-        self._comm, self.rank, self.size, self.calls = comm, comm.rank, comm.size, 0
+        self._comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.calls = 0
 
     def __getattr__(self, name: str):
         attribute = getattr(self._comm, name)

@@ -11,7 +11,9 @@ from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
 from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
 
-ROWS, COLUMNS = 6, 8  # the most that are drawn; a longer dimension shows its first ranks and its last one
+# The most that are drawn; a longer dimension shows its first ranks and its last one.
+ROWS = 6
+COLUMNS = 8
 
 
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
@@ -25,7 +27,8 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     if len(sizes) != 2:
         raise InputError(f"the mesh {shape!r} has {len(sizes)} dimension(s): only two can be drawn.")
     data, tensor = sizes
-    rows, columns = _places(data, ROWS), _places(tensor, COLUMNS)
+    rows = _places(data, ROWS)
+    columns = _places(tensor, COLUMNS)
     figure = RecordFigure(figsize=(12, 1.5 + 0.78 * len(rows)), facecolor="white")
     axes = figure.add_axes((0.01, 0.02, 0.62, 0.96))
     axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))
@@ -94,11 +97,13 @@ def beside_published(rows: pd.DataFrame) -> RecordFigure:
 
     rows: the table from `published_meshes.beside_forecast`.
     """
-    middle, worst = rows["error"].abs().median(), rows.loc[rows["error"].abs().idxmax()]
+    middle = rows["error"].abs().median()
+    worst = rows.loc[rows["error"].abs().idxmax()]
     title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
     caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"
     figure = figures.new_figure(title, caption)
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for at, (name, of_table) in enumerate(rows.groupby("table", sort=False)):
         style = figures.Style.number(at)
         axes.plot(of_table["published"], of_table["forecast"], style.marker, color=style.color, markersize=10)

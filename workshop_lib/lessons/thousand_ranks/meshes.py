@@ -22,7 +22,9 @@ from workshop_lib.quantities import whole
 SHARDING = ("none", "states", "full")
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
 # keeps all its shards in fp32.
-CAST_BYTES, ADAM_BYTES, FSDP_BYTES = 2 + 4, 12, 16
+CAST_BYTES = 2 + 4
+ADAM_BYTES = 12
+FSDP_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
     Each layer has two allreduces of its activations in forward and two in backward, and two more if forward is computed
     again (arXiv:2104.04473, section 3.2). The messages of a pipeline are left out, because they are small.
     """
-    m, layers = plan.micro_batches, model.layers / mesh.pipeline
+    m = plan.micro_batches
+    layers = model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     sequences = m * plan.micro_batch
     flops = sequences * model.flops * (4 / 3 if plan.recompute else 1) / (mesh.tensor * mesh.pipeline)
@@ -216,7 +219,9 @@ def forecast(
     for each in done.collectives:
         over = each.over if each.over in strides else "data"
         seconds[over] += collective_s(machine, each, strides[over])
-    compute_s, tensor_s, data_s = done.flops / (peak * share), seconds["tensor"], seconds["data"]
+    compute_s = done.flops / (peak * share)
+    tensor_s = seconds["tensor"]
+    data_s = seconds["data"]
     busy_s = compute_s + tensor_s
     bubble_s = busy_s * (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
     exposed_s = data_s

@@ -48,7 +48,8 @@ class StepMeter(TorchDispatchMode):
 
     def __init__(self, steps: int = 2):
         super().__init__()
-        self.steps, self.live_bytes = steps, 0
+        self.steps = steps
+        self.live_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
@@ -56,7 +57,8 @@ class StepMeter(TorchDispatchMode):
         self._start_step()
 
     def _start_step(self) -> None:
-        self.flops, self.peak_bytes = 0, self.live_bytes
+        self.flops = 0
+        self.peak_bytes = self.live_bytes
         self.collectives: dict[tuple, Collective] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -184,7 +186,8 @@ def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int,
 
 def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
-    meter, result = StepMeter(steps), dict[str, Any]()
+    meter = StepMeter(steps)
+    result = dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
         if meter.report is None:
@@ -213,7 +216,8 @@ def main() -> None:
     args = parser.parse_args()
     warnings.filterwarnings("ignore")  # an ordinary run of the script shows warnings
     for number, world in enumerate(args.pretend):
-        (place, _, mesh), start = world.partition("@"), time.perf_counter()
+        place, _, mesh = world.partition("@")
+        start = time.perf_counter()
         rank, size = map(int, place.split("/"))
         options = [*args.options, "--mesh", mesh] if mesh else args.options
         result = metered(args.script, options, (rank, size), args.fake, args.steps)

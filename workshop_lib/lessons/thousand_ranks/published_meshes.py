@@ -54,7 +54,8 @@ def _run(name: str, entry: dict, row: list) -> PublishedRun:
 
 def _table(name: str, entry: dict) -> Table:
     runs = tuple(_run(name, entry, row) for row in entry["rows"])
-    machine, like = catalogue.machine(entry["machine"]), entry.get("like", name)
+    machine = catalogue.machine(entry["machine"])
+    like = entry.get("like", name)
     return Table(name, machine, runs, entry["unit"], like, entry["source"], entry["assumed"])
 
 
@@ -75,7 +76,9 @@ def mfu(run: PublishedRun, table: Table) -> float:
 def share_of(name: str) -> float:
     """The share of its peak that one device must reach so that the forecast of this table's first run is exact."""
     table = TABLES[name]
-    run, low, high = table.runs[0], 0.0, 2.0
+    run = table.runs[0]
+    low = 0.0
+    high = 2.0
     for _ in range(50):
         middle = (low + high) / 2
         found = meshes.of_formulas(run.model, table.machine, run.mesh, run.plan, middle).mfu

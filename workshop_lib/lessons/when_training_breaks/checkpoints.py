@@ -39,7 +39,8 @@ def simulated_share(
     while done_s < work_s:
         piece_s = min(interval_s, work_s - done_s)
         if now_s + piece_s + save_s <= failure_s:
-            now_s, done_s = now_s + piece_s + save_s, done_s + piece_s
+            now_s = now_s + piece_s + save_s
+            done_s = done_s + piece_s
             continue
         now_s = failure_s
         failure_s = now_s + random.expovariate(1 / mtbf_s)

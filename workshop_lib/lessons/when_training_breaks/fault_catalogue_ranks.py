@@ -26,13 +26,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-RANKS, SICK = 3, 1
+RANKS = 3
+SICK = 1
 AT_ONCE = 4  # faults that run at the same time; their ranks mostly wait
-STEPS, AT = 12, 4  # the fault happens in the step after AT complete ones
-STEP_S, SLOW_S = 0.02, 0.2
+STEPS = 12
+AT = 4  # the fault happens in the step after this many complete ones
+STEP_S = 0.02
+SLOW_S = 0.2
 TIMEOUT_S = 1.5  # gloo's time-out, half an hour by default
-START_LIMIT_S, LIMIT_S = 30.0, 4.0  # ranks are killed this long after their start, or this long after the fault
-ROOM_BYTES, HUGE_BYTES = 2**28, 2**34
+START_LIMIT_S = 30.0  # ranks are killed this long after their start
+LIMIT_S = 4.0  # or this long after the fault
+ROOM_BYTES = 2**28
+HUGE_BYTES = 2**34
 LARGEST_FILE_BYTES = 2**16
 
 
@@ -236,7 +241,8 @@ def meet(fault: str) -> dict:
             each["after_s"] = None if ended_s is None or fault_s is None else ended_s - fault_s
             words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
             each["words"] = words[-1] if words else ""
-            report, flight = folder / f"report.{rank}", folder / f"flight.{rank}"
+            report = folder / f"report.{rank}"
+            flight = folder / f"flight.{rank}"
             each["flight"] = json.loads(flight.read_text()) if flight.exists() else []
             each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
     return {"fault": fault, "ranks": ends}

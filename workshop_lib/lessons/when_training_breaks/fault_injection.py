@@ -36,7 +36,8 @@ from workshop_lib.ranks.errors import RankError
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
 # A command that takes no step for this many seconds is killed and started again, as somebody on duty would do. Its
 # first step may take longer, because it has to import its modules.
-STALLED_S, STALLED_FIRST_S = 40.0, 120.0
+STALLED_S = 40.0
+STALLED_FIRST_S = 120.0
 STARTS = 100
 STEP = re.compile(r"\bstep (\d+)")
 RANK = re.compile(r"\brank (\d+) is process (\d+)")
@@ -176,7 +177,8 @@ def train(
     Raises RankError if the command takes longer than `timeout_s` seconds, or doesn't print the lines that it should. In
     either case none of its processes is left, and the same holds if this process is killed.
     """
-    run, deadline = TrainingRun(), time.monotonic() + timeout_s
+    run = TrainingRun()
+    deadline = time.monotonic() + timeout_s
     left = sorted(faults, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(STARTS):
@@ -204,11 +206,19 @@ class _Start:
     """One start of the command. Reads what the command prints, and injects the faults that are left."""
 
     def __init__(self, process: subprocess.Popen, set_id: str, run: TrainingRun, left: list[Fault], show: Callable):
-        self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
+        self.process = process
+        self.set_id = set_id
+        self.run = run
+        self.left = left
+        self.show = show
         self.pids: dict[int, int] = {}
         self.due_s: float | None = None  # when to inject the next fault; None until its step is done
-        self.last_step_s, self.step_s = time.monotonic(), 0.0
-        self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
+        self.last_step_s = time.monotonic()
+        self.step_s = 0.0
+        self.rest = ""
+        self.last_words = ""
+        self.failure = ""
+        self.limit_s = STALLED_FIRST_S
 
     def to_its_end(self, deadline: float) -> int:
         """Watch the command until it ends. Returns its exit status, or -1 if it stalled and was killed.
@@ -253,13 +263,16 @@ class _Start:
 
     def _stepped(self, step: int) -> None:
         now_s = time.monotonic()
-        self.step_s, self.last_step_s, self.limit_s = now_s - self.last_step_s, now_s, STALLED_S
+        self.step_s = now_s - self.last_step_s
+        self.last_step_s = now_s
+        self.limit_s = STALLED_S
         self.run.steps.append((now_s, step))
         if self.left and step >= self.left[-1].step and self.due_s is None:
             self.due_s = now_s + self.left[-1].moment * min(self.step_s, 1.0)
 
     def _inject(self) -> None:
-        fault, self.due_s = self.left[-1], None
+        fault = self.left[-1]
+        self.due_s = None
         if (process := self._process_of(fault.rank)) is None:
             return  # the rank is being replaced right now, and the next step tries again
         process.send_signal(KINDS[fault.kind])

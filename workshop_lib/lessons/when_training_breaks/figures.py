@@ -23,7 +23,8 @@ def checkpoint_interval(
     best = checkpoints.young(save_s, mtbf_s)
     intervals = np.geomspace(best / 20, best * 20, 200)
     caption = f"a save takes {save_s:g} s, a restart {restart_s:g} s; a failure comes every {mtbf_s:,g} s on average"
-    figure, style = figures.new_figure("How often to save?", caption), figures.Style.number(0)
+    figure = figures.new_figure("How often to save?", caption)
+    style = figures.Style.number(0)
     axes = figure.subplots()
     work_s = FAILURES_PER_JOB * mtbf_s
     for interval in np.geomspace(best / 16, best * 16, 9):

@@ -34,7 +34,8 @@ def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
     axes.text(ridge * 1.08, low * 1.15, "waits for arithmetic", **look)
     handles = []
     for number, network in enumerate(dict.fromkeys(layer.network for layer in layers)):
-        style, mine = figures.Style.number(number), [layer.network == network for layer in layers]
+        style = figures.Style.number(number)
+        mine = [layer.network == network for layer in layers]
         axes.plot(intensity[mine], rate[mine], style.marker, color=style.color, markersize=10, zorder=3)
         handles.append(figures.handle_of(network, style, line=False))
     for number, (layer, x, y) in enumerate(zip(layers, intensity, rate, strict=True)):

@@ -65,7 +65,8 @@ class Calculator(Answers):
 
     def _plan(self, shape: Transformer | None) -> tuple[MemoryPlan, str]:
         parameters = MODELS[self.model.value][0] or _parsed("parameters", self.parameters.value)
-        recipe, name = RECIPES[self.recipe.value], self.model.value
+        recipe = RECIPES[self.recipe.value]
+        name = self.model.value
         words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]
         words.append(f"{self.ranks.value:,} × {self.gpu.value}")
         activations = 0

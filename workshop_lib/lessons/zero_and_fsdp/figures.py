@@ -47,7 +47,8 @@ def draw_memory(plan: MemoryPlan, conditions: str = "") -> figures.RecordFigure:
     """
     figure, top = figures.answer_figure(memory_answer(plan), conditions, height_inches=5.6)
     axes = figure.add_axes((0.145, 0.225, 0.835, top - 0.04 - 0.225))
-    gpu, totals = plan.gpu_bytes / GIB, [at.total_gpu_bytes / GIB for at in plan.stages]
+    gpu = plan.gpu_bytes / GIB
+    totals = [at.total_gpu_bytes / GIB for at in plan.stages]
     cut = LONGEST * max(gpu, min(totals))
     end = 1.32 * max(gpu, min(cut, max(totals)))  # room for the labels
     for at in plan.stages:
@@ -67,7 +68,8 @@ def draw_memory(plan: MemoryPlan, conditions: str = "") -> figures.RecordFigure:
 
 
 def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
-    left, total = 0.0, at.total_gpu_bytes / GIB
+    left = 0.0
+    total = at.total_gpu_bytes / GIB
     for kind, look in MEMORY_LOOKS.items():
         shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
         figures.draw_bar(axes, at.stage, left, shown, look, 0.66)

@@ -33,7 +33,8 @@ def load_optimizers() -> None:
 def alone(size: int) -> list[np.ndarray]:
     """The weights of one process that trains with the global batch of all ranks, at the start and after each step."""
     model = network()
-    optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
+    optimizer = make_sgd(model.parameters())
+    weights = [weights_of(model)]
     for step in range(STEPS):
         backward(model, [batch(rank, step) for rank in range(size)])
         optimizer.step()
@@ -55,7 +56,8 @@ class ZeroSteps:
 
 def observe_steps(comm, make: Callable) -> ZeroSteps:
     """Train a few steps with the learner's class, on the rank's own samples."""
-    model, counting = network(), CountingComm(comm)
+    model = network()
+    counting = CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []
     held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
@@ -124,7 +126,8 @@ def _weights_are_right(ranks: list[ZeroSteps]) -> Iterator[Property]:
 
 
 def _state_is_shared(ranks: list[ZeroSteps], whole: int) -> Property:
-    share, held = whole // len(ranks), [rank.state_bytes for rank in ranks]
+    share = whole // len(ranks)
+    held = [rank.state_bytes for rank in ranks]
     hint = f"rank 0 holds {held[0]} bytes of state, but its share is {share}. "
     hint += "Make the optimizer for the shares, not for the model's parameters."
     return Property(f"a rank holds 1/{len(ranks)} of the optimizer's state", set(held) == {share}, hint)
@@ -154,7 +157,8 @@ def _gradients_are_shared(ranks: list[ZeroSteps], share: int, largest: int) -> I
         hint += "Keep only the share of each gradient."
     text = f"after backward a rank holds 1/{len(ranks)} of the gradients"
     yield Property(text, rank.held_bytes == share, hint)
-    most, allowed = max(rank.held_most_bytes for rank in ranks), share + 8 * largest
+    most = max(rank.held_most_bytes for rank in ranks)
+    allowed = share + 8 * largest
     hint = f"it held {most} bytes, but may never hold more than {allowed}. Drop each gradient as soon as it is reduced."
     yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
@@ -188,7 +192,8 @@ def _wrong_zero(together: bool, mean: Callable) -> Callable:
 
     class Zero:
         def __init__(self, model: nn.Module, comm: CountingComm, make_optimizer: Callable):
-            self.comm, self.parameters = comm, list(model.parameters())
+            self.comm = comm
+            self.parameters = list(model.parameters())
             self.optimizer = make_optimizer(self.parameters)
 
         def step(self) -> None:

@@ -63,7 +63,8 @@ def ready() -> None:
 
 def observe_overlapped(comm, make: Callable) -> list[OverlappedStep]:
     """Train a few steps. Rank 1 starts its backward pass late, so a hook that waits for it shows."""
-    model, sending = network(), _Sending()
+    model = network()
+    sending = _Sending()
     zero = make(model, CountingComm(comm), make_sgd)
     steps = []
     with sending.patched():
@@ -77,10 +78,13 @@ def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Ove
     comm.Barrier()
     if comm.rank == 1:
         time.sleep(LATE_S)
-    sending.sent, sending.handles, sending.in_backward = [], [], True
+    sending.sent = []
+    sending.handles = []
+    sending.in_backward = True
     start_s = time.perf_counter()
     backward(model, [batch(comm.rank, step)])
-    backward_s, sending.in_backward = time.perf_counter() - start_s, False
+    backward_s = time.perf_counter() - start_s
+    sending.in_backward = False
     kept = sum(p.grad is not None for p in model.parameters())
     zero.step()
     waited = all(handle.wait.called for handle in sending.handles)

@@ -55,7 +55,8 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
     and the layer that stage 3 gathers come on top. Raises InputError if stage is not 0 to 3, or if parameters or ranks
     are not whole numbers from 1 to 10^15.
     """
-    parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
+    parameters = whole("parameters", parameters)
+    ranks = whole("ranks", ranks)
     if stage not in SHARDED:
         raise InputError(f"stage is {stage!r}: ZeRO has the stages 0 (nothing divided), 1, 2 and 3")
     sizes = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
@@ -147,7 +148,8 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
     usable = int(gpu_bytes * (1 - reserve))
     stages = []
     for stage in SHARDED:
-        states, host = state_bytes(parameters, ranks, stage, **recipe), 0
+        states = state_bytes(parameters, ranks, stage, **recipe)
+        host = 0
         if offload:
             states, host = offloaded(states, stage)
         on_gpu = {**states, "activations": activations}

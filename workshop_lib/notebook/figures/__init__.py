@@ -26,12 +26,18 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from workshop_lib.errors import InputError
 from workshop_lib.paths import replacing
 
-BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-LIGHT_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+LIGHT_BLUE = "#56B4E9"
+YELLOW = "#E69F00"
+BLACK = "#000000"
 COLORS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK, "#882255", "#999933", "#4800F0"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
-GRAY, GRID = "#595959", "#D9D9D9"
+GRAY = "#595959"
+GRID = "#D9D9D9"
 LEVEL = {"color": GRAY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
 PERFECT = {"color": GRAY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
 FONT_SIZE = 13
@@ -114,7 +120,8 @@ def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHE
     """An empty figure with a sentence as its title, and the height (from 0 to 1) at which the conditions below
     the title end."""
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
-    lines, small = textwrap.wrap(title, 88), textwrap.wrap(conditions, 125)
+    lines = textwrap.wrap(title, 88)
+    small = textwrap.wrap(conditions, 125)
     figure.text(0.03, 1 - 0.15 / height_inches, "\n".join(lines), fontsize=FONT_SIZE + 2, weight="bold", va="top")
     below = 0.2 + 0.29 * len(lines)
     place = (0.03, 1 - below / height_inches)
@@ -246,7 +253,8 @@ def stacked(
         )
     legend_rows = -(-len(handles) // legend_columns)
     tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * count for count in rows.values())
-    figure, top = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white"), tall + 0.3
+    figure = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white")
+    top = tall + 0.3
     for title, count in rows.items():
         top -= 0.75 + row_inches * count
         axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * count / tall))

@@ -87,7 +87,8 @@ def serial_part(fraction: float, most: int = 1024) -> Figure:
         "Amdahl, strong scaling": 1 / (fraction + (1 - fraction) / n),
     }
     text = f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)"
-    figure, handles = figures.new_figure("What a serial part allows", text), []
+    figure = figures.new_figure("What a serial part allows", text)
+    handles = []
     axes = figure.subplots()
     for number, (name, speedups) in enumerate(laws.items()):
         style = figures.Style.number(number)
@@ -190,7 +191,9 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
         for axes in (left, efficiency):
             axes.axhline(row, color=figures.GRID, linewidth=1, zorder=0)
         for count, point in curve.groupby("world_size"):
-            y, style, hollow = [row + beside[count]], styles[count], bool(point["oversubscribed"].any())
+            y = [row + beside[count]]
+            style = styles[count]
+            hollow = bool(point["oversubscribed"].any())
             for axes, column in ((left, measure.column), (efficiency, "efficiency")):
                 if axes is left or count > 1:  # a single rank is 100 % by definition
                     middle, bars = _with_bars(point, column)
@@ -251,7 +254,8 @@ def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: M
     """Draw perfect scaling from the fastest 1-rank run; return its legend entry."""
     single = points[points["world_size"] == 1]
     best = single.loc[single["samples_per_s"].idxmax()]
-    ends, grows = [1, points["world_size"].max()], measure.more_is_better
+    ends = [1, points["world_size"].max()]
+    grows = measure.more_is_better
     left.plot(ends, [best[measure.column] * (end if grows else 1) for end in ends], **figures.PERFECT)
     efficiency.axhline(100, **figures.PERFECT)
     run = f"the fastest 1-rank run ({best['backend']})"

@@ -184,7 +184,8 @@ class EngineOptimizer:
     """Adapter that makes the engine look like an optimizer."""
 
     def __init__(self, engine):
-        self.optimizer, self.step = engine.optimizer, engine.step
+        self.optimizer = engine.optimizer
+        self.step = engine.step
 
     @property
     def param_groups(self) -> list[dict]:
