@@ -16,6 +16,7 @@ ALWAYS = {
     "paths",
     "errors",
     "quantities",
+    "words",
     "rooms",
     "environment",
     "installation",
@@ -106,6 +107,16 @@ def test_a_lesson_imports_no_later_one(lesson):
         names = [name.split(".") for name in imported(path)]
         wrong = later & {name[2] for name in names if name[:2] == ["workshop_lib", "lessons"]}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}, which come after {lesson}"
+
+
+def test_no_two_classes_share_a_name():
+    defined: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(f"{path.relative_to(LIBRARY)}:{node.lineno}")
+    shared = {name: places for name, places in defined.items() if len(places) > 1}
+    assert not shared, f"these names say too little: {shared}"
 
 
 def name_of(path: Path) -> str:

@@ -26,7 +26,7 @@ KERAS_DEFAULTS = {"floatx": "float32", "backend": "tensorflow", "image_data_form
 
 
 @dataclass(frozen=True)
-class Rule:
+class VariableRule:
     """A variable that harms ranks if it has certain values, and the value that ranks get instead (None: no value)."""
 
     variable: str
@@ -66,24 +66,26 @@ def is_none_of(*values: str) -> Callable[[str], bool]:
 PINS = "it pins every rank to the same core"
 OVER_MPI = "these ranks talk over MPI, and Horovod would crash"
 TABLE = (
-    Rule("OMP_PROC_BIND", is_none_of("false"), PINS, "false"),
-    Rule("OMP_PLACES", is_none_of(), PINS),
-    Rule("GOMP_CPU_AFFINITY", is_none_of(), PINS),
-    Rule("KMP_AFFINITY", is_none_of("disabled", "none"), PINS),
-    Rule("KERAS_BACKEND", is_none_of("tensorflow"), "Horovod's Keras needs TensorFlow", "tensorflow"),
-    Rule("TF_USE_LEGACY_KERAS", is_none_of("", "0", "false"), "the workshop uses Keras 3"),
-    Rule("HOROVOD_CONTROLLER", is_none_of("mpi"), OVER_MPI),
-    Rule("HOROVOD_CPU_OPERATIONS", is_none_of("mpi"), OVER_MPI),
-    Rule("TORCH_DISTRIBUTED_DEBUG", is_one_of("detail"), "DDP crashes with it on a CPU", "INFO"),
-    Rule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
-    Rule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
-    Rule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
-    Rule("MASTER_ADDR", is_none_of(*LOOPBACK_NAMES), "the ranks are all on this host", one_host=True, launchers=True),
+    VariableRule("OMP_PROC_BIND", is_none_of("false"), PINS, "false"),
+    VariableRule("OMP_PLACES", is_none_of(), PINS),
+    VariableRule("GOMP_CPU_AFFINITY", is_none_of(), PINS),
+    VariableRule("KMP_AFFINITY", is_none_of("disabled", "none"), PINS),
+    VariableRule("KERAS_BACKEND", is_none_of("tensorflow"), "Horovod's Keras needs TensorFlow", "tensorflow"),
+    VariableRule("TF_USE_LEGACY_KERAS", is_none_of("", "0", "false"), "the workshop uses Keras 3"),
+    VariableRule("HOROVOD_CONTROLLER", is_none_of("mpi"), OVER_MPI),
+    VariableRule("HOROVOD_CPU_OPERATIONS", is_none_of("mpi"), OVER_MPI),
+    VariableRule("TORCH_DISTRIBUTED_DEBUG", is_one_of("detail"), "DDP crashes with it on a CPU", "INFO"),
+    VariableRule("DS_ACCELERATOR", lambda value: value == "cuda" and no_gpu(), "this host has no GPU", "cpu"),
+    VariableRule("GLOO_SOCKET_IFNAME", is_missing_interface, "this host has no such network interface", one_host=True),
+    VariableRule("GLOO_DEVICE_TRANSPORT", is_none_of("tcp"), "ranks on one host talk over TCP", one_host=True),
+    VariableRule(
+        "MASTER_ADDR", is_none_of(*LOOPBACK_NAMES), "the ranks are all on this host", one_host=True, launchers=True
+    ),
 )
 PINNING = tuple(rule.variable for rule in TABLE if rule.why is PINS)
 
 
-def harmful(environ: Mapping[str, str], one_host: bool, launched: bool) -> list[Rule]:
+def harmful(environ: Mapping[str, str], one_host: bool, launched: bool) -> list[VariableRule]:
     """The rules that apply to this environment."""
     found = []
     for rule in TABLE:
@@ -182,7 +184,8 @@ def mpi_suspects(ours: Mapping[str, str], environ: Mapping[str, str] = os.enviro
     ours: the variables that the workshop sets itself. A variable with the workshop's value is not the user's.
     """
     theirs = {name: value for name, value in environ.items() if ours.get(name) != value}
-    variables, files = mpi_variables(theirs), mpi_files(theirs)
+    variables = mpi_variables(theirs)
+    files = mpi_files(theirs)
     sentences = []
     if variables:
         shown = ", ".join(f"{name}={theirs[name]}" for name in variables)

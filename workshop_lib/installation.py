@@ -15,8 +15,11 @@ NOT_YET = {(3, 14): "tensorflow-cpu and h5py have no wheels for it"}
 # The extras, which are installed after the core in this order, and the notebooks that need each of them.
 NEEDED_BY = {"deepspeed": "Notebook 06b needs it", "horovod": "Notebooks 03 and 04 need it"}
 TITLES = {"deepspeed": "DeepSpeed", "horovod": "Horovod"}
-CORE, EXTRAS = "workshop-setup", "workshop-extras"
-INSTALLED, FAILED, UNDER_WAY = "installed", "failed", "under way"
+CORE = "workshop-setup"
+EXTRAS = "workshop-extras"
+INSTALLED = "installed"
+FAILED = "failed"
+UNDER_WAY = "under way"
 
 
 def pythons_in_words():

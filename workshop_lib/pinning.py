@@ -32,8 +32,8 @@ def give_back_cores(variables: Sequence[str]) -> str:
 
 
 def _listed(cores: set[int]) -> str:
-    plural = "s" if len(cores) > 1 else ""
-    return f"core{plural} {','.join(map(str, sorted(cores)))}"
+    listed = ",".join(map(str, sorted(cores)))
+    return f"core {listed}" if len(cores) == 1 else f"cores {listed}"
 
 
 def _cores_before_openmp() -> set[int]:

@@ -64,7 +64,7 @@ window.workshop = {};
     return element;
   }
 
-  // A labelled control per field; `update` gets their values now and after each change. A field has a label and a
+  // A labeled control per field; `update` gets their values now and after each change. A field has a label and a
   // value, and options (a list to choose from), or min, max and show (a slider), or neither (text, or a box to tick).
   function controls(place, fields, update) {
     const inputs = {};

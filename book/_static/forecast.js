@@ -10,7 +10,7 @@
   function computeOf(model, machine, samplesPerS) {
     if (samplesPerS) return { fixed_s: 0, s_per_sample: 1 / samplesPerS, backward_share: 2 / 3 };
     if (machine.compute[model.name]) return machine.compute[model.name];
-    const share = machine.utilisation[model.kind];
+    const share = machine.utilization[model.kind];
     if (share === undefined) return null;
     const peak = Math.max(...Object.values(machine.peak_flops_per_s));
     return { fixed_s: 0, s_per_sample: model.operations / (share * peak), backward_share: 2 / 3 };

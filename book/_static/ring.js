@@ -37,7 +37,7 @@
     if (done === total) return `Done: every rank holds the whole sum after ${total} steps and ${time}.`;
     const next = done < p - 1 ? "which adds it to its own" : "which keeps it in place of its own";
     const half = done < p - 1 ? "reduce-scatter" : "allgather";
-    return `${done} of ${total} steps, ${time}. Next (${half}): each rank sends the outlined chunk to its right neighbour, ${next}.`;
+    return `${done} of ${total} steps, ${time}. Next (${half}): each rank sends the outlined chunk to its right neighbor, ${next}.`;
   }
 
   function costs(p, bytes, link) {

@@ -38,7 +38,7 @@ from workshop_lib.training.options import TrainOptions
 figures.splits()
 
 # %% [markdown]
-# A rank is one of the processes (more on ranks below). Coloured boxes show what it holds, dotted ones what it lacks. *State*
+# A rank is one of the processes (more on ranks below). Colored boxes show what it holds, dotted ones what it lacks. *State*
 # is what the optimizer remembers; for Adam, that's twice the size of the weights. Below each picture are the messages that
 # this way of splitting needs, and they decide how far it scales. Notebooks 02 to 05 split the data, 06 splits the
 # optimizer's state, the gradients and the weights, and 11 and 11b split the layers themselves.

@@ -185,7 +185,7 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 #
 # ## Exercise 1: swap without deadlock
 #
-# Neighbours swap data all the time, in simulations as well as in the ring below. Your `exchange` lets ranks swap their arrays
+# Neighbors swap data all the time, in simulations as well as in the ring below. Your `exchange` lets ranks swap their arrays
 # in pairs, 0 with 1 and 2 with 3, without getting stuck. In the check, every send waits for its receiver, as `Ssend` does.
 #
 # <details><summary>Hint 1: the order</summary>
@@ -443,7 +443,7 @@ picture("alltoall")
 # up and sends the sum back. With $p$ ranks, rank 0 then receives $p - 1$ arrays and sends $p - 1$. The more ranks there are,
 # the longer they all wait for rank 0.
 #
-# The *ring* spreads that work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbour on the right
+# The *ring* spreads that work evenly. Each rank cuts its array into $p$ *chunks* and sends only to its neighbor on the right
 # (for the last rank, that's rank 0). In the picture, each cell lists the ranks whose values have been added up in it, and a
 # thick frame marks a chunk that has just come in from the left.
 

@@ -63,7 +63,7 @@ train, test = mnist.load("train"), mnist.load("test", None, comm.rank, comm.size
 
 def batch(indices):
     """These training images, ready for the network, and their labels."""
-    images = torch_cnn.normalise(torch.tensor(train.images[indices]))
+    images = torch_cnn.normalize(torch.tensor(train.images[indices]))
     return images, torch.tensor(train.labels[indices]).long()
 
 
@@ -339,7 +339,7 @@ with suppress(NotImplementedError):
     for epoch in range(1, epochs + 1):
         train_epoch(model, optimizer, schedule, batches(samples, epoch), average_gradients, comm)
         with torch.no_grad():
-            answers = model(torch_cnn.normalise(torch.tensor(test.images))).argmax(dim=1).numpy()
+            answers = model(torch_cnn.normalize(torch.tensor(test.images))).argmax(dim=1).numpy()
         right = comm.allreduce(int((answers == test.labels).sum()))
         if comm.rank == 0:
             print(f"epoch {epoch}: {right / test.total:.2%} of the test images are right")
@@ -558,14 +558,14 @@ check.weighted_mean(weighted_mean)
 
 # %%
 # %%ranks
-def normalised_gradient(images, labels):
+def normalized_gradient(images, labels):
     torch.manual_seed(1)
     layers = torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 10)
     return gradient(torch.nn.Sequential(*layers), images, labels)
 
 
-mean = comm.allreduce(normalised_gradient(*batch(np.arange(start, stop)))) / comm.size
-whole = normalised_gradient(*batch(np.arange(128)))
+mean = comm.allreduce(normalized_gradient(*batch(np.arange(start, stop)))) / comm.size
+whole = normalized_gradient(*batch(np.arange(128)))
 if comm.rank == 0:
     print(f"the mean over ranks is off by {np.linalg.norm(mean - whole) / np.linalg.norm(whole):.1%}")
 

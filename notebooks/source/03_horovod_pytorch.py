@@ -90,7 +90,7 @@ train, model = mnist.load("train"), torch_cnn.build(seed=1)
 
 def gradient(indices):
     model.zero_grad()
-    images, labels = torch_cnn.normalise(torch.tensor(train.images[indices])), torch.tensor(train.labels[indices])
+    images, labels = torch_cnn.normalize(torch.tensor(train.images[indices])), torch.tensor(train.labels[indices])
     cross_entropy(model(images), labels.long()).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -244,7 +244,7 @@ team.push(make_distributed=make_distributed, finish_epoch=finish_epoch, **where)
 # %%ranks
 def tensors(split, indices):
     """These images, ready for the network, and their labels."""
-    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
+    return torch_cnn.normalize(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
 
 
 def batches(samples, epoch):
@@ -342,7 +342,7 @@ guess.compare(statistics.median(shares), spread=(min(shares), max(shares)))
 figures.draw({"default settings, the step of median length": recorded.typical()})
 
 # %% [markdown]
-# Bars that end together are tensors that travelled together. So a step needs only a few allreduces rather than 16. It needs more
+# Bars that end together are tensors that traveled together. So a step needs only a few allreduces rather than 16. It needs more
 # than one because the first tensors leave without waiting for the rest, and the number varies from step to step. The bar of an
 # allreduce starts when *rank 0* enters it. So, like negotiation, it includes the time rank 0 spends waiting for the other
 # ranks.
@@ -467,7 +467,7 @@ train, test = mnist.load("train"), mnist.load("test")
 
 
 def tensors(split, indices):
-    return torch_cnn.normalise(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
+    return torch_cnn.normalize(torch.tensor(split.images[indices])), torch.tensor(split.labels[indices]).long()
 
 
 def accuracy(model):

@@ -198,7 +198,7 @@ check.script(folder / "changes.py")
 
 # %%
 launch = ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", sizes.ranks]
-scripts.run(*launch, check.mine_or_finished(folder / "changes.py"), "--data", MNIST, *options)
+scripts.run(*launch, check.own_or_finished(folder / "changes.py"), "--data", MNIST, *options)
 
 # %%
 take_home.diff("one_process.py", "ddp.py")
@@ -333,7 +333,7 @@ from workshop_lib.lessons.ddp import backward
 from workshop_lib.models import torch_cnn
 
 train = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(train.images[: 256 * size]))[rank::size]
+images = torch_cnn.normalize(torch.tensor(train.images[: 256 * size]))[rank::size]
 labels = torch.tensor(train.labels[: 256 * size]).long()[rank::size]
 
 ways = {"after backward": backward.averaged_after(perceptron())}
@@ -379,7 +379,7 @@ def trained(wrap):
     for epoch in range(1, epochs + 1):
         for indices, _ in shard.epoch_batches(samples, 64, rank, size, seed=1, epoch=epoch):
             optimizer.zero_grad()
-            inputs = torch_cnn.normalise(torch.tensor(train.images[indices]))
+            inputs = torch_cnn.normalize(torch.tensor(train.images[indices]))
             cross_entropy(model(inputs), torch.tensor(train.labels[indices]).long()).backward()
             finish()
             optimizer.step()
@@ -399,7 +399,7 @@ from hashlib import sha256
 from time import perf_counter
 
 test = mnist.load("test")
-test_images = torch_cnn.normalise(torch.tensor(test.images[:1000]))
+test_images = torch_cnn.normalize(torch.tensor(test.images[:1000]))
 test_labels = torch.tensor(test.labels[:1000])
 
 with suppress(NotImplementedError):

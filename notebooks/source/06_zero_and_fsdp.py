@@ -72,7 +72,7 @@ guess
 
 # %%
 split = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(split.images[:1024]))
+images = torch_cnn.normalize(torch.tensor(split.images[:1024]))
 labels = torch.tensor(split.labels[:1024]).long()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 cross_entropy(model(images[:64]), labels[:64]).backward()
@@ -240,7 +240,7 @@ def batch(step, everyone=False):
     """The 64 images of this rank in a step and their labels, or those of all ranks."""
     together = slice(step * 64 * size, (step + 1) * 64 * size)
     mine = slice(None) if everyone else slice(rank, None, size)
-    images = torch_cnn.normalise(torch.tensor(split.images[together]))[mine]
+    images = torch_cnn.normalize(torch.tensor(split.images[together]))[mine]
     return images, torch.tensor(split.labels[together]).long()[mine]
 
 

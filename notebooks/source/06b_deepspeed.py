@@ -164,7 +164,7 @@ ours.start(world.detect(), torch.device("cpu"))  # deepspeed.init_distributed(),
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 train_set = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(train_set.images[: 64 * size]))[rank::size]
+images = torch_cnn.normalize(torch.tensor(train_set.images[: 64 * size]))[rank::size]
 labels = torch.tensor(train_set.labels[: 64 * size]).long()[rank::size]
 
 

@@ -292,7 +292,7 @@ figures.by_epoch(full, workers=128)
 # ## A clinic for recipes
 #
 # A 2018 recipe for large runs ends like this: train, observe the loss, adjust, repeat. That last step takes most of the time,
-# but you can practise it. Five people come to you with a run that doesn't learn well. Each of them did one thing wrong. You
+# but you can practice it. Five people come to you with a run that doesn't learn well. Each of them did one thing wrong. You
 # see the recorded losses of these runs, which had 5,000 images or fewer, next to those of a healthy run with 8 workers.
 
 # %%
@@ -393,7 +393,7 @@ figures.clinic(patients, treated)
 
 # %% [markdown]
 # *Break it:* make the healthy run ill yourself, with `team.train(TrainOptions(**recipes.PATIENTS["healthy"] | {…}))`, and
-# ask your neighbour for a diagnosis.
+# ask your neighbor for a diagnosis.
 #
 # ## Deeper: where long steps break
 #
@@ -421,7 +421,7 @@ from workshop_lib.training import schedules
 
 
 def batch(rows):
-    return torch_cnn.normalise(torch.tensor(train.images[rows])), torch.tensor(train.labels[rows]).long()
+    return torch_cnn.normalize(torch.tensor(train.images[rows])), torch.tensor(train.labels[rows]).long()
 
 
 def loss_and_curvature(model, rounds=10):
@@ -499,7 +499,7 @@ figures.limits(seen, momentum=0.5)
 
 # %%
 model, some = torch_cnn.build(1, "classic").eval(), mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(some.images[:256]))
+images = torch_cnn.normalize(torch.tensor(some.images[:256]))
 cross_entropy(model(images), torch.tensor(some.labels[:256]).long()).backward()
 norms = pd.DataFrame(
     [(name, p.norm().item(), p.grad.norm().item()) for name, p in model.named_parameters()],

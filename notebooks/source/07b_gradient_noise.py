@@ -134,7 +134,7 @@ check.noise_estimates(noise_estimates)
 # does that with your function. For our 500 images we know the truth. Does your function find it?
 
 # %%
-team.push(estimates=judge.yours_or(noise_estimates, noise_scale.estimates))
+team.push(estimates=judge.own_or_library(noise_estimates, noise_scale.estimates))
 
 # %%
 # %%ranks
@@ -331,7 +331,7 @@ pd.DataFrame.from_dict(best, orient="index", columns=["lr", "steps", "at_edge"])
 here = f"here, to {target:.0%}"
 pairs = {here: steps_to_target.pairs(runs), "long run, to 97%": steps_to_target.pairs(long_run)}
 pairs = {name: pair for name, pair in pairs.items() if pair[0]}  # nothing reached the target, if you stopped early
-mine, fits = judge.yours_or(fit_law, critical_batch.least_squares), {}
+mine, fits = judge.own_or_library(fit_law, critical_batch.least_squares), {}
 for name, (batches, counted) in pairs.items():
     try:
         fits[name] = critical_batch.fit(batches, counted)
@@ -441,9 +441,9 @@ pd.DataFrame(shown).T.rename_axis(columns="noise scale after step")
 # McCandlish et al. (2018) find critical batches of 20 to 200 for MNIST, of tens of thousands for ImageNet, and of millions for agents
 # that play Dota 2. In each of these fields the simple noise scale gets the order of magnitude right.
 #
-# ## Deeper: does a large batch generalise worse?
+# ## Deeper: does a large batch generalize worse?
 #
-# The *generalisation gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end up with
+# The *generalization gap* is training accuracy minus test accuracy. Keskar et al. (2017) found that large batches end up with
 # a wider one. Here we train with two batch sizes for the same number of *epochs*, on so few images that a gap is easy to see.
 
 # %%

@@ -115,7 +115,7 @@ guess = predict("You send the top 1 % of the entries. What share of fp32's bytes
 guess
 
 # %%
-mine = judge.yours_or(compress, compression.largest)
+mine = judge.own_or_library(compress, compression.largest)
 team.push(mine=mine, steps=64 if quick else 256)
 
 # %%
@@ -273,7 +273,7 @@ guess = predict("What test accuracy does your DiLoCo reach, with 64 steps alone?
 guess
 
 # %%
-team.push(outer=judge.yours_or(outer_step, less_communication.outer_step))
+team.push(outer=judge.own_or_library(outer_step, less_communication.outer_step))
 
 # %%
 # %%ranks --timeout 300

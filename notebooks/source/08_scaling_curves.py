@@ -495,14 +495,14 @@ model = torch_cnn.build(seed=comm.rank)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 for batch in np.random.default_rng(comm.rank).integers(len(train.images), size=(steps, 64)):
     optimizer.zero_grad()
-    outputs = model(torch_cnn.normalise(torch.tensor(train.images[batch])))
+    outputs = model(torch_cnn.normalize(torch.tensor(train.images[batch])))
     torch.nn.functional.cross_entropy(outputs, torch.tensor(train.labels[batch]).long()).backward()
     optimizer.step()
 
 # %%
 # %%ranks
 with torch.no_grad():
-    mine = model(torch_cnn.normalise(torch.tensor(test.images[:1000]))).softmax(1).numpy()
+    mine = model(torch_cnn.normalize(torch.tensor(test.images[:1000]))).softmax(1).numpy()
 labels, mean = test.labels[:1000], comm.allreduce(mine) / comm.size
 agree = comm.allreduce((mine.argmax(1) == mean.argmax(1)).astype(int)) == comm.size
 print(f"one network: {np.mean(mine.argmax(1) == labels):.1%} right")

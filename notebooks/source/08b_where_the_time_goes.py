@@ -3,7 +3,7 @@
 #
 # "Our ranks spend 60 % of every step in `Allreduce`. We need a faster network." That conclusion can cost a lot of money.
 # `Allreduce` is also where a rank waits for the others, so the same 60 % may mean that one rank has a hot GPU, a slow disk, or a
-# neighbour on its cores. How do you tell the two apart?
+# neighbor on its cores. How do you tell the two apart?
 #
 # **You will** record what every rank does with its time, step by step, and find the slow rank at a glance. Then you'll make a
 # speed-up of more than 2 on 2 ranks on purpose, and write the function that would have caught it.
@@ -116,7 +116,7 @@ step_figures.steps({"all ranks alike": even, "the last rank 20 ms late": late})
 guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 
 # %% [markdown]
-# Look at the colours. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours waits too,
+# Look at the colors. Every rank but one is striped with waiting, and the one that *never waits* is the slow one. (If yours waits too,
 # another program on your machine made a second straggler out of a healthy rank.) At first sight, the logs tell the opposite
 # story. A healthy rank's log looks bad, with "most of the step in `Allreduce`", and the slow rank's log looks perfect.
 # The network has nothing to do with it.

@@ -429,7 +429,7 @@ laptop = laptop.with_speed(cnn, alone["epochs"][-1]["samples_per_s"])
 forecaster(laptop)
 
 # %% [markdown]
-# (If *samples/s each* is empty, the grey number is what the machine's file gives for one device. Type your own instead if you've
+# (If *samples/s each* is empty, the gray number is what the machine's file gives for one device. Type your own instead if you've
 # measured it.)
 #
 # *Try it:* ResNet-50 with DDP on `horovod-p100` and on `h100`. Where does communication take over, where does learning end, and which

@@ -61,7 +61,7 @@ model = torch_cnn.build(seed=1)
 def compute(images, first_row):
     """The gradient of these images, uint8 [n, 784], whose labels begin at `first_row` of the training set."""
     model.zero_grad()
-    pixels = torch_cnn.normalise(torch.tensor(images.reshape(-1, 28, 28)))
+    pixels = torch_cnn.normalize(torch.tensor(images.reshape(-1, 28, 28)))
     cross_entropy(model(pixels), labels[first_row : first_row + len(images)]).backward()
 
 

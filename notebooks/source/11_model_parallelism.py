@@ -218,8 +218,8 @@ check.RowParallel(RowParallel)
 
 # %%
 team.push(
-    ColumnParallel=judge.yours_or(ColumnParallel, cut.ColumnParallel),
-    RowParallel=judge.yours_or(RowParallel, cut.RowParallel),
+    ColumnParallel=judge.own_or_library(ColumnParallel, cut.ColumnParallel),
+    RowParallel=judge.own_or_library(RowParallel, cut.RowParallel),
 )
 
 # %%
@@ -327,7 +327,7 @@ cut_blocks.cut_block(cut_block)
 # ranks *must* have the same ones, because together they are one network. For comparison, rank 0 also trains a whole one alone.
 
 # %%
-team.push(cut_block=judge.yours_or(cut_block, cut.cut_block), steps=min(sizes.steps, 20))
+team.push(cut_block=judge.own_or_library(cut_block, cut.cut_block), steps=min(sizes.steps, 20))
 
 
 # %%
@@ -337,7 +337,7 @@ split = mnist.load("train")
 
 def batch(step, rows=slice(None)):
     """These rows of a step's 64 images, and their labels."""
-    images = torch_cnn.normalise(torch.tensor(split.images[64 * step : 64 * step + 64]))
+    images = torch_cnn.normalize(torch.tensor(split.images[64 * step : 64 * step + 64]))
     return images[rows], torch.tensor(split.labels[64 * step : 64 * step + 64]).long()[rows]
 
 
@@ -671,7 +671,7 @@ cut_blocks.TokenParallel(TokenParallel)
 # an allreduce at the end. They're small.
 
 # %%
-team.push(TokenParallel=judge.yours_or(TokenParallel, cut.TokenParallel))
+team.push(TokenParallel=judge.own_or_library(TokenParallel, cut.TokenParallel))
 
 
 # %%

@@ -18,7 +18,7 @@ from functools import partial
 import pandas as pd
 
 from workshop_lib import ranks
-from workshop_lib.judge import yours_or
+from workshop_lib.judge import own_or_library
 from workshop_lib.lessons.pipelines import figures, orders, pipeline
 from workshop_lib.lessons.pipelines import judge as check
 from workshop_lib.lessons.pipelines.judge_cuts import best_counts
@@ -57,7 +57,7 @@ torch.set_num_threads(1)
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 split = mnist.load("train")
-images = torch_cnn.normalise(torch.tensor(split.images[:64]))
+images = torch_cnn.normalize(torch.tensor(split.images[:64]))
 labels = torch.tensor(split.labels[:64]).long()
 
 
@@ -125,7 +125,7 @@ print(f"rank {rank}: {difference(mine):.0e}")
 # Factories solved this long ago, with the assembly line: while rank 1 works on the first part of the batch, rank 0 begins with
 # the second. So you split the batch into $m$ *micro-batches*, and each of them travels through the stages on its own. The
 # gradients add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step. (With BatchNorm
-# it wouldn't be, because it normalises over each micro-batch alone. Our `LayerNorm` looks at one token at a time.)
+# it wouldn't be, because it normalizes over each micro-batch alone. Our `LayerNorm` looks at one token at a time.)
 #
 # ### Exercise 1: a stage
 #
@@ -250,7 +250,7 @@ guess
 
 # %%
 # Until you've solved an exercise, the library's version takes the place of yours.
-MyStage, gpipe = yours_or(MyStage, pipeline.ByHand), yours_or(gpipe, orders.gpipe)
+MyStage, gpipe = own_or_library(MyStage, pipeline.ByHand), own_or_library(gpipe, orders.gpipe)
 team.push(MyStage=MyStage, gpipe=gpipe)
 
 
@@ -375,7 +375,7 @@ check.one_f_one_b(one_f_one_b)
 # Here are both schedules on four ranks. They're simulated, because four ranks on two cores would only get in each other's way.
 
 # %%
-one_f_one_b = yours_or(one_f_one_b, orders.one_f_one_b)
+one_f_one_b = own_or_library(one_f_one_b, orders.one_f_one_b)
 
 
 def simulated(schedule, ranks, m):
@@ -536,7 +536,7 @@ def vgg():
 # %%
 # %%ranks
 pair = comm.Split(rank < 2)  # two ranks are enough, should there be more
-many = torch_cnn.normalise(torch.tensor(split.images[:256]))
+many = torch_cnn.normalize(torch.tensor(split.images[:256]))
 answers = torch.tensor(split.labels[:256]).long()
 
 
@@ -624,7 +624,7 @@ def balanced(seconds, stages):
 check.balanced(balanced)
 
 # %%
-balanced = yours_or(balanced, best_counts)
+balanced = own_or_library(balanced, best_counts)
 seconds = team.pull("seconds")[0]
 counts = balanced(seconds, 2)
 team.push(counts=counts)
@@ -714,7 +714,7 @@ check.interleaved(interleaved)
 # two good for?
 
 # %%
-two_chunks = partial(yours_or(interleaved, orders.interleaved), chunks=2)
+two_chunks = partial(own_or_library(interleaved, orders.interleaved), chunks=2)
 team.push(two_chunks=two_chunks)
 
 # %%
@@ -768,8 +768,8 @@ def sent(schedule, m, chunks):
     for stage in stages:
         stage.load(images, labels, m)
     pipeline.step(stages, schedule(rank, size, m), comm)
-    neighbours = sum((not stage.first) + (not stage.last) for stage in stages)
-    return {"messages": counting.messages_sent, "bytes": counting.bytes_sent, "formula": neighbours * 64 * 25 * 64 * 4}
+    neighbors = sum((not stage.first) + (not stage.last) for stage in stages)
+    return {"messages": counting.messages_sent, "bytes": counting.bytes_sent, "formula": neighbors * 64 * 25 * 64 * 4}
 
 
 traffic = {"GPipe, 2 micro-batches": sent(gpipe, 2, 1), "1F1B, 8 micro-batches": sent(one_f_one_b, 8, 1)}
@@ -785,7 +785,7 @@ pd.DataFrame(team.pull("traffic")[0]).T.style.format("{:,.0f}", na_rep="")
 # These are the bytes that rank 0 sends in a step. The number of micro-batches changes how many messages there are, but not how
 # many bytes. Neither does the number of blocks: with ten times as many in each stage, a rank would send the
 # same. (Only wider tokens would make the messages larger.) The last row is what data parallelism would send for the same
-# network, and that does grow with the parameters. In the formula, each stage of a rank counts once for each neighbour.
+# network, and that does grow with the parameters. In the formula, each stage of a rank counts once for each neighbor.
 #
 # ## Deeper: is there a schedule without a bubble?
 #
@@ -806,7 +806,7 @@ for schedule in (gpipe, one_f_one_b):
     print(f"{schedule.__name__}: {'gets to the end' if not stuck else '; '.join(stuck.values())}")
 
 # %% [markdown]
-# In 1F1B two neighbours send to each other at the same moment, one activations, the other a gradient. Both wait for the other to
+# In 1F1B two neighbors send to each other at the same moment, one activations, the other a gradient. Both wait for the other to
 # receive. The simulator says so, but is it true? In the next cell, the stages send with `Issend` and wait for it. It fails
 # on purpose, after a few seconds:
 
@@ -819,7 +819,7 @@ pipeline.step([stage], one_f_one_b(rank, size, 8), comm)
 print("done")
 
 # %% [markdown]
-# Both ranks are in a send. That's why PyTorch's 1F1B starts a send and the receive from the same neighbour together, and only then
+# Both ranks are in a send. That's why PyTorch's 1F1B starts a send and the receive from the same neighbor together, and only then
 # waits for both. If you write a pipeline with `dist.send`, it may work in every test with small messages, and hang with the
 # first large one.
 #

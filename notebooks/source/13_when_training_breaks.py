@@ -6,9 +6,9 @@
 # with it. What does that look like from the outside, and how do you lose seconds instead of hours?
 #
 # **You will** let ranks fail in fifteen ways and learn to tell them apart, write a checkpoint that survives a crash at any
-# moment, work out how often to save, and write a supervisor that starts lost ranks again. Then your training goes into the
-# *dojo*, where it loses a rank every 20 steps. It should keep more than 80 % of its speed, and end with exactly the same
-# weights.
+# moment, work out how often to save, and write a supervisor that starts lost ranks again. Then *fault
+# injection* takes a rank from your training every 20 steps. It should keep more than 80 % of its speed, and end with exactly
+# the same weights.
 #
 # **Time** is computed when the notebooks are generated. **Needs** two cores; no GPU, no network. Do notebook
 # [02](02_synchronous_sgd.ipynb) first. [05](05_ddp.ipynb) explains `torchrun`.
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from workshop_lib import ranks
-from workshop_lib.judge import yours_or
+from workshop_lib.judge import own_or_library
 from workshop_lib.lessons.when_training_breaks import checkpoints, fault_catalogue, fault_injection, figures
 from workshop_lib.lessons.when_training_breaks import judge as check
 from workshop_lib.notebook import profile
@@ -38,7 +38,7 @@ folder = BUILD / "13_when_training_breaks"
 folder.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# ## The zoo
+# ## A catalogue of faults
 #
 # In a job of your own, there's no library that tells you what happened. So let's look at plain ranks: three processes that
 # train a tiny model, and average their gradients with PyTorch's `all_reduce` over gloo. In the fifth step, something goes wrong
@@ -102,7 +102,7 @@ team = ranks.start(3)
 # ## A checkpoint for any moment
 #
 # After a failure you start again from the last checkpoint. So it has to be there, and it has to be whole, no matter when the
-# rank that writes it dies. In the zoo, one rank found half a checkpoint. How did that get there?
+# rank that writes it dies. In the catalogue, one rank found half a checkpoint. How did that get there?
 # `torch.save(state, "model.pt")` empties the old file first, and then writes the new one, piece by piece. If the job dies in
 # between, both are gone.
 #
@@ -213,9 +213,9 @@ figures.checkpoint_interval(save_s=60, mtbf_s=3 * 3600, restart_s=300, jobs=5 if
 #
 # Something has to notice that a rank is gone, end the ranks that are left, and start all of them again. `torchrun` does that
 # with `--max-restarts`. But after each failure, every new process imports PyTorch and reads the data again. How much does that
-# cost in the dojo?
+# cost when ranks are lost again and again?
 #
-# Here's the rule of the dojo: your training runs once undisturbed, and then with a fault in every 20 steps, at a random
+# You'll find out by injecting faults: your training runs once undisturbed, and then with a fault in every 20 steps, at a random
 # moment on a random rank. The rank is killed, crashes, raises, or is stopped. (Under `torchrun` it's only killed, because the
 # other ranks would notice a stopped one only at the time-out.) Only steps that weren't done before count. The training
 # script, [elastic.py](scripts/elastic.py), saves after *every* step with the function above, and a step depends only on its
@@ -297,9 +297,9 @@ def supervise(start, ranks, restarts):
 check.supervise(supervise)
 
 # %% [markdown]
-# ## The dojo
+# ## Fault injection
 #
-# Now both of your functions go into the scripts, and the training into the dojo. Do you keep more than 80 %?
+# Now both of your functions go into the scripts, and faults into the training. Do you keep more than 80 %?
 
 # %%
 mine = check.script("survive.py", folder / "survive.py", supervise)
@@ -320,7 +320,7 @@ figures.progress(scores)
 # hours. And when a whole node dies, your supervisor dies with it. Then you need another node, on which nothing is warm. That's
 # why large systems keep spare nodes that are ready to join.
 #
-# *Break it:* save only every 50 steps, with `"--every", 50`. What does the dojo make of that? *Beat it:* the ranks that
+# *Break it:* save only every 50 steps, with `"--every", 50`. What share of the speed is left? *Beat it:* the ranks that
 # survive are killed, too, although they have the newest weights in memory. Keep them, and give the new rank their weights. How
 # much do you gain?
 #
@@ -591,7 +591,7 @@ class AsyncSaver:
     def save(self, state, path):
         self.wait()  # an error in the last one surfaces here, and two never write at once
         copy = {name: tensor.clone() for name, tensor in state.items()}
-        self.pending = self.thread.submit(yours_or(save, check.saved), copy, path)
+        self.pending = self.thread.submit(own_or_library(save, check.saved), copy, path)
 
     def wait(self):
         if self.pending:
@@ -599,7 +599,7 @@ class AsyncSaver:
 
 
 state, saver = {"weights": torch.randn(2_000_000 if quick else 20_000_000)}, AsyncSaver()
-for name, call in (("in front", yours_or(save, check.saved)), ("in the background", saver.save)):
+for name, call in (("in front", own_or_library(save, check.saved)), ("in the background", saver.save)):
     start_s = time.perf_counter()
     call(state, folder / "large.pt")
     print(f"{name}: training waits for {1000 * (time.perf_counter() - start_s):.0f} ms")
@@ -617,23 +617,23 @@ saver.wait()
 # `torch.distributed.checkpoint` does that for you, `dcp.save` in the foreground and `dcp.async_save` in the background: its
 # `.metadata` file comes last, so a folder without one is no checkpoint.
 #
-# ## Deeper: does the formula hold in the dojo?
+# ## Deeper: does the formula predict the measured share?
 #
 # You know what a save costs, how often a rank is lost, and how long it takes to get it back. So the exact expectation should
-# predict what the dojo found.
+# predict what fault injection measured.
 
 # %%
 step_s = 1 / warm.free.steps_per_s
 start_s = time.perf_counter()
 for _ in range(10):
-    yours_or(save, check.saved)({"weights": torch.zeros(2 * 47_000)}, folder / "small.pt")
+    own_or_library(save, check.saved)({"weights": torch.zeros(2 * 47_000)}, folder / "small.pt")
 save_s = (time.perf_counter() - start_s) / 10
 for every, score in found.items():
     mtbf_s = step_s * score.faulty.last / len(score.faulty.faults)
     restart_s = max(0.01, score.faulty.typical_pause_s - step_s * (1 + every) / 2)
     share = checkpoints.useful_share(every * step_s, save_s, mtbf_s, restart_s)
     print(f"a save every {every} steps: predicted {share:.0%}, found {score.share:.0%}")
-rule = yours_or(interval_s, checkpoints.young)
+rule = own_or_library(interval_s, checkpoints.young)
 print(f"Young would save every {rule(save_s, mtbf_s) / step_s:.1f} steps")
 
 # %% [markdown]

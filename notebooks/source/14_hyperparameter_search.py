@@ -107,7 +107,7 @@ def draw(random):
 check.draw(draw)
 
 # %%
-my_draw = partial(judge.yours_or(draw, library.draw), np.random.default_rng(1))
+my_draw = partial(judge.own_or_library(draw, library.draw), np.random.default_rng(1))
 drawn = [my_draw() for _ in grid]
 at_random = search.run(team, library.Listed(drawn, images=rungs[0 if quick else 1]))
 
@@ -231,7 +231,7 @@ check.Asha(Asha)
 # go on, and on which rank?
 
 # %%
-solved = all(judge.yours_or(method, None) for method in (Asha.ask, Asha.tell))
+solved = all(judge.own_or_library(method, None) for method in (Asha.ask, Asha.tell))
 scheduler = (Asha if solved else library.Asha)(my_draw, rungs)
 budget = 12_000 if quick else 300_000
 never_waits = search.run(team, scheduler, budget)
@@ -298,7 +298,7 @@ test = search.test_accuracies(team, never_waits)
 top = jobs[jobs["images"] == jobs["images"].max()].assign(test=lambda frame: frame["trial"].map(test))
 top["train_loss"] = [losses[-1][1] if losses else float("nan") for losses in top["losses"]]
 rows = top[["trial", "train_loss", "held_out", "test"]].to_dict("records")
-print("take trial {}, and report {:.2%}".format(*judge.yours_or(winner, library.report)(rows)))
+print("take trial {}, and report {:.2%}".format(*judge.own_or_library(winner, library.report)(rows)))
 pd.DataFrame(rows).style.format({"train_loss": "{:.3f}", "held_out": "{:.2%}", "test": "{:.2%}"}).hide()
 
 # %% [markdown]

@@ -111,7 +111,7 @@ def test_memory_of_every_model_on_every_gpu(compute):
 def test_forecasts_of_every_model_on_every_machine(compute):
     cases = []
     for model, machine in itertools.product(catalogue.models().values(), catalogue.machines().values()):
-        known = model.name in machine.compute or model.kind in machine.utilisation
+        known = model.name in machine.compute or model.kind in machine.utilization
         options = ((32, 1, 1, None), (256, 2, 4, False), (1, 100, 0.25, True), (64, 1, 1, None))
         for backend, (batch, compression, network, overlap) in zip(BACKENDS, options, strict=True):
             settings = {"backend": backend, "batch_size": batch, "compression": compression, "network": network}

@@ -13,7 +13,7 @@ from workshop_lib.paths import BUILD, ROOT
 PICTURE = ROOT / "assets" / "session.png"
 SIZE, CROPPED = (1000, 1080), (965, 1048)  # of the page in CSS pixels, and of what is shown: without its bars
 PIXELS = 2  # for each of them
-COLOURS = 96  # enough for text and curves, in a third of the bytes
+COLORS = 96  # enough for text and curves, in a third of the bytes
 SESSION = """\
 # %%
 from workshop_lib import notebook, ranks
@@ -88,7 +88,7 @@ def test_a_session_looks_as_in_the_readme(browser, tmp_path):
         shown = "\n".join(output.text for output in lab.outputs())
     with Image.open(taken) as picture:
         cropped = picture.convert("RGB").crop((0, 0, *(PIXELS * length for length in CROPPED)))
-        cropped.quantize(COLOURS).save(taken, optimize=True)
+        cropped.quantize(COLORS).save(taken, optimize=True)
     assert taken.stat().st_size < 300_000
     assert shown.count("comm.Ssend(gradient, dest=1 - comm.rank)") == 2, "the line that each rank waits in"
     if os.environ.get("WORKSHOP_PICTURE") == "1":

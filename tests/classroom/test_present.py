@@ -106,7 +106,7 @@ def fake_run(error: str = ""):
             if cell.cell_type == "code":
                 cell.outputs = [nbformat.v4.new_output("stream", text="98 %\n")]
         nbformat.write(notebook, output)
-        return execute.Outcome(path, 1.0, 1 if error else None, error=error)
+        return execute.Execution(path, 1.0, 1 if error else None, error=error)
 
     return run_notebook
 

@@ -90,7 +90,7 @@ def fake_run(seconds: float, error: str = ""):
         for cell in notebook.cells:
             cell.metadata["execution"] = times
         nbformat.write(notebook, output)
-        return execute.Outcome(path, seconds, 1 if error else None, error=error)
+        return execute.Execution(path, seconds, 1 if error else None, error=error)
 
     return run_notebook
 

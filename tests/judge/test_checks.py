@@ -178,8 +178,8 @@ def test_close_means_the_same_shape_and_the_same_values_up_to_rounding(got, righ
         ([np.ones(3)], [np.ones(3), np.ones(3)], False),
         (True, 1, False),
         (None, 0, False),
-        (mpi_basics.Call(np.ones(2), 2.0), mpi_basics.Call(np.ones(2), 2.0), True),
-        (mpi_basics.Call(np.ones(2), 2.0), mpi_basics.Call(np.ones(2), 2.1), False),
+        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.0), True),
+        (mpi_basics.JudgedCall(np.ones(2), 2.0), mpi_basics.JudgedCall(np.ones(2), 2.1), False),
     ],
 )
 def test_evidence_is_alike_when_all_of_its_parts_are(a, b, same):

@@ -127,7 +127,7 @@ def test_a_step_from_the_index_that_fails_leaves_it_to_pip(monkeypatch, tmp_path
         monkeypatch.setattr(bootstrap, name, lambda *_: None)
     monkeypatch.setattr(bootstrap, "LOG", str(tmp_path / "log"))
     monkeypatch.setattr(bootstrap, "continues", lambda settings: True)
-    choice = pytorch_build.Choice("http://127.0.0.1:9/whl/cpu", "PyTorch's build is cpu.", with_cuda=False)
+    choice = pytorch_build.PytorchBuild("http://127.0.0.1:9/whl/cpu", "PyTorch's build is cpu.", with_cuda=False)
     monkeypatch.setattr(pytorch_build, "choose", lambda *_: choice)
     settings = dict.fromkeys(bootstrap.SETTINGS, "")
     bootstrap.install_core(sys.executable, settings)

@@ -318,7 +318,7 @@ def test_a_venv_of_the_same_settings_is_continued_also_after_an_interruption(che
     assert not ours.continues(PLAIN)
 
 
-AS_FOUND = pytorch_build.Choice(None, "", with_cuda=True)
+AS_FOUND = pytorch_build.PytorchBuild(None, "", with_cuda=True)
 
 
 def test_the_machines_mpi_gets_an_mpi4py_built_here():

@@ -111,13 +111,13 @@ def test_weights_gradient_and_accuracy_are_those_of_the_network():
     for rows in (slice(0, 20), slice(20, 30)):  # the second must not add to the first
         found = flat.gradient(weights, train.images[rows], train.labels[rows])
         plain.zero_grad()
-        images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+        images = torch_cnn.normalize(torch.tensor(train.images[rows]))
         cross_entropy(plain(images), torch.tensor(train.labels[rows]).long()).backward()
         expected = np.concatenate([p.grad.numpy().ravel() for p in plain.parameters()])
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
     assert np.array_equal(flat.weights(), weights)
     with torch.no_grad():
-        images = torch_cnn.normalise(torch.tensor(test.images[:700]))
+        images = torch_cnn.normalize(torch.tensor(test.images[:700]))
         right = (plain(images).argmax(dim=1).numpy() == test.labels[:700]).mean()
     assert flat.accuracy(test.images[:700], test.labels[:700]) == right
 

@@ -22,7 +22,7 @@ EYES = {
 
 
 def markers(axes, hollow: bool) -> dict[str, list[tuple[float, float]]]:
-    """Points drawn with error bars, by colour."""
+    """Points drawn with error bars, by color."""
     found = {}
     for bars in axes.containers:
         line = bars.lines[0]
@@ -51,15 +51,15 @@ def test_scaling_curve_has_units_legend_medians_and_where_it_was_measured():
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=1e-3)
 
 
-def test_names_differ_in_colour_and_in_marker():
+def test_names_differ_in_color_and_in_marker():
     numbers = figures.NUMBER_OF_NAME
     styles = [figures.Style.of(name) for name in ("unknown", *numbers)]
-    assert len({style.colour for style in styles}) == len({style.marker for style in styles}) == 1 + len(numbers)
+    assert len({style.color for style in styles}) == len({style.marker for style in styles}) == 1 + len(numbers)
 
 
-def simulated(colour: str, matrix: list[list[float]]) -> np.ndarray:
-    """The colour as CIE L*a*b*, seen by an eye that `matrix` describes (Machado et al. 2009, in linear RGB)."""
-    rgb = np.array(to_rgb(colour))
+def simulated(color: str, matrix: list[list[float]]) -> np.ndarray:
+    """The color as CIE L*a*b*, seen by an eye that `matrix` describes (Machado et al. 2009, in linear RGB)."""
+    rgb = np.array(to_rgb(color))
     seen = np.clip(matrix @ np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4), 0, 1)
     xyz = SRGB_TO_XYZ @ seen / (SRGB_TO_XYZ @ np.ones(3))
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
@@ -67,9 +67,9 @@ def simulated(colour: str, matrix: list[list[float]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("eye", EYES)
-def test_colours_differ_for_any_colour_vision(eye):
-    colours = [simulated(colour, EYES[eye]) for colour in figures.COLOURS]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colours, 2)) > 10
+def test_colors_differ_for_any_color_vision(eye):
+    colors = [simulated(color, EYES[eye]) for color in figures.COLORS]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colors, 2)) > 10
 
 
 def test_many_backends_become_rows_with_the_fastest_on_top():
@@ -107,7 +107,7 @@ def test_many_backends_get_a_panel_each_for_accuracy():
 def test_the_ideal_line_is_straight_in_ranks():
     speed = scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 4)]).axes[0]
     assert speed.get_xscale() == speed.get_yscale() == "linear"
-    ideal = next(line for line in speed.lines if line.get_color() == figures.GREY)
+    ideal = next(line for line in speed.lines if line.get_color() == figures.GRAY)
     assert ideal.get_xydata().flatten().tolist() == pytest.approx([1, 1000, 4, 4000])
     many = scaling_curve([run("mpi", n, (1, 1000 * n)) for n in (1, 2, 64)]).axes[0]
     assert many.get_xscale() == many.get_yscale() == "log"
@@ -132,7 +132,7 @@ def test_weak_scaling_is_drawn_as_the_time_of_an_epoch():
     assert two[1] == pytest.approx(one[1] / 0.95, rel=0.01)
     assert four[1] == pytest.approx(one[1] / 0.5, rel=0.01)
     assert markers(efficiency, True)[blue][0][1] == pytest.approx(50, rel=0.01)
-    ideal = next(line for line in seconds.lines if line.get_color() == figures.GREY)
+    ideal = next(line for line in seconds.lines if line.get_color() == figures.GRAY)
     assert ideal.get_ydata().tolist() == pytest.approx([one[1]] * 2)
     assert "perfect scaling: as long as the fastest 1-rank run (mpi)" in legend(figure)
     crosses = next(line for line in seconds.lines if line.get_marker() == "x")

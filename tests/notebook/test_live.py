@@ -216,7 +216,7 @@ def test_each_rank_has_its_lines_and_its_strip(monkeypatch, n):
     assert len(view.strips.value) < 12_000
 
 
-def test_the_charts_name_their_axes_units_and_colours(monkeypatch):
+def test_the_charts_name_their_axes_units_and_colors(monkeypatch):
     view = view_of(training(epochs=[ROW]), monkeypatch)
     axes = {"Training loss (cross-entropy)", "Accuracy in %", "Learning rate", "step"}
     assert axes | {"each rank", "all ranks together", "test, after an epoch", "97.12"} <= set(texts(view.curves.value))
@@ -227,9 +227,9 @@ def test_the_charts_name_their_axes_units_and_colours(monkeypatch):
     assert "epoch 1 of 2, step 100 of 100" in view.status.value
 
 
-def test_colours_are_those_of_the_figures():
+def test_colors_are_those_of_the_figures():
     used = set(re.findall(r"#[0-9A-F]{6}", Path(charts.__file__).read_text()))
-    assert used < set(figures.COLOURS)
+    assert used < set(figures.COLORS)
 
 
 def test_communication_inside_backward_is_called_by_its_name():

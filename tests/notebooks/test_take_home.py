@@ -182,7 +182,7 @@ def step_by_hand(model, optimizer, rows):
     """A step on these images of MNIST."""
     train = mnist.load("train")
     optimizer.zero_grad()
-    images = torch_cnn.normalise(torch.tensor(train.images[rows]))
+    images = torch_cnn.normalize(torch.tensor(train.images[rows]))
     cross_entropy(model(images), torch.tensor(train.labels[rows]).long()).backward()
     optimizer.step()
 

@@ -46,13 +46,13 @@ def test_the_exact_command(kind, bind):
 @pytest.mark.parametrize("output", VERSIONS)
 def test_whose_mpiexec_it_is(tmp_path, output):
     path = program(tmp_path / "mpiexec", f"cat <<'END'\n{output}\nEND")
-    assert launchers.flavour((str(path),)) == VERSIONS[output]
+    assert launchers.flavor((str(path),)) == VERSIONS[output]
 
 
 def test_an_mpiexec_that_says_nothing_is_known_by_its_folder(tmp_path):
-    assert launchers.flavour((str(program(tmp_path / "pals" / "bin" / "mpiexec", "exit 1")),)) == "pals"
-    assert launchers.flavour((str(tmp_path / "missing"),)) == "unknown"
-    assert launchers.flavour(tuple(mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
+    assert launchers.flavor((str(program(tmp_path / "pals" / "bin" / "mpiexec", "exit 1")),)) == "pals"
+    assert launchers.flavor((str(tmp_path / "missing"),)) == "unknown"
+    assert launchers.flavor(tuple(mpi.mpiexec())) in ("openmpi", "hydra"), "the one beside Python"
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_without_an_allocation_nothing_is_said_of_hosts(monkeypatch):
 def test_ranks_fill_one_node_after_the_other(system_mpi, monkeypatch, n, tasks_per_node, hosts):
     monkeypatch.delenv("WORKSHOP_RANKS_PER_NODE", raising=False)
     program(system_mpi / "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
-    launchers.flavour.cache_clear()
+    launchers.flavor.cache_clear()
     plan = launchers.plan(n, 1, "none", Allocation("pbs", "1", HOSTS, tasks_per_node=tasks_per_node))
     assert plan.command[plan.command.index("--host") + 1] == hosts
     assert plan.settings["PRTE_MCA_ras"] == "^pbs,slurm"
@@ -133,7 +133,7 @@ def test_ssh_gives_up_soon_on_a_host_that_does_not_answer(system_mpi, monkeypatc
     monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
     program(system_mpi / "venv/bin/mpiexec", "echo 'mpiexec (Open MPI) 5.0.8'")
     program(system_mpi / "ssh")
-    launchers.flavour.cache_clear()
+    launchers.flavor.cache_clear()
     job = Allocation("pbs", "1", HOSTS)
     assert launchers.plan(2, 1, "none", job).settings.items() >= launchers.SSH.items()
     monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "mine")

@@ -66,7 +66,7 @@ PROGRAM = """
 
 
 def test_ranks_on_two_nodes_of_a_pbs_job(hosts, tmp_path, nothing_left):
-    if launchers.flavour(tuple(mpi.mpiexec())) != "openmpi":
+    if launchers.flavor(tuple(mpi.mpiexec())) != "openmpi":
         pytest.skip("only Open MPI's mpiexec lets a program stand in for ssh")
     (tmp_path / "nodes").write_text("wspbs1\nwspbs2\n")
     environment = os.environ | {

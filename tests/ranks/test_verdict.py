@@ -234,7 +234,7 @@ def test_a_rank_that_computes_alone_is_left_in_peace():
 
 @pytest.mark.parametrize(("in_step", "said"), [(True, None), (False, "took part in a collective"), (None, "busy")])
 def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step, said):
-    monkeypatch.setattr(verdict, "still_in_step", lambda call_again, mail_may_wait: in_step)
+    monkeypatch.setattr(verdict, "still_in_step", lambda call_again, allow_unreceived: in_step)
     call = Call({0: []})
     if said is None:
         return verdict.check_alone(call)

@@ -91,7 +91,7 @@ def test_a_killed_rank_on_the_other_node_is_reported_and_fresh_ones_come(slurm, 
     assert "fresh: [2, 2, 2, 2]" in told
 
 
-def test_a_cancelled_job_is_reported_at_the_login_node(slurm, held):
+def test_a_canceled_job_is_reported_at_the_login_node(slurm, held):
     program = f"""
     import time
     from workshop_lib import ranks
@@ -108,10 +108,10 @@ def test_a_cancelled_job_is_reported_at_the_login_node(slurm, held):
         assert process.stdout.readline() == "begun\n"
         time.sleep(1)  # into the call
         slurm.command("scancel", held[0])
-        cancelled = time.time()
+        canceled = time.time()
         told = finished(process)
     finally:
         process.kill()
-    assert float(told.split()[0]) - cancelled < WITHIN_S, told
+    assert float(told.split()[0]) - canceled < WITHIN_S, told
     assert re.search("was killed by SIG|or its job, has ended", told), told
     assert slurm.wait(held[0], "CANCELLED", limit_s=20)

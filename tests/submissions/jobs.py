@@ -11,7 +11,7 @@ from shell_programs import program
 from workshop_lib.paths import ROOT
 from workshop_lib.ranks import mpi
 
-STAND_IN = Path(__file__).with_name("stand_in.py")
+FAKE_MACHINE = Path(__file__).with_name("fake_machine.py")
 PROGRAMS = ("qsub", "qsub-gpu", "sbatch", "salloc", "mpiexec", "mpirun", "aprun", "srun")
 SCRIPTS = sorted((ROOT / "submissions").glob("*/*.sh"))
 NO_JOBS = ("machine.sh", "interactive.sh")
@@ -27,14 +27,14 @@ def submission(machine: str) -> list[str]:
     return SUBMIT.get(machine, ["qsub", "-A", "project"])
 
 
-class StandIn:
+class FakeMachine:
     """A machine's commands on PATH, in a folder; `run` runs one as a user there would."""
 
     def __init__(self, machine: str, folder: Path):
         self.machine, self.folder, self.log = machine, folder, folder / "log.jsonl"
         for name in PROGRAMS:
             called = "qsub" if name == "qsub-gpu" else name
-            program(folder / "bin" / name, f'exec {sys.executable} {STAND_IN} {called} "$@"')
+            program(folder / "bin" / name, f'exec {sys.executable} {FAKE_MACHINE} {called} "$@"')
         # Beside this Python there is no mpiexec, as after `make setup MPI=system`.
         program(folder / "venv" / "python", f'exec {sys.executable} "$@"')
 
@@ -45,11 +45,11 @@ class StandIn:
             here
             | {
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-                "STAND_IN_MACHINE": self.machine,
-                "STAND_IN_LOG": str(self.log),
-                "STAND_IN_MOST_RANKS": "2",
-                "STAND_IN_MPIEXEC": mpi.mpiexec()[0],
-                "STAND_IN_MPI_SETTINGS": json.dumps(mpi.environment()),
+                "FAKE_MACHINE_MACHINE": self.machine,
+                "FAKE_MACHINE_LOG": str(self.log),
+                "FAKE_MACHINE_MOST_RANKS": "2",
+                "FAKE_MACHINE_MPIEXEC": mpi.mpiexec()[0],
+                "FAKE_MACHINE_MPI_SETTINGS": json.dumps(mpi.environment()),
                 "WORKSHOP_NO_MODULES": "1",
                 "WORKSHOP_PYTHON": str(self.folder / "venv" / "python"),
             }

@@ -1,4 +1,4 @@
-"""What each machine's scheduler accepts, as its centre documents it; sources are in submissions/*/README.md.
+"""What each machine's scheduler accepts, as its center documents it; sources are in submissions/*/README.md.
 
 A job that a scheduler would turn away raises Rejected, in its words where they are documented.
 """

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from shell_programs import program
-from submissions.jobs import SCRIPTS, StandIn, job_scripts, submission
+from submissions.jobs import SCRIPTS, FakeMachine, job_scripts, submission
 from submissions.scheduler_rules import MACHINES, Rejected, accept
 
 from workshop_lib.paths import ROOT
@@ -133,21 +133,21 @@ LAUNCHES = [
 
 @pytest.mark.parametrize(("machine", "line", "words"), LAUNCHES)
 def test_planted_launches_are_rejected(machine, line, words, monkeypatch):
-    from submissions import stand_in
+    from submissions import fake_machine
 
     launchers = {"mpiexec": "pals", "mpirun": "open_mpi", "aprun": "aprun", "srun": "srun"}
-    monkeypatch.setenv("STAND_IN_NODES", "1")
+    monkeypatch.setenv("FAKE_MACHINE_NODES", "1")
     monkeypatch.chdir(ROOT)
     name, *arguments = line.split()
-    with pytest.raises(stand_in.Rejected, match=re.escape(words)):
-        getattr(stand_in, launchers[name])(machine, [*arguments, "true"])
+    with pytest.raises(fake_machine.Rejected, match=re.escape(words)):
+        getattr(fake_machine, launchers[name])(machine, [*arguments, "true"])
 
 
 def test_a_rejected_job_is_not_run(tmp_path):
-    stand_in = StandIn("polaris", tmp_path)
-    ran = stand_in.run("qsub", "submissions/polaris/train.sh")
+    fake_machine = FakeMachine("polaris", tmp_path)
+    ran = fake_machine.run("qsub", "submissions/polaris/train.sh")
     assert (ran.returncode, ran.stdout) == (1, "qsub: Account_Name is required to be set.\n")
-    assert not stand_in.calls("mpiexec")
+    assert not fake_machine.calls("mpiexec")
 
 
 def test_shellcheck_finds_nothing():

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from submissions.jobs import StandIn, submission
+from submissions.jobs import FakeMachine, submission
 from submissions.scheduler_rules import MACHINES
 
 from workshop_lib.paths import BUILD, ROOT
@@ -43,11 +43,11 @@ def small(small_mnist):
 
 
 @pytest.fixture
-def stand_in(request, tmp_path):
+def fake_machine(request, tmp_path):
     machine = getattr(request, "param", "polaris")
     out = BUILD / f"{machine}-4711"
     shutil.rmtree(out, ignore_errors=True)
-    yield StandIn(machine, tmp_path)
+    yield FakeMachine(machine, tmp_path)
     shutil.rmtree(out, ignore_errors=True)
 
 
@@ -56,24 +56,24 @@ def one_record(path):
     return record
 
 
-@pytest.mark.parametrize("stand_in", ["polaris", *elsewhere("polaris")], indirect=True)
-def test_train(stand_in, small):
+@pytest.mark.parametrize("fake_machine", ["polaris", *elsewhere("polaris")], indirect=True)
+def test_train(fake_machine, small):
     """One rank a GPU is started, with the machine's own line, and leaves a record; here two at most run."""
-    machine, backend = stand_in.machine, ON_TWO_RANKS.get(stand_in.machine, "mpi")
+    machine, backend = fake_machine.machine, ON_TWO_RANKS.get(fake_machine.machine, "mpi")
     here = 2 if machine in ON_TWO_RANKS else 1
     # Without a real Slurm the library's own way to start ranks there cannot be had: see tests/slurm.
     own = {"WORKSHOP_MPIEXEC": "srun --ntasks-per-node=4"} if machine == "slurm" else {}
-    ran = stand_in.run(
+    ran = fake_machine.run(
         *submission(machine),
         f"submissions/{machine}/train.sh",
         **own,
-        STAND_IN_MOST_RANKS=str(here),
+        FAKE_MACHINE_MOST_RANKS=str(here),
         WORKSHOP_JOB_BACKENDS=backend,
         WORKSHOP_JOB_OPTIONS=small,
     )
     assert ran.returncode == 0, ran.stdout
-    [job] = stand_in.calls("qsub", "sbatch")
-    [launch] = stand_in.calls(LAUNCHERS[machine])
+    [job] = fake_machine.calls("qsub", "sbatch")
+    [launch] = fake_machine.calls(LAUNCHERS[machine])
     assert launch["ranks"] == job["nodes"] * (MACHINES[machine].gpus or 4)
     record = one_record(BUILD / f"{machine}-4711" / "train.jsonl")
     assert record["what"]["world_size"] == here and record["what"]["launcher"] == "mpiexec"
@@ -81,11 +81,11 @@ def test_train(stand_in, small):
     assert record["ranks_identical"]
 
 
-def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
-    ran = stand_in.run(
+def test_a_backend_that_fails_does_not_stop_the_others(fake_machine, small):
+    ran = fake_machine.run(
         *submission("polaris"),
         "submissions/polaris/train.sh",
-        STAND_IN_MOST_RANKS="1",
+        FAKE_MACHINE_MOST_RANKS="1",
         WORKSHOP_JOB_BACKENDS="nccl:mpi",
         WORKSHOP_JOB_OPTIONS=small,
     )
@@ -95,34 +95,34 @@ def test_a_backend_that_fails_does_not_stop_the_others(stand_in, small):
 
 
 @pytest.mark.exhaustive
-def test_interactive(stand_in, small):
+def test_interactive(fake_machine, small):
     """What interactive.sh asks for is granted, and the job scripts run inside."""
-    ran = stand_in.run(
+    ran = fake_machine.run(
         "bash",
         "submissions/polaris/interactive.sh",
         "-A",
         "project",
-        STAND_IN_MOST_RANKS="1",
+        FAKE_MACHINE_MOST_RANKS="1",
         typed='cd "$PBS_O_WORKDIR" && bash submissions/polaris/train.sh',
         WORKSHOP_JOB_BACKENDS="mpi",
         WORKSHOP_JOB_OPTIONS=small,
     )
     assert ran.returncode == 0, ran.stdout
-    assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [4]
+    assert [call["ranks"] for call in fake_machine.calls("mpiexec")] == [4]
 
 
-@pytest.mark.parametrize("stand_in", ["slurm", *elsewhere("slurm")], indirect=True)
-def test_interactive_is_granted(stand_in):
-    account = ["-A", "project"] if stand_in.machine not in ("theta", "thetagpu") else []
-    script = f"submissions/{stand_in.machine}/interactive.sh"
-    ran = stand_in.run("bash", script, *account, typed="echo granted")
+@pytest.mark.parametrize("fake_machine", ["slurm", *elsewhere("slurm")], indirect=True)
+def test_interactive_is_granted(fake_machine):
+    account = ["-A", "project"] if fake_machine.machine not in ("theta", "thetagpu") else []
+    script = f"submissions/{fake_machine.machine}/interactive.sh"
+    ran = fake_machine.run("bash", script, *account, typed="echo granted")
     assert (ran.returncode, ran.stdout) == (0, "granted\n")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("stand_in", ["polaris"], indirect=True)
-def test_sweep_leaves_records_and_the_figure(stand_in, small):
-    ran = stand_in.run(
+@pytest.mark.parametrize("fake_machine", ["polaris"], indirect=True)
+def test_sweep_leaves_records_and_the_figure(fake_machine, small):
+    ran = fake_machine.run(
         *submission("polaris"),
         "submissions/polaris/sweep.sh",
         WORKSHOP_JOB_RANKS="1:2",
@@ -130,7 +130,7 @@ def test_sweep_leaves_records_and_the_figure(stand_in, small):
         WORKSHOP_JOB_OPTIONS=small + " --repeats 1",
     )
     assert ran.returncode == 0, ran.stdout
-    assert [call["ranks"] for call in stand_in.calls("mpiexec")] == [1, 2]
+    assert [call["ranks"] for call in fake_machine.calls("mpiexec")] == [1, 2]
     found = records.read(BUILD / "polaris-4711" / "sweep.jsonl")
     assert [record["what"]["world_size"] for record in found] == [1, 2]
     assert (BUILD / "polaris-4711" / "scaling.png").stat().st_size > 10_000
@@ -151,53 +151,53 @@ LIVE = [name for name in MACHINES if name not in ("theta", "thetagpu")]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "stand_in",
+    "fake_machine",
     [name if name == "polaris" else pytest.param(name, marks=pytest.mark.exhaustive) for name in LIVE],
     indirect=True,
 )
-def test_scale_leads_to_its_figure(stand_in, small):
-    machine = stand_in.machine
-    ran = stand_in.run(
+def test_scale_leads_to_its_figure(fake_machine, small):
+    machine = fake_machine.machine
+    ran = fake_machine.run(
         *submission(machine),
         f"submissions/{machine}/scale.sh",
         WORKSHOP_JOB_RANKS="2 3",
         WORKSHOP_JOB_BACKENDS="mpi",
         WORKSHOP_JOB_OPTIONS=small + " --device cpu",
-        STAND_IN_MOST_RANKS="3",
+        FAKE_MACHINE_MOST_RANKS="3",
     )
     assert ran.returncode == 0, ran.stdout
-    assert [call["ranks"] for call in stand_in.calls(LAUNCHERS[machine])] == [2, 3]
+    assert [call["ranks"] for call in fake_machine.calls(LAUNCHERS[machine])] == [2, 3]
     check_scale(BUILD / f"{machine}-4711", "mpi", [2, 3])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("stand_in", ["theta"], indirect=True)
+@pytest.mark.parametrize("fake_machine", ["theta"], indirect=True)
 @pytest.mark.parametrize(("script", "backend"), [("pytorch", "horovod"), ("keras", "horovod-keras")])
-def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(stand_in, small, script, backend):
+def test_the_documents_scaling_jobs_run_all_sizes_at_once_to_their_figure(fake_machine, small, script, backend):
     if lacking := missing(backend):
         pytest.skip(f"{backend} needs {lacking}")
     job = f"submissions/theta/qsub_{script}_mnist_scale.sh"
-    ran = stand_in.run("qsub", job, WORKSHOP_JOB_RANKS="4:512")
+    ran = fake_machine.run("qsub", job, WORKSHOP_JOB_RANKS="4:512")
     assert ran.returncode == 1
     assert "ranks 4:512 need 129 nodes at the same time, and the job has 128." in ran.stdout
-    ran = stand_in.run(
-        "qsub", job, limit_s=580, WORKSHOP_JOB_RANKS="2:3", WORKSHOP_JOB_OPTIONS=small, STAND_IN_MOST_RANKS="3"
+    ran = fake_machine.run(
+        "qsub", job, limit_s=580, WORKSHOP_JOB_RANKS="2:3", WORKSHOP_JOB_OPTIONS=small, FAKE_MACHINE_MOST_RANKS="3"
     )
     assert ran.returncode == 0, ran.stdout
-    assert sorted(call["ranks"] for call in stand_in.calls("aprun")) == [2, 3]
+    assert sorted(call["ranks"] for call in fake_machine.calls("aprun")) == [2, 3]
     check_scale(BUILD / "theta-4711", backend, [2, 3])
 
 
 @contextlib.contextmanager
-def running(stand_in, *command, **settings):
+def running(fake_machine, *command, **settings):
     """A job in the background, ended as a scheduler ends it."""
-    log = stand_in.folder / "output"
+    log = fake_machine.folder / "output"
     with log.open("w") as output:
         process = subprocess.Popen(
             [str(word) for word in command],
             cwd=ROOT,
-            env=stand_in.environment(**settings),
+            env=fake_machine.environment(**settings),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -227,11 +227,11 @@ def wait_for(pattern: str, process, log, limit_s: float = 150.0) -> re.Match:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("stand_in", ["sophia"], indirect=True)
-def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
+@pytest.mark.parametrize("fake_machine", ["sophia"], indirect=True)
+def test_engines_are_held_for_a_notebook_outside(fake_machine, monkeypatch):
     from workshop_lib import ranks
 
-    with running(stand_in, *submission("sophia"), "submissions/sophia/engines.sh", WORKSHOP_JOB_RANKS="2") as (
+    with running(fake_machine, *submission("sophia"), "submissions/sophia/engines.sh", WORKSHOP_JOB_RANKS="2") as (
         process,
         log,
     ):
@@ -239,7 +239,7 @@ def test_engines_are_held_for_a_notebook_outside(stand_in, monkeypatch):
         team = ranks.attach(folder)
         assert team.run(os.getpid, show=False) and team.n == 2
         ranks.stop()
-    assert [call["ranks"] for call in stand_in.calls("mpirun")] == [2]
+    assert [call["ranks"] for call in fake_machine.calls("mpirun")] == [2]
 
 
 def answers(address: str, limit_s: float = 60.0) -> dict:
@@ -258,13 +258,12 @@ def answers(address: str, limit_s: float = 60.0) -> dict:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("stand_in", ["perlmutter"], indirect=True)
-def test_lab_answers(stand_in):
+@pytest.mark.parametrize("fake_machine", ["perlmutter"], indirect=True)
+def test_lab_answers(fake_machine):
     host = os.uname().nodename
-    with running(stand_in, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642") as (
-        process,
-        log,
-    ):
+    with running(
+        fake_machine, *submission("perlmutter"), "submissions/perlmutter/lab.sh", WORKSHOP_JOB_PORT="18642"
+    ) as (process, log):
         found = wait_for(r"http://\S+:(\d+)/lab\S*\?token=(\w{48})", process, log)
         assert f"ssh -L 18642:{host}:18642 USER@perlmutter.nersc.gov" in log.read_text()
         for name in (host, "localhost"):  # as seen from the login node, and through the tunnel
@@ -275,14 +274,16 @@ def test_lab_answers(stand_in):
             answers(f"http://{host}:{found[1]}/api/status")
 
 
-def test_outside_a_job_it_says_so(stand_in):
-    ran = stand_in.run("bash", "submissions/polaris/train.sh")
+def test_outside_a_job_it_says_so(fake_machine):
+    ran = fake_machine.run("bash", "submissions/polaris/train.sh")
     assert ran.returncode == 1
     sentence = "PBS_NODEFILE is not set: submit this script, or run it inside an interactive job."
     assert ran.stdout == f"submissions/polaris: {sentence}\n"
 
 
-def test_without_an_environment_it_says_so(stand_in, tmp_path):
-    ran = stand_in.run(*submission("polaris"), "submissions/polaris/train.sh", WORKSHOP_PYTHON=str(tmp_path / "none"))
+def test_without_an_environment_it_says_so(fake_machine, tmp_path):
+    ran = fake_machine.run(
+        *submission("polaris"), "submissions/polaris/train.sh", WORKSHOP_PYTHON=str(tmp_path / "none")
+    )
     assert ran.returncode == 1
     assert f"{tmp_path / 'none'} is missing: run make setup on a login node" in ran.stdout

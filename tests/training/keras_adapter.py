@@ -145,7 +145,7 @@ def with_47_classes_of_another_shape(folder):
         wanted = [p.detach().numpy() for p in theirs.parameters()]
         if not all(map(np.array_equal, keras_cnn.to_torch(ours.get_weights(), shape), wanted)):
             return False
-        right = theirs(torch_cnn.normalise(torch.tensor(images))).detach().numpy()
+        right = theirs(torch_cnn.normalize(torch.tensor(images))).detach().numpy()
         if not np.allclose(ours(images, training=False), right, atol=1e-5):
             return False
     return True

@@ -167,7 +167,7 @@ def stock_keras():
 
 NETWORKS = {
     "smooth": [(pytorch.torch_cnn, "build", smooth)],
-    "double": [(pytorch.torch_cnn, "build", in_double), (pytorch.torch_cnn, "normalise", in_double)],
+    "double": [(pytorch.torch_cnn, "build", in_double), (pytorch.torch_cnn, "normalize", in_double)],
 }
 
 

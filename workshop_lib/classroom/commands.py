@@ -19,7 +19,9 @@ from workshop_lib.errors import InputError
 
 app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
 RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
-LOOK_S, ROOM_FOR = 1.0, 2  # before a rehearsal: how long to watch other programs, and the cores it needs
+# Before a rehearsal: how long to watch other programs, and the cores it needs.
+LOOK_S = 1.0
+ROOM_FOR = 2
 
 
 @app.command()
@@ -117,7 +119,8 @@ def rehearse(
         cells = f"{done.seconds / 60:.1f} min" if done.cells else "-"
         over = work + done.seconds / 60 > step.minutes
         late += [step.title] if over else []
-        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{' (TOO LONG)' * over}")
+        note = " (TOO LONG)" if over else ""
+        print(f"{clock:>6} {step.minutes:>5} min {cells:>9} {work:>17} min   {step.title}{note}")
         if step.notebook and plan:
             needed = routes.before(step)
             before = f" (run before: {'; '.join(needed)})" if needed else ""

@@ -23,7 +23,8 @@ from workshop_lib.maintain import generate
 
 SCHEMA_VERSION = 3  # version of nbgrader's metadata
 POINTS = 1  # points per exercise
-BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+BEGIN = "### BEGIN SOLUTION"
+END = "### END SOLUTION"
 START = "# Start from this:"
 STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
 ASKED = re.compile(r"(: |  # )your code here")
@@ -77,7 +78,8 @@ def assignment(source: Path) -> tuple[str, list[str]]:
     """The instructor's notebook made from this source, with solutions, and the names of its exercises."""
     notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     named = list(_cells(notebook.cells))
-    notebook.cells, exercises = [cell for cell, _ in named], [name for _, name in named if name]
+    notebook.cells = [cell for cell, _ in named]
+    exercises = [name for _, name in named if name]
     files = [name for name in exercises if "." in name]
     if files:  # these files are in a folder that everyone graded on this machine shares
         setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
@@ -92,7 +94,8 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
     """An assignment's cells, made from a source's: graded cells with the name of their exercise, others with ""."""
     setup = next(cell for cell in cells if cell.cell_type == "code")
     starts = itertools.count(1)
-    answer, names = setup, []  # the answer whose check is still to come, and the names that it defines
+    answer = setup  # the answer whose check is still to come
+    names = []  # those that it defines
     for cell in cells:
         if cell.cell_type != "code":
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
@@ -135,13 +138,15 @@ def _parts(code: str) -> tuple[str, str]:
     stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
     shown = [f"# {ASKED.sub('', line)}" for line in stub[: len(stub) - rest]]
-    answer, check = solution[: len(solution) - rest], solution[len(solution) - rest :]
+    answer = solution[: len(solution) - rest]
+    check = solution[len(solution) - rest :]
     return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
 
 
 def _marked(block: re.Match, keep: bool) -> str:
     """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
-    indent, stub = block[1], (block[3] or "").splitlines()
+    indent = block[1]
+    stub = (block[3] or "").splitlines()
     if not keep:
         stub = [f"{indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
     stub = [ASKED.sub("", line) for line in stub]

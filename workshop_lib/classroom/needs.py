@@ -14,7 +14,9 @@ from typing import NamedTuple
 from IPython.core.inputtransformer2 import TransformerManager
 
 MAGIC = re.compile(r"%%(\w+)(.*)\n?")
-NOTEBOOK, RANKS, FILES = "notebook", "ranks", "files"
+NOTEBOOK = "notebook"
+RANKS = "ranks"
+FILES = "files"
 TEAM = (NOTEBOOK, "team")  # every notebook gives its ranks this name
 OTHER_SIDE = {NOTEBOOK: RANKS, RANKS: NOTEBOOK}  # for example, a notebook's function may use variables of the ranks
 
@@ -28,7 +30,8 @@ class Names(NamedTuple):
 
 def names(source: str) -> Names:
     """What a cell defines and uses."""
-    where, magic = NOTEBOOK, MAGIC.match(source)
+    where = NOTEBOOK
+    magic = MAGIC.match(source)
     if magic and magic[1] == "writefile":
         folders, _, file = magic[2].strip().rpartition("/")
         return Names({(FILES, file)}, {(NOTEBOOK, name) for name in re.findall(r"{(\w+)", folders)})
@@ -36,7 +39,8 @@ def names(source: str) -> Names:
     if magic:
         source = source[magic.end() :]
         if magic[1] == "ranks":
-            where, uses = RANKS, {TEAM}
+            where = RANKS
+            uses = {TEAM}
     tree = ast.parse(TransformerManager().transform_cell(source))
     defined, used = variables(compile(tree, "a cell", "exec"))
     called, strings = _in_calls(tree)
@@ -62,7 +66,8 @@ def variables(code: CodeType) -> tuple[set[str], set[str]]:
 
 def _in_calls(tree: ast.Module) -> tuple[set[tuple[str, str]], set[str]]:
     """What calls define (variables of the ranks, or a new number of ranks), and all strings, which may be names."""
-    defined, strings = set(), set()
+    defined = set()
+    strings = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "push":
@@ -88,7 +93,8 @@ def before(sources: list[str], wanted: Iterable[int]) -> list[int]:
     """The cells that must run before the wanted ones, as sorted indices into `sources`, which has all code cells."""
     of_cell = [names(source) for source in sources]
     wanted = set(wanted)
-    needed, to_do = set(wanted), list(wanted)
+    needed = set(wanted)
+    to_do = list(wanted)
     while to_do:
         at = to_do.pop()
         found = {_latest(of_cell[:at], where, name) for where, name in of_cell[at].uses}

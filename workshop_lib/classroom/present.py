@@ -27,6 +27,7 @@ from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 from workshop_lib.training.cores import usable_cores
+from workshop_lib.words import plural
 
 STAGE = paths.BUILD / "stage"
 JUPYTER = paths.ROOT / "workshop_lib" / "notebook" / "jupyter"
@@ -42,7 +43,8 @@ def short(text: str) -> str:
     """A text cell for a projector: its heading and its first sentences, with the rest folded up."""
     blocks = re.split(r"\n\s*\n", text.strip())
     at = next((at for at, block in enumerate(blocks) if not block.startswith("#")), len(blocks))
-    shown, rest = blocks[: at + 1], blocks[at + 1 :]
+    shown = blocks[: at + 1]
+    rest = blocks[at + 1 :]
     if at < len(blocks) and not re.match(r"[|<$-]|\d+\. ", blocks[at]):
         lead, *sentences = SENTENCE_END.split(blocks[at])
         while sentences and len(f"{lead} {sentences[0]}".split()) <= LEAD_WORDS:
@@ -95,7 +97,7 @@ def ready(name: str, *section: str) -> None:
     missing, needed = _missing(name, section)
     if not missing:
         return
-    print(f"Starting over with {len(needed)} earlier cell{'s' * (len(needed) > 1)}: … ", end="", flush=True)
+    print(f"Starting over with {plural(len(needed), 'earlier cell')}: … ", end="", flush=True)
     ranks.stop()
     began = time.perf_counter()
     for source in needed:

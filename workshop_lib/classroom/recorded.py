@@ -17,7 +17,8 @@ def outputs(notebook: str) -> dict[str, list]:
 
 
 class Recorded(Kernel):
-    implementation, implementation_version = "recorded", "1"
+    implementation = "recorded"
+    implementation_version = "1"
     banner = "Shows what was recorded."
     language_info = {"name": "python", "mimetype": "text/x-python", "file_extension": ".py"}
 

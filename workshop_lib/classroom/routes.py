@@ -25,7 +25,7 @@ OPENING = " (opening)"  # after a heading, this leaves out the sections below it
 
 
 @dataclass(frozen=True)
-class Step:
+class RouteStep:
     """Some minutes spent on sections of a notebook, which are named by their headings, or without a notebook.
 
     who: "everyone" if everyone works, "instructor" if the instructor works on the projector.
@@ -43,7 +43,7 @@ class Route:
     name: str
     title: str
     minutes: int
-    steps: tuple[Step, ...]
+    steps: tuple[RouteStep, ...]
 
 
 def load() -> dict[str, Route]:
@@ -52,7 +52,7 @@ def load() -> dict[str, Route]:
     routes = {}
     for name, about in content["route"].items():
         steps = [content["step"][each.pop("step")] | each for each in about["steps"]]
-        chosen = tuple(Step(**step | {"sections": tuple(step.get("sections", ()))}) for step in steps)
+        chosen = tuple(RouteStep(**step | {"sections": tuple(step.get("sections", ()))}) for step in steps)
         routes[name] = Route(name, about["title"], about["minutes"], chosen)
     return routes
 
@@ -71,7 +71,7 @@ def stands_in(sections: tuple[str, ...], under: tuple[str, ...]) -> bool:
     return core or bool(set(sections) & {*under[1:], under[-1] + OPENING})
 
 
-def effort(step: Step) -> Effort:
+def effort(step: RouteStep) -> Effort:
     """What a step asks of the people in the room. An instructor shows exercises, but does not do them."""
     total = Effort()
     if step.notebook:
@@ -109,7 +109,7 @@ class Code:
         return sorted({*top, *needs.before(self.sources, [*top, *own])} - {*own})
 
 
-def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
+def assembled(name: str, steps: dict[int, RouteStep]) -> nbformat.NotebookNode:
     """A notebook with the cells of these steps and the cells that they need, taken from the notebook with solutions.
 
     Each cell is marked with the number of the first step that needs it.
@@ -125,7 +125,7 @@ def assembled(name: str, steps: dict[int, Step]) -> nbformat.NotebookNode:
     return code.notebook
 
 
-def before(step: Step) -> list[str]:
+def before(step: RouteStep) -> list[str]:
     """The sections with cells that must run before a step, besides the cells at the top of its notebook."""
     code = Code.of(step.notebook)
     needed = code.before(code.of_sections(step.sections))
@@ -136,7 +136,7 @@ def before(step: Step) -> list[str]:
 class Rehearsed:
     """A step as it ran: its cells, their seconds, and the error of its notebook, if there was one."""
 
-    step: Step
+    step: RouteStep
     cells: int = 0
     seconds: float = 0.0
     error: str = ""

@@ -242,7 +242,8 @@ def plot(
     from workshop_lib.notebook.figures.accuracy import accuracy_curve, solution_curve, worker_curve
     from workshop_lib.notebook.figures.scaling import scaling_curve
 
-    runs, drawn = records.read(files), False
+    runs = records.read(files)
+    drawn = False
     curves: dict[str, Callable] = {"scaling": scaling_curve, "accuracy": accuracy_curve}
     if any(record["what"].get("emulate_workers") for record in runs if "what" in record):
         curves = {"workers": worker_curve}

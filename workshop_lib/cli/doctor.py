@@ -26,11 +26,13 @@ from workshop_lib.training import world
 from workshop_lib.training.backends import EXTRAS
 from workshop_lib.training.cores import cgroup_folders, usable_cores
 from workshop_lib.training.load import Meter, are_left
+from workshop_lib.words import plural
 
 COMMAND_LIMIT_S = 10.0
 REQUIRED = ("torch", "mpi4py", "ipyparallel", "jupyterlab", "ipywidgets", "matplotlib")
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
-LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 3e9, 1e9
+COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+LEAST_MEMORY_BYTES = 3e9
+LEAST_DISK_BYTES = 1e9
 
 
 @dataclass
@@ -66,7 +68,7 @@ def main(as_json: bool = False) -> int:
         table = Table("", "", "found", box=None)
         for finding in findings:
             text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-            table.add_row(f"[{COLOURS[finding.status]}]{finding.status}[/]", finding.name, text)
+            table.add_row(f"[{COLORS[finding.status]}]{finding.status}[/]", finding.name, text)
         Console(soft_wrap=True).print(table)
     return int(any(finding.status == "fail" for finding in findings))
 
@@ -215,7 +217,7 @@ def _allocation() -> list[Finding]:
         ranks = f"{job.ranks_per_node()} on each: {job.ranks()} ranks"
     except RankError as error:
         return [Finding("allocation", "fail", "it cannot be used", str(error))]
-    hosts = f"{len(job.hosts)} node{'s' * (len(job.hosts) > 1)} ({job.hosts[0]}, …)"
+    hosts = f"{plural(len(job.hosts), 'node')} ({job.hosts[0]}, …)"
     return [Finding("allocation", "ok", f"{' '.join(filter(None, [job.scheduler, job.job_id]))}: {hosts}, {ranks}")]
 
 
@@ -298,7 +300,8 @@ def _data() -> Finding:
     from workshop_lib.data import mnist  # imports NumPy, which most commands start without
 
     try:
-        train, test = mnist.load("train"), mnist.load("test")
+        train = mnist.load("train")
+        test = mnist.load("test")
     except mnist.DataError as error:
         return Finding("MNIST", "fail", "not usable", str(error))
     return Finding("MNIST", "ok", f"{train.total:,} + {test.total:,} images, checksums as published")

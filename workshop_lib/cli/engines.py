@@ -81,7 +81,8 @@ def stop(folder: Annotated[Path | None, typer.Argument(help="Of the ranks; those
     from workshop_lib.ranks import folders
 
     team_folder = folders.find(folder, held=True)
-    host, holder = folders.owner_host(team_folder), folders.owner(team_folder)
+    host = folders.owner_host(team_folder)
+    holder = folders.owner(team_folder)
     asked: set[Path] = set()  # each is asked once: a second file would get in the way of removing the folder
     deadline = time.monotonic() + STOP_LIMIT_S
     while (left := _left(team_folder, holder)) and time.monotonic() < deadline and not folders.is_dead(team_folder):

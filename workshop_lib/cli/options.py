@@ -29,7 +29,8 @@ def takes_train_options(*without: str) -> Callable:
 
         _, *own = inspect.signature(command).parameters.values()
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in [*own, *generated]]
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__name__ = command.__name__
+        called.__doc__ = command.__doc__
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in parameters}
         return called
@@ -38,7 +39,8 @@ def takes_train_options(*without: str) -> Callable:
 
 
 def _parameter(field) -> inspect.Parameter:
-    rule, name = field.metadata["rule"], field.name
+    rule = field.metadata["rule"]
+    name = field.name
     choices = f": {', '.join(map(str, rule.choices))}" if rule.choices else ""
     # A flag that is off by default gets no --no-... form.
     flags = [f"--{name.replace('_', '-')}"] if field.type is bool and not field.default else []

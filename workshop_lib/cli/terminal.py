@@ -49,7 +49,8 @@ class Interrupt:
     """
 
     def __init__(self):
-        self.asked, self._before = False, signal.getsignal(signal.SIGINT)
+        self.asked = False
+        self._before = signal.getsignal(signal.SIGINT)
 
     def arm(self) -> None:
         if self._before is not signal.SIG_IGN:  # a script's background job ignores Ctrl-C, so leave that as it is
@@ -88,7 +89,10 @@ class OfTeam(Terminal):
 
     def __init__(self, n: int, trains: bool = False, *, team: Any, interrupt: Interrupt, show: bool):
         super().__init__(n, trains)
-        self.team, self.interrupt, self.show, self.asked_s = team, interrupt, show, 0.0
+        self.team = team
+        self.interrupt = interrupt
+        self.show = show
+        self.asked_s = 0.0
 
     def output(self, lines):
         if self.show:

@@ -3,7 +3,7 @@
 The format (Y. LeCun, "The MNIST database of handwritten digits"): two zero bytes, one byte for the type (8 = unsigned
 byte), one for the number of dimensions, each dimension as a big-endian uint32, then the values. Images stay uint8,
 which takes a quarter of the memory of float32. They are normalized batch by batch, in one place
-(workshop_lib.models.torch_cnn.normalise).
+(workshop_lib.models.torch_cnn.normalize).
 """
 
 import functools
@@ -149,7 +149,8 @@ class _IdxFile:
                 content = np.memmap(self.path, np.uint8, "r")
         except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: an empty file cannot be mapped
             content_is = f" whose content has SHA-256 {self.sha256}" if self.sha256 else ""
-            raise self.wrong(f"a readable {'gzip ' * compressed}file{content_is}", error) from error
+            kind = "gzip file" if compressed else "file"
+            raise self.wrong(f"a readable {kind}{content_is}", error) from error
         if self.sha256 and (digest := hashlib.sha256(content.data).hexdigest()) != self.sha256:
             raise self.wrong(f"content with SHA-256 {self.sha256}", digest)
         return content
@@ -175,7 +176,8 @@ class _IdxFile:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows [start, stop), uint8 [stop - start, *row_shape], read-only."""
-        values, row_bytes = self.content[self.header_bytes :], math.prod(self.row_shape)
+        values = self.content[self.header_bytes :]
+        row_bytes = math.prod(self.row_shape)
         expected = self.rows * row_bytes
         if len(values) != expected:
             raise self.wrong(f"{expected} bytes of data after the header ({self.rows} rows)", len(values))

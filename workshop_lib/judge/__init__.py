@@ -97,11 +97,11 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        colour = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
+        color = {None: "#595959", True: "#0072B2", False: "#D55E00"}[self.passed]
         head, *rows = (html.escape(line) for line in repr(self).splitlines())
         body = "\n".join([f"<b>{head}</b>", *rows, *self._way_to_the_solution()])
         # JupyterLab breaks lines of output anywhere. This style breaks hints between words only.
-        style = f"border-left: 6px solid {colour}; padding: 4px 12px; white-space: pre-wrap; word-break: normal"
+        style = f"border-left: 6px solid {color}; padding: 4px 12px; white-space: pre-wrap; word-break: normal"
         return f'<pre class="workshop-check" style="{style}">{body}</pre>'
 
     def _way_to_the_solution(self) -> list[str]:
@@ -148,7 +148,8 @@ class Exercise:
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):
-            failed, hint = f"a function was expected, not {function!r}", "give the function itself, without calling it."
+            failed = f"a function was expected, not {function!r}"
+            hint = "give the function itself, without calling it."
             return Verdict(self.name, False, failed=failed, hint=hint)
         try:
             team = ranks.current()
@@ -273,7 +274,7 @@ def _unless_stub(observe: Callable, comm, function: Callable):
         return UNSOLVED
 
 
-def yours_or(function: Callable, finished: Callable | None) -> Callable | None:
+def own_or_library(function: Callable, finished: Callable | None) -> Callable | None:
     """The learner's function or class. While it is still a stub, print a line that says so, and return `finished`."""
     parts = vars(function).values() if isinstance(function, type) else [function]
     codes = [code for part in parts if (code := getattr(part, "__code__", None))]  # a `functools.partial` has no code

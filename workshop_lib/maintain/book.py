@@ -109,7 +109,9 @@ def page(name: str, asked: NotebookNode, solved: NotebookNode, ran: NotebookNode
         notebook.cells.append(cell)
     first = notebook.cells[0]
     first.source = first.source.replace("# ", f"# {name.partition('_')[0]} · ", 1)
-    notes = [DO_IT.format(name=name, cores=os.cpu_count())] + [NOT_RUN] * (ran is None)
+    notes = [DO_IT.format(name=name, cores=os.cpu_count())]
+    if ran is None:
+        notes.append(NOT_RUN)
     notebook.cells.insert(1, nbformat.v4.new_markdown_cell("\n\n".join(notes), id="do-it-yourself"))
     return notebook
 
@@ -212,7 +214,9 @@ def place_link(place: str) -> str:
     number = stem.partition("_")[0]
     if (generate.NOTEBOOKS / "source" / f"{stem}.py").exists():
         anchor = re.sub(r"[^\w\u4e00-\u9fff\- ]", "", heading.strip().lower().replace(" ", "-"))
-        return f"[{number}{': ' * bool(heading)}{heading}](notebooks/{stem}.ipynb{'#' * bool(anchor)}{anchor})"
+        if heading:
+            return f"[{number}: {heading}](notebooks/{stem}.ipynb#{anchor})"
+        return f"[{number}](notebooks/{stem}.ipynb)"
     return f"[{place}]({place})"
 
 

@@ -70,8 +70,10 @@ STANDARD_MODULES = {
     "zlib": "zlib1g-dev",
 }
 # The final sizes of .venv and of pip's cache, with room for the build of Horovod.
-VENV_BYTES, CACHE_BYTES = 4 * 10**9, 10**9
-CUDA_VENV_BYTES, CUDA_CACHE_BYTES = 8 * 10**9, 4 * 10**9
+VENV_BYTES = 4 * 10**9
+CACHE_BYTES = 10**9
+CUDA_VENV_BYTES = 8 * 10**9
+CUDA_CACHE_BYTES = 4 * 10**9
 # The user's settings may say where pip takes packages from. Only the set-up says what pip does with them.
 PIP_SOURCES = (
     *("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT", "CONFIG_FILE", "CACHE_DIR"),

@@ -30,7 +30,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Execution:
     """The result of running a notebook: its seconds, and the failed cell's number (from 1), source and error."""
 
     notebook: Path
@@ -49,7 +49,7 @@ class Outcome:
 
 def run_notebook(
     path: Path, output: Path, cell_timeout_s: float = CELL_TIMEOUT_S, env: dict | None = None, folder: Path = NOTEBOOKS
-) -> Outcome:
+) -> Execution:
     """Execute the notebook at `path` with `folder` as working folder, and write it to `output`.
 
     Every cell may take up to `cell_timeout_s`; the first error ends the run. The kernel gets this process's
@@ -67,8 +67,8 @@ def run_notebook(
     with paths.replacing(output) as temporary:
         nbformat.write(notebook, temporary)
     if not error or not begun:
-        return Outcome(path, seconds, error=error)
-    return Outcome(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
+        return Execution(path, seconds, error=error)
+    return Execution(path, seconds, begun[-1] + 1, notebook.cells[begun[-1]].source, error)
 
 
 def _run_cells(notebook, begun: list[int], cell_timeout_s: float, env: dict, folder: Path) -> str:

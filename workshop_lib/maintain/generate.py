@@ -190,7 +190,8 @@ def efforts(cells: list, run_s: dict[str, float] | None = None) -> dict[str, Eff
 
 def in_words(of_parts: dict[str, Effort]) -> str:
     """The sentence on time in the first cell: the minutes of the core and of the deeper sections."""
-    core, deeper = of_parts["core"].minutes, of_parts["deeper"].minutes
+    core = of_parts["core"].minutes
+    deeper = of_parts["deeper"].minutes
     rest = f" for the core, {deeper} more for the sections marked *Deeper*" if deeper else ""
     return f"**Time** {core} minutes{rest}{'' if of_parts['core'].run_s else ', plus what the runs take'}."
 
@@ -209,7 +210,8 @@ def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
     if time:
         notebook.cells[0].source = TIME.sub(time, notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict(METADATA)
-    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.nbformat = 4
+    notebook.nbformat_minor = 5
     seen: Counter[str] = Counter()
     for cell in notebook.cells:
         if SHELL_FILE.match(cell.source):  # a source is Python, so the lines of a shell script are comments
@@ -244,7 +246,8 @@ def overview(but: str, folder: Path = NOTEBOOKS) -> str:
     rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
     for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
         cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-        title, time = re.search(r"^# (.+)", cells[0]), TIME.search(cells[0])
+        title = re.search(r"^# (.+)", cells[0])
+        time = TIME.search(cells[0])
         minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
         of_core = str(minutes[0]) if len(minutes) > 1 else ""
         place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"

@@ -152,14 +152,16 @@ def build(folder: Path) -> Path:
     check_machine()
     needed = [("cmake", "run `make setup`"), ("mpicxx", "run `make setup`, or load your cluster's MPI")]
     with_nccl = environment.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
-    needed += [("nvcc", "load your cluster's CUDA module")] * with_nccl
+    if with_nccl:
+        needed.append(("nvcc", "load your cluster's CUDA module"))
     for program, remedy in needed:
         if not shutil.which(program, path=environment["PATH"]):
             raise HorovodError(f"Horovod needs {program} to be built, and it was not found: {remedy}.")
     with tempfile.TemporaryDirectory() as scratch:
         if with_nccl and "HOROVOD_NCCL_HOME" not in environment:
             environment |= nccl_of_pytorch(Path(scratch) / "nccl")
-        source, out = unpack(Path(scratch)), Path(scratch) / "wheel"
+        source = unpack(Path(scratch))
+        out = Path(scratch) / "wheel"
         patch(source)
         pip("wheel", "--no-build-isolation", "--no-deps", "-v", "-w", str(out), str(source), env=environment)
         (wheel,) = out.glob("horovod-*.whl")

@@ -24,7 +24,7 @@ CUDA_12_DRIVER = 525
 CUDA_12_BUILD = "cu126"
 
 
-class Choice:
+class PytorchBuild:
     """Where PyTorch is installed from, and why.
 
     index: a package index, or None for the build that pip finds by itself. why: a sentence for the reader.
@@ -38,22 +38,22 @@ class Choice:
 
 
 def choose(version, python, given_index=""):
-    """The Choice for this machine.
+    """The PytorchBuild for this machine.
 
     version: the version of PyTorch, such as "2.13.0". python: the version of the interpreter, such as (3, 12).
     given_index: the setting TORCH_INDEX, which overrides everything else.
     """
     if given_index:
         why = f"PyTorch's build is the one at {given_index}, as TORCH_INDEX says."
-        return Choice(given_index, why, with_cuda=not given_index.rstrip("/").endswith("cpu"))
+        return PytorchBuild(given_index, why, with_cuda=not given_index.rstrip("/").endswith("cpu"))
     if platform.system() != "Linux":
         why = f"PyTorch's build is the one that pip finds for {platform.system()}."
-        return Choice(None, why, with_cuda=False)
+        return PytorchBuild(None, why, with_cuda=False)
     driver = driver_version()
     major = int(driver.split(".")[0]) if driver else 0
     if major >= CUDA_13_DRIVER:
         why = f"PyTorch's build is the default, for CUDA 13, which the NVIDIA driver {driver} runs."
-        return Choice(None, why, with_cuda=True)
+        return PytorchBuild(None, why, with_cuda=True)
     if major >= CUDA_12_DRIVER:
         build = CUDA_12_BUILD
         why = f"the NVIDIA driver {driver} is too old for CUDA 13, which needs {CUDA_13_DRIVER}"
@@ -67,8 +67,8 @@ def choose(version, python, given_index=""):
     problem = missing_from(index, version, build, python)
     if problem:
         why = f"PyTorch's build is the one that pip finds: {why}, but {problem}."
-        return Choice(None, why, with_cuda=True)
-    return Choice(index, f"PyTorch's build is {build}, because {why}.", with_cuda=build != "cpu")
+        return PytorchBuild(None, why, with_cuda=True)
+    return PytorchBuild(index, f"PyTorch's build is {build}, because {why}.", with_cuda=build != "cpu")
 
 
 def driver_version():

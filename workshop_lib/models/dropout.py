@@ -15,12 +15,14 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.5, channels: bool = False):
         super().__init__()
-        self.p, self.channels = p, channels
+        self.p = p
+        self.channels = channels
         self.draw([])
 
     def draw(self, draws: list) -> None:
         """Begin a step. Its masks are drawn with `draws` when the first samples arrive."""
-        self.draws, self.done = draws, 0
+        self.draws = draws
+        self.done = 0
         self.mask: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +49,9 @@ class WorkerDraws:
 
     def __init__(self, model: nn.Module, seed: int, workers: int, rank: int, world_size: int, device):
         self.layers = [layer for layer in model.modules() if isinstance(layer, Dropout)]
-        self.total, self.rank, self.world_size = workers, rank, world_size
+        self.total = workers
+        self.rank = rank
+        self.world_size = world_size
         first = rank * workers // world_size
         self.own = range(first, max(first + 1, (rank + 1) * workers // world_size))
         self.generators = [torch.Generator(device).manual_seed(seed + worker) for worker in self.own]

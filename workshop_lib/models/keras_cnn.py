@@ -6,7 +6,7 @@ import numpy as np
 from workshop_lib.models import torch_cnn, vit
 
 
-def normalise(images):
+def normalize(images):
     """Normalize images, uint8 [n, 28, 28] -> float32 [n, 28, 28, 1], to mean 0 and standard deviation 1."""
     images = keras.ops.cast(images, "float32")
     return keras.ops.expand_dims((images - torch_cnn.PIXEL_MEAN) / torch_cnn.PIXEL_STD, -1)
@@ -28,7 +28,7 @@ def build(
     """
     start = [
         keras.Input(shape, dtype="uint8"),
-        keras.layers.Lambda(normalise, output_shape=(*shape, 1), name="normalise"),
+        keras.layers.Lambda(normalize, output_shape=(*shape, 1), name="normalise"),
     ]
     model = keras.Sequential([*start, *NETWORKS[network](classes)], name="cnn")
     weights = torch_cnn.build(seed, network, classes, shape).parameters()

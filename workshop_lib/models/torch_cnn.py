@@ -20,7 +20,7 @@ PIXEL_STD = 78.5675
 CHANNELS = (8, 56)  # output channels of the two convolutions
 
 
-def normalise(images: torch.Tensor) -> torch.Tensor:
+def normalize(images: torch.Tensor) -> torch.Tensor:
     """Normalize images, uint8 [n, 28, 28] -> float32 [n, 1, 28, 28], to mean 0 and standard deviation 1.
 
     The result is in channels-last order. The convolutions keep the order of their input, and a CPU runs them about

@@ -17,8 +17,12 @@ import torch
 from torch import nn
 
 MNIST = (28, 28)  # height and width of MNIST's images, in pixels
-PATCH, STRIDE = 8, 5  # pixels; a 28 x 28 image has 5 x 5 patches, and neighboring patches overlap by 3 pixels
-WIDTH, HEADS, DEPTH = 64, 4, 3
+# Pixels; a 28 x 28 image has 5 x 5 patches, and neighboring patches overlap by 3 pixels.
+PATCH = 8
+STRIDE = 5
+WIDTH = 64
+HEADS = 4
+DEPTH = 3
 
 
 class Tokens(nn.Module):
@@ -46,8 +50,10 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, causal: bool = False):
         super().__init__()
-        self.head_width, self.causal = width // heads, causal
-        self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
+        self.head_width = width // heads
+        self.causal = causal
+        self.query = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
         # A bias would add the same number to all scores of a query, which softmax ignores. Its gradient would be pure
         # rounding error, and Adam would turn this error into steps that differ with the number of ranks.
         self.key = nn.Linear(width, width, bias=False)
@@ -71,7 +77,8 @@ class Mlp(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [n, t, w]
         return self.down(nn.functional.gelu(self.up(x)))  # [n, t, 4w] in between, then [n, t, w]
@@ -82,8 +89,10 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, causal: bool = False):
         super().__init__()
-        self.norm_1, self.attention = nn.LayerNorm(width), Attention(width, heads, causal)
-        self.norm_2, self.mlp = nn.LayerNorm(width), Mlp(width)
+        self.norm_1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal)
+        self.norm_2 = nn.LayerNorm(width)
+        self.mlp = Mlp(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [n, t, w]
         x = x + self.attention(self.norm_1(x))
@@ -95,7 +104,8 @@ class Head(nn.Module):
 
     def __init__(self, width: int, classes: int):
         super().__init__()
-        self.norm, self.classes = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.classes = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [n, t, w]
         return self.classes(self.norm(x).mean(dim=1))  # [n, classes]

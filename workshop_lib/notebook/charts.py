@@ -10,15 +10,23 @@ from collections.abc import Callable
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
-BLUE, ORANGE, GREEN, LIGHT_BLUE = "#0072B2", "#D55E00", "#009E73", "#56B4E9"
-YELLOW, PURPLE = "#E69F00", "#CC79A7"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+LIGHT_BLUE = "#56B4E9"
+YELLOW = "#E69F00"
+PURPLE = "#CC79A7"
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width
-PLOT_HEIGHT, ROW_HEIGHT = 118, 17
+PLOT_HEIGHT = 118
+ROW_HEIGHT = 17
 CURVES_HEIGHT = PLOT_HEIGHT + 84
 STRIPS_TOP = 44
 MAX_RANKS = 16  # ranks drawn one by one; the thick lines cover all ranks
-STRIP_LEFT, STRIP_WIDTH, SHARES_LEFT, SHARE_WIDTH = 54, 532, 606, 104
+STRIP_LEFT = 54
+STRIP_WIDTH = 532
+SHARES_LEFT = 606
+SHARE_WIDTH = 104
 MIXED = "computing and communicating (inside backward, not told apart)"
 
 
@@ -28,7 +36,8 @@ def curves(curve: list[Point], epochs: list[dict], steps_per_epoch: int) -> str:
     The accuracy chart also marks the test accuracy after each epoch. Its axis fits the last three quarters of
     the curve: nobody could tell 98 % from 99 % on an axis that also shows the first steps' 10 %.
     """
-    n, steps = len(curve[0].sums), curve[-1].done
+    n = len(curve[0].sums)
+    steps = curve[-1].done
     sums = [point.of_ranks() for point in curve]
     rows = [*range(min(n, MAX_RANKS)), n]
 
@@ -66,11 +75,15 @@ class Axes:
     top = 24
 
     def __init__(self, left: float, width: float, title: str, x_end: int, y_range: tuple, log: bool = False):
-        self.left, self.width, self.title, self.x_end = left, width, title, x_end
+        self.left = left
+        self.width = width
+        self.title = title
+        self.x_end = x_end
         low, high = y_range
         self.scale = math.log10 if log else float
         self.y_ticks = log_ticks(low, high) if log else ticks(low, high)
-        low, high = min(low, self.y_ticks[0]), max(high, self.y_ticks[-1])
+        low = min(low, self.y_ticks[0])
+        high = max(high, self.y_ticks[-1])
         self.x_unit, self.y_unit = width / x_end, PLOT_HEIGHT / (self.scale(high) - self.scale(low))
         self.y_zero = self.top + PLOT_HEIGHT + self.scale(low) * self.y_unit
 
@@ -80,7 +93,8 @@ class Axes:
 
     def frame(self, epoch_ends: range, x_label: str = "step") -> str:
         """The chart's title, its ticks with their numbers, and a dashed line at each of `epoch_ends`."""
-        bottom, right = self.top + PLOT_HEIGHT, self.left + self.width
+        bottom = self.top + PLOT_HEIGHT
+        right = self.left + self.width
         parts = [_text(self.left, 13, self.title, weight="bold")]
         for y in self.y_ticks:
             level = self.at(0, y)[1]
@@ -95,10 +109,14 @@ class Axes:
         parts.append(_text(self.left + self.width / 2, bottom + 32, x_label, "middle"))
         return "".join(parts)
 
-    def line(self, points: list[tuple], colour: str, width: float, more: str = "") -> str:
-        left, zero, x_unit, y_unit, scale = self.left, self.y_zero, self.x_unit, self.y_unit, self.scale
+    def line(self, points: list[tuple], color: str, width: float, more: str = "") -> str:
+        left = self.left
+        zero = self.y_zero
+        x_unit = self.x_unit
+        y_unit = self.y_unit
+        scale = self.scale
         path = " ".join([f"{left + x * x_unit:.1f},{zero - scale(y) * y_unit:.1f}" for x, y in points])
-        stroke = f'fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"'
+        stroke = f'fill="none" stroke="{color}" stroke-width="{width}" stroke-linejoin="round"'
         return f'<polyline points="{path}" {stroke} {more}/>'
 
 
@@ -139,8 +157,11 @@ def strips(shown: Timeline, recent: Timeline, name: str, note: str = "") -> str:
     """
     mixed = not shown.collectives_known and len(shown.pieces) > 1
     fills = {COMPUTING: PURPLE if mixed else BLUE} | {kind: f"url(#{name}-{kind})" for kind in (WAITING, COMMUNICATING)}
-    ranks, top, seconds = min(len(shown.pieces), MAX_RANKS), STRIPS_TOP, shown.seconds or 1.0
-    bottom, zero = top + ranks * ROW_HEIGHT, shown.steps[0][1]
+    ranks = min(len(shown.pieces), MAX_RANKS)
+    top = STRIPS_TOP
+    seconds = shown.seconds or 1.0
+    bottom = top + ranks * ROW_HEIGHT
+    zero = shown.steps[0][1]
     steps = f"The last {len(shown.steps)} steps" if len(shown.steps) > 1 else "The last step"
     parts = [_patterns(name), _text(STRIP_LEFT, 13, f"{steps} on each rank", weight="bold")]
     for rank, shares in enumerate(recent.shares()[:ranks]):
@@ -175,7 +196,9 @@ def _strips_height(n: int, with_note: bool) -> float:
 
 def _step_marks(shown: Timeline, top: float, bottom: float) -> str:
     """A line where the first rank begins each step, with the step's number where there is room."""
-    parts, free_from, zero = [], 0.0, shown.steps[0][1]
+    parts = []
+    free_from = 0.0
+    zero = shown.steps[0][1]
     for step, start_s in shown.steps:
         x = STRIP_LEFT + STRIP_WIDTH * (start_s - zero) / (shown.seconds or 1.0)
         parts.append(f'<path d="M{x:.1f} {top - 12}V{bottom}" {_FAINT}/>')
@@ -202,15 +225,16 @@ def _strips_key(fills: dict[str, str], recent_s: float, mixed: bool) -> str:
 def _patterns(name: str) -> str:
     """Stripes that survive a print in gray: waiting is light with slanted lines, communicating dark with white ones."""
 
-    def pattern(kind: str, colour: str, size: float, turn: int, stripe: str) -> str:
+    def pattern(kind: str, color: str, size: float, turn: int, stripe: str) -> str:
         place = f'width="{size}" height="{size}" patternUnits="userSpaceOnUse"'
         return (
             f'<pattern id="{name}-{kind}" {place} patternTransform="rotate({turn})">'
-            f'<rect width="{size}" height="{size}" fill="{colour}"/>'
+            f'<rect width="{size}" height="{size}" fill="{color}"/>'
             f'<rect width="1.5" height="{size}" fill="{stripe}"/></pattern>'
         )
 
-    waiting, communicating = pattern(WAITING, YELLOW, 6, 45, "#000"), pattern(COMMUNICATING, GREEN, 4, 90, "#fff")
+    waiting = pattern(WAITING, YELLOW, 6, 45, "#000")
+    communicating = pattern(COMMUNICATING, GREEN, 4, 90, "#fff")
     return f"<defs>{waiting}{communicating}</defs>"
 
 
@@ -233,7 +257,8 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     rough = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     distance = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
-    first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
+    first = math.floor(low / distance + 1e-9)
+    last = math.ceil(high / distance - 1e-9)
     return [round(i * distance, 10) for i in range(first, max(last, first + 1) + 1)]
 
 

@@ -59,15 +59,19 @@ class LiveView(NotebookView):
         super().__init__(n, trains)
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
-        self.news, self.next_redraw_s, self.being_written = False, 0.0, ""
-        self.elapsed_s, self.running = 0.0, list(range(n))
+        self.news = False
+        self.next_redraw_s = 0.0
+        self.being_written = ""
+        self.elapsed_s = 0.0
+        self.running = list(range(n))
 
     def unfinished(self, lines: list[str]) -> None:
         self.being_written = html.escape("\n".join(lines))
 
     def update(self, data: list[Published], elapsed_s: float, running: list[int]) -> None:
         self.news |= self.progress.take(data)
-        self.elapsed_s, self.running = elapsed_s, running
+        self.elapsed_s = elapsed_s
+        self.running = running
         if self.box is None:
             if not running or (self.progress.info is None and elapsed_s < SHOW_AFTER_S):
                 return
@@ -85,8 +89,10 @@ class LiveView(NotebookView):
         self.button.add_class("workshop-stop")
         self.button.on_click(self._stop)
         answers_while_busy(self.button)
-        self.status, self.lines = widgets.HTML(), widgets.HTML()
-        self.curves, self.strips = widgets.HTML(), widgets.HTML()
+        self.status = widgets.HTML()
+        self.lines = widgets.HTML()
+        self.curves = widgets.HTML()
+        self.strips = widgets.HTML()
         if self.trains:  # reserve room: otherwise the page would jump at the first step
             self.curves.value = charts.room(self.n)
         rows = [widgets.HBox([self.meter, self.button]), self.status, self.lines, self.curves, self.strips]
@@ -96,15 +102,19 @@ class LiveView(NotebookView):
 
     def _stop(self, button) -> None:
         self.stop_requested = True
-        button.disabled, button.description = True, "Stopping"
+        button.disabled = True
+        button.description = "Stopping"
 
     def _redraw(self) -> None:
-        progress, running = self.progress, len(self.running)
+        progress = self.progress
+        running = len(self.running)
         self.status.value = self._status(f"{running} of {self.n} ranks running" if running else "done")
         text = self.being_written
         self.lines.value = f'<pre style="line-height: 1.3">{text}</pre>' if text else ""
         if progress.info:
-            self.meter.layout.display, self.meter.max, self.meter.value = None, progress.total, progress.done
+            self.meter.layout.display = None
+            self.meter.max = progress.total
+            self.meter.value = progress.done
         if not (progress.curve and self.news):
             return
         self.news = False
@@ -116,7 +126,8 @@ class LiveView(NotebookView):
             self.strips.value = charts.strips(shown, recent, f"workshop-{self.strips.model_id}", note)
 
     def _status(self, state: str) -> str:
-        step, parts = self.progress.step, [f"{self.elapsed_s:.0f} s"]
+        step = self.progress.step
+        parts = [f"{self.elapsed_s:.0f} s"]
         if step:
             epochs = self.progress.info["epochs"]
             parts.append(f"epoch {step['epoch']} of {epochs}, step {step['step']} of {step['steps_per_epoch']}")
@@ -127,7 +138,8 @@ class LiveView(NotebookView):
 
     def _end(self) -> str:
         """How the training ended, in a few words. Ranks that have not finished by now are no longer waited for."""
-        step, epochs = self.progress.step, self.progress.epochs
+        step = self.progress.step
+        epochs = self.progress.epochs
         if self.stop_requested:
             return "stopped"
         return "done" if step and epochs and epochs[-1]["epoch"] >= step["epoch"] else "ended by an error"
@@ -156,7 +168,7 @@ def _html(row: Row) -> str:
         parts = [(f"the same on all {len(parts)} ranks", parts[0][1])]
     if len(parts) > SIDE_BY_SIDE:
         return "".join(
-            f"<details{' open' * (number == 0)}><summary>{name}</summary>{shown}</details>"
+            f"<details{' open' if number == 0 else ''}><summary>{name}</summary>{shown}</details>"
             for number, (name, shown) in enumerate(parts)
         )
     columns = [f'<div style="{COLUMN}"><b>{name}</b><br>{shown}</div>' for name, shown in parts]
@@ -165,7 +177,8 @@ def _html(row: Row) -> str:
 
 def part_html(part: Displayed) -> str:
     """The richest representation of what one rank displayed."""
-    data, metadata = part["data"], part["metadata"]
+    data = part["data"]
+    metadata = part["metadata"]
     for mime in ("text/html", "image/svg+xml"):
         if mime in data:
             return data[mime]

@@ -57,8 +57,10 @@ class RankAnswers:
     """Answers Tab and Shift+Tab in `%%ranks` cells: rank 0 looks up its own variables, if it has nothing else to do."""
 
     def __init__(self, kernel):
-        self.complete_here, self.inspect_here = kernel.do_complete, kernel.do_inspect
-        kernel.do_complete, kernel.do_inspect = self.complete, self.inspect
+        self.complete_here = kernel.do_complete
+        self.inspect_here = kernel.do_inspect
+        kernel.do_complete = self.complete
+        kernel.do_inspect = self.inspect
 
     def complete(self, code: str, cursor: int | None):
         start, cursor = _split(code, cursor)

@@ -9,13 +9,14 @@ from IPython.display import display
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, YELLOW, Look, RecordFigure
+from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, YELLOW, Look, RecordFigure
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
-MEASURED, GUESS = Look(BLUE, ""), Look(YELLOW, "//")
+MEASURED = Look(BLUE, "")
+GUESS = Look(YELLOW, "//")
 
 
-class Prediction:
+class Question:
     """A guess at one number between `low` and `high`.
 
     Where widgets work, it is shown as a slider with a button; elsewhere, as the bare question. No cell waits
@@ -25,7 +26,10 @@ class Prediction:
     def __init__(self, question: str, low: float, high: float, unit: str = ""):
         if not low < high:
             raise InputError(f"a prediction needs low < high, not {low!r} and {high!r}.")
-        self.question, self.low, self.high, self.unit = question, low, high, unit
+        self.question = question
+        self.low = low
+        self.high = high
+        self.unit = unit
         self.value: float | None = None
 
     def commit(self, value: float) -> None:
@@ -45,12 +49,14 @@ class Prediction:
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
         question = textwrap.wrap(self.question, 80)
-        head, height = 0.1 + 0.27 * len(question), 0.62 + 0.5 * len(rows)  # in inches
+        # In inches.
+        head = 0.1 + 0.27 * len(question)
+        height = 0.62 + 0.5 * len(rows)
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
         for at, (_, value, look, (low, high)) in enumerate(rows):
             bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
-            axes.barh(at, value, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
+            axes.barh(at, value, 0.62, color=look.color, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
             beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
             axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
@@ -61,7 +67,7 @@ class Prediction:
         axes.spines[["top", "right", "left"]].set_visible(False)
         figure.text(0.02, 0.99, "\n".join(question), fontsize=FONT_SIZE, va="top")
         if self.value is None:
-            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GREY, ha="right")
+            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GRAY, ha="right")
         return figure
 
     def _ipython_display_(self) -> None:
@@ -88,7 +94,8 @@ class Prediction:
         box = widgets.VBox([widgets.HTML(question), widgets.HBox([slider, button])])
 
         def move(_):
-            button.disabled, button.tooltip = False, ""
+            button.disabled = False
+            button.tooltip = ""
             slider.remove_class("workshop-unset")
 
         def commit(_=None):
@@ -106,9 +113,9 @@ class Prediction:
             commit()
 
 
-def predict(question: str, low: float, high: float, unit: str = "") -> Prediction:
+def predict(question: str, low: float, high: float, unit: str = "") -> Question:
     """Ask for a guess between low and high. Call it in the last line of a cell, and `compare` the result later."""
-    return Prediction(question, low, high, unit)
+    return Question(question, low, high, unit)
 
 
 def _number(value: float) -> str:

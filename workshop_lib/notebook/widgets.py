@@ -82,9 +82,11 @@ class Answers(ipywidgets.VBox):
             self.sentence, figure = self.answer()
             image = figure._repr_png_()
         except ValueError as error:
-            self.sentence, image = f"Nothing to show: {str(error).removesuffix('.')}.", b""
+            self.sentence = f"Nothing to show: {str(error).removesuffix('.')}."
+            image = b""
         self.shown_sentence.value = "" if image else f'<b style="font-size: 120%">{html.escape(self.sentence)}</b>'
-        self.image.value, self.image.layout.display = image, None if image else "none"
+        self.image.value = image
+        self.image.layout.display = None if image else "none"
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         shown = super()._repr_mimebundle_(**kwargs) if has_widgets() else {}

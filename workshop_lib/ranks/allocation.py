@@ -15,7 +15,8 @@ import hostlist
 from . import mpi
 from .errors import RankError
 
-HOST_FILE, RANKS_PER_NODE = "WORKSHOP_HOSTFILE", "WORKSHOP_RANKS_PER_NODE"
+HOST_FILE = "WORKSHOP_HOSTFILE"
+RANKS_PER_NODE = "WORKSHOP_RANKS_PER_NODE"
 # The variables with which each scheduler describes a job. The variable of the job's id comes first.
 VARIABLES = {
     "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
@@ -27,7 +28,8 @@ VARIABLES = {
 QUERIES = {"slurm": ("scontrol", "show", "job"), "pbs": ("qstat",)}
 UNKNOWN = re.compile("invalid job id|unknown job|job has finished", re.IGNORECASE)
 ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
-NAMES_ASKED, NAMES_LIMIT_S = 3, 3.0
+NAMES_ASKED = 3
+NAMES_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ def _left_over(job: Allocation, environ: Mapping[str, str]) -> tuple[str, str]:
     """Two texts: a clause on which variables describe the allocation, and a sentence on how to ignore it."""
     names = [name for name in VARIABLES[job.scheduler] if environ.get(name)]
     what = f"job {job.job_id} on {job.hosts[0]}" if job.job_id else job.hosts[0]
-    origin = f"{' and '.join(names)} describe{'s' * (len(names) == 1)} {what}"
+    describe = "describe" if len(names) > 1 else "describes"
     those = "they are" if len(names) > 1 else "it is"
+    origin = f"{' and '.join(names)} {describe} {what}"
     return origin, f"If {those} left over, unset {' '.join(names)} and start again: the ranks then run on this machine."
 
 
@@ -177,7 +180,8 @@ def _from_slurm(environ: Mapping[str, str]) -> Allocation:
     if not nodes:
         raise RankError("SLURM_JOB_ID is set but SLURM_JOB_NODELIST is not: start this inside the job.")
     hosts = tuple(expand(nodes))
-    per_node, ntasks = environ.get("SLURM_NTASKS_PER_NODE"), environ.get("SLURM_NTASKS")
+    per_node = environ.get("SLURM_NTASKS_PER_NODE")
+    ntasks = environ.get("SLURM_NTASKS")
     total = _whole("SLURM_NTASKS", ntasks) if ntasks else None
     # If neither is set, SLURM_TASKS_PER_NODE counts cores, and nobody asked for one rank per core.
     counts = environ.get("SLURM_TASKS_PER_NODE") if total else None

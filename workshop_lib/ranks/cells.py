@@ -26,8 +26,13 @@ from .engine import NAMESPACE
 from .errors import remember_source
 from .messages import Displayed, displayed_key
 
-MAX_LINES, MAX_CHARACTERS = 5_000, 500_000  # printed by a cell on one rank
-MAX_DISPLAYS, MAX_ITEM_BYTES, MAX_BYTES = 50, 2_000_000, 10_000_000  # displayed by a cell at any one time
+# Printed by a cell on one rank.
+MAX_LINES = 5_000
+MAX_CHARACTERS = 500_000
+# Displayed by a cell at any one time.
+MAX_DISPLAYS = 50
+MAX_ITEM_BYTES = 2_000_000
+MAX_BYTES = 10_000_000
 LAST = "__last__"  # holds the value of a cell's last expression for a moment
 WIDGET = "application/vnd.jupyter.widget-view+json"
 NO_KEYBOARD = (
@@ -86,7 +91,8 @@ def _show(shell, value) -> None:
 def _shell() -> ZMQInteractiveShell:
     """The engine's shell, set up to work in this rank's namespace."""
     shell = ZMQInteractiveShell.instance()
-    shell.user_module, shell.user_ns = NAMESPACE, NAMESPACE.__dict__
+    shell.user_module = NAMESPACE
+    shell.user_ns = NAMESPACE.__dict__
     shell.set_completer_frame()
     shell.Completer.use_jedi = False  # real objects answer within milliseconds; jedi would guess
     builtins.__dict__.update(get_ipython=shell.get_ipython, display=display, input=_no_keyboard)
@@ -147,7 +153,10 @@ class _Printed:
     """Counts the lines that a cell writes to a stream, and cuts off what exceeds the limits."""
 
     def __init__(self, stream):
-        self.stream, self.lines, self.characters, self.is_cut = stream, 0, 0, False
+        self.stream = stream
+        self.lines = 0
+        self.characters = 0
+        self.is_cut = False
         self._write = stream.write
 
     def write(self, text: str) -> int:
@@ -172,17 +181,20 @@ class _Displays(ZMQDisplayPublisher):
 
     def __init__(self, printed: list[_Printed]):
         super().__init__()
-        self.printed, self.sent = printed, 0
+        self.printed = printed
+        self.sent = 0
         self.sizes: list[int] = []  # bytes of each display that the cell shows now
         self.clears = self.is_cut = False
 
     def publish(self, data, metadata=None, *, transient=None, update=False, **_) -> None:
-        data, name = _bounded(_static(data)), (transient or {}).get("display_id")
+        data = _bounded(_static(data))
+        name = (transient or {}).get("display_id")
         if set(data) == {"text/plain"} and not (name or self.clears):
             print(data["text/plain"])
             return
         if self.clears:
-            self.sizes, self.is_cut = [], False
+            self.sizes = []
+            self.is_cut = False
         if not update and not self.is_cut:
             self.sizes.append(sum(map(_size, data.values())))
             self.is_cut = len(self.sizes) > MAX_DISPLAYS or sum(self.sizes) > MAX_BYTES

@@ -19,6 +19,7 @@ import psutil
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
+from workshop_lib.words import plural
 
 from . import allocation, cells, engine, folders, launchers, mpi, processes, scratch
 from .allocation import is_here
@@ -28,7 +29,9 @@ from .watch import watch
 
 UNNAMED = "cell"
 ABOUT_LIMIT_S = 30.0
-START_LIMIT_S, START_ELSEWHERE_LIMIT_S = 60.0, 180.0  # many nodes read Python from one shared disk
+# Many nodes read Python from one shared disk.
+START_LIMIT_S = 60.0
+START_ELSEWHERE_LIMIT_S = 180.0
 # The controller and the engines keep the current folder out of their search path while they load (-P), and import
 # workshop_lib first: see shadowing.py.
 CONTROLLER_MAIN = "import workshop_lib; from ipyparallel.controller.app import main; main()"
@@ -46,9 +49,12 @@ WITHOUT_NANNY = ["--IPEngine.enable_nanny=False"]
 # One heartbeat every 0.1 s instead of every 3 s lets ranks register sooner. A rank counts as lost after 30 s without a
 # heartbeat, far longer than any computation delays one.
 HEARTBEAT = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
-CONTROLLER_LOG, RANKS_LOG = "controller.log", "ranks.log"  # files in the ranks' folder
+# Files in the ranks' folder.
+CONTROLLER_LOG = "controller.log"
+RANKS_LOG = "ranks.log"
 # Measured: the controller had 61 open files with 2 ranks and 74 with 8. Each rank had 64, and more during training.
-OPEN_FILES, OPEN_FILES_PER_RANK = 128, 4
+OPEN_FILES = 128
+OPEN_FILES_PER_RANK = 4
 REACHABLE = ["--ip=*"]  # other hosts can connect, with the key in the ranks' folder, which only its owner can read
 
 
@@ -133,7 +139,7 @@ class Ranks:
 
     def __repr__(self):
         state = "ready" if self.healthy else f"stopped: {self.trouble}"
-        return f"<{self.n} MPI rank{'s' * (self.n > 1)}, {state}>"
+        return f"<{plural(self.n, 'MPI rank')}, {state}>"
 
     def run(self, function, /, *args, timeout: float = 120.0, show: bool = True, **kwargs) -> list:
         """Call `function(*args, **kwargs)` on every rank; returns the results in rank order.
@@ -208,7 +214,8 @@ class Ranks:
 
     def processes_here(self, ranks: list[int]) -> dict[int, psutil.Process]:
         """The processes of these ranks by rank, without ranks on other hosts."""
-        notes, mark = folders.rank_notes(self.folder), folders.mark(self.folder)
+        notes = folders.rank_notes(self.folder)
+        mark = folders.mark(self.folder)
         pids = {rank: notes[rank]["pid"] for rank in ranks if rank in notes and is_here(notes[rank]["host"])}
         return {rank: process for rank, pid in pids.items() if (process := processes.with_mark(pid, mark))}
 
@@ -252,7 +259,8 @@ class Ranks:
         if self.client is not None:
             self.client.close(linger=0)
             self.client = None
-        supervised, self._supervised = self._supervised, []
+        supervised = self._supervised
+        self._supervised = []
         return functools.partial(_end, supervised, self._set_id, self.folder, self._scratch)
 
     def _start(self) -> None:

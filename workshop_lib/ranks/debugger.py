@@ -22,7 +22,7 @@ from IPython.core.error import StdinNotImplementedError
 from workshop_lib.paths import replacing
 
 from .errors import named
-from .messages import Call, PdbCommand
+from .messages import CallUnderWay, PdbCommand
 
 ANSWER_LIMIT_S = 600.0  # how long a rank waits for the next command
 LOOK_EVERY_S = 0.05
@@ -38,11 +38,14 @@ class RankDebugger(pdb.Pdb):
     def __init__(self, folder: Path, rank: int):
         commands = cast(IO[str], self)  # pdb calls no other method than readline
         super().__init__(stdin=commands, stdout=sys.stdout, nosigint=True, readrc=False, skip=["workshop_lib.ranks.*"])
-        self.command_file, self.prompt, self.questions = command_file(folder, rank), "", 0
+        self.command_file = command_file(folder, rank)
+        self.prompt = ""
+        self.questions = 0
 
     def pause(self, *_, **__) -> None:
         """Stop on the next line of the caller. This is what `breakpoint()` calls."""
-        self.stdout, caller = sys.stdout, sys._getframe(1)
+        self.stdout = sys.stdout
+        caller = sys._getframe(1)
         # pdb leaves __return__ behind in the last cell that it has seen end, and would show it as a variable.
         caller.f_locals.pop("__return__", None)
         self.set_trace(caller)
@@ -79,7 +82,7 @@ class RankDebugger(pdb.Pdb):
 class Prompt:
     """Asks for the next command when ranks wait at a breakpoint."""
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.answered: dict[int, int] = {}  # by rank: the number of the last question that was answered
         self.since: float | None = None  # since when ranks have been waiting

@@ -165,12 +165,12 @@ def about() -> AboutRank:
     }
 
 
-def in_step(token: int, mail_may_wait: bool = False) -> bool:
+def in_step(token: int, allow_unreceived: bool = False) -> bool:
     """Whether the ranks still match each other after some of them failed in a call. Must be called on every rank.
 
     The next collective would mistake a message that was sent but never received for its own. Three checks find such
     leftovers: collectives with known results, with each rank as the root; a probe of the mailbox for messages that
-    nobody has received; and PyTorch's counts of its collectives, which must agree. mail_may_wait: whether messages
+    nobody has received; and PyTorch's counts of its collectives, which must agree. allow_unreceived: whether messages
     may still wait in the mailbox, as after a cell on the sender alone. Blocks if the ranks do not match at all, so the
     caller has to limit the wait.
     """
@@ -182,14 +182,15 @@ def in_step(token: int, mail_may_wait: bool = False) -> bool:
             return False
     if comm.allreduce(token + comm.rank) != token * comm.size + sum(range(comm.size)):
         return False
-    waits = comm.Iprobe() and not mail_may_wait
+    waits = comm.Iprobe() and not allow_unreceived
     begun = _collectives_begun(comm.size)
     return comm.allgather((begun, waits)) == [(begun, False)] * comm.size
 
 
 def _matches(comm, token: int, root: int) -> bool:
     """Whether the collectives with a root give the right results; a rank may leave each one before the others join."""
-    here, of_all = comm.rank == root, [token] * comm.size
+    here = comm.rank == root
+    of_all = [token] * comm.size
     if comm.bcast(token if here else None, root) != token:
         return False
     if comm.scatter(of_all if here else None, root) != token:
@@ -222,7 +223,9 @@ class Publisher:
     def __init__(self, hz: float = 4.0):
         from ipyparallel.engine.datapub import publish_data
 
-        self.publish, self.every_s, self.every_steps = publish_data, 1 / hz, 1
+        self.publish = publish_data
+        self.every_s = 1 / hz
+        self.every_steps = 1
         self.epochs: list[dict] = []
         self.points: deque[PublishedPoint] = deque(maxlen=POINTS_SENT)
 
@@ -248,7 +251,8 @@ class Publisher:
         return stop_asked()
 
     def _start_counting(self):
-        self.steps, self.since = 0, time.perf_counter()
+        self.steps = 0
+        self.since = time.perf_counter()
 
     def _progress(self) -> Published:
         """This rank's state after its last step, with a few earlier points in case the notebook misses a message."""

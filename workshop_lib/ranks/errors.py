@@ -78,7 +78,8 @@ def _code(frame: Frame) -> str:
 
 def named(ranks: Sequence[int]) -> str:
     """These ranks in words, such as "rank 1" or "ranks 0, 2"."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    listed = ", ".join(map(str, ranks))
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
 
 
 def where(frames: list[Frame]) -> str:

@@ -25,7 +25,9 @@ from .processes import is_dead
 
 PROBE_LIMIT_S = 0.5
 # Marker files in a ranks' folder. HELD: `workshop engines start` holds the ranks. STOP and RESTART are requests to it.
-HELD, STOP, RESTART = "held", "stop", "restart"
+HELD = "held"
+STOP = "stop"
+RESTART = "restart"
 NEEDED_BYTES = 2**16  # a set of ranks writes a few kilobytes, or more if its errors are long
 LINES_SHOWN = 12  # at most, from the end of a log
 # Finds the line that follows a traceback's frames.

@@ -66,7 +66,7 @@ def plan(n: int, threads: int, bind: str, allocation: Allocation | None) -> Laun
     if allocation is None or own_words:
         hosts = allocation.hosts if allocation else ()
         return Launch([*words, "-n", str(n)], settings, own_words, _way_back(hosts))
-    kind = flavour(tuple(words))
+    kind = flavor(tuple(words))
     per_node = max(allocation.ranks_per_node(), math.ceil(n / len(allocation.hosts)))
     chosen = command(kind, words, n, per_node, threads, bind, allocation.hosts)
     if kind == "openmpi":
@@ -117,7 +117,7 @@ def command(
 
 
 @functools.lru_cache
-def flavour(words: tuple[str, ...]) -> str:
+def flavor(words: tuple[str, ...]) -> str:
     """Which launcher this command is (a key of TABLE), judged by its name and the version that it prints."""
     name = Path(words[0]).name
     if name in ("srun", "aprun"):

@@ -1,6 +1,6 @@
 """What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data.
 
-Call is the interface of a call under way, for modules that must not import watch.py.
+CallUnderWay is the interface of a call under way, for modules that must not import watch.py.
 """
 
 from collections.abc import Callable
@@ -137,7 +137,7 @@ class Point(NamedTuple):
         return [*self.sums, [sum(column) for column in zip(*self.sums, strict=True)]]
 
 
-class Call(Protocol):
+class CallUnderWay(Protocol):
     """The part of a call under way (watch.Call) that verdict.py and debugger.py use."""
 
     team: Any
@@ -152,4 +152,4 @@ class Call(Protocol):
     def stacks(self) -> dict[int, list[Frame]]: ...
     def stopped(self) -> dict[int, StopNote]: ...
     def cpu_s(self) -> dict[int, float]: ...
-    def follow_up(self, function: Callable, *args) -> "Call": ...
+    def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

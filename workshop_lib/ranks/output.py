@@ -18,7 +18,8 @@ class Row:
 
     def new_lines(self) -> list[str]:
         """The changed parts as text, each line with its rank in front. After that, they do not count as changed."""
-        changed, self.changed = sorted(self.changed), set()
+        changed = sorted(self.changed)
+        self.changed = set()
         texts = {rank: self.parts[rank]["data"].get("text/plain", "") for rank in changed if rank in self.parts}
         return [f"[{rank}] {line}" for rank, text in texts.items() for line in text.splitlines()]
 
@@ -37,8 +38,11 @@ class RankOutput:
 
     def __init__(self, result):
         self.result = result  # an AsyncResult
-        self.displays_taken, self.rows = 0, 0
-        self._taken, self._lines_taken = [0, 0], [0, 0]  # for stdout and stderr: characters, lines
+        self.displays_taken = 0
+        self.rows = 0
+        # For stdout and stderr: characters, lines.
+        self._taken = [0, 0]
+        self._lines_taken = [0, 0]
 
     def take_lines(self, whole: bool) -> list[str]:
         """Take the new lines up to the next display. whole: whether to take an unfinished last line, too."""

@@ -41,7 +41,8 @@ class Progress:
         for done in new:
             self._add([points[done] for points in known])
         if new:
-            self.step, self.trace = self._last[0], [of_rank["trace"] for of_rank in data]
+            self.step = self._last[0]
+            self.trace = [of_rank["trace"] for of_rank in data]
         elif not known[0] and "step" in lead:  # under plain mpiexec, just one rank is known
             self.step = lead["step"]
         news = bool(new) or len(self.epochs) < len(lead.get("epochs", ()))
@@ -113,9 +114,12 @@ class TextView:
     """Shows one progress line while training, with the ranks' output above it. Other views have the same methods."""
 
     def __init__(self, n: int, trains: bool = False):
-        self.n, self.trains, self.epochs_shown = n, trains, 0
+        self.n = n
+        self.trains = trains
+        self.epochs_shown = 0
         self.bar: Any = None
-        self.on_terminal, self.line_shown_s = sys.stdout.isatty(), 0.0
+        self.on_terminal = sys.stdout.isatty()
+        self.line_shown_s = 0.0
         self.progress = Progress()
         self.stop_requested = False
 

@@ -44,7 +44,8 @@ def run(*command, timeout_s: float = 120.0, set_id: str = "", only: str = "") ->
         processes.end(set_id)
 
     timer = threading.Timer(timeout_s, end)
-    left_out, aborted = 0, False
+    left_out = 0
+    aborted = False
     with started(words, set_id) as process:
         assert process.stdout is not None  # it is a pipe
         timer.start()
@@ -110,7 +111,8 @@ def run_and_lose(*command, rank: int, once: Path, timeout_s: float = 120.0, only
     The command is expected to fail then, so this raises no error. Returns the seconds from the kill to the end of the
     last process; None if the rank had ended before.
     """
-    set_id, ended = uuid.uuid4().hex[:12], threading.Event()
+    set_id = uuid.uuid4().hex[:12]
+    ended = threading.Event()
     killed_s: list[float] = []
 
     def lose() -> None:

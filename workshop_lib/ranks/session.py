@@ -16,7 +16,8 @@ from .errors import RankError
 ATTACH = "WORKSHOP_ATTACH"  # if set to anything but 0, `start` attaches to ranks that are held for this user
 CONNECT_LIMIT_S = 10.0
 GONE_AFTER_S = 15.0  # a holder that shows no ranks counts as gone; stopping old ranks takes it seconds
-PROBE_EVERY_S, PROBES_FAILED = 0.5, 3
+PROBE_EVERY_S = 0.5
+PROBES_FAILED = 3
 
 
 def start(n: int | None = None, *, threads_per_rank: int | None = None, bind: str = "none") -> Ranks:
@@ -97,15 +98,18 @@ class AttachedRanks(Ranks):
     attached_only = True
 
     def __init__(self, folder: Path):
-        self._supervised, self.client = [], None
+        self._supervised = []
+        self.client = None
         self._connect(folder)
 
     def _connect(self, folder: Path) -> None:
         folders.require_answer(folder)
-        self.folder, self._holder = folder, folders.owner(folder)
+        self.folder = folder
+        self._holder = folders.owner(folder)
         self._held = (folder / folders.HELD).exists()
         self._cells = {}
-        self._probes_failed, self._next_probe = 0, 0.0
+        self._probes_failed = 0
+        self._next_probe = 0.0
         self.client = folders.connect(folder, time.monotonic() + CONNECT_LIMIT_S)
         self.trouble = None
         self.shape = (len(self.client.ids), None, None)

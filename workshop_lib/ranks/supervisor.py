@@ -86,7 +86,8 @@ def last_words(folder, child):
     grows = True  # the stack arrives line by line, and is complete once the file stops growing
     while (size == before or grows) and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-        grows, size = os.path.getsize(path) != size, os.path.getsize(path)
+        grows = os.path.getsize(path) != size
+        size = os.path.getsize(path)
 
 
 def end(child, record_folder):

@@ -76,7 +76,8 @@ def timeline(traces: list[list], last_s: float = math.inf, last_steps: int | Non
 
 def _pieces(start_s: float, end_s: float, spans: tuple, all_here_s: list[float]) -> list[Piece]:
     """The pieces of one step of one rank. all_here_s: when the last rank arrived at each collective of the step."""
-    pieces, free_s = [], start_s
+    pieces = []
+    free_s = start_s
     for (came_s, left_s), last_came_s in zip(spans, all_here_s, strict=False):
         began_s = min(last_came_s, left_s)  # clocks of different hosts may disagree a little
         pieces.append(Piece(COMPUTING, free_s, came_s))

@@ -7,16 +7,20 @@ from typing import NoReturn
 
 from . import engine
 from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
-from .messages import Call, Frame
+from .messages import CallUnderWay, Frame
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
-ALONE_LOOKS, TOGETHER_LOOKS = 2, 12  # how often to look at ranks that run a cell without the others
+# How often to look at ranks that run a cell without the others.
+ALONE_LOOKS = 2
+TOGETHER_LOOKS = 12
 IDLE_SHARE = 0.1  # a process that waits without spinning uses at most this share of a core
 STILL_LIMIT_S = 10.0  # time for ranks that compute or sleep to end by themselves after one has failed
-INTERRUPT_LIMIT_S, COMPILED_LIMIT_S = 2.0, 3.0  # compiled code must first return, if it can
+INTERRUPT_LIMIT_S = 2.0
+COMPILED_LIMIT_S = 3.0  # compiled code must first return, if it can
 CHECK_LIMIT_S = 30.0  # time for busy ranks to join the check of whether all ranks are in step
-CHECK_LOOK_EVERY_S, CHECK_LOOKS = 1.5, 3
+CHECK_LOOK_EVERY_S = 1.5
+CHECK_LOOKS = 3
 USELESS = "These ranks cannot be used any more."
 READY = "The ranks are still in step and ready for the next cell."
 OUT_OF_STEP = "some ranks had sent messages that others never received"
@@ -30,7 +34,7 @@ class Others:
     sleeps may end by itself, or go on to a collective; after STILL_LIMIT_S it is interrupted.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         self.call = call
         self.since = time.monotonic()
         self.next_look = self.since + GRACE_S
@@ -41,10 +45,12 @@ class Others:
         """Give the ranks up and raise RankError once the others cannot end by themselves."""
         if not self.call.running or time.monotonic() < self.next_look:
             return
-        stacks, cpu_s = self.call.stacks(), self.call.cpu_s()
+        stacks = self.call.stacks()
+        cpu_s = self.call.cpu_s()
         if all(self._waits(rank, stacks[rank], cpu_s) for rank in stacks):
             raise_stuck(self.call, stacks)
-        self.stacks, self.cpu_s = stacks, cpu_s
+        self.stacks = stacks
+        self.cpu_s = cpu_s
         self.next_look = time.monotonic() + LOOK_AGAIN_S
         if time.monotonic() - self.since > STILL_LIMIT_S:
             self._interrupt()
@@ -76,7 +82,7 @@ class Alone(Others):
     and use it in a loop, so they are watched for longer.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: CallUnderWay):
         super().__init__(call)
         self.looks_left = ALONE_LOOKS if len(call.ranks) == 1 else TOGETHER_LOOKS
         self.looks = self.looks_left
@@ -91,39 +97,40 @@ class Alone(Others):
         self.looks_left = self.looks_left - 1 if wait else self.looks
         if not self.looks_left:
             _raise_alone(self.call, f"cannot go on: the others do not run this cell.\n{positions_text(stacks, {})}")
-        self.stacks, self.next_look = stacks, time.monotonic() + LOOK_AGAIN_S
+        self.stacks = stacks
+        self.next_look = time.monotonic() + LOOK_AGAIN_S
 
 
-def check_alone(call: Call) -> None:
+def check_alone(call: CallUnderWay) -> None:
     """Give all ranks up and raise RankError if ranks that ran a cell alone have begun a collective with the others.
 
     The cell may end all the same, because the root of a broadcast can leave it before the other ranks join.
     """
-    if not (in_step := still_in_step(call.follow_up, mail_may_wait=True)):
+    if not (in_step := still_in_step(call.follow_up, allow_unreceived=True)):
         joined = "took part in a collective that the others never joined."
         _raise_alone(call, f"ran the cell, but {NO_ANSWER}." if in_step is None else joined)
 
 
-def _raise_alone(call: Call, what: str) -> NoReturn:
+def _raise_alone(call: CallUnderWay, what: str) -> NoReturn:
     who = named(call.ranks)
     trouble = f"{who} alone took part in a collective or waited for a message"
     _give_up(call, trouble, f"{who} {what}\nName every rank that takes part, or leave out --on. ")
 
 
-def _give_up(call: Call, trouble: str, text: str, advice: str = "") -> NoReturn:
+def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> NoReturn:
     """Stop ranks that can no longer be used, and raise RankError with this text, followed by what to do."""
     remedy = call.team.remedy
     call.team._give_up(trouble)
     raise RankError(f"{text}{USELESS} {remedy}{advice}")
 
 
-def raise_stuck(call: Call, stacks: dict[int, list[Frame]]) -> NoReturn:
+def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:
     positions = positions_text(stacks, call.stopped(), still="still ")
     text = f"{_errors_text(call)}\nMeanwhile:\n{positions}\n"
     _give_up(call, "a rank failed while others waited for it", text)
 
 
-def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
+def raise_timeout(call: CallUnderWay, timeout_s: float) -> NoReturn:
     if _errors_text(call):  # an error on a rank says more than that the time is up
         raise_stuck(call, call.stacks())
     done = [rank for rank in call.ranks if rank not in call.running]
@@ -137,7 +144,7 @@ def raise_timeout(call: Call, timeout_s: float) -> NoReturn:
     _give_up(call, f"a call did not end within {timeout_s:g} s", text, longer)
 
 
-def raise_failed(call: Call) -> NoReturn:
+def raise_failed(call: CallUnderWay) -> NoReturn:
     """Raise RankError after all ranks have ended, some with an error; it says whether the ranks can still be used."""
     errors = _errors_text(call)
     try:
@@ -150,17 +157,18 @@ def raise_failed(call: Call) -> NoReturn:
     _give_up(call, f"after an error {why}", f"{errors}\n{why[0].upper()}{why[1:]}. ")
 
 
-def still_in_step(call_again: Callable[..., Call], mail_may_wait: bool = False) -> bool | None:
+def still_in_step(call_again: Callable[..., CallUnderWay], allow_unreceived: bool = False) -> bool | None:
     """Whether the ranks still match each other; None if busy ranks do not join the check.
 
-    mail_may_wait: whether messages from one rank to another may still wait to be received.
+    allow_unreceived: whether messages from one rank to another may still wait to be received.
 
     It proves nothing if no rank answers for a while: the machine may be busy, or a thread may hold the interpreter. Two
     things prove that the ranks do not match: one rank says so, or all ranks that have not answered are stuck inside the
     check. Raises RankError if a rank has ended.
     """
-    check = call_again(engine.in_step, int(time.time()), mail_may_wait)
-    looks, deadline = 0, time.monotonic() + CHECK_LIMIT_S
+    check = call_again(engine.in_step, int(time.time()), allow_unreceived)
+    looks = 0
+    deadline = time.monotonic() + CHECK_LIMIT_S
     next_look = time.monotonic() + CHECK_LOOK_EVERY_S
     while not check.wait(0.1) and time.monotonic() < deadline:
         if not all(outcome.get("value") for outcome in check.outcomes.values()):
@@ -178,7 +186,7 @@ def _inside_check(frames: list[Frame]) -> bool:
     return any(frame["name"] == engine.in_step.__name__ for frame in frames)
 
 
-def raise_interrupted(call: Call) -> NoReturn:
+def raise_interrupted(call: CallUnderWay) -> NoReturn:
     """Interrupt the ranks after the learner pressed stop, and raise RankError. Restart unusable ranks first."""
     call.signal(SIGINT)
     try:
@@ -199,11 +207,11 @@ def raise_interrupted(call: Call) -> NoReturn:
     raise RankError(f"{why}\nFresh ranks were started. {empty}")
 
 
-def _waits_for_others(call: Call) -> bool:
+def _waits_for_others(call: CallUnderWay) -> bool:
     return any(is_communicating(frames) for frames in call.stacks().values())
 
 
-def _errors_text(call: Call) -> str:
+def _errors_text(call: CallUnderWay) -> str:
     """The errors in the order in which they arrived, each one once, with all ranks that raised it."""
     ranks_by_error: dict[str, list[int]] = {}
     for rank, outcome in call.outcomes.items():

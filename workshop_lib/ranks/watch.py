@@ -21,7 +21,9 @@ from .output import Output
 POLL_S = 0.002
 VIEW_EVERY_S = 0.1
 STACK_LIMIT_S = 1.5
-RECORD_LIMIT_S, OTHERS_LIMIT_S = 1.0, 0.5  # time for the lost rank's exit record, and for the others'
+# Time for the lost rank's exit record, and for the others'.
+RECORD_LIMIT_S = 1.0
+OTHERS_LIMIT_S = 0.5
 STOP_LIMIT_S = 4.0
 OUTPUT_LIMIT_S = 5.0  # time for a rank's output to arrive after its result, on a busy machine
 
@@ -30,7 +32,8 @@ class Call:
     """One call under way on every rank of a team, or on some."""
 
     def __init__(self, team, payload: bytes, ranks: list[int] | None = None):
-        self.team, self.ranks = team, list(range(team.n)) if ranks is None else ranks
+        self.team = team
+        self.ranks = list(range(team.n)) if ranks is None else ranks
         self.results = {rank: team.client[rank].apply_async(engine.call, payload) for rank in self.ranks}
         self.output = Output(self.results)
         self.outcomes: dict[int, Outcome] = {}
@@ -180,7 +183,8 @@ class _Screen:
     """The view of a call, if it has one. A display that fails is reported once and does not end the call."""
 
     def __init__(self, view):
-        self.view, self.failed = view, False
+        self.view = view
+        self.failed = False
         self.stopped: set[int] = set()  # the stopped ranks that were reported already
 
     @property

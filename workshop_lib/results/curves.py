@@ -56,7 +56,9 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
 
 def _row(record: dict, number: int) -> dict:
     records.check(record, f"training record {number}")
-    what, where, epochs = record["what"], record["where"], record["epochs"]
+    what = record["what"]
+    where = record["where"]
+    epochs = record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
         "backend": records.name_of(what),
@@ -180,7 +182,8 @@ def _against_one_rank(points: pd.DataFrame, same: str) -> pd.DataFrame:
                 f"no 1-rank run of {backend} with {same} {batch}, so there is no baseline for its "
                 f"speed-up; run `workshop sweep` with 1 among its ranks for {backend}."
             )
-    baseline, points = single.reindex(keys).to_numpy(), points.copy()
+    baseline = single.reindex(keys).to_numpy()
+    points = points.copy()
     for end in ("", "_min", "_max"):
         points[f"speedup{end}"] = points[f"samples_per_s{end}"] / baseline
         points[f"efficiency{end}"] = points[f"speedup{end}"] / points["world_size"]
@@ -235,27 +238,25 @@ def summary(runs: Iterable[dict]) -> Table:
     single = points[points.index.get_level_values("world_size") == 1]["samples_per_s"].droplevel("world_size")
     more = {name: heading for name, heading in MORE_COLUMNS.items() if frame[name].notna().any()}
     several = frame["batch_size"].nunique() > 1
-    headings = [
-        "backend",
-        "ranks",
-        *["batch\na rank"] * several,
-        "samples/s\n(spread)",
-        "effi-\nciency",
-        "test\naccuracy",
-    ]
-    headings += ["s to\n99 %", "ranks\nequal", *more.values()]
+    headings = ["backend", "ranks"]
+    if several:
+        headings.append("batch\na rank")
+    headings += ["samples/s\n(spread)", "effi-\nciency", "test\naccuracy", "s to\n99 %", "ranks\nequal", *more.values()]
     table = rich_table(*headings, caption=_caption(points, more))
     for key, group in _finished(frame).groupby(["backend", "batch_size", "world_size"], sort=True):
         backend, batch, ranks = key
         point = points.loc[key]
         efficiency = point["samples_per_s"] / single.get((backend, batch), math.nan) / ranks
         mark = "*" if point["oversubscribed"] else ""
-        cells = [backend, f"{ranks}{mark}", *[str(batch)] * several, _spread(point)]
+        cells = [backend, f"{ranks}{mark}"]
+        if several:
+            cells.append(str(batch))
+        cells += [_spread(point), _number(100 * efficiency, "{:.0f} %"), *_outcome(group)]
         extra = {
             "state_bytes": _number(group["state_bytes"].max() / 1e3, "{:,.0f}"),
             "ladder_difference": _number(group["ladder_difference"].max(), "{:.1e}"),
         }
-        table.add_row(*cells, _number(100 * efficiency, "{:.0f} %"), *_outcome(group), *(extra[name] for name in more))
+        table.add_row(*cells, *(extra[name] for name in more))
     return table
 
 

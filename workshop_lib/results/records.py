@@ -32,7 +32,8 @@ class RecordError(InputError):
 def name_of(what: dict) -> str:
     """The name of a run where backends are compared. Each stage of DeepSpeed's ZeRO has its own name, and so does a
     backend that was told to send over MPI."""
-    name, stage = what["backend"], what.get("zero_stage")
+    name = what["backend"]
+    stage = what.get("zero_stage")
     if name in CHOOSE_TRANSPORT and what.get("comm") == "mpi":
         return f"{name}-mpi"
     return name if stage is None else f"{name}-{stage}"
@@ -160,7 +161,8 @@ def _check_fields(part: Any, fields: dict[str, type | UnionType], where: str) ->
     for name, kind in fields.items():
         if name not in part:
             raise RecordError(f"{where} lacks the field {name!r}; measure again.")
-        value, kinds = part[name], get_args(kind) or (kind,)
+        value = part[name]
+        kinds = get_args(kind) or (kind,)
         fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
         if not fits or (isinstance(value, bool) and bool not in kinds):
             expected = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)

@@ -8,6 +8,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.results import records
 from workshop_lib.training import equivalence
 from workshop_lib.training.load import Meter
+from workshop_lib.words import plural
 
 
 def sweep(
@@ -72,16 +73,22 @@ def _time_left(options: list, seconds: dict) -> str:
 
 def result_line(record: Mapping) -> str:
     """The result of a run, in one line."""
-    what, epochs = record["what"], record["epochs"]
-    ranks, workers = what["world_size"], what.get("emulate_workers")
-    name = f"{records.name_of(what)}, {ranks} rank{'s' * (ranks > 1)}"
+    what = record["what"]
+    epochs = record["epochs"]
+    ranks = what["world_size"]
+    workers = what.get("emulate_workers")
+    name = f"{records.name_of(what)}, {plural(ranks, 'rank')}"
     if workers is not None:
-        name += f" as {workers} worker{'s' * (workers > 1)}"
+        name += f" as {plural(workers, 'worker')}"
     if not epochs:
         return f"{name}: stopped in the first epoch"
     last = epochs[-1]
-    how = "; diverged" * training.diverged(last) + "; stopped" * record["stopped"]
-    return (
+    line = (
         f"{name}: {last['samples_per_s']:,.0f} samples/s in the last epoch, test accuracy "
-        f"{last['test_accuracy']:.2%}, weights identical on all ranks{how}"
+        f"{last['test_accuracy']:.2%}, weights identical on all ranks"
     )
+    if training.diverged(last):
+        line += "; diverged"
+    if record["stopped"]:
+        line += "; stopped"
+    return line

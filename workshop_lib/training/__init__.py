@@ -6,7 +6,8 @@ from collections.abc import Mapping
 KINDS = ("parameters", "gradients", "optimizer")  # kinds of memory: the model's states
 SCHEMA = 1  # version of the run records' format, which their writers and readers agree on
 # The loss of guessing ten classes with equal probabilities, and the multiple of that loss that counts as huge.
-GUESS_LOSS, HUGE = math.log(10), 10
+GUESS_LOSS = math.log(10)
+HUGE = 10
 
 
 def diverged(row: Mapping) -> bool:

@@ -96,7 +96,8 @@ class Tracer:
 
     def add(self, step: int, start: float, collectives: list[tuple[float, float]]) -> float:
         """Record a step that ends now, and return the current time. All times are from time.perf_counter()."""
-        now, zero = time.perf_counter(), self.clock_origin_s
+        now = time.perf_counter()
+        zero = self.clock_origin_s
         spans = tuple((begin - zero, end - zero) for begin, end in collectives)
         self.last.append(StepTrace(step, start - zero, now - zero, spans))
         return now

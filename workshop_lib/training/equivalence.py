@@ -40,7 +40,8 @@ def compare(options: TrainOptions) -> dict:
         **CONSTANT_LR,
     )
     with tempfile.TemporaryDirectory() as folder:
-        together, alone = Path(folder) / "together", Path(folder) / "alone"
+        together = Path(folder) / "together"
+        alone = Path(folder) / "alone"
         train(replace(short, checkpoint=str(together)), world=world)
         if world.rank != 0:
             return {}

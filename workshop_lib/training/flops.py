@@ -20,7 +20,9 @@ from workshop_lib.paths import BUILD, replacing
 from workshop_lib.training.record import Compute, RunRecord, cpu_model
 
 KEPT = BUILD / "compute.json"
-SIDE, NUMBERS = 512, 8_000_000  # side of a square matrix, and length of arrays that no cache can hold
+# Side of a square matrix, and length of arrays that no cache can hold.
+SIDE = 512
+NUMBERS = 8_000_000
 FLOAT_BYTES = 4
 
 
@@ -86,7 +88,7 @@ def layers(network: str, batch: int = 64, repeats: int = 20) -> list[Layer]:
     with_weights = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in with_weights.items()]
     with torch.no_grad():
-        model(torch_cnn.normalise(torch.zeros(batch, *vit.MNIST, dtype=torch.uint8)))
+        model(torch_cnn.normalize(torch.zeros(batch, *vit.MNIST, dtype=torch.uint8)))
         for hook in hooks:
             hook.remove()
         for name, layer in with_weights.items():
@@ -107,7 +109,9 @@ def compute(record: RunRecord, image_shape: tuple[int, ...]) -> Compute | None:
     Returns None if `limits` has not measured this processor with this many threads, if there are more threads than
     cores, on a GPU, and for images whose size is not MNIST's.
     """
-    what, where, kept = record["what"], record["where"], _kept()
+    what = record["what"]
+    where = record["where"]
+    kept = _kept()
     peak = kept["peaks"].get(_processor(what["threads_per_rank"]))
     flops = kept["flops_per_sample"].get(what.get("network"))
     if image_shape != vit.MNIST or not (peak and flops and record["epochs"]):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import psutil
 
 from workshop_lib.training.cores import affinity, usable_cores
+from workshop_lib.words import plural
 
 IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is already part of user time
 SHORTEST_S = 0.2  # shortest interval to measure, because systems count CPU time in hundredths of a second
@@ -45,7 +46,8 @@ def cores_of_others(before: Sample, after: Sample) -> float:
     """Return how many cores other programs used on average, or 0 if the samples are too close together to tell."""
     if after.at_s - before.at_s < SHORTEST_S:
         return 0.0
-    used_s, own_s = after.used_s - before.used_s, after.own_s - before.own_s
+    used_s = after.used_s - before.used_s
+    own_s = after.own_s - before.own_s
     return max(0.0, (used_s - own_s) / (after.at_s - before.at_s))
 
 
@@ -58,7 +60,8 @@ class Meter:
     """Measures how many cores other programs use, from the moment the meter is created."""
 
     def __init__(self):
-        self.usable, self.total = usable_cores(), len(affinity())
+        self.usable = usable_cores()
+        self.total = len(affinity())
         self._began = sample()
 
     def others(self) -> float:
@@ -70,8 +73,7 @@ class Meter:
         others = self.others()
         if are_left(others, wanted, self.usable, self.total):
             return ""
-        cores = f"{self.total} core{'s' * (self.total > 1)}"
-        return f"Other programs were using {others:.1f} of {cores}, {so}."
+        return f"Other programs were using {others:.1f} of {plural(self.total, 'core')}, {so}."
 
     def report(self, wanted: int) -> None:
         """Print the warning, if there is one."""

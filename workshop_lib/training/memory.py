@@ -82,8 +82,10 @@ class SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
         self.holders: Counter[int] = Counter()  # number of saved tensors in each storage
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
-        storage, kept = tensor.untyped_storage(), _Saved(tensor)
-        place, size = storage.data_ptr(), storage.nbytes()
+        storage = tensor.untyped_storage()
+        kept = _Saved(tensor)
+        place = storage.data_ptr()
+        size = storage.nbytes()
         if place not in self.own:
             self.bytes += 0 if self.holders[place] else size
             self.holders[place] += 1

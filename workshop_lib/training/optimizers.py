@@ -61,7 +61,8 @@ def norm(values: torch.Tensor) -> torch.Tensor:
 
 def layer_rate(weights: torch.Tensor, gradient: torch.Tensor, group: dict) -> torch.Tensor:
     """Return λ for one layer, or 1 if its weights or its gradients are all zero."""
-    weights_norm, gradient_norm = norm(weights), norm(gradient)
+    weights_norm = norm(weights)
+    gradient_norm = norm(gradient)
     rate = group["trust"] * weights_norm / (gradient_norm + group["weight_decay"] * weights_norm)
     rate = _or_one(rate, weights_norm, gradient_norm)
     return (rate / group["lr"]).clamp(max=1.0) if group["clip"] else rate
@@ -82,7 +83,8 @@ class Lamb(_ByTensor):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def update(self, p, group):
-        (beta1, beta2), state = group["betas"], self.state[p]
+        beta1, beta2 = group["betas"]
+        state = self.state[p]
         if not state:
             state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
             state["exp_avg_sq"] = torch.zeros_like(p)
@@ -93,7 +95,8 @@ class Lamb(_ByTensor):
         rate: float | torch.Tensor = 1.0
         if p.dim() > 1:
             update.add_(p, alpha=group["weight_decay"])
-            weights_norm, update_norm = norm(p), norm(update)
+            weights_norm = norm(p)
+            update_norm = norm(update)
             rate = _or_one(weights_norm / update_norm, weights_norm, update_norm)
         p.sub_(group["lr"] * rate * update)
 
@@ -141,8 +144,8 @@ def sgd_share(step: int, switch_steps: int) -> float:
     """
     if step >= switch_steps:
         return 1.0
-    past_centre = (step / switch_steps - 0.8) / 0.4
-    return math.exp(2 * past_centre) / 2 if past_centre < 0 else 0.5 + past_centre
+    past_center = (step / switch_steps - 0.8) / 0.4
+    return math.exp(2 * past_center) / 2 if past_center < 0 else 0.5 + past_center
 
 
 class Muon(_ByTensor):

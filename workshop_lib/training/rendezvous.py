@@ -17,7 +17,8 @@ from workshop_lib.training.world import LaunchError, World, loopback
 TIMEOUT_S = 60.0
 GLOO_LINGER_S = 0.3
 # These ports lie below the range from which Linux picks ports itself (32768 and up).
-SLURM_FIRST_PORT, SLURM_PORTS = 20000, 12000
+SLURM_FIRST_PORT = 20000
+SLURM_PORTS = 12000
 
 
 def join_process_group(world: World, device: torch.device) -> dist.ProcessGroup:
@@ -109,7 +110,8 @@ def _address(world: World) -> tuple[str, int]:
     env = os.environ
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:
         return env["MASTER_ADDR"], int(env["MASTER_PORT"])
-    job, step = int(env.get("SLURM_JOB_ID", 0)), int(env.get("SLURM_STEP_ID", 0))
+    job = int(env.get("SLURM_JOB_ID", 0))
+    step = int(env.get("SLURM_STEP_ID", 0))
     port = SLURM_FIRST_PORT + (31 * job + step) % SLURM_PORTS
     if world.local_size == world.world_size:
         return "127.0.0.1", port

@@ -68,7 +68,10 @@ class MpiWork(dist._Work):
 
     def __init__(self, group: "MpiProcessGroup", calls: list[tuple], results: list, finish: Callable | None):
         super().__init__()
-        self.group, self.calls, self.results, self.finish = group, calls, results, finish
+        self.group = group
+        self.calls = calls
+        self.results = results
+        self.finish = finish
         self.requests = [getattr(group.comm, name)(*arguments) for name, *arguments in calls]
         self.statuses = [MPI.Status() for _ in calls]
         self.done = False
@@ -90,7 +93,8 @@ class MpiWork(dist._Work):
 
         The loop is on one line, so that a stuck rank is seen to stay at that line.
         """
-        asked, states = self.requests, self.statuses
+        asked = self.requests
+        states = self.statuses
         rest: tuple = ([], [], [], pause_s)
         while not (arrived := MPI.Request.Testall(asked, states)) and monotonic() < deadline and select(*rest):
             pass
@@ -98,7 +102,9 @@ class MpiWork(dist._Work):
 
     def _complete(self) -> bool:
         self.group.under_way.discard(self)
-        finish, self.finish, self.done = self.finish, None, True
+        finish = self.finish
+        self.finish = None
+        self.done = True
         if finish is not None:
             finish()
         return True
@@ -134,7 +140,9 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def __init__(self, comm, timeout_s: float):
         super().__init__(comm.rank, comm.size)
-        self.comm, self.timeout_s, self.calls_made = comm, timeout_s, 0
+        self.comm = comm
+        self.timeout_s = timeout_s
+        self.calls_made = 0
         self.under_way: set[MpiWork] = set()  # keeps alive the memory that MPI writes into
         self.broken = ""  # names the call that never ended, which no other call can follow
 
@@ -166,7 +174,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self.start(calls, tensors, lambda: _give_back(buffers, divisor))
 
     def reduce(self, tensors: list, opts) -> MpiWork:
-        (operation, divisor), root = _operation(opts, self.size()), opts.rootRank
+        operation, divisor = _operation(opts, self.size())
+        root = opts.rootRank
         buffers = [Buffer(tensor, reduced=True) for tensor in tensors]
         if self.rank() != root:
             return self.start([("Ireduce", buffer.array, None, operation, root) for buffer in buffers], tensors)
@@ -207,7 +216,8 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs: list, inputs: list, opts) -> MpiWork:
         """Gather the input of each rank on the root. outputs: as in allgather on the root, empty on the other ranks."""
-        wholes, part = [torch.stack(parts) for parts in outputs], Buffer(inputs[0])
+        wholes = [torch.stack(parts) for parts in outputs]
+        part = Buffer(inputs[0])
         call = ("Igather", part.array, Buffer(wholes[0]).array if wholes else None, opts.rootRank)
         return self.start([call], outputs[0] if outputs else [], lambda: _share_out(wholes, outputs))
 
@@ -221,7 +231,8 @@ class MpiProcessGroup(dist.ProcessGroup):
 
         Without numbers of rows, the rows are split evenly.
         """
-        going, coming = Buffer(tensor), Buffer(output)
+        going = Buffer(tensor)
+        coming = Buffer(output)
         call = ("Ialltoallv", _cut(going, input_rows, self.size()), _cut(coming, output_rows, self.size()))
         return self.start([call], [output], coming.give_back)
 
@@ -247,8 +258,10 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     # PyTorch before 2.13 calls the same methods by these names.
     allreduce_coalesced = allreduce
-    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
 
@@ -288,7 +301,8 @@ def create(opts, _backend_options=None) -> MpiProcessGroup:
 
     Raises CommError if they do not have the same ranks in MPI.
     """
-    world, ranks = MPI.COMM_WORLD, opts.global_ranks_in_group or list(range(opts.group_size))
+    world = MPI.COMM_WORLD
+    ranks = opts.global_ranks_in_group or list(range(opts.group_size))
     if (own := ranks[opts.group_rank]) != world.rank or opts.group_size > world.size:
         raise CommError(f"rank {own} is rank {world.rank} of {world.size} to MPI: start the ranks with mpiexec")
     comm = world.Create_group(world.group.Incl(ranks), zlib.crc32(opts.group_id.encode()) % 2**15)

@@ -51,8 +51,11 @@ class Trainer:
     """One run on one rank. Its progress is in `epoch` (1-based) and `step`, the number of steps done in that epoch."""
 
     def __init__(self, options: TrainOptions, backend: Backend, hooks: dict):
-        self.options, self.backend, self.hooks = options, backend, hooks
-        self.world, self.device = backend.world, backend.device
+        self.options = options
+        self.backend = backend
+        self.hooks = hooks
+        self.world = backend.world
+        self.device = backend.device
         self.record = record.start(options, backend)
         memory.reset_peak(self.device)
         self.data_dir: str | Path | None = options.data_dir
@@ -115,16 +118,19 @@ class Trainer:
         self.data_dir = staged or self.options.data_dir
 
     def load_data(self) -> None:
-        options, world = self.options, self.world
+        options = self.options
+        world = self.world
         train_split = mnist.load("train", self.data_dir)
         test_split = mnist.load("test", self.data_dir, world.rank, world.world_size)
         size = options.train_size(train_split.total)
-        self.train_size, self.test_size = size, test_split.total
+        self.train_size = size
+        self.test_size = test_split.total
         kept = {"images": train_split.images[:size], "labels": train_split.labels[:size]}
         self.splits = replace(train_split, **kept), test_split
 
     def plan_steps(self) -> None:
-        options, world_size = self.options, self.world.world_size
+        options = self.options
+        world_size = self.world.world_size
         self.global_batch = options.global_batch(world_size)
         self.samples_per_step = self.global_batch // world_size  # on this rank, including workers that it emulates
         self.steps_per_epoch = shard.steps_per_epoch(self.train_size, self.samples_per_step, world_size)
@@ -133,7 +139,9 @@ class Trainer:
         self.warmup_lr = options.lr if options.warmup == "constant" else None
 
     def start_epoch(self, epoch: int) -> None:
-        self.epoch, self.step, self.epoch_seconds = epoch, 0, 0.0
+        self.epoch = epoch
+        self.step = 0
+        self.epoch_seconds = 0.0
         self.learner.reset_sums()
 
     @property
@@ -193,7 +201,8 @@ class Trainer:
         """Train to the end of this epoch or to max_steps. Returns True if a callback ended the run early."""
         if self.backend.communication_s is not None:
             self.backend.communication_s = 0.0
-        self.samples, stopped = 0, False
+        self.samples = 0
+        stopped = False
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
         self.epoch_start = self.step_start = time.perf_counter()
         for indices, n_global, lr in self.steps():
@@ -211,7 +220,8 @@ class Trainer:
 
         They are this rank's samples (indices), the size of the global batch and the learning rate.
         """
-        options, world = self.options, self.world
+        options = self.options
+        world = self.world
         total = options.epochs * self.steps_per_epoch
         batches = shard.epoch_batches(
             self.train_size, self.samples_per_step, world.rank, world.world_size, options.seed, self.epoch, self.step
@@ -312,8 +322,10 @@ class Trainer:
         """Continue from where the checkpoint was written. Rank 0 reads it for all ranks."""
         path = str(self.options.checkpoint)
         state = self.on_rank_0(lambda: checkpoint.read(path, self.must_match))
-        self.epoch, self.step = state["epoch"], state["step"]
-        self.epoch_seconds, self.total_seconds = state["epoch_seconds"], state["total_seconds"]
+        self.epoch = state["epoch"]
+        self.step = state["step"]
+        self.epoch_seconds = state["epoch_seconds"]
+        self.total_seconds = state["total_seconds"]
         self.record["epochs"] = state["record"]["epochs"]
         self.record["seconds_to_99"] = state["record"]["seconds_to_99"]
         self.learner.load_state(state)

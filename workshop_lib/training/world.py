@@ -145,7 +145,8 @@ def _srun_size(env: Mapping[str, str]) -> int | None:
 
 def _environment_size(env: Mapping[str, str]) -> int | None:
     """Return the size of a world of several processes, or None for a single process, which needs no rendezvous."""
-    size, rank = _number(env, "WORLD_SIZE"), env.get("RANK", "")
+    size = _number(env, "WORLD_SIZE")
+    rank = env.get("RANK", "")
     if size is None and rank.isdecimal():
         size = int(rank) + 1
     return size if size is not None and size > 1 else None
@@ -162,13 +163,15 @@ def _from_environment(env: Mapping[str, str]) -> World:
     names = [*RENDEZVOUS] if one_host or not address else [*RENDEZVOUS, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     if missing := [name for name in names if not env.get(name)]:
         given = [name for name in RENDEZVOUS if env.get(name)]
+        describe = "describes" if len(given) == 1 else "describe"
         raise LaunchError(
-            f"{_listed(given)} describe{'s' * (len(given) == 1)} a world of several processes, but {_listed(missing)} "
+            f"{_listed(given)} {describe} a world of several processes, but {_listed(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set: set what is missing in each process, or start this with "
             f"torchrun or mpiexec. If there is no such world: unset {' '.join(given)}."
         )
     numbers = {name: _number(env, name) or 0 for name in names if name != "MASTER_ADDR"}
-    rank, size = numbers["RANK"], numbers["WORLD_SIZE"]
+    rank = numbers["RANK"]
+    size = numbers["WORLD_SIZE"]
     if rank >= size:
         raise LaunchError(f"RANK is {rank}, but WORLD_SIZE is {size}, and ranks count from 0: correct or unset both.")
     local_rank, local_size = (rank, size) if one_host else (numbers["LOCAL_RANK"], numbers["LOCAL_WORLD_SIZE"])
@@ -206,7 +209,8 @@ def _from_slurm(env: Mapping[str, str], world_size: int) -> World:
     except hostlist.BadHostlist:
         raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE is {text!r}, but srun writes it as in 4(x2),3.") from None
     local_size = counts[int(env.get("SLURM_NODEID", 0))]
-    rank, local_rank = int(env["SLURM_PROCID"]), int(env.get("SLURM_LOCALID", 0))
+    rank = int(env["SLURM_PROCID"])
+    local_rank = int(env.get("SLURM_LOCALID", 0))
     return World(rank, world_size, local_rank, "srun", local_size)
 
 

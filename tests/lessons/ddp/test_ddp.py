@@ -113,7 +113,7 @@ KNOWN = {
         "filled up": ([(PART, FILLED)], "DistributedSampler fills up"),
         "cut off": ([(PART, "order[: n // size * size][rank::size]")], "some ranks take one more"),
         "the rest to the last": ([(PART, UNEVEN)], "spread what is left over"),
-        "in the files' order": ([(PERMUTATION, "np.arange(n)")], "sees neighbours"),
+        "in the files' order": ([(PERMUTATION, "np.arange(n)")], "sees neighbors"),
         "the same in all epochs": ([("rng(epoch)", "rng(1)")], "forget `set_epoch`"),
         "shared out first": (
             [("permutation(n)", "permutation(range(rank, n, size))"), (PART, "order")],

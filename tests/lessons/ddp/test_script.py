@@ -100,7 +100,7 @@ def test_the_stub_is_the_script_for_one_process_and_not_solved_yet(tmp_path):
     assert [line for line in lines if line not in given] == [line for line in known if line != "from torch import nn"]
     (tmp_path / "changes.py").write_text(parts(solved=False))
     assert script.script(tmp_path / "changes.py").passed is None
-    assert script.mine_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
+    assert script.own_or_finished(tmp_path / "changes.py") == SCRIPTS / "ddp.py"
 
 
 def test_a_script_that_ends_itself_is_an_error_of_the_learners_on_a_rank_that_goes_on():
@@ -120,7 +120,7 @@ def test_a_right_script_is_kept(tmp_path, team):
     changes = tmp_path / "changes.py"
     changes.write_text(parts(solved=True))
     assert script.script(changes).passed is True
-    assert script.mine_or_finished(changes).read_text().endswith("distributed.destroy_process_group()\n")
+    assert script.own_or_finished(changes).read_text().endswith("distributed.destroy_process_group()\n")
 
 
 def test_the_difference_of_two_scripts_is_shown_without_what_they_share():

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from workshop_lib.lessons.forecasting import catalogue, cost_model, published
-from workshop_lib.lessons.forecasting.catalogue import Compute, Machine
+from workshop_lib.lessons.forecasting.catalogue import ComputeTime, Machine
 from workshop_lib.lessons.forecasting.cost_model import Link
 from workshop_lib.lessons.forecasting.forecast import (
     BACKENDS,
@@ -132,7 +132,7 @@ def test_a_machine_says_where_its_numbers_are_from(name):
 
 def resnet(blocks, bottleneck):
     """Parameters and tensors of a ResNet for ImageNet, layer by layer (arXiv:1512.03385, table 1)."""
-    sizes = [7 * 7 * 3 * 64, 64, 64]  # convolution, scale and shift of its normalisation
+    sizes = [7 * 7 * 3 * 64, 64, 64]  # convolution, scale and shift of its normalization
 
     def convolution(size, before, after):
         sizes.extend([size * size * before * after, after, after])
@@ -209,7 +209,7 @@ def test_the_transformers_are_those_of_the_memory_calculator():
 def machine_of(devices_a_node=1):
     link = Link(10e-6, 1e-9)
     return Machine(
-        "m", "m", "d", devices_a_node, "cheapest", link, link, "given", {RESNET.name: Compute(0, 1e-3, "given")}
+        "m", "m", "d", devices_a_node, "cheapest", link, link, "given", {RESNET.name: ComputeTime(0, 1e-3, "given")}
     )
 
 
@@ -311,7 +311,7 @@ def test_what_makes_no_sense_is_named(call, message):
 
 def test_a_laptop_as_measured():
     cnn = catalogue.model("workshop-cnn")
-    machine = catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 0.1e-3, "measured")})
+    machine = catalogue.laptop(20e-6, 1e-9, {cnn.name: ComputeTime(1e-3, 0.1e-3, "measured")})
     points = forecast(cnn, machine, Settings("mpi", 16))
     assert [point.devices for point in points] == list(DEVICES)
     assert points[0].step_s == pytest.approx(1e-3 + 16 * 0.1e-3)

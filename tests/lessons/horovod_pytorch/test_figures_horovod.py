@@ -82,8 +82,10 @@ def test_steps_begin_with_the_first_tensor(recorded):
 
 def test_the_typical_step_has_the_median_length():
     lengths_ms = enumerate((9.0, 2.0, 4.0))
-    spans = [horovod_timeline.Span("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in lengths_ms]
-    assert horovod_timeline.Timeline(spans).typical().spans == [horovod_timeline.Span("a", 2, TRANSFER, 0, 4.0)]
+    spans = [horovod_timeline.TensorSpan("a", step, TRANSFER, 10.0 * step, 10.0 * step + ms) for step, ms in lengths_ms]
+    assert horovod_timeline.HorovodTimeline(spans).typical().spans == [
+        horovod_timeline.TensorSpan("a", 2, TRANSFER, 0, 4.0)
+    ]
 
 
 def test_when_each_rank_was_ready(recorded):
@@ -97,8 +99,8 @@ def test_cycles_and_allreduces_are_counted_and_tensors_that_travel_together_are_
     assert len(recorded.cycles_ms) == 10
     assert len(recorded.allreduces()) == 4
     times_ms = {"a": (1.0, 3.0), "b": (1.1, 3.1), "c": (4.0, 5.0)}
-    spans = [horovod_timeline.Span(tensor, 0, TRANSFER, *times) for tensor, times in times_ms.items()]
-    assert horovod_timeline.Timeline(spans).allreduces() == [(1.0, 3.1), (4.0, 5.0)]
+    spans = [horovod_timeline.TensorSpan(tensor, 0, TRANSFER, *times) for tensor, times in times_ms.items()]
+    assert horovod_timeline.HorovodTimeline(spans).allreduces() == [(1.0, 3.1), (4.0, 5.0)]
 
 
 def test_shares_count_each_moment_once(recorded):

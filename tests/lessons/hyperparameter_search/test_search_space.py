@@ -11,7 +11,7 @@ from judge import answers
 from workshop_lib.lessons.gradient_noise import steps_to_target
 from workshop_lib.lessons.hyperparameter_search import figures, live, search
 from workshop_lib.lessons.hyperparameter_search.trial import Job
-from workshop_lib.lessons.hyperparameter_search.trials import Done, Search
+from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
 from workshop_lib.paths import ROOT
 from workshop_lib.results import records
 
@@ -71,7 +71,7 @@ def test_what_to_report_is_the_test_accuracy_of_the_trial_that_the_held_out_imag
 
 def done(trial, images, held_out, ranks, start_s, end_s):
     result = {"trial": trial, "setting": {"lr": 0.1, "momentum": 0.0, "batch": 32}, "images": images, "losses": []}
-    return Done(result | {"new_images": images, "held_out": held_out, "diverged": False}, ranks, start_s, end_s)
+    return DoneJob(result | {"new_images": images, "held_out": held_out, "diverged": False}, ranks, start_s, end_s)
 
 
 def test_the_figures_are_drawn_and_idle_time_is_counted(tmp_path):

@@ -79,9 +79,9 @@ def test_an_unsolved_exercise_gives_way_to_the_librarys_own(capsys):
         def forward(self):
             raise NotImplementedError("your code here")
 
-    assert judge.yours_or(solved, outer_step) is solved and judge.yours_or(Rounds, Layer) is Rounds
-    assert judge.yours_or(Rounds(8).outer, solved) is not solved, "a partial is no stub"
+    assert judge.own_or_library(solved, outer_step) is solved and judge.own_or_library(Rounds, Layer) is Rounds
+    assert judge.own_or_library(Rounds(8).outer, solved) is not solved, "a partial is no stub"
     assert capsys.readouterr().out == ""
-    assert judge.yours_or(stub, outer_step) is outer_step
+    assert judge.own_or_library(stub, outer_step) is outer_step
     assert capsys.readouterr().out == "stub isn't solved yet, so the library's own takes its place here.\n"
-    assert judge.yours_or(Layer, Rounds) is Rounds, "a method of a class may be the stub"
+    assert judge.own_or_library(Layer, Rounds) is Rounds, "a method of a class may be the stub"

@@ -392,7 +392,7 @@ class NoRoomForEveryone:
 
 
 @pair("error", ranks=3)
-class ANeighbourThatIsNotThere:
+class ANeighborThatIsNotThere:
     def wrong(comm):
         return comm.sendrecv(comm.rank, dest=comm.rank + 1, source=comm.rank - 1)
 

@@ -14,7 +14,7 @@ from lessons.mpi_basics.mpi_programs import PAIRS
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.mpi_basics.explorer import Search, explore
+from workshop_lib.lessons.mpi_basics.explorer import OrderSearch, explore
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -304,7 +304,7 @@ def everything(calls: list[list[tuple]], limit: int) -> tuple[bool, set] | None:
 
 
 def explored(calls: list[list[tuple]]) -> tuple[bool, set]:
-    search = Search(as_program(calls), len(calls))
+    search = OrderSearch(as_program(calls), len(calls))
     outcomes = []
     while search.open:
         outcomes += filter(None, [search.run_next()])

@@ -35,7 +35,7 @@ def test_every_message_is_an_arrow_and_every_rank_ends():
     assert texts(figure).count("ends") == 4
 
 
-def test_calls_that_end_together_stand_in_one_column_and_a_buffered_message_arrives_later():
+def test_calls_that_end_together_fake_machine_one_column_and_a_buffered_message_arrives_later():
     together = Picture(
         [[Box("Send", 1, 5, "")], [Box("Isend", 1, 2, ""), Box("Recv", 2, 5, "")]], [((0, 0), (1, 1))], [True, True]
     )

@@ -149,13 +149,13 @@ def on_ranks(make, size: int) -> dict:
         order = schedule(comm.rank, size, m)
         taken = pipeline.step(stages, order, comm, count_bytes=True)
         apart = [(p.grad - right[name]).abs().max() for each in stages for name, p in each.layers.named_parameters()]
-        neighbours = sum((not stage.first) + (not stage.last) for stage in stages)
+        neighbors = sum((not stage.first) + (not stage.last) for stage in stages)
         seen[chunks if chunks > 1 else schedule.__name__] = {
             "apart": float(max(apart) / largest),
             "loss": abs(taken.loss - loss.item()) if stages[-1].last else 0.0,
             "kept": (taken.most_kept, orders.most_alive(order)),
-            "bytes": (counting.bytes_sent, neighbours * 8 * tokens * width * 4),
-            "messages": (counting.messages_sent, neighbours * m),
+            "bytes": (counting.bytes_sent, neighbors * 8 * tokens * width * 4),
+            "messages": (counting.messages_sent, neighbors * m),
             "saved_bytes": taken.saved_bytes,
             "spans": taken.spans,
         }
@@ -227,7 +227,7 @@ def with_pytorch(make, size: int) -> list[tuple]:
         own = [p.grad for stage in stages for p in stage.layers.parameters()]
         other = [p.grad for part in theirs for p in part.parameters()]
         apart = max(float((a - b).abs().max()) for a, b in zip(own, other, strict=True))
-        seen.append((apart, done, [tuple(orders.Operation(*each)) for each in order]))
+        seen.append((apart, done, [tuple(orders.MicroBatchPass(*each)) for each in order]))
     return seen
 
 

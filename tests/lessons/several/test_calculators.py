@@ -6,7 +6,7 @@ import pytest
 
 from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.forecasting.calculator import forecaster
-from workshop_lib.lessons.forecasting.catalogue import Compute
+from workshop_lib.lessons.forecasting.catalogue import ComputeTime
 from workshop_lib.lessons.forecasting.forecast import Settings, forecast
 from workshop_lib.lessons.forecasting.report import answer
 from workshop_lib.lessons.zero_and_fsdp import zero_memory
@@ -59,7 +59,7 @@ def test_the_memory_answers_each_change():
 
 def test_the_forecast_answers_each_change():
     cnn, resnet = catalogue.model("workshop-cnn"), catalogue.model("resnet-50")
-    shown = forecaster(catalogue.laptop(20e-6, 1e-9, {cnn.name: Compute(1e-3, 1e-4, "measured")}))
+    shown = forecaster(catalogue.laptop(20e-6, 1e-9, {cnn.name: ComputeTime(1e-3, 1e-4, "measured")}))
     assert shown.overlap.label and not shown.speed.value
     assert shown.machine.value == "laptop" and shown.model.value == "workshop-cnn", "what was measured"
     assert shown.speed.placeholder == "7,619", "32 samples of 0.1 ms each and 1 ms per step"

@@ -15,7 +15,7 @@ from workshop_lib.lessons.zero_and_fsdp import figures as zero_and_fsdp_figures
 
 
 def fills(figure):
-    """Colours of the filled patches, as hex, left to right."""
+    """Colors of the filled patches, as hex, left to right."""
     patches = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_fill()]
     return [matplotlib.colors.to_hex(p.get_facecolor()).upper() for p in patches]
 
@@ -29,7 +29,7 @@ def test_every_value_is_written_once_where_it_is_held():
     assert fills(figure) == start_here_figures.TINTS[:3] * 2
 
 
-def test_a_moved_value_keeps_the_colour_of_its_rank_and_only_the_root_gives_in_a_broadcast():
+def test_a_moved_value_keeps_the_color_of_its_rank_and_only_the_root_gives_in_a_broadcast():
     figure = pictures.collective("alltoall", [[0, 1], [10, 11]], [[0, 10], [1, 11]])
     assert fills(figure) == [start_here_figures.TINTS[rank] for rank in (0, 0, 1, 1, 0, 1, 0, 1)]
     assert fills(pictures.collective("bcast", [7, None], [7, 7])) == [start_here_figures.TINTS[0]] * 3
@@ -61,7 +61,7 @@ def test_each_way_to_split_shows_what_a_rank_holds_and_what_it_sends():
     assert [panel.texts[0].get_text() for panel in panels] == [split.title for split in start_here_figures.SPLITS]
 
     def held(panel):
-        """The widths of what is in colour: the batch, then weights and state of each layer, rank by rank."""
+        """The widths of what is in color: the batch, then weights and state of each layer, rank by rank."""
         return [round(p.get_width(), 2) for p in panel.patches if isinstance(p, Rectangle) and p.get_fill()]
 
     data, state, layers, tensors = map(held, panels)

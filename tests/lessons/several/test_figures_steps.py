@@ -23,8 +23,8 @@ def test_bars_are_as_long_as_the_times_and_panels_share_one_axis():
         wanted = []
         for times in of_ranks:
             left = 0.0
-            for kind, (colour, _) in STEP_LOOKS.items():
-                wanted.append((left, times[kind], colour))
+            for kind, (color, _) in STEP_LOOKS.items():
+                wanted.append((left, times[kind], color))
                 left += times[kind]
         assert drawn == wanted
         assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
@@ -44,7 +44,7 @@ DURING = [times(55.0, [[11.0, 20.0], [26.0, 38.0], [41.0, 54.0]])] * 2
 def test_each_message_is_drawn_from_sent_to_arrived():
     figure = steps.overlap({"after": AFTER, "during": DURING})
     upper, lower = figure.axes
-    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == steps.MESSAGE.colour.lower()]
+    bars = [patch for patch in lower.patches if to_hex(patch.get_facecolor()) == steps.MESSAGE.color.lower()]
     assert [(bar.get_x(), bar.get_width()) for bar in bars[:3]] == [(11.0, 9.0), (26.0, 12.0), (41.0, 13.0)]
     assert len(bars) == 6
     assert [text.get_text().strip() for text in upper.texts] == ["70 ms", "71 ms"], "the end"
@@ -106,8 +106,8 @@ def test_each_operation_of_a_pipeline_is_drawn_with_its_number_and_idle_time_is_
     spans = pipeline_orders.simulate([pipeline_orders.gpipe(rank, 2, 2) for rank in range(2)]).spans
     figure = pipelines_figures.pipeline({"simulated": spans}, unit="1: a forward")
     [axes] = figure.axes
-    looks = {look.colour.lower(): kind for kind, (look, *_) in pipelines_figures.CHUNK_LOOKS.items()}
-    bars = [(looks[colour], bar) for bar in axes.patches if (colour := to_hex(bar.get_facecolor())) in looks]
+    looks = {look.color.lower(): kind for kind, (look, *_) in pipelines_figures.CHUNK_LOOKS.items()}
+    bars = [(looks[color], bar) for bar in axes.patches if (color := to_hex(bar.get_facecolor())) in looks]
     drawn = sorted((round(bar.get_y()), bar.get_x(), kind, bar.get_width()) for kind, bar in bars)
     wanted = [(rank, s.start, s.kind, s.end - s.start) for rank, row in enumerate(spans) for s in row]
     assert [(round(bar_y + 0.0), x, kind, width) for bar_y, x, kind, width in drawn] == sorted(wanted)

@@ -35,7 +35,7 @@ WRONG = {
         "written on rank 0 only": ([(WRITE, f"if comm.rank == 0: {WRITE}")], "all need the mean"),
         "only matrices": ([(LOOP, f"{LOOP}\n        if p.ndim == 1: continue")], "all of model.parameters()"),
         "parameters and gradients": ([(WRITE, f"{WRITE}; p.data.mul_(0.5)")], "average `p.grad`, not `p`"),
-        "of two neighbours": (
+        "of two neighbors": (
             [
                 (REDUCE, "comm.Sendrecv(mine, comm.rank ^ 1 if comm.rank < 2 else 2, recvbuf=total); total += mine"),
                 ("total / comm.size", "total / 2"),

@@ -160,7 +160,7 @@ class TestBreaking(Verdicts):
     at_once = {"supervise": 4}  # each in a process of its own, which mostly waits
 
 
-def test_the_dojo_gets_the_learners_function_and_the_modules_it_uses(tmp_path):
+def test_fault_injection_gets_the_learners_function_and_the_modules_it_uses(tmp_path):
     mine = written(IMPORTS, SAVE, "torch.save(state, f'{path}.mine')", "shutil.move(f'{path}.mine', path)")
     text = check.script("elastic.py", tmp_path / "elastic.py", mine).read_text()
     assert "shutil.move" in text and "import shutil as shutil" in text and "os.replace" not in text
@@ -221,7 +221,7 @@ def test_the_others_name_the_connection_and_not_the_cause(met):
 
 
 @pytest.mark.exhaustive
-def test_every_fault_of_the_zoo_shows_what_the_notebook_says():
+def test_every_fault_of_the_catalogue_shows_what_the_notebook_says():
     quiet = ("is slow", "computes a NaN", "flips a bit of its gradient", "flips a bit of its weights")
     met = fault_catalogue.meet(*FAULTS)
     for fault, ranks in met.items():

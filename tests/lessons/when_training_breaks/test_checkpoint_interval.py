@@ -32,8 +32,10 @@ def test_the_figures_show_what_they_were_given():
     expected, measured = ([line for line in axes.get_lines() if len(line.get_xdata()) == n][-1] for n in (200, 1))
     assert max(expected.get_ydata()) == pytest.approx(checkpoints.useful_share(1100, 60, 10_800, 300), abs=1e-3)
     assert measured.get_ydata()[0] == 0.5
-    free = fault_injection.Run([(5.0, 1), (6.0, 11)], weights={"a"})
-    faulty = fault_injection.Run([(0.0, 1), (2.0, 11)], [(1.0, fault_injection.Fault(6, 0, "kill", 0.0))], {"a"})
-    axes = figures.progress({"mine": fault_injection.Score(free, faulty)}).axes[0]
+    free = fault_injection.TrainingRun([(5.0, 1), (6.0, 11)], weights={"a"})
+    faulty = fault_injection.TrainingRun(
+        [(0.0, 1), (2.0, 11)], [(1.0, fault_injection.Fault(6, 0, "kill", 0.0))], {"a"}
+    )
+    axes = figures.progress({"mine": fault_injection.FaultScore(free, faulty)}).axes[0]
     assert [list(line.get_ydata()) for line in axes.get_lines()] == [[1, 11], [1, 11], [6]]
     axes.figure._repr_png_()

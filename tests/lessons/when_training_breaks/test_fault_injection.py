@@ -1,4 +1,4 @@
-"""The dojo: faults where the plan says, restarts, and what is scored. The commands here train nothing."""
+"""Fault injection: faults where the plan says, restarts, and what is scored. The commands here train nothing."""
 
 import sys
 
@@ -63,9 +63,9 @@ def test_a_command_that_ends_is_started_again_and_steps_count_once():
 
 
 def test_other_weights_are_told():
-    run = fault_injection.Run([(0.0, 1), (1.0, 11)], weights={"a"})
-    again = fault_injection.Run([(0.0, 1), (1.0, 6), (1.5, 4), (2.5, 11)], weights={"b"})
-    score = fault_injection.Score(run, again)
+    run = fault_injection.TrainingRun([(0.0, 1), (1.0, 11)], weights={"a"})
+    again = fault_injection.TrainingRun([(0.0, 1), (1.0, 6), (1.5, 4), (2.5, 11)], weights={"b"})
+    score = fault_injection.FaultScore(run, again)
     assert score.share == pytest.approx(0.4) and not score.same_weights and "OTHER weights" in str(score)
 
 

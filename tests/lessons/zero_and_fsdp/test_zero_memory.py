@@ -180,7 +180,7 @@ def test_the_figure_says_what_it_shows():
     widths = [bar.get_width() for bar in axes.patches]
     assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
     assert sum(widths[:4]) == pytest.approx(figures.LONGEST * 32), "cut"
-    assert len({bar.get_hatch() for bar in axes.patches}) == 4, "told apart in a grey print"
+    assert len({bar.get_hatch() for bar in axes.patches}) == 4, "told apart in a gray print"
 
 
 def test_where_nothing_fits_no_bar_is_shorter_than_it_should_be():

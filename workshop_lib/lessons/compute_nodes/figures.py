@@ -8,12 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTRED
+from workshop_lib.lessons.start_here.figures import CENTERED
 from workshop_lib.notebook import figures
+from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number
 MOST_ROWS = 64
-GROUPS, SWITCHES, NODES = 5, 4, 2  # the drawn dragonfly's groups, switches per group, nodes per switch
+# The drawn dragonfly's groups, switches per group, nodes per switch.
+GROUPS = 5
+SWITCHES = 4
+NODES = 2
 
 
 def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.RecordFigure:
@@ -42,25 +46,25 @@ def binding(abouts: Sequence[Mapping[str, Any]], title: str = "") -> figures.Rec
 def _host_panel(axes: Axes, host: str, ranks: list[Mapping[str, Any]]) -> None:
     columns = {core: column for column, core in enumerate(sorted({c for r in ranks for c in r["cores"]}))}
     for row, about in enumerate(ranks):
-        colour = figures.COLOURS[about["rank"] % len(figures.COLOURS)]
+        color = figures.COLORS[about["rank"] % len(figures.COLORS)]
         for core, column in columns.items():
             allowed = core in about["cores"]
-            look = {"fc": colour, "ec": "white"} if allowed else {"fc": "none", "ec": figures.GRID}
+            look = {"fc": color, "ec": "white"} if allowed else {"fc": "none", "ec": figures.GRID}
             axes.add_patch(Rectangle((column, row + 0.1), 0.95, 0.8, **look))
             if allowed and len(columns) <= ROOM_FOR_NUMBERS:
                 place = (column + 0.475, row + 0.5)
-                axes.text(*place, str(core), bbox=figures.ON_WHITE, **CENTRED | {"fontsize": figures.FONT_SIZE - 2})
+                axes.text(*place, str(core), bbox=figures.ON_WHITE, **CENTERED | {"fontsize": figures.FONT_SIZE - 2})
     axes.set(xlim=(0, max(8, len(columns))), ylim=(len(ranks), 0))
     axes.set_yticks([row + 0.5 for row in range(len(ranks))], [_label(about) for about in ranks])
     axes.set_xticks([])
     axes.tick_params(length=0, labelsize=figures.FONT_SIZE - 1)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=figures.FONT_SIZE, color=figures.GREY)
+    axes.set_title(f"{host}: {len(columns)} cores", loc="left", fontsize=figures.FONT_SIZE, color=figures.GRAY)
 
 
 def _label(about: Mapping[str, Any]) -> str:
     threads = about["threads"]
-    suffix = "" if threads is None else f", {threads} thread{'s' * (threads > 1)}"
+    suffix = "" if threads is None else f", {plural(threads, 'thread')}"
     return f"rank {about['rank']}{suffix}"
 
 
@@ -73,35 +77,36 @@ def dragonfly() -> figures.RecordFigure:
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
     axes.axis("off")
     axes.set_aspect("equal")
-    centre = 4 * _around(GROUPS)
-    switch = centre[:, None] + _around(SWITCHES, np.pi / 4)
-    grey, orange = {"color": figures.GREY, "lw": 1, "zorder": 1}, {"color": figures.COLOURS[1], "lw": 3.5, "zorder": 2}
+    center = 4 * _around(GROUPS)
+    switch = center[:, None] + _around(SWITCHES, np.pi / 4)
+    gray = {"color": figures.GRAY, "lw": 1, "zorder": 1}
+    orange = {"color": figures.COLORS[1], "lw": 3.5, "zorder": 2}
     gateway = {}
     for one in range(GROUPS):
         for number, other in enumerate(other for other in range(GROUPS) if other != one):
             gateway[one, other] = switch[one, number % SWITCHES]
         for first in range(SWITCHES):
             for second in range(first):
-                _line(axes, switch[one, first], switch[one, second], **grey)
+                _line(axes, switch[one, first], switch[one, second], **gray)
     for one, other in gateway:
         if one < other:
-            _line(axes, gateway[one, other], gateway[other, one], **grey | {"ls": "--"})
+            _line(axes, gateway[one, other], gateway[other, one], **gray | {"ls": "--"})
     way = [switch[0, 2], gateway[0, 2], gateway[2, 0], switch[2, 3]]
     for start, end in zip(way, way[1:], strict=False):
         _line(axes, start, end, **orange)
-    for at, middle in zip(switch.reshape(-1, 2), np.repeat(centre, SWITCHES, axis=0), strict=True):
+    for at, middle in zip(switch.reshape(-1, 2), np.repeat(center, SWITCHES, axis=0), strict=True):
         for side in np.linspace(-0.25, 0.25, NODES):
             out = (at - middle) @ np.array([[np.cos(side), np.sin(side)], [-np.sin(side), np.cos(side)]])
-            _line(axes, at, middle + 1.45 * out, **grey)
-            axes.plot(*(middle + 1.45 * out), "s", color=figures.COLOURS[0], ms=9, zorder=3)
+            _line(axes, at, middle + 1.45 * out, **gray)
+            axes.plot(*(middle + 1.45 * out), "s", color=figures.COLORS[0], ms=9, zorder=3)
         axes.plot(*at, "o", color="black", ms=11, zorder=3)
-    for number, middle in enumerate(centre):
-        axes.text(*(1.58 * middle), f"group {number}", **CENTRED)
+    for number, middle in enumerate(center):
+        axes.text(*(1.58 * middle), f"group {number}", **CENTERED)
     handles = [
-        figures.entry("node", marker="s", color=figures.COLOURS[0], ls="", ms=10),
+        figures.entry("node", marker="s", color=figures.COLORS[0], ls="", ms=10),
         figures.entry("switch", marker="o", color="black", ls="", ms=10),
-        figures.entry("link", **grey),
-        figures.entry("between groups", **grey | {"ls": "--"}),
+        figures.entry("link", **gray),
+        figures.entry("between groups", **gray | {"ls": "--"}),
     ]
     axes.legend(handles=handles, loc="upper left", frameon=False, fontsize=figures.FONT_SIZE)
     axes.set(xlim=(-8, 8), ylim=(-5.8, 6.6))

@@ -9,7 +9,9 @@ from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
 
 # Each letter is the host of one rank, in rank order: nodes filled one after the other, ranks dealt out to the nodes in
 # turn, and nodes with different numbers of ranks.
-FILLED, DEALT_OUT, UNEQUAL = "aaaabbbb", "abababab", "aaabbccc"
+FILLED = "aaaabbbb"
+DEALT_OUT = "abababab"
+UNEQUAL = "aaabbccc"
 
 
 def observe_device(comm, function: Callable) -> dict[str, list]:

@@ -1,6 +1,6 @@
 """Judges the job script of 10_compute_nodes, its first exercise, by what the script would start on each node.
 
-judge_slurm.py does the dry run. Each Rule says what must hold for the job, and which edits of the right script break
+judge_slurm.py does the dry run. Each JobRule says what must hold for the job, and which edits of the right script break
 the rule; the tests make these edits. The notebook then starts the job's torchruns with `on_this_machine`.
 """
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from workshop_lib.judge import Verdict
-from workshop_lib.lessons.compute_nodes.judge_slurm import ADDRESS, CORES, GPUS, NODES, Job, dry_run
+from workshop_lib.lessons.compute_nodes.judge_slurm import ADDRESS, CORES, GPUS, NODES, SlurmJob, dry_run
 from workshop_lib.paths import SCRIPTS
+from workshop_lib.words import plural
 
 LOCAL = ("/tmp", "/dev/shm", "/local", "/var/tmp")
 
 
-class Rule(NamedTuple):
+class JobRule(NamedTuple):
     """One requirement of the job.
 
     problem: returns a hint that says what is wrong with a job, or "" if the job meets the requirement. wrong: edits of
@@ -25,23 +26,23 @@ class Rule(NamedTuple):
     """
 
     text: str
-    problem: Callable[[Job], str]
+    problem: Callable[[SlurmJob], str]
     wrong: dict[tuple[str, str], str]
 
 
-def _reads(job: Job) -> str:
+def _reads(job: SlurmJob) -> str:
     if job.late:
         return f"Slurm reads `#SBATCH` only above the first command, and `{job.late[0]}` comes below it."
     return f"bash says: {job.problem}" if job.problem else ""
 
 
-def _nodes(job: Job) -> str:
+def _nodes(job: SlurmJob) -> str:
     if job.nodes == len(NODES):
         return ""
-    return f"it asks for {job.nodes} node{'s' * (job.nodes > 1)}: `#SBATCH --nodes={len(NODES)}`."
+    return f"it asks for {plural(job.nodes, 'node')}: `#SBATCH --nodes={len(NODES)}`."
 
 
-def _one_each(job: Job) -> str:
+def _one_each(job: SlurmJob) -> str:
     if job.alone:
         return "the script itself runs on the first node alone. Let `srun` start torchrun, so that each node has one."
     if not job.torchruns:
@@ -52,7 +53,7 @@ def _one_each(job: Job) -> str:
     return f"{counts} torchruns are started. One per node is enough, since each starts a rank for each of its GPUs."
 
 
-def _all_gpus(job: Job) -> str:
+def _all_gpus(job: SlurmJob) -> str:
     gpus = {each.gpus for each in job.torchruns}
     if gpus == {GPUS}:
         return ""
@@ -63,7 +64,7 @@ def _all_gpus(job: Job) -> str:
     )
 
 
-def _ranks(job: Job) -> str:
+def _ranks(job: SlurmJob) -> str:
     counts = {each.options.nproc_per_node for each in job.torchruns}
     if counts <= {str(GPUS), "gpu", "auto"}:
         return ""
@@ -72,7 +73,7 @@ def _ranks(job: Job) -> str:
     )
 
 
-def _bound(job: Job) -> str:
+def _bound(job: SlurmJob) -> str:
     cores = min(each.cores for each in job.torchruns)
     if cores >= CORES:
         return ""
@@ -84,7 +85,7 @@ def _bound(job: Job) -> str:
     return f"torchrun and its ranks share {cores} of {CORES} cores: `--cpus-per-task={CORES}`, here and for `srun`."
 
 
-def _meet(job: Job) -> str:
+def _meet(job: SlurmJob) -> str:
     backend, _, endpoint = job.torchruns[0].meeting
     host = endpoint.rpartition(":")[0]
     if any(each.options.nnodes != str(len(NODES)) or each.options.standalone for each in job.torchruns):
@@ -98,7 +99,7 @@ def _meet(job: Job) -> str:
     return ""
 
 
-def _requeued(job: Job) -> str:
+def _requeued(job: SlurmJob) -> str:
     if "requeue" not in job.asked:
         return "if a node fails, the job is gone: `#SBATCH --requeue` puts it back into the queue."
     if job.asked.get("open-mode", "truncate")[:1] != "a":
@@ -106,7 +107,7 @@ def _requeued(job: Job) -> str:
     return ""
 
 
-def _resumes(job: Job) -> str:
+def _resumes(job: SlurmJob) -> str:
     given = job.torchruns[0].options
     if Path(given.training_script).name != "ddp_resume.py":
         return f"{Path(given.training_script).name} starts over every time: `ddp_resume.py` loads its checkpoint."
@@ -127,9 +128,9 @@ EACH_ITS_OWN = (
     "bash -c 'torchrun --rdzv-endpoint=$(hostname):29500 \"$@\"' _ --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d"
 )
 RULES = [
-    Rule("Slurm reads all of it", _reads, {("#SBATCH --requeue", "true\n#SBATCH --requeue"): "comes below"}),
-    Rule("it gets two nodes", _nodes, {("#SBATCH --nodes=2\n", ""): "asks for 1 node"}),
-    Rule(
+    JobRule("Slurm reads all of it", _reads, {("#SBATCH --requeue", "true\n#SBATCH --requeue"): "comes below"}),
+    JobRule("it gets two nodes", _nodes, {("#SBATCH --nodes=2\n", ""): "asks for 1 node"}),
+    JobRule(
         "each node has one torchrun",
         _one_each,
         {
@@ -138,7 +139,7 @@ RULES = [
             ("torchrun --nnodes", "torchrun --nodes"): "no torchrun is started",
         },
     ),
-    Rule(
+    JobRule(
         "which sees both GPUs of its node",
         _all_gpus,
         {
@@ -146,13 +147,15 @@ RULES = [
             ("--gpus-per-node=2", "--gpus-per-task=1"): "counts for torchrun, not a rank",
         },
     ),
-    Rule("and starts a rank for each of them", _ranks, {("--nproc-per-node=2", "--nproc-per-node=4"): "*of a node*"}),
-    Rule(
+    JobRule(
+        "and starts a rank for each of them", _ranks, {("--nproc-per-node=2", "--nproc-per-node=4"): "*of a node*"}
+    ),
+    JobRule(
         "which share all of its cores",
         _bound,
         {(SRUN_CPUS, ""): "since Slurm 22.05", ("--cpus-per-task=32", "--cpus-per-task=1"): "share 1 of 32"},
     ),
-    Rule(
+    JobRule(
         "all ranks meet",
         _meet,
         {
@@ -162,12 +165,12 @@ RULES = [
             (f"{TRAINING}{ENDPOINT}", EACH_ITS_OWN): "to different places",
         },
     ),
-    Rule(
+    JobRule(
         "a job whose node fails starts again",
         _requeued,
         {("#SBATCH --requeue\n", ""): "the job is gone", ("#SBATCH --open-mode=append\n", ""): "overwrites the output"},
     ),
-    Rule(
+    JobRule(
         "and continues where it stopped",
         _resumes,
         {
@@ -188,11 +191,13 @@ def job(script: str | Path) -> Verdict:
     try:
         verdict.passed, verdict.failed, verdict.hint = _judged(dry_run(path), verdict.held)
     except (ValueError, OSError) as error:  # for example, the value of an option is not a number
-        verdict.passed, verdict.failed, verdict.hint = False, "its options can't be read", str(error)
+        verdict.passed = False
+        verdict.failed = "its options can't be read"
+        verdict.hint = str(error)
     return verdict
 
 
-def _judged(found: Job, held: list[str]) -> tuple[bool, str, str]:
+def _judged(found: SlurmJob, held: list[str]) -> tuple[bool, str, str]:
     for rule in RULES:
         if hint := rule.problem(found):
             return False, rule.text, hint

@@ -22,7 +22,10 @@ from torch.distributed.run import get_args_parser
 
 from workshop_lib.paths import SCRIPTS
 
-NODES, GPUS, CORES = ("nid001", "nid002"), 2, 32  # nodes of the notebook's job; GPUs and cores per node
+# Nodes of the notebook's job; GPUs and cores per node.
+NODES = ("nid001", "nid002")
+GPUS = 2
+CORES = 32
 ADDRESS = "10.0.0.1"  # address of the first node
 LIMIT_S = 10.0
 SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time", "w": "nodelist"}
@@ -60,7 +63,7 @@ class Torchrun:
 
 
 @dataclass
-class Job:
+class SlurmJob:
     """What a job script asks Slurm for, and what it starts."""
 
     asked: dict[str, str]
@@ -79,14 +82,16 @@ class Job:
 
 def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Split words into Slurm's options, by their long names, and the words after the options."""
-    found, rest = {}, list(words)
+    found = {}
+    rest = list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word.startswith("--"):
             name, given, value = word[2:].partition("=")
             found[name] = value if given else rest.pop(0) if name in VALUED and rest else ""
         else:
-            name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
+            name = SHORT.get(word[1:2], word[1:2])
+            value = word[2:]
             found[name] = value or (rest.pop(0) if name in VALUED and rest else "")
     return found, rest
 
@@ -94,28 +99,31 @@ def options_in(words: list[str]) -> tuple[dict[str, str], list[str]]:
 def directives(text: str) -> tuple[dict[str, str], list[str]]:
     """The options in the `#SBATCH` lines above the first command, and the `#SBATCH` lines below it."""
     asked: dict[str, str] = {}
-    late, begun = [], False
+    late = []
+    begun = False
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
-            late += [line] * begun
-            asked |= {} if begun else options_in(words)[0]
+            if begun:
+                late.append(line)
+            else:
+                asked |= options_in(words)[0]
         begun = begun or bool(line.strip()) and not line.startswith("#")
     return asked, late
 
 
-def dry_run(script: Path, *arguments: str) -> Job:
-    """Run the script as Slurm would on the first node, and return the resulting Job.
+def dry_run(script: Path, *arguments: str) -> SlurmJob:
+    """Run the script as Slurm would on the first node, and return the resulting SlurmJob.
 
     Raises ValueError when an option cannot be read, for example because its value is not a number.
     """
-    job = Job(*directives(script.read_text(encoding="utf-8")))
+    job = SlurmJob(*directives(script.read_text(encoding="utf-8")))
     with tempfile.TemporaryDirectory() as folder:
-        stand_ins = Path(folder)
+        fake_machines = Path(folder)
         for name in PROGRAMS:
-            (stand_ins / name).write_text(f"#!{sys.executable} -IS\n{NOTE}")
-            (stand_ins / name).chmod(0o755)
-        environment = _environment(job.asked, stand_ins)
+            (fake_machines / name).write_text(f"#!{sys.executable} -IS\n{NOTE}")
+            (fake_machines / name).chmod(0o755)
+        environment = _environment(job.asked, fake_machines)
         calls, job.problem = _calls(["bash", str(script), *arguments], environment, script.parent)
         for name, words, seen in calls:
             job.alone |= name == "torchrun"
@@ -124,14 +132,14 @@ def dry_run(script: Path, *arguments: str) -> Job:
     return job
 
 
-def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
+def _environment(asked: dict[str, str], fake_machines: Path) -> dict[str, str]:
     """The script's environment, as Slurm would set it.
 
     The stand-ins are also bash functions, which take precedence even if the script changes PATH.
     """
     foreign = ("SLURM", "SBATCH", "SRUN", "PET_", "TORCHELASTIC")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{stand_ins}/{name}" "$@"; }}' for name in PROGRAMS}
+    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{fake_machines}/{name}" "$@"; }}' for name in PROGRAMS}
     told = {"ntasks-per-node": "NTASKS_PER_NODE", "cpus-per-task": "CPUS_PER_TASK", "gpus-per-node": "GPUS_PER_NODE"}
     values: dict[str, object] = {f"SLURM_{told[name]}": asked[name] for name in told if name in asked}
     values |= dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), 0)
@@ -139,7 +147,7 @@ def _environment(asked: dict[str, str], stand_ins: Path) -> dict[str, str]:
     values |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "nid[001-002]")
     values |= {"SLURM_GPUS_ON_NODE": _gpus(asked), "SLURM_JOB_ID": 4711}
     values |= {"SLURMD_NODENAME": NODES[0], "SLURM_SUBMIT_DIR": SCRIPTS.parent}
-    path = {"PATH": f"{stand_ins}:{os.environ['PATH']}", "WORKSHOP_CALLS": str(stand_ins / "calls")}
+    path = {"PATH": f"{fake_machines}:{os.environ['PATH']}", "WORKSHOP_CALLS": str(fake_machines / "calls")}
     return inherited | functions | path | {name: str(value) for name, value in values.items()}
 
 
@@ -160,7 +168,7 @@ def _calls(command: list[str], environment: dict[str, str], cwd: Path) -> tuple[
     return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [], problem
 
 
-def _step(words: list[str], seen: dict[str, str], job: Job, cwd: Path) -> list[Torchrun]:
+def _step(words: list[str], seen: dict[str, str], job: SlurmJob, cwd: Path) -> list[Torchrun]:
     """The torchruns that `srun` with these words starts on all nodes of the job."""
     own, command = options_in(words)
     given = {name: value for name, value in job.asked.items() if name not in ("cpus-per-task", "nodes")} | own

@@ -42,7 +42,8 @@ class Recorder:
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None = None):
-        self._send, self._group = dist.all_reduce, group
+        self._send = dist.all_reduce
+        self._group = group
         self._patches: list = [mock.patch.object(dist, "all_reduce", self._all_reduce)]
         if group is not None:
             self._patches.append(mock.patch.object(dist, "broadcast"))
@@ -52,7 +53,8 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget everything recorded so far; a new backward pass starts now."""
-        self.start_s, self.in_backward = time.perf_counter(), True
+        self.start_s = time.perf_counter()
+        self.in_backward = True
         self.ready_s: list[float] = []
         self.messages: list[Message] = []
         self._works: list[dist.Work] = []

@@ -38,15 +38,19 @@ RUNS = {
     "D": "one rank is slow",
     "E": "sharded by local rank",
 }
-IMAGES, BATCH, LR = 512, 16, 0.05  # images per epoch, images per rank and step, learning rate
+# Images per epoch, images per rank and step, learning rate.
+IMAGES = 512
+BATCH = 16
+LR = 0.05
 # Each step also sleeps, to imitate a longer backward pass. So four ranks do not need four cores, and differences
 # between runs come from their illness. The slow rank sleeps for SLOW_S, the others for STEP_S.
-STEP_S, SLOW_S = 0.01, 0.04
+STEP_S = 0.01
+SLOW_S = 0.04
 DRAWN_STEPS = 3
 
 
 @dataclass
-class Run:
+class RankRun:
     """One training run on one rank: the loss of each step, a digest of the final weights, a trace of the last steps."""
 
     losses: list[float]
@@ -56,9 +60,9 @@ class Run:
 
 @dataclass
 class Clinic:
-    """All runs by name, the healthy one first; each is a list with one Run per rank."""
+    """All runs by name, the healthy one first; each is a list with one RankRun per rank."""
 
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[RankRun]]
 
     @property
     def timelines(self) -> dict[str, Timeline]:
@@ -93,7 +97,7 @@ def admit(team) -> Clinic:
     return Clinic({name: [runs[name] for runs in by_rank] for name in by_rank[0]})
 
 
-def _all_runs() -> dict[str, Run]:
+def _all_runs() -> dict[str, RankRun]:
     from mpi4py import MPI  # imported on the ranks only
 
     join()
@@ -112,16 +116,17 @@ def _images_of(comm, illness: str) -> np.ndarray:
     return order[comm.rank :: comm.size]
 
 
-def _train(comm, illness: str) -> Run:
+def _train(comm, illness: str) -> RankRun:
     """Train this rank for one epoch; `illness` is "" for the healthy run."""
-    train, tracer = mnist.load("train"), Tracer(comm)
+    train = mnist.load("train")
+    tracer = Tracer(comm)
     diverged = illness == "one rank diverged" and comm.rank == comm.size - 1
     model, average = averaged_after(torch_cnn.build(seed=2 if diverged else 1))
     mine = _images_of(comm, illness)
     losses = []
     for step, batch in enumerate(mine[: len(mine) // BATCH * BATCH].reshape(-1, BATCH)):
         start_s = time.perf_counter()
-        images = torch_cnn.normalise(torch.tensor(train.images[batch]))
+        images = torch_cnn.normalize(torch.tensor(train.images[batch]))
         model.zero_grad()
         loss = cross_entropy(model(images), torch.tensor(train.labels[batch]).long())
         loss.backward()
@@ -134,7 +139,7 @@ def _train(comm, illness: str) -> Run:
         losses.append(loss.item())
         tracer.add(step, start_s, spans)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    return Run(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
+    return RankRun(losses, hashlib.sha256(weights.tobytes()).hexdigest(), list(tracer.last))
 
 
 def _timed(average: Callable[[], None]) -> tuple[float, float]:

@@ -10,7 +10,8 @@ from matplotlib.patches import Patch
 from workshop_lib.notebook import figures
 from workshop_lib.ranks.timeline import KINDS, Timeline
 
-BACKWARD, MESSAGE = figures.Look(figures.BLUE, ""), figures.Look(figures.YELLOW, "//")
+BACKWARD = figures.Look(figures.BLUE, "")
+MESSAGE = figures.Look(figures.YELLOW, "//")
 TIMELINE_LOOKS = dict(zip(KINDS, figures.STEP_LOOKS.values(), strict=True))
 AT_END = {"va": "center", "fontsize": figures.FONT_SIZE, "weight": "bold"}  # style of the text at the end of a row
 BORDER = {"color": "black", "linestyle": (0, (4, 2))}
@@ -34,7 +35,7 @@ def overlap(panels: Mapping[str, Sequence[BackwardTimes]]) -> figures.RecordFigu
     rows = {title: 1 + max((len(times["messages"]) for times in ranks), default=0) for title, ranks in panels.items()}
     heights = {title: len(ranks) * (rows[title] + 1.1) for title, ranks in panels.items()}
     handles = [
-        Patch(color=BACKWARD.colour, label="backward; a white line where a gradient is ready"),
+        Patch(color=BACKWARD.color, label="backward; a white line where a gradient is ready"),
         *figures.patches({"allreduce, from sent to arrived": MESSAGE}),
         figures.entry("all gradients averaged", **BORDER, linewidth=2),
     ]
@@ -58,9 +59,12 @@ def typical_overlap(by_rank: Sequence[Sequence[Mapping[str, BackwardTimes]]], ra
 
 
 def _backwards(axes: Axes, ranks: Sequence[BackwardTimes], rows: int, right: float) -> None:
-    labels, places = [], []
+    labels = []
+    places = []
     for rank, times in enumerate(ranks):
-        top, end, messages = rank * (rows + 1.1), times["end"], times["messages"]
+        top = rank * (rows + 1.1)
+        end = times["end"]
+        messages = times["messages"]
         figures.draw_bar(axes, top, 0, times["backward"], BACKWARD, 0.8)
         axes.vlines(times["ready"], top - 0.4, top + 0.4, color="white", lw=1.4)
         for number, (sent, arrived) in enumerate(messages):

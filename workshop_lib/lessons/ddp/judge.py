@@ -21,9 +21,9 @@ from workshop_lib.judge import ENDLESS_HINT, Exercise, Property, close, shown
 from workshop_lib.judge.network import Batch, backward, batch, gradient_of, network
 from workshop_lib.lessons.ddp.clinic import admit, diagnoses
 from workshop_lib.lessons.ddp.judge_own_ddp import join, my_buckets, my_ddp
-from workshop_lib.lessons.ddp.judge_script import mine_or_finished, script
+from workshop_lib.lessons.ddp.judge_script import own_or_finished, script
 
-__all__ = ["accumulate", "admit", "diagnoses", "join", "mine_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
+__all__ = ["accumulate", "admit", "diagnoses", "join", "own_or_finished", "my_buckets", "my_ddp", "script", "shard_of"]
 
 K = 4  # micro-batches per step
 SHARED = [(n, size) for n in (10, 103, 8, 1) for size in (1, 2, 3, 4)]  # (samples, ranks) of each case
@@ -87,7 +87,8 @@ EMPTIED_HINT = "only the last micro-batch is in them: call `zero_grad` before th
 
 def accumulate_properties(observations: list[list[Accumulated]]) -> Iterator[Property]:
     several, single = zip(*observations, strict=True)
-    first, size = several[0], len(several)
+    first = several[0]
+    size = len(several)
     hint = "no backward has run, or its gradients were emptied. For each micro-batch: forward, loss, `backward()`."
     yield Property("every rank has gradients", all(np.any(seen.gradient) for seen in several), hint)
     forwards, backwards = ([sync for kind, sync in first.events if kind == which] for which in ("forward", "backward"))
@@ -159,7 +160,7 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
     hint = "one rank gets several samples more than another, and all wait for it: spread what is left over."
     yield Property("no rank gets two samples more than another", even, hint)
     orders = [parts[0] for parts in epochs_of[103, 1]]
-    hint = "they come in the files' order, 0, 1, 2, …: shuffle it, or each batch sees neighbours."
+    hint = "they come in the files' order, 0, 1, 2, …: shuffle it, or each batch sees neighbors."
     yield Property("the samples are shuffled", orders[0] != list(range(103)), hint)
     hint = "all epochs have the same order, as if you forget `set_epoch`: the seed must depend on the epoch."
     yield Property("each epoch has a different order", len(set(map(tuple, orders))) == len(EPOCHS), hint)
@@ -170,7 +171,8 @@ def shard_properties(observations: list[list[list]]) -> Iterator[Property]:
 
 def _flaw_hint(n: int, parts: list[list[int]]) -> str:
     """A hint if the ranks do not take each sample exactly once; "" if they do."""
-    everything, taken = set(range(n)), [i for part in parts for i in part]
+    everything = set(range(n))
+    taken = [i for part in parts for i in part]
     if not everything.issuperset(taken):
         return "it gave a sample that does not exist: they are numbered from 0 to n - 1."
     if any(len(set(part)) < len(part) for part in parts):

@@ -21,7 +21,8 @@ from workshop_lib.judge.network import Batch, backward, batch, gradient_of, weig
 from workshop_lib.lessons.ddp.backward import Message, Recorder
 from workshop_lib.training import rendezvous, world
 
-STEPS, LR = 3, 0.1
+STEPS = 3
+LR = 0.1
 LATE_S = 0.04  # rank 1 starts each backward pass this late, so a hook that waits for its messages shows
 BUCKET_BYTES = 270
 ROUNDING = 1e-12  # tolerance in float64, the same as in the equivalence tests
@@ -63,7 +64,7 @@ def _batch(rank: int, step: int) -> Batch:
 
 
 @dataclass
-class Step:
+class OwnDdpStep:
     """One step on one rank: its gradients after `finish()`, the right ones, and those of this rank's samples alone."""
 
     gradient: np.ndarray
@@ -79,7 +80,7 @@ class Observed:
     returned: str  # the type of the returned value, if that is not callable
     plan: list[Message]  # the messages of one step
     same_start: bool = False  # whether the weights after the call equal those of rank 0 before it
-    steps: list[Step] = field(default_factory=list)
+    steps: list[OwnDdpStep] = field(default_factory=list)
 
 
 def observe_my_ddp(comm, function: Callable) -> Observed:
@@ -114,7 +115,7 @@ def _rehearsed(comm, function: Callable) -> tuple[str, list[Message]]:
     return "", recorder.messages
 
 
-def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Recorder, step: int) -> Step:
+def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Recorder, step: int) -> OwnDdpStep:
     """Train `model` for one step on all ranks, and `alike` for the same step here, with the samples of all ranks."""
     batches = [_batch(rank, step) for rank in range(comm.size)]
     own = backward(alike.used, [batches[comm.rank]])
@@ -127,14 +128,15 @@ def _step(comm, model: _Network, alike: _Network, finish: Callable, recorder: Re
         time.sleep(LATE_S)
     recorder.clear()
     loss.backward()
-    backward_s, recorder.in_backward = time.perf_counter() - recorder.start_s, False
+    backward_s = time.perf_counter() - recorder.start_s
+    recorder.in_backward = False
     finish()
     gradient = gradient_of(model.used)
     recorder.settle()
     comm.Barrier()
     descend(model, LR)
     descend(alike, LR)
-    return Step(gradient, mean, own, backward_s)
+    return OwnDdpStep(gradient, mean, own, backward_s)
 
 
 @torch.no_grad()
@@ -208,7 +210,7 @@ def _end(observations: list[Observed]) -> Iterator[Property]:
     yield Property("they are the same on all ranks, to the last bit", same)
 
 
-def _mean_hint(ranks: list[Step], size: int) -> str:
+def _mean_hint(ranks: list[OwnDdpStep], size: int) -> str:
     # Only rank 0 counts: without a wait, the gradients of the other ranks depend on which messages have arrived.
     first = ranks[0]
     known = [

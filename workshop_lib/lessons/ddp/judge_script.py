@@ -45,7 +45,11 @@ GIVEN = ("from torch import nn\n", "from torch import distributed, nn\n")
 LAST = "distributed.destroy_process_group()\n"
 PART = re.compile(r"^# (\d)\. .*\n", re.MULTILINE)
 BLANK = re.compile(r"^.*(?<!\w)\.\.\.(?!\w).*$", re.MULTILINE)
-IMAGES, TESTED, EPOCHS, BATCH = 640, 400, 2, 64  # training and test images, epochs, and batch per rank of a check
+# Training and test images, epochs, and batch per rank of a check.
+IMAGES = 640
+TESTED = 400
+EPOCHS = 2
+BATCH = 64
 
 
 def filled(changes: str) -> str:
@@ -79,7 +83,9 @@ def observe_script(comm, function: Callable[[], str]) -> Ran:
     """Run the text that `function` returns as a program on every rank."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data, script, out = folder / "mnist", folder / "my_ddp.py", folder / "out.pt"
+        data = folder / "mnist"
+        script = folder / "my_ddp.py"
+        out = folder / "out.pt"
         _small_mnist(data)
         text = function()
         script.write_text(text, encoding="utf-8")
@@ -230,7 +236,7 @@ def script(changes: str | Path) -> Verdict:
     return verdict
 
 
-def mine_or_finished(changes: str | Path) -> Path:
+def own_or_finished(changes: str | Path) -> Path:
     """The path of the learner's script once it is right, and of the finished script until then."""
     mine = Path(changes).with_name("my_ddp.py")
     return mine if mine.exists() else SCRIPTS / "ddp.py"

@@ -18,8 +18,12 @@ class Wanted(NamedTuple):
 
 
 WANTED = [Wanted(128, 2, 64, 1), Wanted(128, 2, 16, 2), Wanted(96, 4, 9, 3), Wanted(8, 8, 64, 0)]
-ZERO, UNTESTED, CLIPPING = "zero_optimization", "zero_allow_untested_optimizer", "gradient_clipping"
-BATCH, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+ZERO = "zero_optimization"
+UNTESTED = "zero_allow_untested_optimizer"
+CLIPPING = "gradient_clipping"
+BATCH = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
 
 
 def observe_configuration(comm, function: Callable) -> list:

@@ -71,7 +71,7 @@ class OsCounts(NamedTuple):
     storage_bytes: int
 
 
-class Counted(NamedTuple):
+class CountedCall(NamedTuple):
     """What a call returned, the seconds it took, and the operating system's counts; None if it does not count."""
 
     returned: Any
@@ -110,7 +110,9 @@ def root_scatters(comm, path, parts: Parts) -> tuple[np.ndarray, Cost]:
 
     Rank 0 sends p - 1 messages, which hold all parts but its own. The other ranks read and send nothing.
     """
-    mine, cost, sending = np.empty(parts[comm.rank][1], np.uint8), Cost(), None
+    mine = np.empty(parts[comm.rank][1], np.uint8)
+    cost = Cost()
+    sending = None
     if comm.rank == 0:
         whole = _read(path, 0, os.path.getsize(path))
         offsets, sizes = zip(*parts, strict=True)
@@ -212,13 +214,15 @@ def os_counts() -> OsCounts | None:
         return None
 
 
-def counted(call: Callable[[], Any]) -> Counted:
+def counted(call: Callable[[], Any]) -> CountedCall:
     """Make a call, and measure the seconds it takes and the change of `os_counts`."""
-    before, began = os_counts(), time.perf_counter()
+    before = os_counts()
+    began = time.perf_counter()
     returned = call()
-    seconds, after = time.perf_counter() - began, os_counts()
+    seconds = time.perf_counter() - began
+    after = os_counts()
     counts = before and after and OsCounts(*np.subtract(after, before).tolist())
-    return Counted(returned, seconds, counts)
+    return CountedCall(returned, seconds, counts)
 
 
 def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS) -> list[FeedingRow]:
@@ -228,7 +232,9 @@ def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS)
     WorkshopError, on every rank, when some rank got bytes that are not those of its part.
     """
     checksum = zlib.crc32(own_part(comm, path, parts)[0].data)
-    rounds: dict[tuple[str, bool], list[list[Counted]]] = {(name, cold): [] for name in ways for cold in (True, False)}
+    rounds: dict[tuple[str, bool], list[list[CountedCall]]] = {
+        (name, cold): [] for name in ways for cold in (True, False)
+    }
     for _ in range(repeats):
         for (name, cold), of_way in rounds.items():
             if cold:
@@ -241,12 +247,12 @@ def measure(comm, path, parts: Parts, repeats: int, ways: dict[str, Way] = WAYS)
             wrong = [str(rank) for rank, fine in enumerate(right) if not fine]
             if wrong:
                 raise WorkshopError(f"with {name!r}, rank {', '.join(wrong)} got other bytes than those of its part.")
-            of_way.append(comm.allgather(Counted(cost, seconds, counts)))
+            of_way.append(comm.allgather(CountedCall(cost, seconds, counts)))
     size = os.path.getsize(path)
     return [_row(name, cold, size, of_way) for (name, cold), of_way in rounds.items()]
 
 
-def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[Counted]]) -> FeedingRow:
+def _row(way: str, cold: bool, file_bytes: int, rounds: list[list[CountedCall]]) -> FeedingRow:
     """Summarize a way's rounds, [round][rank], in one row. Its costs and requested bytes are the last round's."""
     counts = [[of.counts for of in of_ranks if of.counts] for of_ranks in rounds]
     known = all(len(of_ranks) == len(rounds[-1]) for of_ranks in counts)
@@ -307,7 +313,8 @@ def _read(path, offset: int, nbytes: int) -> np.ndarray:
 
 def _fill(file, offset: int, nbytes: int) -> np.ndarray:
     """Read exactly `nbytes` bytes. A single call may return fewer, and always does beyond 2 GiB."""
-    array, done = np.empty(nbytes, np.uint8), 0
+    array = np.empty(nbytes, np.uint8)
+    done = 0
     file.seek(offset)
     while done < nbytes and (got := file.readinto(array.data[done:])):
         done += got

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from workshop_lib.errors import InputError
 from workshop_lib.notebook import figures
 from workshop_lib.training.cores import usable_cores
+from workshop_lib.words import plural
 
 MB = 1e6
 BYTES = {
@@ -18,7 +19,7 @@ BYTES = {
     "asked for by all ranks": figures.Look(figures.PURPLE, "//"),
     "from the storage, when cold": figures.Look(figures.LIGHT_BLUE, ".."),
 }
-ONCE = {"color": figures.GREY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
+ONCE = {"color": figures.GRAY, "linestyle": (0, (2, 2)), "linewidth": 1.5}
 SPENT = {
     "preloading": figures.STEP_LOOKS["Allreduce"],
     "waiting for input": figures.STEP_LOOKS["waiting"],
@@ -52,17 +53,22 @@ def feeding_ways(rows: Iterable[Mapping[str, Any]], cores: int | None = None) ->
     if not rows:
         raise InputError("no way to get data was measured: nothing to draw.")
     names = list(dict.fromkeys(row["way"] for row in rows))
-    count, file_bytes, repeats = rows[0]["ranks"], rows[0]["file_bytes"], len(rows[0]["seconds"])
+    count = rows[0]["ranks"]
+    file_bytes = rows[0]["file_bytes"]
+    repeats = len(rows[0]["seconds"])
     hollow = count > (cores or usable_cores())
     caption = (
         f"a file of {file_bytes / MB:.0f} MB; median of {repeats} rounds, bars from the fastest to the "
-        "slowest; the slowest rank counts" + "; hollow: more ranks than cores" * hollow
+        "slowest; the slowest rank counts"
     )
-    figure = figures.new_figure(f"Getting the rows to {count} rank{'s' * (count > 1)}", caption)
+    if hollow:
+        caption += "; hollow: more ranks than cores"
+    figure = figures.new_figure(f"Getting the rows to {plural(count, 'rank')}", caption)
     time, size = figure.subplots(1, 2, sharey=True)
     for number, (cold, beside) in enumerate(((True, -0.13), (False, 0.13))):
         for row in (row for row in rows if row["cold"] == cold):
-            ms, at = 1e3 * np.array(row["seconds"]), names.index(row["way"]) + beside
+            ms = 1e3 * np.array(row["seconds"])
+            at = names.index(row["way"]) + beside
             bars = figures.spread(np.median(ms), [ms.min()], [ms.max()])
             figures.draw_points(time, np.median(ms), at, bars, figures.Style.number(number), hollow, across=True)
     _draw_bytes(size, [row for row in rows if row["cold"]], names, file_bytes)
@@ -107,7 +113,8 @@ def feeding_shares(runs: dict[str, np.ndarray], caption: str, first: str = "prel
     axes = figure.subplots()
     for at, seconds in enumerate(runs.values()):
         totals = seconds.sum(axis=1)
-        middle, left = np.argsort(totals)[(len(totals) - 1) // 2], 0.0
+        middle = np.argsort(totals)[(len(totals) - 1) // 2]
+        left = 0.0
         for part, look in zip(seconds[middle], SPENT.values(), strict=True):
             figures.draw_bar(axes, at, left, part, look, 0.6)
             left += part

@@ -93,14 +93,16 @@ def _torn(file: File, parts: list) -> str:
 def _cover(file: File, parts: list) -> str:
     taken: list[int] = []
     for rank, (offset, nbytes) in enumerate(parts):
-        first, count = (offset - file.header_bytes) // file.row_bytes, nbytes // file.row_bytes
+        first = (offset - file.header_bytes) // file.row_bytes
+        count = nbytes // file.row_bytes
         if count < 0:
             return f"rank {rank} reads {nbytes} bytes"
         if count and first + count > file.rows:
             end = file.header_bytes + file.rows * file.row_bytes
             return f"rank {rank} reads up to {offset + nbytes}, but the file ends at {end}"
         taken += range(first, first + count)
-    missing, twice = file.rows - len(set(taken)), len(taken) - len(set(taken))
+    missing = file.rows - len(set(taken))
+    twice = len(taken) - len(set(taken))
     if twice:
         return f"several ranks read the same rows, {twice} too many"
     return f"nobody reads {missing} of the rows" if missing else ""
@@ -158,7 +160,8 @@ class Reader:
     """A fake storage: `read(i)` takes READ_S and returns batch i, an array full of i; `fails_at` raises OSError."""
 
     def __init__(self, n: int, fails_at: int | None = None):
-        self.n, self.fails_at = n, fails_at
+        self.n = n
+        self.fails_at = fails_at
         self.began = [threading.Event() for _ in range(n)]
         self.reads: list[int] = []
         self.threads: set[int] = set()
@@ -191,8 +194,9 @@ class Consumed:
     same_thread: bool = False  # whether the consumer's own thread did the reading
 
     def __str__(self) -> str:
-        error = f" and then {self.error}" if self.error else ", without an error" * bool(self.got)
-        return f"{self.got}{error}"
+        if self.error:
+            return f"{self.got} and then {self.error}"
+        return f"{self.got}, without an error" if self.got else f"{self.got}"
 
 
 def observe_loops(comm, function: Callable) -> list[Consumed]:
@@ -207,7 +211,8 @@ def _consumed(function: Callable, n: int, fails_at: int | None = None) -> Consum
     try:
         batches: Any = function(read, n)
         if not hasattr(batches, "__iter__"):
-            loop.not_batches, batches = repr(batches), ()
+            loop.not_batches = repr(batches)
+            batches = ()
         for batch in batches:
             if not isinstance(batch, np.ndarray):
                 loop.not_batches = f"a {type(batch).__name__}"

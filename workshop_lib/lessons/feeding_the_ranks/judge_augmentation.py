@@ -7,7 +7,10 @@ import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property, shown
 
-SEED, RANKS, STEPS, DRAWS = 7, 3, 4, 3
+SEED = 7
+RANKS = 3
+STEPS = 4
+DRAWS = 3
 
 
 @dataclass

@@ -28,7 +28,9 @@ def readers_scatter(comm, path, parts: Parts, readers: int = 2) -> tuple[np.ndar
     group = comm.Split(comm.rank * readers // comm.size, comm.rank)
     first = comm.rank - group.rank
     offsets, sizes = zip(*parts[first : first + group.size], strict=True)
-    mine, cost, sending = np.empty(sizes[group.rank], np.uint8), Cost(), None
+    mine = np.empty(sizes[group.rank], np.uint8)
+    cost = Cost()
+    sending = None
     if group.rank == 0:
         piece = feeding.read_block(path, offsets[0], sum(sizes), 1)[0]
         sending = [piece, (sizes, np.subtract(offsets, offsets[0]).tolist()), MPI.BYTE]

@@ -44,7 +44,8 @@ def communication(
     InputError on fewer than two ranks.
     """
     world = worlds.detect()
-    comm, where = world.mpi_comm(), worlds.choose_device(device_name, world)
+    comm = world.mpi_comm()
+    where = worlds.choose_device(device_name, world)
     rendezvous.join_process_group(world, where)
     rows = benchmark.ping_pong(comm, sizes_bytes, repeats)
     return rows + benchmark.allreduces(comm, benchmark.ways(comm, where), sizes_bytes, repeats)
@@ -95,7 +96,8 @@ def steps(
     data = mnist.load("train")
     backend = Mpi(world, worlds.choose_device(device_name, world))
     if alone:
-        backend.world, backend.comm = worlds.World(), MPI.COMM_SELF
+        backend.world = worlds.World()
+        backend.comm = MPI.COMM_SELF
     timers = [_Steps(copy(backend), data, width, batch) for width, batch in dict.fromkeys(settings)]
     for timer in timers:
         timer.warm_up()
@@ -111,7 +113,10 @@ class _Steps:
     def __init__(self, backend: Mpi, data: mnist.Split, width: int, batch: int):
         if width < 1 or batch < 1:
             raise InputError(f"width {width} and batch {batch}: both must be at least 1.")
-        self.backend, self.comm, where, world = backend, backend.comm, backend.device, backend.world
+        self.backend = backend
+        self.comm = backend.comm
+        where = backend.device
+        world = backend.world
         torch.manual_seed(0)
         self.model = perceptron(width).to(where)
         _, self.optimizer = self.backend.wrap(
@@ -135,7 +140,7 @@ class _Steps:
         """Run one step, with its allreduce only if `average`; return the seconds until this rank is done."""
         start = time.perf_counter()
         self.model.zero_grad(set_to_none=False)
-        cross_entropy(self.model(torch_cnn.normalise(self.images)), self.labels).backward()
+        cross_entropy(self.model(torch_cnn.normalize(self.images)), self.labels).backward()
         if average:
             self.backend.average_gradients()
         else:

@@ -18,7 +18,8 @@ class Forecaster(Answers):
     """Controls for model, machine, backend, batch and possible changes, with the forecast for what is chosen."""
 
     def __init__(self, machines: dict[str, Machine]):
-        self.machines, self.models = machines, catalogue.models()
+        self.machines = machines
+        self.models = catalogue.models()
         first = next(iter(machines))
         known = next((name for name in self.models if name in machines[first].compute), "resnet-50")
         self.model = _choice("model", self.models, known)
@@ -37,7 +38,8 @@ class Forecaster(Answers):
         super().__init__(columns, "workshop-forecast")
 
     def answer(self) -> tuple[str, RecordFigure]:
-        model, machine = self.models[self.model.value], self.machines[self.machine.value]
+        model = self.models[self.model.value]
+        machine = self.machines[self.machine.value]
         if self.speed.value.strip():
             machine = machine.with_speed(model, _parsed("samples/s each", self.speed.value))
         changes = {name: getattr(self, name).value for name in ("compression", "network")}

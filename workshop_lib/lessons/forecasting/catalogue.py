@@ -49,7 +49,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeTime:
     """Seconds of a step on one device, fixed_s + batch · s_per_sample, and the source of these numbers.
 
     backward_share: the backward pass's share of that time. It is two thirds unless measured, because the backward pass
@@ -80,12 +80,12 @@ class Machine:
     inside: Link
     between: Link
     source: str
-    compute: Mapping[str, Compute] = field(default_factory=dict)  # measured times, by model
+    compute: Mapping[str, ComputeTime] = field(default_factory=dict)  # measured times, by model
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # peak by precision
-    utilisation: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
+    utilization: Mapping[str, float] = field(default_factory=dict)  # achieved share of the peak, by kind of model
 
-    def compute_of(self, model: Model) -> Compute:
-        """The measured time if there is one, or else operations / (peak · utilisation) where that is realistic.
+    def compute_of(self, model: Model) -> ComputeTime:
+        """The measured time if there is one, or else operations / (peak · utilization) where that is realistic.
 
         The peak is the device's highest: the one of bf16 if the device has bf16. Raises InputError where neither time
         is known. For example, VGG-16 was measured above the peak of a P100, because Winograd's algorithm takes fewer
@@ -93,7 +93,7 @@ class Machine:
         """
         if model.name in self.compute:
             return self.compute[model.name]
-        share = self.utilisation.get(model.kind)
+        share = self.utilization.get(model.kind)
         if share is None:
             raise InputError(
                 f"no speed of {model.name} on {self.name} is known, and its peak does not tell: "
@@ -101,7 +101,7 @@ class Machine:
             )
         peak = max(self.peak_flops_per_s.values())
         where = f"{share:.0%} of a peak of {peak / 1e12:,.0f} Tflop/s"
-        return Compute(0.0, model.operations / (share * peak), where)
+        return ComputeTime(0.0, model.operations / (share * peak), where)
 
     def with_speed(self, model: Model, samples_per_s: float) -> "Machine":
         """A copy of this machine, on which one device was measured to train `model` at `samples_per_s`.
@@ -109,7 +109,7 @@ class Machine:
         Raises InputError unless `samples_per_s` is a number above 0.
         """
         positive(samples_per_s=samples_per_s)
-        given = Compute(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
+        given = ComputeTime(0.0, 1 / samples_per_s, f"given: {samples_per_s:,.0f} samples/s on one device")
         return replace(self, compute={**self.compute, model.name: given})
 
     def allreduce_s(self, devices: int, message_bytes: float, network: float = 1.0) -> float:
@@ -131,7 +131,7 @@ class Machine:
         return min([ring_s, *apart] if self.collectives == "cheapest" else apart)
 
 
-def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, Compute]) -> Machine:
+def laptop(latency_s: float, s_per_byte: float, compute: Mapping[str, ComputeTime]) -> Machine:
     """A machine from measurements: latency and seconds per byte of messages between ranks, and step times by model.
 
     A forecast assumes that each rank has such a machine to itself, and that all links are like those between its
@@ -156,10 +156,8 @@ def machine(name: str) -> Machine:
 
 def _known(what: str, name: str, all_of_them: Mapping):
     if name not in all_of_them:
-        raise InputError(
-            f"{what} {name!r} is not known: choose one of {', '.join(all_of_them)}"
-            + f", or {LAPTOP}" * (what == "machine")
-        )
+        choices = [*all_of_them, f"or {LAPTOP}"] if what == "machine" else all_of_them
+        raise InputError(f"{what} {name!r} is not known: choose one of {', '.join(choices)}")
     return all_of_them[name]
 
 
@@ -180,10 +178,12 @@ def _target(entry: dict) -> Target:
     to report a typing error.
     """
     line = [(int(batch), epochs * entry["samples_an_epoch"]) for batch, epochs in entry["epochs"].items()]
-    of_one, of_batch = sum(1 / y for _, y in line), sum(x / y for x, y in line)
+    of_one = sum(1 / y for _, y in line)
+    of_batch = sum(x / y for x, y in line)
     ones, mixed, batches = (sum(x**power / y**2 for x, y in line) for power in range(3))
     scale = ones * batches - mixed**2
-    least, each = (batches * of_one - mixed * of_batch) / scale, (ones * of_batch - mixed * of_one) / scale
+    least = (batches * of_one - mixed * of_batch) / scale
+    each = (ones * of_batch - mixed * of_one) / scale
     return Target(entry["what"], least / each, least, entry["source"])
 
 
@@ -199,7 +199,7 @@ def _machine(path: Path) -> Machine:
     between = entry.pop("between")
     entry |= {"inside": _link(entry.pop("inside", between)), "between": _link(between)}
     entry["compute"] = {measured["model"]: _compute(measured) for measured in entry.pop("measured", [])}
-    for table in ("peak_flops_per_s", "utilisation"):
+    for table in ("peak_flops_per_s", "utilization"):
         entry.get(table, {}).pop("source", None)
     return Machine(path.stem, **entry)
 
@@ -208,15 +208,16 @@ def _link(entry: dict) -> Link:
     return Link(entry["latency_s"], 1 / (entry["bytes_per_s"] * entry["achieved_share"]))
 
 
-def _compute(entry: dict) -> Compute:
+def _compute(entry: dict) -> ComputeTime:
     """The step time as a function of the batch: proportional to it if measured once, else a line through the points."""
-    batches, speeds = entry["batch_size"], entry["samples_per_s"]
+    batches = entry["batch_size"]
+    speeds = entry["samples_per_s"]
     share = {name: entry[name] for name in ("backward_share",) if name in entry}
     if len(batches) == 1:
-        return Compute(0.0, 1 / speeds[0], entry["source"], **share)
+        return ComputeTime(0.0, 1 / speeds[0], entry["source"], **share)
     steps_s = [batch / speed for batch, speed in zip(batches, speeds, strict=True)]
     s_per_sample, fixed_s = statistics.linear_regression(batches, steps_s)
-    return Compute(fixed_s, s_per_sample, entry["source"], **share)
+    return ComputeTime(fixed_s, s_per_sample, entry["source"], **share)
 
 
 def read(path: Path) -> dict:

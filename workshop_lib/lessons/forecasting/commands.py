@@ -50,7 +50,8 @@ def predict(
     if devices:
         counts = of.whole_numbers("--devices", devices)
     what = (chosen_model, chosen_machine, settings)
-    points, conditions = forecast.forecast(*what, counts), report.conditions(*what)
+    points = forecast.forecast(*what, counts)
+    conditions = report.conditions(*what)
     print(conditions)
     Console().print(report.table(points))
     print(f"\n{report.answer(points)}\n\nOn {counts[-1]:,} devices, with one thing changed:")

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, PercentFormatter
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.forecasting.forecast import Point, outgrows_learning, takes_over
+from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
 from workshop_lib.notebook import figures
 from workshop_lib.training.cores import usable_cores
@@ -19,7 +19,7 @@ from workshop_lib.training.cores import usable_cores
 SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))
 
 
-def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.RecordFigure:
+def draw_forecast(points: Sequence[ForecastPoint], conditions: str = "") -> figures.RecordFigure:
     """Draw the efficiency (left), and the time to the model's target or, without a target, the throughput (right).
 
     The title is the forecast's answer in words, with `conditions` below it. Raises InputError without points.
@@ -48,9 +48,10 @@ def draw_forecast(points: Sequence[Point], conditions: str = "") -> figures.Reco
     return figure
 
 
-def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+def _draw_efficiency(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
     table = pd.DataFrame(points).set_index("devices")
-    work, share = table["efficiency"] * table["step_s"], {"color": SPEED.colour, "alpha": 0.22, "linewidth": 0}
+    work = table["efficiency"] * table["step_s"]
+    share = {"color": SPEED.color, "alpha": 0.22, "linewidth": 0}
     band = axes.fill_between(table.index, work / table["most_s"], work / table["least_s"], **share)
     band.set_label("range: has nine of ten published points")
     handles = [_line(axes, table["efficiency"], SPEED, "speed: forecast")]
@@ -63,21 +64,21 @@ def _draw_efficiency(axes: Axes, points: Sequence[Point]) -> list[Artist]:
     return [*handles, band]
 
 
-def _draw_outcome(axes: Axes, points: Sequence[Point]) -> list[Artist]:
+def _draw_outcome(axes: Axes, points: Sequence[ForecastPoint]) -> list[Artist]:
     """Draw the time to the target or, without a target, the throughput, next to perfect scaling of the first point."""
     table = pd.DataFrame(points).set_index("devices")
     growth = table.index / table.index[0]
     if first_s := points[0].time_to_target_s:
         large_enough = (unit for unit in UNITS_S if first_s >= 10 * UNITS_S[unit])
         unit = max(large_enough, key=UNITS_S.__getitem__, default="s")
-        values, label, style, growth = (
-            table["time_to_target_s"] / UNITS_S[unit],
-            f"time to the target ({unit})",
-            BOTH,
-            1 / growth,
-        )
+        values = table["time_to_target_s"] / UNITS_S[unit]
+        label = f"time to the target ({unit})"
+        style = BOTH
+        growth = 1 / growth
     else:
-        values, label, style = table["samples_per_s"], "samples/s", SPEED
+        values = table["samples_per_s"]
+        label = "samples/s"
+        style = SPEED
     _line(axes, values, style)
     axes.set(yscale="log", ylabel=label)
     perfect = figures.PERFECT | {"linewidth": 2, "label": "perfect scaling of the first point"}
@@ -99,7 +100,8 @@ def beside_published(fitted: pd.DataFrame, held_out: pd.DataFrame) -> figures.Re
     error = held_out["difference_points"].abs().mean()
     title = f"Held out: {error:.1f} percentage points off in the mean, {inside} of {points} points in the range"
     figure = figures.new_figure(title, "efficiencies in published tables of others; bars: the range of the forecast")
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, (name, rows) in enumerate((("used in the fit", fitted), ("held out", held_out))):
         style = figures.Style.number(number)
         forecast, low, high = (100 * rows[column] for column in ("forecast", "low", "high"))
@@ -130,9 +132,11 @@ def allreduce_times(rows: Iterable[Mapping[str, Any]], cores: int | None = None)
     if len(counts) > 1:
         numbers = " and ".join(map(str, counts))
         raise InputError(f"these rows are of {numbers} ranks; draw one number of ranks at a time.")
-    hollow, repeats = bool(counts[0] > (cores or usable_cores())), frame["seconds"].map(len).min()
+    hollow = bool(counts[0] > (cores or usable_cores()))
+    repeats = frame["seconds"].map(len).min()
     caption = f"median of {repeats} rounds, bars from the fastest to the slowest; float32, in place"
-    figure, handles = figures.new_figure(f"An allreduce on {counts[0]}{'*' * hollow} ranks", caption), []
+    figure = figures.new_figure(f"An allreduce on {counts[0]}{'*' if hollow else ''} ranks", caption)
+    handles = []
     time, bandwidth = figure.subplots(1, 2)
     curves = list(frame.groupby("way", sort=False))
     for number, (way, curve) in enumerate(curves):
@@ -170,11 +174,13 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     by default this machine's.
     """
     both = pd.concat([fitted, others])
-    repeats, hollow = int(both["repeats"].min()), bool(both["ranks"].max() > (cores or usable_cores()))
-    ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + "*" * hollow
+    repeats = int(both["repeats"].min())
+    hollow = bool(both["ranks"].max() > (cores or usable_cores()))
+    ranks = " and ".join(map(str, sorted(set(both["ranks"])))) + ("*" if hollow else "")
     caption = f"{ranks} ranks; medians of {repeats} rounds, bars from the fastest to the slowest"
     figure = figures.new_figure("Step times, predicted and measured", caption)
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, (name, table) in enumerate((("used in the fit", fitted), ("held out", others))):
         style = figures.Style.number(number)
         times = [1e3 * table[f"measured{end}_s"] for end in ("", "_min", "_max")]
@@ -183,7 +189,7 @@ def predicted_beside_measured(fitted: pd.DataFrame, others: pd.DataFrame, cores:
     ends = [0.8e3 * both["predicted_s"].min(), 1.25e3 * both["predicted_s"].max()]
     axes.loglog(ends, ends, **figures.PERFECT)
     low, high = ([end / (1 + sign * WITHIN) for end in ends] for sign in (1, -1))
-    axes.fill_between(ends, low, high, color=figures.GREY, alpha=0.15, linewidth=0)
+    axes.fill_between(ends, low, high, color=figures.GRAY, alpha=0.15, linewidth=0)
     axes.set(xlabel="predicted time of a step (ms)", ylabel="measured time of a step (ms)")
     for axis in (axes.xaxis, axes.yaxis):
         figures.log_ticks(axis, "{x:g}")

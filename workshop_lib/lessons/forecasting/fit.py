@@ -39,7 +39,8 @@ class Fit:
 
     def text(self, name: str, scale: float = 1.0) -> str:
         """A constant times `scale`, with its standard error, for a table."""
-        value, error = scale * self.constants[name], scale * self.standard_errors[name]
+        value = scale * self.constants[name]
+        error = scale * self.standard_errors[name]
         return f"{value:.3g} ± {error:.1g}" if value < 1000 else f"{value:,.0f} ± {error:,.0f}"
 
 
@@ -193,7 +194,8 @@ def held_out(
     the messages, the fit uses MPI's own allreduces of about the gradients' size. Raises InputError when no step is left
     to predict, and for the same reasons as `relative_least_squares`.
     """
-    steps, fitted = list(steps), set(fitted)
+    steps = list(steps)
+    fitted = set(fitted)
     used = [(row["width"], row["batch"]) in fitted for row in steps]
     if all(used):
         raise InputError("the fit uses every step that was measured: nothing is held out to be predicted.")

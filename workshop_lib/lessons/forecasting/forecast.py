@@ -19,7 +19,7 @@ DEVICES = tuple(2**k for k in range(13))  # 1 to 4,096
 
 
 @dataclass(frozen=True)
-class Backend:
+class BackendModel:
     """How a backend averages gradients: in messages of at most `message_bytes`, and with overlap or without.
 
     message_bytes: None for one message with all gradients, 0 for one message per tensor. overlap: whether messages
@@ -32,13 +32,13 @@ class Backend:
 
 BACKENDS = {
     # One Allreduce of all gradients after the backward pass (training/backends).
-    "mpi": Backend(None, overlap=False),
+    "mpi": BackendModel(None, overlap=False),
     # Buckets of 25 MiB (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
-    "ddp": Backend(25 * 2**20, overlap=True),
+    "ddp": BackendModel(25 * 2**20, overlap=True),
     # Fusion buffers of 64 MiB (Sergeev and Del Balso 2018, arXiv:1802.05799, section 6).
-    "horovod": Backend(64 * 2**20, overlap=True),
+    "horovod": BackendModel(64 * 2**20, overlap=True),
     # One message per gradient, as soon as the gradient is ready (Goyal et al. 2017, arXiv:1706.02677, section 4.1).
-    "unfused": Backend(0, overlap=True),
+    "unfused": BackendModel(0, overlap=True),
 }
 # Backends that can train here but have no forecast, each with the reason.
 WITHOUT_FORECAST = {
@@ -102,11 +102,11 @@ class Settings:
             raise InputError(f"message_bytes is {self.message_bytes!r}: give bytes, or 0 for one message per tensor")
 
     @property
-    def how(self) -> Backend:
+    def how(self) -> BackendModel:
         """The backend, with the changes that these settings make to it."""
         known = BACKENDS[self.backend]
         size = known.message_bytes if self.message_bytes is None else self.message_bytes
-        return Backend(size, known.overlap if self.overlap is None else self.overlap)
+        return BackendModel(size, known.overlap if self.overlap is None else self.overlap)
 
     def batch_per_device(self, devices: int) -> float:
         """Samples per device and step, on `devices` devices.
@@ -124,7 +124,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Point:
+class ForecastPoint:
     """The forecast for one number of devices. Times are in seconds, per step except for time_to_target_s.
 
     least_s and most_s are the range of step_s: with full overlap and no device late, and in the worst case of
@@ -163,8 +163,8 @@ def forecast(
     settings: Settings | None = None,
     devices: Iterable[int] = DEVICES,
     lateness: Lateness = LATENESS,
-) -> list[Point]:
-    """Forecast one Point for each number of devices; a partly filled last node counts as a full one.
+) -> list[ForecastPoint]:
+    """Forecast each number of devices; a partly filled last node counts as a full one.
 
     The efficiency is relative to one device with the same batch per device, or the same global batch. Raises InputError
     if a number of devices is not a whole number of at least 1, or exceeds the global batch, and for the same reasons as
@@ -174,7 +174,7 @@ def forecast(
     return [_point(model, machine, settings, n, lateness) for n in devices]
 
 
-def _point(model: Model, machine: Machine, settings: Settings, devices: int, lateness: Lateness) -> Point:
+def _point(model: Model, machine: Machine, settings: Settings, devices: int, lateness: Lateness) -> ForecastPoint:
     batch = settings.batch_per_device(devices)
     compute = machine.compute_of(model)
     compute_s = compute.step_s(batch)
@@ -194,8 +194,9 @@ def _point(model: Model, machine: Machine, settings: Settings, devices: int, lat
     if model.target:
         least_samples = model.target.least_samples
         samples = cost_model.samples_to_target(global_batch, model.target.critical_batch, least_samples)
-        learning, to_target_s = least_samples / samples, step_s * samples / global_batch
-    return Point(
+        learning = least_samples / samples
+        to_target_s = step_s * samples / global_batch
+    return ForecastPoint(
         devices,
         global_batch,
         messages,
@@ -229,7 +230,7 @@ def _messages(model: Model, settings: Settings) -> int:
     return min(model.tensors, buffers)
 
 
-def takes_over(points: Iterable[Point]) -> int | None:
+def takes_over(points: Iterable[ForecastPoint]) -> int | None:
     """The first number of devices at which communication takes longer than computing; None if there is none.
 
     From there on, even full overlap cannot keep a step from becoming longer.
@@ -237,7 +238,7 @@ def takes_over(points: Iterable[Point]) -> int | None:
     return next((point.devices for point in points if point.communication_s > point.compute_s), None)
 
 
-def outgrows_learning(points: Iterable[Point]) -> int | None:
+def outgrows_learning(points: Iterable[ForecastPoint]) -> int | None:
     """The first number of devices whose global batch is above the critical one; None if there is none.
 
     From there on, less than half of the samples would be enough with a small batch.
@@ -245,7 +246,7 @@ def outgrows_learning(points: Iterable[Point]) -> int | None:
     return next((point.devices for point in points if point.learning and point.learning < 0.5), None)
 
 
-def what_if(model: Model, machine: Machine, settings: Settings, devices: int) -> dict[str, Point]:
+def what_if(model: Model, machine: Machine, settings: Settings, devices: int) -> dict[str, ForecastPoint]:
     """Forecast the same training run on this number of devices, each time with one thing changed; Points by change."""
     how = settings.how
     batch = "global_batch" if settings.batch_size is None else "batch_size"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from workshop_lib.judge import Exercise, Mistake, Property, close, is_number, shown
+from workshop_lib.words import plural
 
 NUMBERS = ("share", "message_bytes", "t0_s", "t1_s", "latency_s", "s_per_byte")
 # For each case: what must hold, the arguments of `smallest_batch`, and the right batch.
@@ -91,7 +92,7 @@ def steps_properties(observations: list) -> Iterator[Property]:
     yield Property("it returns a number", all(map(is_number, steps)), hint)
     for (text, numbers, right), step_s in zip(STEPS, steps, strict=True):
         forward, backward, message, k = numbers
-        given = f"forward {forward:g} s, backward {backward:g} s and {k} message{'s' * (k > 1)} of {message:g} s"
+        given = f"forward {forward:g} s, backward {backward:g} s and {plural(k, 'message')} of {message:g} s"
         yield Property(
             text, close(step_s, right), evidence=steps, observed=f"{given} take {right:g} s, not {step_s:g}:"
         )

@@ -12,7 +12,7 @@ import pandas as pd
 
 from workshop_lib.lessons.forecasting import catalogue
 from workshop_lib.lessons.forecasting.cost_model import slowest_of
-from workshop_lib.lessons.forecasting.forecast import LATENESS, Lateness, Point, Settings, forecast
+from workshop_lib.lessons.forecasting.forecast import LATENESS, ForecastPoint, Lateness, Settings, forecast
 
 # Tables that the constants are fitted to, and tables that are held out. The constants have never seen HELD_OUT, but the
 # form of the forecast was chosen because it came out best there: lateness is the only added term, and the longer of
@@ -24,7 +24,7 @@ COVERED = 0.9  # share of the points that the range has to cover
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedScaling:
     """One published measurement: efficiencies by number of devices, relative to `baseline` devices.
 
     The batch in `settings` is per device. account: why forecast and measurement differ, where they do.
@@ -46,12 +46,12 @@ class Published:
         return self.what.partition(",")[0]
 
 
-def _published(what: str, entry: dict) -> Published:
+def _published(what: str, entry: dict) -> PublishedScaling:
     settings = Settings(entry.pop("backend"), entry.pop("batch_size"))
     speeds = entry.pop("speeds", {})
     efficiency = _efficiency(entry.pop("efficiency", {}), entry.pop("times_s", {}), speeds)
     entry = {"samples_per_s": speeds.get("1")} | entry
-    return Published(what, settings=settings, efficiency=efficiency, **entry)
+    return PublishedScaling(what, settings=settings, efficiency=efficiency, **entry)
 
 
 def _efficiency(efficiency: dict, times_s: dict, speeds: dict) -> dict[int, float]:
@@ -79,15 +79,18 @@ def beside_forecast(lateness: Lateness = LATENESS) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _forecast(entry: Published, devices: Iterable[int], lateness: Lateness) -> list[Point]:
-    model, machine = catalogue.model(entry.model), catalogue.machine(entry.machine)
+def _forecast(entry: PublishedScaling, devices: Iterable[int], lateness: Lateness) -> list[ForecastPoint]:
+    model = catalogue.model(entry.model)
+    machine = catalogue.machine(entry.machine)
     if entry.samples_per_s:
         machine = machine.with_speed(model, entry.samples_per_s)
     return forecast(model, machine, entry.settings, devices, lateness)
 
 
-def _compared(base: Point, point: Point, published: float) -> dict[str, float | bool]:
-    expected, low, high = base.step_s / point.step_s, base.step_s / point.most_s, base.least_s / point.least_s
+def _compared(base: ForecastPoint, point: ForecastPoint, published: float) -> dict[str, float | bool]:
+    expected = base.step_s / point.step_s
+    low = base.step_s / point.most_s
+    high = base.least_s / point.least_s
     return {
         "published": published,
         "forecast": expected,
@@ -120,7 +123,7 @@ class _Step(NamedTuple):
 
     table: str
     measured_s: float
-    punctual: Point
+    punctual: ForecastPoint
 
     def error(self, typical: float) -> float:
         """The absolute error of the forecast efficiency, a fraction of 1, if the slowest device is this late."""
@@ -155,7 +158,7 @@ def fit_lateness(tables: Iterable[str] = FITTED) -> Lateness:
     return Lateness(min(tries, key=error), math.ceil(1000 * at_worst) / 1000, LATENESS.slower_messages)
 
 
-def _steps(entry: Published) -> list[_Step]:
+def _steps(entry: PublishedScaling) -> list[_Step]:
     """The published points of an entry whose baseline is one device."""
     points = _forecast(entry, entry.efficiency, Lateness(0.0, 0.0, 1.0))
     shares = entry.efficiency.values()

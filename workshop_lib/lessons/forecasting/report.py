@@ -6,7 +6,7 @@ from rich.table import Table
 
 from workshop_lib.lessons.forecasting.catalogue import Machine, Model
 from workshop_lib.lessons.forecasting.forecast import (
-    Point,
+    ForecastPoint,
     Settings,
     alone_samples_per_s,
     outgrows_learning,
@@ -18,7 +18,7 @@ from workshop_lib.results.tables import rich_table
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "days": 86_400}
 
 
-def answer(points: Sequence[Point]) -> str:
+def answer(points: Sequence[ForecastPoint]) -> str:
     """The forecast in one or two sentences: the last point's step, and where communication or the batch takes over."""
     last = points[-1]
     count = "1 device" if last.devices == 1 else f"{last.devices:,} devices"
@@ -33,12 +33,15 @@ def answer(points: Sequence[Point]) -> str:
 
 def conditions(model: Model, machine: Machine, settings: Settings) -> str:
     """One line with the forecast's model, machine and settings, and the speed of one device."""
-    how, speed = settings.how, alone_samples_per_s(model, machine, settings)
+    how = settings.how
+    speed = alone_samples_per_s(model, machine, settings)
     batch = f"batch {settings.batch_size:,} a device" if settings.batch_size else ""
     words = [model.what, machine.what, settings.backend, batch or f"global batch {settings.global_batch:,}"]
     words.append("communication during backward" if how.overlap else "communication after backward")
-    words += [f"gradients compressed {settings.compression:g} times"] * (settings.compression != 1)
-    words += [f"network {settings.network:g} times as fast"] * (settings.network != 1)
+    if settings.compression != 1:
+        words.append(f"gradients compressed {settings.compression:g} times")
+    if settings.network != 1:
+        words.append(f"network {settings.network:g} times as fast")
     words.append(f"one device: {digits(speed)} samples/s")
     return "; ".join(words)
 
@@ -46,9 +49,10 @@ def conditions(model: Model, machine: Machine, settings: Settings) -> str:
 STEP_HEADINGS = ("step", "of it\nwaiting", "samples/s", "efficiency\n(range)")
 
 
-def table(points: Sequence[Point]) -> Table:
+def table(points: Sequence[ForecastPoint]) -> Table:
     """A table with one row per number of devices, and columns on learning if the model has a target."""
-    headings, caption = (["devices", "global\nbatch", *STEP_HEADINGS], "range: has nine of ten published points")
+    headings = ["devices", "global\nbatch", *STEP_HEADINGS]
+    caption = "range: has nine of ten published points"
     if points[0].learning is not None:
         headings += ["useful", "time to\ntarget", "device-\nhours"]
         caption += "\nuseful: samples that a small batch would need too"
@@ -66,14 +70,14 @@ def what_if_table(model: Model, machine: Machine, settings: Settings, devices: i
     return filled
 
 
-def _step_cells(point: Point) -> list[str]:
+def _step_cells(point: ForecastPoint) -> list[str]:
     low, high = (point.efficiency * point.step_s / bound for bound in (point.most_s, point.least_s))
     waiting = f"{abs(point.waiting_s) / point.step_s:.0%}"
     efficiency = f"{point.efficiency:.0%} ({100 * low:.0f}–{100 * high:.0f})" if point.devices > 1 else "100%"
     return [duration(point.step_s), waiting, f"{point.samples_per_s:,.0f}", efficiency]
 
 
-def _learning_cells(point: Point) -> list[str]:
+def _learning_cells(point: ForecastPoint) -> list[str]:
     """The cells on learning; none if the model has no target."""
     if point.learning is None or point.time_to_target_s is None or point.device_hours is None:
         return []

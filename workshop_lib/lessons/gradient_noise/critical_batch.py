@@ -17,7 +17,7 @@ POINTS = 3  # fewest batch sizes: one for each of two parameters, and one more t
 
 
 @dataclass(frozen=True)
-class Fit:
+class CriticalBatchFit:
     """Steps and samples to a target, as functions of the batch size.
 
     s_min: the number of steps that even the largest batch needs. e_min: the number of samples that even the smallest
@@ -44,7 +44,7 @@ class Fit:
         return self.e_min * (1 + np.asarray(batch, dtype=float) / self.b_crit)
 
 
-def fit(batches, steps, seed: int = 0) -> Fit:
+def fit(batches, steps, seed: int = 0) -> CriticalBatchFit:
     """Fit measured pairs (batch in samples, steps to the target); each repeat is a pair of its own.
 
     The fit minimizes squared relative errors, because steps span orders of magnitude. The intervals come from refits
@@ -69,7 +69,7 @@ def fit(batches, steps, seed: int = 0) -> Fit:
         drawn = {"s_min": refits[0], "e_min": refits[1], "b_crit": refits[1] / refits[0]}
     ends = {name: np.percentile(values, CONFIDENCE, method="nearest").tolist() for name, values in drawn.items()}
     intervals = {name: (low, high) for name, (low, high) in ends.items()}
-    return Fit(float(s_min), float(e_min), float(e_min / s_min), intervals)
+    return CriticalBatchFit(float(s_min), float(e_min), float(e_min / s_min), intervals)
 
 
 def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np.ndarray:
@@ -77,20 +77,26 @@ def least_squares(batches: np.ndarray, steps: np.ndarray, rounds: int = 8) -> np
 
     Errors are relative to the steps that the previous round fitted, and in the first round to the measured steps.
     """
-    x, fitted = 1 / batches, steps
+    x = 1 / batches
+    fitted = steps
     for _ in range(rounds):
         weight = fitted**-2.0
-        total, of_x = weight.sum(-1), (weight * x).sum(-1)
-        of_xx, of_y, of_xy = (weight * x * x).sum(-1), (weight * steps).sum(-1), (weight * x * steps).sum(-1)
+        total = weight.sum(-1)
+        of_x = (weight * x).sum(-1)
+        of_xx = (weight * x * x).sum(-1)
+        of_y = (weight * steps).sum(-1)
+        of_xy = (weight * x * steps).sum(-1)
         determinant = total * of_xx - of_x**2
-        s_min, e_min = ((of_xx * of_y - of_x * of_xy) / determinant, (total * of_xy - of_x * of_y) / determinant)
+        s_min = (of_xx * of_y - of_x * of_xy) / determinant
+        e_min = (total * of_xy - of_x * of_y) / determinant
         # The line may cross zero between the points. So the weights use at least a tenth of the measured steps.
         fitted = np.maximum(s_min[..., None] + e_min[..., None] * x, steps / 10)
     return np.stack([s_min, e_min])
 
 
 def _checked(batches, steps) -> tuple[np.ndarray, np.ndarray]:
-    batches, steps = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
+    batches = np.asarray(batches, dtype=float)
+    steps = np.asarray(steps, dtype=float)
     if batches.ndim != 1 or batches.shape != steps.shape:
         raise InputError(
             f"{batches.size} batches and {steps.size} step counts: give two lists of the same length, one "

@@ -26,7 +26,7 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
     panels = np.atleast_1d(figure.subplots(1, len(by_batch), sharex=True, sharey=True))
     longest = max(length for arrows in by_batch.values() for _, length in arrows)
     for number, (axes, (batch, arrows)) in enumerate(zip(panels, by_batch.items(), strict=True)):
-        look = {"arrowstyle": "->", "color": figures.Style.number(number).colour}
+        look = {"arrowstyle": "->", "color": figures.Style.number(number).color}
         for turn, (along, length) in enumerate(arrows):
             across = (-1) ** turn * np.sqrt(max(length**2 - along**2, 0))
             axes.annotate("", (along, across), (0, 0), arrowprops=look)
@@ -42,14 +42,16 @@ def arrows(true: float, by_batch: Mapping[int, Sequence[tuple[float, float]]], c
 def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
     """Draw the noise scale [n] after `steps` [n], with a band of two standard errors [n]. NaN leaves a gap."""
     steps, scales, errors = (np.asarray(values, dtype=float) for values in (steps, scales, errors))
-    figure, style = figures.new_figure("The simple noise scale over training", caption), figures.Style.number(0)
+    figure = figures.new_figure("The simple noise scale over training", caption)
+    style = figures.Style.number(0)
     axes = figure.subplots()
-    [line] = axes.plot(steps, scales, color=style.colour, linewidth=2, label="measured here")
-    low, high = np.maximum(scales - 2 * errors, scales / 10), scales + 2 * errors
-    band = axes.fill_between(steps, low, high, color=style.colour, alpha=0.2, label="two standard errors")
+    [line] = axes.plot(steps, scales, color=style.color, linewidth=2, label="measured here")
+    low = np.maximum(scales - 2 * errors, scales / 10)
+    high = scales + 2 * errors
+    band = axes.fill_between(steps, low, high, color=style.color, alpha=0.2, label="two standard errors")
     for name, level in PUBLISHED.items():
         axes.axhline(level, **figures.LEVEL)
-        above = {"textcoords": "offset points", "ha": "right", "color": figures.GREY, "fontsize": 11}
+        above = {"textcoords": "offset points", "ha": "right", "color": figures.GRAY, "fontsize": 11}
         axes.annotate(f"published, {name}: {level}", (steps[-1], level), (0, 4), **above)
     axes.set(xlabel="step", ylabel="noise scale (samples)", yscale="log")
     figures.draw_legend(figure, [line], [band])
@@ -57,7 +59,9 @@ def noise(steps, scales, errors, caption: str) -> figures.RecordFigure:
 
 
 def steps_to_target(
-    pairs: Mapping[str, tuple[Sequence, Sequence]], fits: Mapping[str, critical_batch.Fit | None], title: str
+    pairs: Mapping[str, tuple[Sequence, Sequence]],
+    fits: Mapping[str, critical_batch.CriticalBatchFit | None],
+    title: str,
 ) -> figures.RecordFigure:
     """Draw steps against batch size (left), and the frontier of samples, the compute, against steps, the time (right).
 
@@ -68,16 +72,17 @@ def steps_to_target(
     left, right = figure.subplots(1, 2)
     handles = []
     for number, (name, pair) in enumerate(pairs.items()):
-        style, fit = figures.Style.number(number), fits.get(name)
+        style = figures.Style.number(number)
+        fit = fits.get(name)
         batches, steps = (np.asarray(values, dtype=float) for values in pair)
-        left.plot(batches, steps, style.marker, color=style.colour, ms=8)
-        right.plot(steps, steps * batches, style.marker, color=style.colour, ms=8)
+        left.plot(batches, steps, style.marker, color=style.color, ms=8)
+        right.plot(steps, steps * batches, style.marker, color=style.color, ms=8)
         handles.append(figures.handle_of(name, style, line=fit is not None))
         if fit is not None:
             line = np.geomspace(batches.min() / 1.5, batches.max() * 1.5, 200)
             left.plot(line, fit.steps(line), **style.curve)
             right.plot(fit.steps(line), fit.samples(line), **style.curve)
-            left.axvline(fit.b_crit, **figures.LEVEL | {"color": style.colour})
+            left.axvline(fit.b_crit, **figures.LEVEL | {"color": style.color})
         ends = np.array([batches.min(), batches.max()])
         left.plot(ends, np.median(steps[batches == ends[0]]) * ends[0] / ends, **figures.LEVEL)
     left.set_ylim(bottom=min(min(steps) for _, steps in pairs.values()) / 2)
@@ -104,7 +109,8 @@ def target_curve(records: Iterable[dict]) -> figures.RecordFigure:
     runs = pd.DataFrame([record["what"] for record in records])
     require_same(runs, ["target", "data_dir"])
     name = f"to {runs['target'][0]:.0%} test accuracy"
-    pairs, fits = {name: measured.pairs(records)}, dict[str, critical_batch.Fit | None]()
+    pairs = {name: measured.pairs(records)}
+    fits = dict[str, critical_batch.CriticalBatchFit | None]()
     if not pairs[name][0]:
         raise RecordError(f"no batch size got {name} with every seed: nothing to draw.")
     seeds = runs["seed"].nunique()

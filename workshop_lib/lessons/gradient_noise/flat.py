@@ -36,7 +36,7 @@ class FlatNetwork:
         """
         self.set(weights)
         self._gradient.zero_()
-        logits = self.network(torch_cnn.normalise(torch.tensor(images)))
+        logits = self.network(torch_cnn.normalize(torch.tensor(images)))
         loss = cross_entropy(logits, torch.tensor(labels).long())
         loss.backward()
         self.loss = loss.item()
@@ -48,6 +48,6 @@ class FlatNetwork:
         correct = 0
         for first in range(0, len(images), TEST_BATCH):
             part = slice(first, first + TEST_BATCH)
-            logits = self.network(torch_cnn.normalise(torch.tensor(images[part])))
+            logits = self.network(torch_cnn.normalize(torch.tensor(images[part])))
             correct += int((logits.argmax(dim=1) == torch.tensor(labels[part]).long()).sum())
         return correct / len(images)

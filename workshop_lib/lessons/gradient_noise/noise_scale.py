@@ -67,7 +67,8 @@ class Follower:
     ):
         if not memory_steps >= 1:
             raise InputError(f"memory_steps {memory_steps!r}: give 1 or more, or math.inf for all steps")
-        self.batches, self.estimator = (small_batch, big_batch), estimator
+        self.batches = (small_batch, big_batch)
+        self.estimator = estimator
         estimates(0, 0, *self.batches)  # raises InputError if the batches are wrong
         self.kept = 1 - 1 / memory_steps
         self.weight = 0.0

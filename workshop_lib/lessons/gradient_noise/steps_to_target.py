@@ -28,7 +28,9 @@ from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
 KIND = "steps_to_target"
-TARGET, TEST_SAMPLES, MAX_EPOCHS = 0.97, 1000, 10
+TARGET = 0.97
+TEST_SAMPLES = 1000
+MAX_EPOCHS = 10
 BATCHES = (16, 32, 64, 128, 256, 512, 1024)
 LRS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 LOOK_EVERY = 1.1  # the number of steps grows by this factor from one test to the next
@@ -53,14 +55,18 @@ def measure(
     for a target outside 0 to 1.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    train, test = mnist.load("train", data_dir), mnist.load("test", data_dir)
+    train = mnist.load("train", data_dir)
+    test = mnist.load("test", data_dir)
     if not 1 <= batch <= train.total:
         raise InputError(f"batch {batch}: use 1 to {train.total}, the number of training images")
     if not 0 < target < 1:
         raise InputError(f"target {target}: use an accuracy between 0 and 1, such as {TARGET}")
     network = FlatNetwork(network=torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train, test)))
-    weights, images, labels = network.weights(), test.images[:test_samples], test.labels[:test_samples]
-    look_at, limit = 1, max_steps or MAX_EPOCHS * train.total // batch
+    weights = network.weights()
+    images = test.images[:test_samples]
+    labels = test.labels[:test_samples]
+    look_at = 1
+    limit = max_steps or MAX_EPOCHS * train.total // batch
     for step, rows in enumerate(itertools.islice(_batches(train.total, batch, seed), limit), 1):
         if stop():
             return None
@@ -95,7 +101,8 @@ def tune(
     Rates are tried from the middle of the list outwards, and a run gives up (steps: None) once it has taken 1.5 times
     as many steps as the slowest seed at the batch size's best rate so far. `how` is passed on to `measure`.
     """
-    lrs, seeds = sorted(lrs), list(seeds)
+    lrs = sorted(lrs)
+    seeds = list(seeds)
     outwards = sorted(lrs, key=lambda lr: abs(lrs.index(lr) - len(lrs) // 2))
     for batch in batches:
         slowest: int | None = None

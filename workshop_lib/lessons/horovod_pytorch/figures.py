@@ -23,7 +23,10 @@ from workshop_lib.notebook import figures, profile
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 
-NEGOTIATION, QUEUE, COPY, TRANSFER = "negotiation", "queue", "copy", "allreduce"
+NEGOTIATION = "negotiation"
+QUEUE = "queue"
+COPY = "copy"
+TRANSFER = "allreduce"
 LOOKS = {  # in the order of a tensor's phases
     NEGOTIATION: figures.Look(figures.YELLOW, "//"),
     QUEUE: figures.Look("#BBBBBB", ""),
@@ -38,7 +41,7 @@ LEGEND = {
 }
 
 
-class Span(NamedTuple):
+class TensorSpan(NamedTuple):
     """One phase of one tensor in one step. Times are in milliseconds since the recording's first event."""
 
     tensor: str
@@ -58,8 +61,8 @@ class Ready(NamedTuple):
 
 
 @dataclass
-class Timeline:
-    spans: list[Span] = field(default_factory=list)
+class HorovodTimeline:
+    spans: list[TensorSpan] = field(default_factory=list)
     ready: list[Ready] = field(default_factory=list)
     cycles_ms: list[float] = field(default_factory=list)
 
@@ -67,19 +70,20 @@ class Timeline:
     def steps(self) -> int:
         return 1 + max((span.step for span in self.spans), default=-1)
 
-    def of_step(self, step: int) -> "Timeline":
+    def of_step(self, step: int) -> "HorovodTimeline":
         """The timeline of one step, with its first event at 0 ms. Raises InputError when there is no such step."""
         spans = [span for span in self.spans if span.step == step]
         if not spans:
             raise InputError(f"there is no step {step}; the recording has {self.steps} steps, from 0.")
-        start, end = min(s.start_ms for s in spans), max(s.end_ms for s in spans)
-        return Timeline(
+        start = min(s.start_ms for s in spans)
+        end = max(s.end_ms for s in spans)
+        return HorovodTimeline(
             [s._replace(start_ms=s.start_ms - start, end_ms=s.end_ms - start) for s in spans],
             [r._replace(at_ms=r.at_ms - start) for r in self.ready if r.step == step],
             [cycle - start for cycle in self.cycles_ms if start <= cycle <= end],
         )
 
-    def typical(self) -> "Timeline":
+    def typical(self) -> "HorovodTimeline":
         """The timeline of the step of median length."""
         steps = [self.of_step(step) for step in range(self.steps)]
         return sorted(steps, key=lambda step: max(span.end_ms for span in step.spans))[len(steps) // 2]
@@ -101,7 +105,8 @@ class Timeline:
         rather than the queue, and any of these three rather than negotiation.
         """
         edges = np.unique([edge for span in self.spans for edge in (span.start_ms, span.end_ms)])
-        phases, nearest = ["", *LOOKS], np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
+        phases = ["", *LOOKS]
+        nearest = np.zeros(len(edges), dtype=int)  # latest phase from each edge to the next
         for span in self.spans:
             first, end = np.searchsorted(edges, (span.start_ms, span.end_ms))
             nearest[first:end] = np.maximum(nearest[first:end], phases.index(span.phase))
@@ -114,7 +119,7 @@ class Measured:
     """Horovod's steps with some settings: milliseconds per step, and the timeline of five more steps."""
 
     step_ms: list[float]
-    timeline: Timeline
+    timeline: HorovodTimeline
 
 
 def measure(name: str, *settings: str, late_ms: float = 0.0, steps: int | None = None) -> Measured:
@@ -165,13 +170,14 @@ def tried(path: str | os.PathLike) -> pd.DataFrame:
     return log[list(names.values())].sort_values("bytes per µs")
 
 
-def read(path: str | os.PathLike) -> Timeline:
+def read(path: str | os.PathLike) -> HorovodTimeline:
     """Read the timeline from this file. Raises InputError when it holds no tensor."""
     text = Path(path).read_text(encoding="utf-8")
     events = json.loads(text) if text.strip() else []
     zero_us = min((event["ts"] for event in events if "ts" in event), default=0)
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and "name" in e["args"]}
-    timeline, tensors = Timeline(), dict[int, _Tensor]()
+    timeline = HorovodTimeline()
+    tensors = dict[int, _Tensor]()
     for event in events:
         at_ms = (event["ts"] - zero_us) / 1000 if "ts" in event else 0.0
         if event["ph"] == "i":
@@ -188,17 +194,18 @@ class _Tensor:
     """The open activities of one tensor while its events are read in order."""
 
     def __init__(self, name: str):
-        self.name, self.step = name.removeprefix("allreduce."), -1
+        self.name = name.removeprefix("allreduce.")
+        self.step = -1
         self.open: list[str] = []
         self.since_ms = 0.0
         self.finished = True
 
-    def take(self, event: dict, at_ms: float, timeline: Timeline) -> None:
+    def take(self, event: dict, at_ms: float, timeline: HorovodTimeline) -> None:
         if event["ph"] == "X":
             timeline.ready.append(Ready(self.name, self.step, int(event["name"]), at_ms))
             return
         if self.step >= 0 and at_ms > self.since_ms and (phase := self._phase()):
-            timeline.spans.append(Span(self.name, self.step, phase, self.since_ms, at_ms))
+            timeline.spans.append(TensorSpan(self.name, self.step, phase, self.since_ms, at_ms))
         if event["ph"] == "B":
             self.step += event["name"].startswith("NEGOTIATE")
             self.open.append(event["name"])
@@ -219,7 +226,7 @@ class _Tensor:
         return TRANSFER if "_" in name and name.endswith("ALLREDUCE") else QUEUE
 
 
-def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
+def draw(panels: Mapping[str, HorovodTimeline]) -> figures.RecordFigure:
     """Draw one step per panel on a common time axis, with one row per tensor, the earliest on top.
 
     `panels` maps titles to timelines. A number in a negotiation is a rank, drawn at the time when rank 0 learned that
@@ -244,7 +251,7 @@ def draw(panels: Mapping[str, Timeline]) -> figures.RecordFigure:
     return figure
 
 
-def _tensors(axes: Axes, timeline: Timeline, tensors: list[str], right_ms: float) -> None:
+def _tensors(axes: Axes, timeline: HorovodTimeline, tensors: list[str], right_ms: float) -> None:
     for span in timeline.spans:
         figures.draw_bar(
             axes, tensors.index(span.tensor), span.start_ms, span.end_ms - span.start_ms, LOOKS[span.phase], 0.8

@@ -19,8 +19,11 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-LAYERS, WIDTH, BATCH = 8, 64, 64
-WARM_UP, RECORDED = 5, 5
+LAYERS = 8
+WIDTH = 64
+BATCH = 64
+WARM_UP = 5
+RECORDED = 5
 PAUSE_S = 0.02  # pause between recorded steps, as if the ranks computed something else
 
 
@@ -77,7 +80,8 @@ def record(path: str, model: nn.Module, finish: Callable[[], None], inputs: torc
 
 def main(out: str, steps: int, late_ms: float) -> None:
     torch.set_num_threads(1)
-    model, inputs = network(), torch.randn(BATCH, WIDTH)
+    model = network()
+    inputs = torch.randn(BATCH, WIDTH)
     hvd.init()
     finish = averaging(model)
     step_ms = [timed(model, finish, inputs) for _ in range(WARM_UP + steps)][WARM_UP:]

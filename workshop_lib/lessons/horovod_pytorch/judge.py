@@ -19,7 +19,8 @@ from torch.nn.utils import parameters_to_vector
 from workshop_lib.judge import Exercise, Property, close, is_number, shown
 from workshop_lib.judge.network import backward, batch, gradient_of, network, weights_of
 
-LR, MOMENTUM = 0.05, 0.9
+LR = 0.05
+MOMENTUM = 0.9
 IMAGES = 101  # not divisible by 2, 3 or 4 ranks
 CLASSES = 3
 LIMIT_S = 10.0  # includes the start and shutdown of Horovod
@@ -71,7 +72,7 @@ def _checkpointed(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 @dataclass
-class Distributed:
+class MadeDistributed:
     """What `make_distributed` did on one rank. The last five are None unless all ranks returned a wrapped optimizer."""
 
     type: str
@@ -86,7 +87,7 @@ class Distributed:
     expected_gradient: np.ndarray | None = None
 
 
-def observe_distributed(comm, function: Callable) -> Distributed:
+def observe_distributed(comm, function: Callable) -> MadeDistributed:
     """What the returned optimizer holds, and the gradients that it averages in one step."""
     with _running() as hvd:
         model, optimizer = _checkpointed(comm.rank)
@@ -94,7 +95,7 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         saved, saved_optimizer = _checkpointed(0)
         returned: Any = function(model, optimizer, hvd)
         weights = weights_of(model)
-        seen = Distributed(
+        seen = MadeDistributed(
             type(returned).__name__,
             isinstance(returned, torch.optim.Optimizer),
             hasattr(returned, "synchronize") and hasattr(returned, "skip_synchronize"),
@@ -105,7 +106,8 @@ def observe_distributed(comm, function: Callable) -> Distributed:
         if comm.allreduce(int(seen.is_optimizer and seen.is_wrapped)) != comm.size:
             return seen
         seen.rates = [float(group["lr"]) for group in returned.param_groups]
-        seen.momentum, seen.expected_momentum = _momentum(returned, model), _momentum(saved_optimizer, saved)
+        seen.momentum = _momentum(returned, model)
+        seen.expected_momentum = _momentum(saved_optimizer, saved)
         model.load_state_dict(saved.state_dict())
         backward(model, [batch(comm.rank, 0)])
         returned.synchronize()
@@ -141,8 +143,9 @@ COMPRESSED_HINT = "they're nearly right. Did you compress something on the way?"
 SAME_CALLS_HINT = "a rank waits in a collective that another skips: all ranks must make the same calls, even rank 0."
 
 
-def distributed_properties(observations: list[Distributed]) -> Iterator[Property]:
-    size, first = len(observations), observations[0]
+def distributed_properties(observations: list[MadeDistributed]) -> Iterator[Property]:
+    size = len(observations)
+    first = observations[0]
     types = sorted({seen.type for seen in observations if not seen.is_optimizer})
     yield Property("it returns an optimizer", not types, f"it returned {', '.join(types)}: {NO_OPTIMIZER_HINT}")
     yield Property("the optimizer is wrapped by Horovod", all(seen.is_wrapped for seen in observations), PLAIN_HINT)
@@ -177,7 +180,7 @@ make_distributed = Exercise(
 )
 
 
-class Counted(nn.Module):
+class HalfRightNetwork(nn.Module):
     """A network that is right for some images, wrong for the rest, and records which images it was given.
 
     An image's first element is its number; its second is 1.0 if the network should be right.
@@ -211,7 +214,8 @@ def _is_right(size: int) -> np.ndarray:
 def observe_epoch(comm, function: Callable) -> Epoch:
     number = torch.arange(IMAGES)
     images = torch.stack([number.double(), torch.from_numpy(_is_right(comm.size)).double()], dim=1)
-    model, saved = Counted(), []
+    model = HalfRightNetwork()
+    saved = []
     with _running() as hvd:
         returned = function(model, images, number % CLASSES, lambda: saved.append(comm.rank), hvd)
     if isinstance(returned, torch.Tensor | np.ndarray) and math.prod(returned.shape) == 1:
@@ -244,20 +248,23 @@ SAVED_TWICE_HINT = "one rank should save, and only once. This is how often each 
 
 
 def epoch_properties(observations: list[Epoch]) -> Iterator[Property]:
-    returned, size = [seen.returned for seen in observations], len(observations)
+    returned = [seen.returned for seen in observations]
+    size = len(observations)
     bad = next((r for r, value in enumerate(returned) if not is_number(value)), None)
     hint = "" if bad is None else f"rank {bad} returned {shown(returned[bad])}: every rank needs the number."
     yield Property("it returns a number on every rank", bad is None, hint)
     tested = [seen.tested for seen in observations]
     numbers = sum(tested, [])
-    missing, again = len(set(numbers)) < IMAGES, len(numbers) > len(set(numbers))
+    missing = len(set(numbers)) < IMAGES
+    again = len(numbers) > len(set(numbers))
     if all(part == tested[0] for part in tested):
         hint = LOCAL_PART_HINT if missing else UNSHARDED_HINT
     else:
         hint = MISSING_HINT if missing else AGAIN_HINT
     yield Property("each image is tested once, by one rank", not missing and not again, hint)
     is_right = _is_right(size)
-    total, counts = np.sum(is_right), np.array([np.sum(is_right[part]) for part in tested])
+    total = np.sum(is_right)
+    counts = np.array([np.sum(is_right[part]) for part in tested])
     shares = counts / [len(part) for part in tested]
     known = [
         (shares, OWN_PART_HINT),

@@ -85,7 +85,8 @@ def observe_averaging(comm, function: Callable) -> list[Stepped]:
         if not all(comm.allgather(all(isinstance(optimizer, keras.optimizers.Optimizer) for optimizer in given))):
             return []
         stepped: list[Stepped] = []
-        own, all_ranks = (comm.rank,), tuple(range(comm.size))
+        own = (comm.rank,)
+        all_ranks = tuple(range(comm.size))
         for at, (optimizer, plain) in enumerate(zip(given, _plain(), strict=True)):
             weights = _run(optimizer, own), _reference(at, all_ranks), _reference(at, own)
             stepped.append(Stepped(isinstance(optimizer, type(plain)), _lost(optimizer, plain), *weights))
@@ -163,7 +164,8 @@ def averaging_properties(observations: list[list[Stepped]]) -> Iterator[Property
         same = all(np.array_equal(row.weights, rows[0].weights) for row in rows)
         alone = all(close(row.weights, row.alone, FLOAT32) for row in rows)
         yield Property(f"{what}: the ranks agree", same, OWN_STEP_HINT if alone else TWO_STEPS_HINT)
-        weights, expected = rows[0].weights, rows[0].expected
+        weights = rows[0].weights
+        expected = rows[0].expected
         for factor, factor_hint in ((size, SUM_HINT), (1 / size, TWICE_HINT)):
             hint = factor_hint if close(weights, factor * expected, FLOAT32) else hint
         yield Property(f"{what}: as with the mean of all gradients", close(weights, expected, FLOAT32), hint)
@@ -176,7 +178,7 @@ def _flat(weights) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(w)) for w in weights])
 
 
-class Trained(NamedTuple):
+class TrainedSteps(NamedTuple):
     """What training did on one rank."""
 
     steps: list[list[int]]  # the numbers of the samples in each step
@@ -187,7 +189,7 @@ class Trained(NamedTuple):
     returned: Any
 
 
-def observe_train(comm, function: Callable) -> Trained:
+def observe_train(comm, function: Callable) -> TrainedSteps:
     """What `train` does on this rank, as if each rank ran on a host of its own: local_rank() is 0 everywhere."""
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as hvd_keras
@@ -201,11 +203,13 @@ def observe_train(comm, function: Callable) -> Trained:
         with _horovod(comm), mock.patch.multiple(hvd, **local), mock.patch.multiple(hvd_keras, **local):
             returned = function(model, *linear.task(comm.size), linear.LR, linear.SAMPLES, linear.EPOCHS, str(path))
         weights.append(_flat(model.get_weights()))
-        local_used, saves, saved = any(each.called for each in local.values()), any(Path(folder).iterdir()), None
+        local_used = any(each.called for each in local.values())
+        saves = any(Path(folder).iterdir())
+        saved = None
         with contextlib.suppress(OSError, KeyError, ValueError):  # there is no file, or Keras did not write it
             model.load_weights(path)
             saved = _flat(model.get_weights())
-    return Trained(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
+    return TrainedSteps(steps, weights, local_used, saves, saved, np.asarray(returned).tolist())
 
 
 def _watched(start: list, samples: int, steps: list, weights_before: list):
@@ -257,8 +261,9 @@ DISAGREE_HINT = "the ranks return different numbers: each must take part in the 
 COUNT_HINT = "that is a count. Divide it by the number of test samples."
 
 
-def train_properties(observations: list[Trained]) -> Iterator[Property]:
-    first, size = observations[0], len(observations)
+def train_properties(observations: list[TrainedSteps]) -> Iterator[Property]:
+    first = observations[0]
+    size = len(observations)
     trains = all(seen.steps for seen in observations)
     yield Property("every rank trains", trains, "some rank took no step: call `model.fit` on every rank.")
     used = [sum(seen.steps, []) for seen in observations]

@@ -2,7 +2,11 @@
 
 import numpy as np
 
-SAMPLES, EPOCHS, LR, MOMENTUM = 4, 2, 0.1, 0.9  # SAMPLES per rank, all in one batch
+# SAMPLES per rank, all in one batch.
+SAMPLES = 4
+EPOCHS = 2
+LR = 0.1
+MOMENTUM = 0.9
 
 
 def task(size: int) -> tuple[np.ndarray, ...]:
@@ -37,7 +41,8 @@ def descend(size: int, lr: float) -> np.ndarray:
     """Weights after EPOCHS steps of SGD with momentum on all samples, in one process and in float64."""
     images, labels = samples(SAMPLES * size, seed=1)
     inputs = np.column_stack([images, np.ones(len(images))])
-    weights, velocity = np.vstack(start(0)).astype(float), 0.0
+    weights = np.vstack(start(0)).astype(float)
+    velocity = 0.0
     for _ in range(EPOCHS):
         odds = np.exp(inputs @ weights)
         error = odds / odds.sum(axis=1, keepdims=True) - np.eye(2)[labels]

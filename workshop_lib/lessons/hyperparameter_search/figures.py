@@ -9,7 +9,7 @@ import numpy as np
 
 from workshop_lib.lessons.gradient_noise.steps_to_target import BestRate
 from workshop_lib.lessons.hyperparameter_search import search as settings
-from workshop_lib.lessons.hyperparameter_search.trials import Done, Search
+from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
 from workshop_lib.notebook import figures
 from workshop_lib.results.records import RecordError
 
@@ -32,7 +32,8 @@ def ranks_over_time(searches: Mapping[str, Search]) -> figures.RecordFigure:
     figure = figures.stacked(rows, "time (seconds)", figures.patches(looks), legend_columns=3)
     for axes, state in zip(figure.axes, searches.values(), strict=True):
         for done in state.done:
-            width, look = done.end_s - done.start_s, looks[f"until {done.result['images']:,} images"]
+            width = done.end_s - done.start_s
+            look = looks[f"until {done.result['images']:,} images"]
             for rank in done.ranks:
                 figures.draw_bar(axes, rank, done.start_s, 0.97 * width, look)
                 if width > longest / 40:
@@ -67,7 +68,7 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
         for axes, x in ((left, "end_s"), (right, "images_per_rank")):
             places, errors = _improvements(run, x)
             axes.step(places, errors, where="post", alpha=0.8, **style.curve)
-            axes.plot(places[-1], errors[-1], style.marker, color=style.colour, ms=8)
+            axes.plot(places[-1], errors[-1], style.marker, color=style.color, ms=8)
     left.set(xlabel="time (seconds)", ylabel="error on held-out images (%)", yscale="log", ylim=(None, 30))
     right.set(xlabel="images that each rank has worked through", yscale="log")
     right.xaxis.set_major_formatter("{x:,.0f}")
@@ -79,8 +80,11 @@ def best_so_far(records: Iterable[dict]) -> figures.RecordFigure:
 
 def _improvements(run: dict, x: str) -> tuple[list[float], list[float]]:
     """Return where each job ended, in seconds or images per rank, and the lowest error in percent up to there."""
-    seen, work = dict[int, int](), dict.fromkeys(range(run["what"]["ranks"]), 0.0)
-    places, errors, best = [], [], 100.0
+    seen = dict[int, int]()
+    work = dict.fromkeys(range(run["what"]["ranks"]), 0.0)
+    places = []
+    errors = []
+    best = 100.0
     for job in sorted(run["jobs"], key=lambda job: job["end_s"]):
         new = job["images"] - seen.get(job["trial"], 0)
         seen[job["trial"]] = job["images"]
@@ -102,7 +106,8 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     figure = figures.new_figure(
         "How often the worse setting wins", f"drawn again and again from {measured} measured seeds each"
     )
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, worse in enumerate(names[1:]):
         style = figures.Style.number(number)
         shares = [100 * settings.wrong_winner(accuracies[names[0]], accuracies[worse], n) for n in seeds]
@@ -116,7 +121,7 @@ def wrong_winner(accuracies: Mapping[str, Sequence[float]], seeds: Sequence[int]
     return figure
 
 
-def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordFigure:
+def rates(done: Iterable[DoneJob], best: Mapping[int, BestRate]) -> figures.RecordFigure:
     """Draw learning rates against batch sizes: a search's trials (left), and the best rates of recorded runs (right).
 
     On the left, better trials are larger and darker. On the right is the rate that reaches a target in the fewest steps
@@ -140,10 +145,11 @@ def rates(done: Iterable[Done], best: Mapping[int, BestRate]) -> figures.RecordF
     batches = np.array(sorted(best))
     tuned = np.array([best[batch].lr for batch in batches])
     style = figures.Style.number(0)
-    right.plot(batches, tuned, style.marker, color=style.colour, ms=10)
-    growth, rules = batches / batches[0], []
+    right.plot(batches, tuned, style.marker, color=style.color, ms=10)
+    growth = batches / batches[0]
+    rules = []
     for name, factors, line in (("linear rule", growth, "-"), ("square-root rule", np.sqrt(growth), "--")):
-        look = {"color": figures.GREY, "linewidth": 2, "linestyle": line, "zorder": 1}
+        look = {"color": figures.GRAY, "linewidth": 2, "linestyle": line, "zorder": 1}
         right.plot(batches, tuned[0] * factors, **look)
         rules.append(figures.entry(name, **look))
     right.set_ylim(tuned.min() / 2, tuned.max() * 4)

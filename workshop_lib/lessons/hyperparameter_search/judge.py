@@ -14,7 +14,8 @@ from workshop_lib.lessons.hyperparameter_search.judge_halving import Asha
 __all__ = ["Asha", "draw", "winner"]
 
 DRAWS = 600
-MOMENTA, BATCHES = search.MOMENTA, search.BATCHES
+MOMENTA = search.MOMENTA
+BATCHES = search.BATCHES
 LOW, HIGH = search.LRS
 SLACK = 0.08  # tolerance for a decade's share of the draws: four standard deviations with DRAWS draws
 

@@ -14,7 +14,7 @@ from workshop_lib.lessons.hyperparameter_search import search
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimulatedSearch:
     """A search to simulate: its rungs, eta, number of ranks, how many jobs finish, and a seed."""
 
     rungs: tuple[int, ...]
@@ -24,10 +24,10 @@ class Plan:
     seed: int
 
 
-PLANS = [Plan((10, 30, 90), 3, 4, 80, 1), Plan((8, 16, 32, 64), 2, 3, 90, 2)]
+PLANS = [SimulatedSearch((10, 30, 90), 3, 4, 80, 1), SimulatedSearch((8, 16, 32, 64), 2, 3, 90, 2)]
 
 
-class Job(NamedTuple):
+class PlayedJob(NamedTuple):
     """A job that the scheduler gave out. scores: {trial: accuracy} of every rung at that moment."""
 
     trial: int
@@ -36,31 +36,33 @@ class Job(NamedTuple):
 
 
 @dataclass
-class Played:
+class PlayedSearch:
     """What a scheduler did in a simulated search: its jobs, in order, and every trial's setting.
 
     wrong: the kind of mistake in the first job that no rank could run, and a detail for the hint; None if all can run.
     """
 
-    plan: Plan
-    jobs: list[Job] = field(default_factory=list)
+    plan: SimulatedSearch
+    jobs: list[PlayedJob] = field(default_factory=list)
     settings: dict[int, dict] = field(default_factory=dict)
     wrong: tuple[str, Any] | None = None
 
 
 def accuracy(trial: int, rung: int, seed: int) -> float:
     """Return a made-up accuracy. It rises from rung to rung, but the leader of one rung need not lead the next."""
-    quality, luck = np.random.default_rng([seed, trial]).uniform(), np.random.default_rng([seed, trial, rung]).uniform()
+    quality = np.random.default_rng([seed, trial]).uniform()
+    luck = np.random.default_rng([seed, trial, rung]).uniform()
     return 0.4 + 0.15 * rung + 0.1 * quality + 0.04 * luck
 
 
-def observe_asha(comm, function: Callable) -> list[Played]:
+def observe_asha(comm, function: Callable) -> list[PlayedSearch]:
     return [play(function, plan) for plan in PLANS]
 
 
-def play(scheduler_class: Callable, plan: Plan) -> Played:
+def play(scheduler_class: Callable, plan: SimulatedSearch) -> PlayedSearch:
     """Simulate a search in which ranks finish their jobs in random order, and return what the scheduler gave out."""
-    played, random = Played(plan), np.random.default_rng(plan.seed)
+    played = PlayedSearch(plan)
+    random = np.random.default_rng(plan.seed)
     drawn: list[dict] = []
 
     def draw() -> dict:
@@ -80,14 +82,14 @@ def play(scheduler_class: Callable, plan: Plan) -> Played:
             played.settings[trial] = setting
             rung = plan.rungs.index(images)
             running.append((trial, rung))
-            played.jobs.append(Job(trial, rung, [dict(of_rung) for of_rung in scores]))
+            played.jobs.append(PlayedJob(trial, rung, [dict(of_rung) for of_rung in scores]))
         trial, rung = running.pop(int(random.integers(len(running))))
         scores[rung][trial] = accuracy(trial, rung, plan.seed)
         scheduler.tell(trial, plan.rungs[rung], scores[rung][trial])
     return played
 
 
-def _what_is_wrong(job, played: Played, scores: list[dict], running: list, drawn: list) -> tuple[str, Any] | None:
+def _what_is_wrong(job, played: PlayedSearch, scores: list[dict], running: list, drawn: list) -> tuple[str, Any] | None:
     """Return the kind of mistake in this job and a detail for the hint; None if a rank can run the job."""
     if job is None:
         return "waits", None
@@ -135,7 +137,7 @@ MISSED_HINTS = {  # hints for how often trials were promoted
 
 
 def asha_properties(observations: list) -> Iterator[Property]:
-    plays: list[Played] = observations[0]
+    plays: list[PlayedSearch] = observations[0]
     kind, what = next((played.wrong for played in plays if played.wrong), ("", None))
     hint = f"`ask` returned {what}: `return trial, setting, images`."
     yield Property("ask returns trial, setting and images", kind != "shape", hint)
@@ -160,7 +162,7 @@ def asha_properties(observations: list) -> Iterator[Property]:
         yield Property(text, not kind, f"{given}, {sentence} {MISSED_HINTS.get(kind, UNKNOWN_HINT)}")
 
 
-def _not_the_best(played: Played) -> tuple[str, str]:
+def _not_the_best(played: PlayedSearch) -> tuple[str, str]:
     """Find the first trial that was promoted without being among the best of its rung.
 
     Returns its kind (a key of NOT_BEST_HINTS, or "elsewhere") and a sentence; two empty strings if there is none.
@@ -169,7 +171,9 @@ def _not_the_best(played: Played) -> tuple[str, str]:
     for job in played.jobs:
         if not job.rung:
             continue
-        trial, rung, eta = job.trial, job.rung - 1, played.plan.eta
+        trial = job.trial
+        rung = job.rung - 1
+        eta = played.plan.eta
         scores = job.scores[rung]
         if trial not in search.best(scores, len(scores) // eta):
             sentence = f"trial {trial} went on as number {_place(scores, trial)} of {len(scores)} in its rung."
@@ -187,7 +191,7 @@ def _place(scores: dict, trial: int) -> int:
     return 1 + search.best(scores, len(scores)).index(trial)
 
 
-def _missed(played: Played) -> tuple[str, str]:
+def _missed(played: PlayedSearch) -> tuple[str, str]:
     """Find the first new trial that began although an old trial could have been promoted.
 
     Returns how often trials were promoted, a key of MISSED_HINTS, and a sentence; two empty strings if there is none.
@@ -204,7 +208,7 @@ def _missed(played: Played) -> tuple[str, str]:
     return "", ""
 
 
-def _late(played: Played) -> str:
+def _late(played: PlayedSearch) -> str:
     """Return how often trials were promoted: "never", only from the "first rung", or "some" of the time."""
     highest = max(job.rung for job in played.jobs)
     return {0: "never", 1: "first rung"}.get(highest, "some")

@@ -81,7 +81,7 @@ def table(state: trials.Search) -> str:
     return shown + (f"<div>and {hidden} more trials</div>" if hidden > 0 else "")
 
 
-def _row(number: int, setting: Mapping[str, float], images: str, result: trial.Result | None, note: str) -> tuple:
+def _row(number: int, setting: Mapping[str, float], images: str, result: trial.TrialResult | None, note: str) -> tuple:
     held_out = f"{result['held_out']:.2%}" if result else ""
     return number, f"{setting['lr']:.2g}", f"{setting['momentum']:g}", f"{setting['batch']:g}", images, held_out, note
 
@@ -107,11 +107,12 @@ def curves(state: trials.Search) -> str:
     best = max(finished, key=lambda result: result["held_out"])["trial"] if finished else None
     parts = [axes.frame(range(0), "images that it has seen")]
     for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
-        colour, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
+        color, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
         if number != best and number not in running:
-            colour, width = charts.LIGHT_BLUE, 1.0
+            color = charts.LIGHT_BLUE
+            width = 1.0
         points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
-        parts.append(axes.line(points, colour, width, f'data-trial="{number}"'))
+        parts.append(axes.line(points, color, width, f'data-trial="{number}"'))
     return charts.drawing(charts.CURVES_HEIGHT, "".join(parts) + _key(charts.CURVES_HEIGHT - 8))
 
 
@@ -122,7 +123,7 @@ def _key(y: float) -> str:
         (charts.LIGHT_BLUE, 1.0, "stopped or done"),
     )
     return "".join(
-        f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{colour}" stroke-width="{width}"/>'
+        f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{color}" stroke-width="{width}"/>'
         f'<text x="{94 + 200 * at}" y="{y}">{text}</text>'
-        for at, (colour, width, text) in enumerate(entries)
+        for at, (color, width, text) in enumerate(entries)
     )

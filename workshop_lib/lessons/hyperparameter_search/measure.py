@@ -21,7 +21,9 @@ from workshop_lib.lessons.hyperparameter_search import live, search, trials
 from workshop_lib.results import records
 from workshop_lib.training import SCHEMA
 
-RANKS, BUDGET = 2, 200_000  # BUDGET: images over all trials of a search
+# BUDGET: images over all trials of a search.
+RANKS = 2
+BUDGET = 200_000
 GUESS = {"lr": 0.01, "momentum": 0.9, "batch": 64}  # a common first guess for one rank; grows with the ranks
 LIMIT_S = 600.0  # time limit per job, long enough for a busy machine
 SEEDS_OF = (  # good settings, which repeated seeds should tell apart
@@ -30,7 +32,9 @@ SEEDS_OF = (  # good settings, which repeated seeds should tell apart
     {"lr": 0.1, "momentum": 0.0, "batch": 32},
 )
 SEEN = search.RUNGS[1]  # images that each repeated training sees
-LARGE, TOGETHER, SMALL = "one large job", "large jobs in turn", "small jobs side by side"
+LARGE = "one large job"
+TOGETHER = "large jobs in turn"
+SMALL = "small jobs side by side"
 
 
 def scheduler(way: str, n: int, seed: int) -> tuple[trials.Scheduler, bool]:

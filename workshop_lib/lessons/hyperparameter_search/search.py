@@ -15,12 +15,16 @@ import numpy as np
 Setting = Mapping[str, float]
 Job = tuple[int, Setting, int]
 KIND = "search"
-LRS, MOMENTA, BATCHES = (1e-3, 1.0), (0.0, 0.5, 0.9), (16, 32, 64, 128)
-RUNGS, ETA = (4096, 12_288, 36_864), 3  # RUNGS: images, 1, 3 and 9 epochs of a trial's training set
+LRS = (1e-3, 1.0)
+MOMENTA = (0.0, 0.5, 0.9)
+BATCHES = (16, 32, 64, 128)
+# RUNGS: images, 1, 3 and 9 epochs of a trial's training set.
+RUNGS = (4096, 12_288, 36_864)
+ETA = 3
 
 
-class Result(Protocol):
-    """A finished job of a search, such as trials.Done."""
+class FinishedJob(Protocol):
+    """A finished job of a search, such as trials.DoneJob."""
 
     result: Any
 
@@ -41,7 +45,8 @@ class Listed:
     """A scheduler that trains each setting of a list, such as a grid or random draws, for the same number of images."""
 
     def __init__(self, settings: Iterable[Setting], images: int):
-        self.settings, self.images = enumerate(settings), images
+        self.settings = enumerate(settings)
+        self.images = images
 
     def ask(self) -> Job | None:
         trial, setting = next(self.settings, (0, None))
@@ -55,7 +60,9 @@ class OneJob:
     """A scheduler that trains one setting until the budget is spent, and evaluates it after every `every` images."""
 
     def __init__(self, setting: Setting, every: int):
-        self.setting, self.every, self.seen = setting, every, 0
+        self.setting = setting
+        self.every = every
+        self.seen = 0
 
     def ask(self) -> Job:
         return 0, self.setting, self.seen + self.every
@@ -77,7 +84,9 @@ class Asha:
     """
 
     def __init__(self, draw: Callable[[], Setting], rungs: Sequence[int] = RUNGS, eta: int = ETA):
-        self.draw, self.rungs, self.eta = draw, list(rungs), eta
+        self.draw = draw
+        self.rungs = list(rungs)
+        self.eta = eta
         self.settings: list[Setting] = []
         self.scores: list[dict[int, float]] = [{} for _ in rungs]  # for each rung, accuracy by trial
         self.promoted: set[tuple[int, int]] = set()  # (trial, the rung that it left)
@@ -108,13 +117,15 @@ class Halving(Asha):
 
     def __init__(self, draw: Callable[[], Setting], first: int, rungs: Sequence[int] = RUNGS, eta: int = ETA):
         super().__init__(draw, rungs, eta)
-        self.rung, self.given = 0, 0
+        self.rung = 0
+        self.given = 0
         self.left: list[int | None] = [None] * first  # trials to send to the current rung; None is a new trial
 
     def ask(self) -> Job | None:
         if not self.left and len(self.scores[self.rung]) == self.given and self.rung < len(self.rungs) - 1:
             self.left = [*best(self.scores[self.rung], self.given // self.eta)]
-            self.rung, self.given = self.rung + 1, 0
+            self.rung = self.rung + 1
+            self.given = 0
         if not self.left:
             return None  # the rank has to wait for the slowest trial of the rung
         self.given += 1
@@ -122,7 +133,7 @@ class Halving(Asha):
         return self.begin() if trial is None else (trial, self.settings[trial], self.rungs[self.rung])
 
 
-def winner(done: Iterable[Result]) -> Any:
+def winner(done: Iterable[FinishedJob]) -> Any:
     """Return the result with the highest held-out accuracy among the trials that have seen the most images."""
     results = [each.result for each in done]
     longest = max(result["images"] for result in results)

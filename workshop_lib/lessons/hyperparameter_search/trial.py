@@ -43,7 +43,7 @@ class Job(NamedTuple):
     images: int
 
 
-class Result(TypedDict):
+class TrialResult(TypedDict):
     """The result of a job.
 
     images: how many the trial has seen in total; new_images: how many of them in this job. losses: pairs (images seen,
@@ -61,7 +61,7 @@ class Result(TypedDict):
     seconds: float
 
 
-class State(NamedTuple):
+class TrialState(NamedTuple):
     """The state of a trial: weights and velocity, float32 [n], and how many images it has seen."""
 
     weights: np.ndarray
@@ -83,7 +83,7 @@ def checked(job: Job) -> Job:
     return job._replace(setting=setting)
 
 
-def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) -> Result:
+def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) -> TrialResult:
     """Run a job: continue the trial from its file in `folder`, save its new state there, and evaluate it.
 
     All ranks of `comm` call it, and it blocks. Each step does one allreduce of the gradient, 4 n bytes. `progress` is
@@ -91,11 +91,12 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     `diverged`, and its accuracy is that of these weights. Raises InputError for a job that `checked` refuses, and for
     a trial that has seen this many images already.
     """
-    began, job = time.perf_counter(), checked(job)
+    began = time.perf_counter()
+    job = checked(job)
     torch.set_num_threads(1)
     train, held_out = data()
     network = FlatNetwork(int(job.setting["seed"]))
-    state = load(folder, job.trial) or State(network.weights(), np.zeros_like(network.weights()), 0)
+    state = load(folder, job.trial) or TrialState(network.weights(), np.zeros_like(network.weights()), 0)
     if state.images >= job.images:
         raise InputError(
             f"trial {job.trial} has seen {state.images} images in {folder} already, and was sent to {job.images}: "
@@ -109,7 +110,7 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     right = network.accuracy(held_out.images[part], held_out.labels[part]) * (part.stop - part.start)
     if comm.rank == 0:
         save(folder, job.trial, end)
-    return Result(
+    return TrialResult(
         trial=job.trial,
         setting=dict(job.setting),
         images=end.images,
@@ -121,11 +122,14 @@ def run(comm, folder: Path, job: Job, progress: Callable[[list], object] = len) 
     )
 
 
-def _steps(comm, network, train, state: State, job: Job, losses: list, progress: Callable) -> State:
+def _steps(comm, network, train, state: TrialState, job: Job, losses: list, progress: Callable) -> TrialState:
     """Train by plain SGD with momentum, at a constant learning rate; return the new state."""
     weights, velocity, seen = state
-    lr, momentum = np.float32(job.setting["lr"]), np.float32(job.setting["momentum"])
-    since, total, shown_s = seen, 0.0, time.perf_counter()
+    lr = np.float32(job.setting["lr"])
+    momentum = np.float32(job.setting["momentum"])
+    since = seen
+    total = 0.0
+    shown_s = time.perf_counter()
     while seen < job.images:
         size = min(int(job.setting["batch"]), job.images - seen)
         rows = order(int(job.setting["seed"]), seen, size, train.total)
@@ -143,11 +147,12 @@ def _steps(comm, network, train, state: State, job: Job, losses: list, progress:
         if seen // LOSS_EVERY > since // LOSS_EVERY or seen == job.images:
             if math.isfinite(total):
                 losses.append((seen, total / (seen - since)))
-            since, total = seen, 0.0
+            since = seen
+            total = 0.0
         if time.perf_counter() - shown_s > PUBLISH_EVERY_S:
             shown_s = time.perf_counter()
             progress(losses)
-    return State(weights, velocity, seen)
+    return TrialState(weights, velocity, seen)
 
 
 def data() -> tuple[mnist.Split, mnist.Split]:
@@ -190,18 +195,18 @@ def path(folder: Path, trial: int) -> Path:
     return Path(folder) / f"trial-{trial}.npz"
 
 
-def save(folder: Path, trial: int, state: State) -> None:
+def save(folder: Path, trial: int, state: TrialState) -> None:
     """Write a trial's state to its file, completely or not at all."""
     with replacing(path(folder, trial)) as temporary, open(temporary, "wb") as file:
         np.savez(file, **state._asdict())
 
 
-def load(folder: Path, trial: int) -> State | None:
+def load(folder: Path, trial: int) -> TrialState | None:
     """Return a trial's saved state, or None for a trial that has not begun."""
     if not path(folder, trial).exists():
         return None
     with np.load(path(folder, trial)) as saved:
-        return State(saved["weights"], saved["velocity"], int(saved["images"]))
+        return TrialState(saved["weights"], saved["velocity"], int(saved["images"]))
 
 
 def test_accuracy(folder: Path, trial: int) -> float:
@@ -211,13 +216,14 @@ def test_accuracy(folder: Path, trial: int) -> float:
     """
     if (state := load(folder, trial)) is None:
         raise InputError(f"trial {trial} has left no weights in {folder}.")
-    test, network = mnist.load("test"), FlatNetwork()
+    test = mnist.load("test")
+    network = FlatNetwork()
     network.set(state.weights)
     return network.accuracy(test.images, test.labels)
 
 
 def trial_here(folder, trial: int, setting, images: int, together: bool):
-    """Run a job on this rank alone or on all ranks `together`, publish its curve as it grows, and return its Result."""
+    """Run a job on this rank alone or on all ranks `together`, publish its curve as it grows, and return its result."""
     from ipyparallel.engine.datapub import publish_data
     from mpi4py import MPI
 

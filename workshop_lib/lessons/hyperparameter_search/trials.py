@@ -18,7 +18,7 @@ import cloudpickle
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.hyperparameter_search import trial
 from workshop_lib.lessons.hyperparameter_search import trial as hyperparameter_search_trial
-from workshop_lib.lessons.hyperparameter_search.trial import Job, Result
+from workshop_lib.lessons.hyperparameter_search.trial import Job, TrialResult
 from workshop_lib.ranks import engine, verdict, watch
 from workshop_lib.ranks.errors import RankError
 from workshop_lib.ranks.messages import Outcome
@@ -40,10 +40,10 @@ class Scheduler(Protocol):
 
 
 @dataclass
-class Done:
+class DoneJob:
     """A finished job: its result, its ranks, and when it started and ended, in seconds since the search began."""
 
-    result: Result
+    result: TrialResult
     ranks: list[int]
     start_s: float
     end_s: float
@@ -56,7 +56,7 @@ class Search:
     n: int  # number of ranks
     folder: Path  # holds the trials' weights
     budget: int | None = None  # images over all trials; None is no limit
-    done: list[Done] = field(default_factory=list)
+    done: list[DoneJob] = field(default_factory=list)
     running: dict[int, tuple[Job, float, list]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -76,10 +76,13 @@ class Jobs(watch.Call):
     """The running jobs, as one call on all ranks. A rank without a job counts as finished."""
 
     def __init__(self, team):
-        self.team, self.ranks, self.results = team, list(range(team.n)), {}
+        self.team = team
+        self.ranks = list(range(team.n))
+        self.results = {}
         self.output = Output({})
         self.outcomes: dict[int, Outcome] = {rank: Outcome(value=None) for rank in self.ranks}
-        self._started, self.since = time.monotonic(), dict.fromkeys(self.ranks, 0.0)
+        self._started = time.monotonic()
+        self.since = dict.fromkeys(self.ranks, 0.0)
 
     def start(self, ranks: list[int], payload: bytes) -> None:
         for rank in ranks:
@@ -119,7 +122,8 @@ def search(
         raise InputError(f"budget {budget!r}, timeout_s {timeout_s!r}: both must be above 0.")
     Path(folder).mkdir(parents=True, exist_ok=True)
     team.run(trial.ready, timeout=READY_LIMIT_S, show=False)
-    jobs, state = Jobs(team), Search(team.n, Path(folder).absolute(), budget)
+    jobs = Jobs(team)
+    state = Search(team.n, Path(folder).absolute(), budget)
     groups = [list(range(team.n))] if together else [[rank] for rank in range(team.n)]
     team.busy = True
     try:
@@ -185,8 +189,8 @@ def _start(jobs: Jobs, state: Search, scheduler, ranks: list[int], together: boo
 
 def _end(jobs: Jobs, state: Search, scheduler, ranks: list[int]) -> None:
     _, since, _ = state.running.pop(ranks[0])
-    result: Result = jobs.outcomes[ranks[0]]["value"]
-    state.done.append(Done(result, ranks, since, jobs.elapsed_s))
+    result: TrialResult = jobs.outcomes[ranks[0]]["value"]
+    state.done.append(DoneJob(result, ranks, since, jobs.elapsed_s))
     scheduler.tell(result["trial"], result["images"], result["held_out"])
 
 

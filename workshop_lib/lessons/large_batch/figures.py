@@ -9,8 +9,11 @@ from workshop_lib.notebook import figures
 from workshop_lib.results.curves import recipe
 from workshop_lib.training import GUESS_LOSS, schedules
 
-DECAY_EPOCHS, WARMUP_EPOCHS, DECAY_STEPS_PER_EPOCH = 10, 2, 20
-BOWL_RATES, BOWL_STEPS = (0.5, 1.8, 2.1), 8
+DECAY_EPOCHS = 10
+WARMUP_EPOCHS = 2
+DECAY_STEPS_PER_EPOCH = 20
+BOWL_RATES = (0.5, 1.8, 2.1)
+BOWL_STEPS = 8
 LEAST_CURVATURE = 0.1  # below this curvature, the longest stable rate means nothing
 
 
@@ -20,13 +23,14 @@ def decays() -> figures.RecordFigure:
     figure = figures.new_figure(title, f"the first {WARMUP_EPOCHS} epochs: warm-up")
     steps, warmup = (epochs * DECAY_STEPS_PER_EPOCH for epochs in (DECAY_EPOCHS, WARMUP_EPOCHS))
     at = np.arange(steps) / DECAY_STEPS_PER_EPOCH
-    both, handles = figure.subplots(1, 2), []
+    both = figure.subplots(1, 2)
+    handles = []
     for index, decay in enumerate(schedules.DECAYS):
         style = figures.Style.number(index)
         for axes in both:
             axes.plot(at, [schedules.lr_at(step, steps, 1.0, warmup, decay) for step in range(steps)], **style.curve)
         handles.append(figures.entry(decay, **style.curve))
-    constant = {"color": figures.GREY, "linewidth": 3, "alpha": 0.6}
+    constant = {"color": figures.GRAY, "linewidth": 3, "alpha": 0.6}
     for axes in both:
         rates = [schedules.lr_at(step, steps, 1.0, warmup, warmup_lr=1 / 8) for step in range(warmup + 1)]
         axes.plot(at[: warmup + 1], rates, **constant)
@@ -85,14 +89,14 @@ def bowl() -> figures.RecordFigure:
     panels = figure.subplots(1, len(BOWL_RATES), sharey=True)
     for number, (axes, rate) in enumerate(zip(panels, BOWL_RATES, strict=True)):
         w = (1 - rate) ** np.arange(BOWL_STEPS + 1)
-        axes.plot(at, at**2 / 2, color=figures.GREY, linewidth=1.5)
+        axes.plot(at, at**2 / 2, color=figures.GRAY, linewidth=1.5)
         style = figures.Style.number(number)
-        axes.plot(w, w**2 / 2, marker="o", color=style.colour, linewidth=1.5)
+        axes.plot(w, w**2 / 2, marker="o", color=style.color, linewidth=1.5)
         axes.set_title(f"η = {rate:g}/λ", fontsize=figures.FONT_SIZE, weight="bold")
         axes.set(xlabel="weight", xlim=(-outside, outside), ylim=(0, outside**2 / 2))
     panels[0].set_ylabel("loss")
     figures.draw_legend(
-        figure, [figures.entry("the bowl", color=figures.GREY)], [figures.entry("the steps", marker="o")]
+        figure, [figures.entry("the bowl", color=figures.GRAY)], [figures.entry("the steps", marker="o")]
     )
     figure.subplots_adjust(top=0.8)
     return figure

@@ -17,11 +17,12 @@ from workshop_lib.training import optimizers, schedules
 __all__ = ["changes", "diagnoses", "layer_rate", "learning_rate", "options", "patients", "treat"]
 
 STEPS = 60
-TRUST, WEIGHT_DECAY = 0.002, 0.3
+TRUST = 0.002
+WEIGHT_DECAY = 0.3
 ROUNDING = 1e-5  # relative tolerance for float32
 
 
-class Recipe(NamedTuple):
+class RateCase(NamedTuple):
     """The arguments of `learning_rate` that follow `step`."""
 
     base_lr: float
@@ -30,7 +31,7 @@ class Recipe(NamedTuple):
 
 
 # Numbers that a mistake could confuse are all different.
-RECIPES = [Recipe(0.01, 128, 40), Recipe(0.1, 1, 10), Recipe(0.05, 8, 1), Recipe(0.02, 4, 0)]
+RECIPES = [RateCase(0.01, 128, 40), RateCase(0.1, 1, 10), RateCase(0.05, 8, 1), RateCase(0.02, 4, 0)]
 
 
 def observe_rates(comm, function: Callable) -> list[list]:
@@ -99,7 +100,7 @@ _WRONG_RATES = [
 learning_rate = Exercise("learning_rate", observe_rates, rates_properties, _WRONG_RATES, communicates=False)
 
 
-class Layer(NamedTuple):
+class DrawnLayer(NamedTuple):
     name: str
     weights: torch.Tensor
     gradient: torch.Tensor
@@ -113,16 +114,16 @@ class LayerRate:
     unchanged: bool
 
 
-def _layers() -> list[Layer]:
+def _layers() -> list[DrawnLayer]:
     """Return layers of several shapes: one has large gradients, and in two of them a norm is zero."""
     random = torch.Generator().manual_seed(3)
     shapes = [(5, 7), (5, 7), (4, 2, 3, 3), (4, 2, 3, 3), (3, 4)]
     *drawn, small = [torch.randn(*shape, generator=random) for shape in shapes]
     return [
-        Layer("a matrix", *drawn[:2]),
-        Layer("a kernel", drawn[2], 100 * drawn[3]),
-        Layer("gradients of zero", small, torch.zeros(3, 4)),
-        Layer("weights of zero", torch.zeros(3, 4), small),
+        DrawnLayer("a matrix", *drawn[:2]),
+        DrawnLayer("a kernel", drawn[2], 100 * drawn[3]),
+        DrawnLayer("gradients of zero", small, torch.zeros(3, 4)),
+        DrawnLayer("weights of zero", torch.zeros(3, 4), small),
     ]
 
 

@@ -107,7 +107,8 @@ def changes(changes: dict[str, dict], treated: dict[str, dict]) -> Verdict:
         return verdict
     verdict.passed = False
     for run, illness in RUNS.items():
-        before, change = PATIENTS[run], changes[run]
+        before = PATIENTS[run]
+        change = changes[run]
         verdict.hint = _refused(change, before)
         reached = 0.0 if verdict.hint else treated[run]["epochs"][-1]["test_accuracy"]
         if reached < CURED:

@@ -27,7 +27,9 @@ from workshop_lib.training.world import World
 # A fifth of MNIST, so that all runs together take about five minutes on one core.
 CLASSIC: dict[str, Any] = {"network": "classic", "train_samples": 12_000, "epochs": 4, "warmup_epochs": 1.0}
 IMAGES = 60_000  # in MNIST's training set
-FEW, MANY = 4, 32  # numbers of workers
+# Numbers of workers.
+FEW = 4
+MANY = 32
 
 
 class Recipe(NamedTuple):
@@ -58,7 +60,9 @@ PATIENTS = {
     "D": WELL | {"emulate_workers": 1, "train_samples": 320, "epochs": 8},
     "E": WELL | {"lr": 0.0005},
 }
-CONSTANT, DECAYED, GROWN = "constant rate", "rate divided by 4, twice", "batch times 4, twice"
+CONSTANT = "constant rate"
+DECAYED = "rate divided by 4, twice"
+GROWN = "batch times 4, twice"
 # With many workers, each optimizer is tried at two rates. Adam's follow from its rate with few workers.
 RECIPES = [
     _one("SGD", FEW, lr=0.05),
@@ -121,7 +125,8 @@ def table(runs: Iterable[dict]) -> pd.DataFrame:
 
 def steps(run: dict) -> list[int]:
     """Return the number of optimizer steps taken by the end of each epoch."""
-    done, taken = 0, []
+    done = 0
+    taken = []
     for phase in run.get("phases", [run["what"]]):
         for _ in range(phase["epochs"]):
             samples = run["what"]["train_samples"] or IMAGES

@@ -49,12 +49,14 @@ class TopK:
     def __init__(self, share: float, compress: Compress = largest):
         if not 0 < share <= 1:
             raise InputError(f"share {share!r}: give the part of the entries to send, above 0 and up to 1")
-        self.share, self.compress = share, compress
+        self.share = share
+        self.compress = compress
         # Residuals are kept per parameter, not per bucket, because DDP rebuilds its buckets after the first step.
         self.residuals: dict[torch.Tensor, np.ndarray] = {}
 
     def hook(self, _, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        gradient, parameters = bucket.buffer(), bucket.parameters()
+        gradient = bucket.buffer()
+        parameters = bucket.parameters()
         old = [self.residuals.get(p, np.zeros(p.numel(), np.float32)) for p in parameters]
         k = max(1, round(self.share * len(gradient)))
         values, places, residual = self.compress(gradient.numpy(), np.concatenate(old), k)

@@ -22,7 +22,7 @@ def staleness(histograms: Mapping[str, Mapping[int, int]], caption: str) -> figu
     most = max(max(counts) for counts in histograms.values())
     for number, (axes, (mode, counts)) in enumerate(zip(panels, histograms.items(), strict=True)):
         total = sum(counts.values())
-        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=figures.Style.number(number).colour)
+        axes.bar(list(counts), [n / total for n in counts.values()], 0.8, color=figures.Style.number(number).color)
         axes.set_title(mode, fontsize=12)
         axes.set(xlim=(-0.6, most + 0.6), xlabel="staleness (updates)", ylim=(0, 1.02))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -47,9 +47,11 @@ def less_communication(records: Iterable[dict]) -> figures.RecordFigure:
     caption = f"MNIST, {first.world_size} ranks with batches of {first.batch_size}, {first.steps} steps of SGD, rate "
     caption += f"{first.lr:g} unless noted; median and range of {runs.seed.nunique()} seeds"
     figure = figures.new_figure("What does a byte buy?", caption)
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for number, ((way, lr, momentum), of_way) in enumerate(runs.groupby(["way", "lr", "momentum"], sort=False)):
-        reached, style = 100 * of_way["test_accuracy"], figures.Style.number(number)
+        reached = 100 * of_way["test_accuracy"]
+        style = figures.Style.number(number)
         bars = figures.spread(*(np.array([value]) for value in (reached.median(), reached.min(), reached.max())))
         figures.draw_points(axes, of_way["bytes_per_sample"].iloc[:1], [reached.median()], bars, style, hollow=False)
         name = f"{way}, momentum {momentum:g}" if momentum else way

@@ -49,17 +49,22 @@ def compress_properties(observations: list) -> Iterator[Property]:
         fits = values.shape == indices.shape == (k,) and kept.shape == gradient.shape
         hint = f"for k = {k}, values have shape {values.shape}, indices {indices.shape}, the residual {kept.shape}."
         yield Property(f"k values, k indices and a residual of the gradient's shape{again}", fits, hint)
-        total, indices = gradient + residual, indices.astype(int)
+        total = gradient + residual
+        indices = indices.astype(int)
         order = np.argsort(indices)
-        chosen, values = indices[order].tolist(), values[order]
+        chosen = indices[order].tolist()
+        values = values[order]
         right = sorted(np.argsort(-np.abs(total))[:k].tolist())
-        text, observed = f"it chooses the largest{again}", f"{given} it chose {chosen}."
+        text = f"it chooses the largest{again}"
+        observed = f"{given} it chose {chosen}."
         yield Property(text, chosen == right, evidence=chosen, observed=observed)
-        text, observed = f"it sends their values{again}", f"{given} it sends {_listed(values)} from {chosen}."
+        text = f"it sends their values{again}"
+        observed = f"{given} it sends {_listed(values)} from {chosen}."
         yield Property(text, close(values, total[chosen]), evidence=values, observed=observed)
         sent = np.zeros_like(total)
         sent[chosen] = values
-        text, observed = f"sent + new residual = gradient + old residual{again}", f"{given} it keeps {_listed(kept)}."
+        text = f"sent + new residual = gradient + old residual{again}"
+        observed = f"{given} it keeps {_listed(kept)}."
         yield Property(text, close(kept + sent, total), evidence=kept, observed=observed)
     hint = "it changes an array it was given. Make a new one: `gradient + residual`, not `gradient += residual`."
     yield Property("the arguments are left alone", all(seen.arguments_kept for seen in compressed), hint)
@@ -83,7 +88,8 @@ def _compress(
     """Make a wrong `compress`: `size` decides the indices it chooses, `values` what it sends, `keep` the residual."""
 
     def compress(gradient: np.ndarray, residual: np.ndarray, k: int) -> tuple:
-        total, sent = gradient + residual, np.zeros_like(gradient)
+        total = gradient + residual
+        sent = np.zeros_like(gradient)
         indices = np.argsort(size(gradient, total))[-k:]
         sent[indices] = total[indices]
         return values(gradient, total)[indices], indices, keep(gradient, total, sent)
@@ -110,13 +116,14 @@ _WRONG_COMPRESSIONS = [
 compress = Exercise("compress", observe_compress, compress_properties, _WRONG_COMPRESSIONS, communicates=False)
 
 
-ROUNDS, N = 3, 4
+ROUNDS = 3
+N = 4
 # (outer learning rate, momentum): one goes to the mean of the weights, one halfway, and one has momentum.
 OUTER = [(1.0, 0.0), (0.5, 0.0), (0.7, 0.9)]
 
 
 @dataclass(frozen=True)
-class Rounds:
+class SeenRounds:
     """What `outer_step` did in ROUNDS rounds on one rank, with one of OUTER.
 
     returned: None if every rank always returned a pair of arrays, else what this rank returned in the first round where
@@ -130,12 +137,12 @@ class Rounds:
     nbytes: int
 
 
-def observe_outer_step(comm, function: Callable) -> list[Rounds]:
+def observe_outer_step(comm, function: Callable) -> list[SeenRounds]:
     """Run ROUNDS rounds of `function` with each of OUTER; return what happened in them."""
     return [_rounds(comm, function, lr, momentum) for lr, momentum in OUTER]
 
 
-def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
+def _rounds(comm, function: Callable, lr: float, momentum: float) -> SeenRounds:
     weights = right = np.arange(1.0, N + 1)
     velocity = right_velocity = np.zeros(N)
     nbytes = 0
@@ -147,13 +154,13 @@ def _rounds(comm, function: Callable, lr: float, momentum: float) -> Rounds:
         returned = function(counted, *given, lr, momentum)
         nbytes = nbytes or counted.nbytes
         if not all(comm.allgather(_is_pair(returned))):  # all ranks stop together, so that none waits
-            return Rounds(returned, after, after_right, nbytes)
+            return SeenRounds(returned, after, after_right, nbytes)
         weights, velocity = (np.array(part, dtype=float) for part in returned)
         mean_moved = np.mean([_moved(rank, turn) for rank in range(comm.size)], axis=0)
         right, right_velocity = _nesterov(right, -mean_moved, right_velocity, lr, momentum)
         after.append(weights)
         after_right.append(right)
-    return Rounds(None, after, after_right, nbytes)
+    return SeenRounds(None, after, after_right, nbytes)
 
 
 def _moved(rank: int, turn: int) -> np.ndarray:
@@ -165,7 +172,7 @@ def _is_pair(value) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and all(np.shape(part) == (N,) for part in value)
 
 
-def outer_properties(observations: list[list[Rounds]]) -> Iterator[Property]:
+def outer_properties(observations: list[list[SeenRounds]]) -> Iterator[Property]:
     first = observations[0]
     wrong = next((seen.returned for seen in first if seen.returned is not None), None)
     hint = f"it returned {shown(wrong)}: `return weights, velocity`, both as long as the weights."

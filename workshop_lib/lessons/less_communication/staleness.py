@@ -31,7 +31,10 @@ from workshop_lib.errors import InputError, WorkshopError
 Gradient = Callable[[np.ndarray, int], np.ndarray]
 SERVER = 0
 OTHERS = "the other ranks in an allreduce"
-GRADIENT, WEIGHTS, LAST = 1, 2, 3  # message tags of the asynchronous mode
+# Message tags of the asynchronous mode.
+GRADIENT = 1
+WEIGHTS = 2
+LAST = 3
 LIMIT_S = 30.0
 SERVER_NAP_S = 1e-4  # sleep between polls, so that the server does not take a core from a worker
 THREAD_NAP_S = 5e-4  # sleep between polls in the thread that keeps messages moving
@@ -55,7 +58,8 @@ def wait(request: MPI.Request, what: str, limit_s: float = LIMIT_S, nap_s: float
     Raises WaitTimeout, which names `what`, if the request is not complete within limit_s seconds. MPI may still write
     into the request's buffer after that, so the ranks have to be restarted.
     """
-    status, end = MPI.Status(), time.monotonic() + limit_s
+    status = MPI.Status()
+    end = time.monotonic() + limit_s
     while not request.Test(status):
         if time.monotonic() > end:
             raise WaitTimeout(what, limit_s)
@@ -71,7 +75,8 @@ class Meanwhile:
     """
 
     def __init__(self, request: MPI.Request):
-        self.request, self.done = request, False
+        self.request = request
+        self.done = False
         self.end_s: float | None = None
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.thread.start()
@@ -95,7 +100,7 @@ class Meanwhile:
 
 
 @dataclass
-class Run:
+class StalenessRun:
     """The result of a training, on one rank.
 
     weights: the final weights, equal on all ranks. seconds: from the common start to the end on this rank. read: for
@@ -115,13 +120,14 @@ class Run:
         return dict(sorted(counts.items()))
 
 
-def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> Run:
+def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> StalenessRun:
     """Train by plain synchronous SGD.
 
     Each step does one allreduce of n numbers, which no rank leaves before the last rank has arrived. All ranks call
     this function, and it blocks, for at most limit_s seconds per step (WaitTimeout).
     """
-    run, start = Run(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step)
         run.weights -= lr * _mean(comm, gradient(run.weights, step), limit_s)
@@ -129,7 +135,7 @@ def synchronous(comm, weights, gradient: Gradient, lr: float, steps: int, limit_
     return run
 
 
-def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> Run:
+def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: float = LIMIT_S) -> StalenessRun:
     """Train by SGD with gradients that are applied one step late ("gradient lag", Kurth et al. 2018, arXiv:1810.01993).
 
     w[t+1] = w[t] - lr * mean over ranks of the gradient of batch t at w[t-1]; the first gradient is computed at w[0].
@@ -138,25 +144,29 @@ def lag_sync(comm, weights, gradient: Gradient, lr: float, steps: int, limit_s: 
     (MPI_THREAD_MULTIPLE, which mpi4py requests). All ranks call this function, and it blocks, for at most limit_s
     seconds per step (WaitTimeout).
     """
-    run, start = Run(weights.copy()), _start(comm, limit_s)
-    total = travelling = None
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
+    total = traveling = None
 
     def arrive() -> None:
-        if travelling is not None:
-            travelling.wait(OTHERS, limit_s)
+        if traveling is not None:
+            traveling.wait(OTHERS, limit_s)
             run.weights -= lr / comm.size * total
 
     for step in range(steps):
         run.read.append(max(step - 1, 0))
         new = gradient(run.weights, step)
         arrive()
-        total, travelling = new, Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
+        total = new
+        traveling = Meanwhile(comm.Iallreduce(MPI.IN_PLACE, new))
     arrive()
     run.seconds = time.perf_counter() - start
     return run
 
 
-def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S) -> Run:
+def local_sgd(
+    comm, weights, gradient: Gradient, lr: float, steps: int, period: int, limit_s: float = LIMIT_S
+) -> StalenessRun:
     """Train by local SGD: each rank steps with its own gradient, and weights are averaged after every `period` steps.
 
     The weights are also averaged after the last step. Each averaging is one allreduce of n numbers. Between two of
@@ -166,7 +176,8 @@ def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: 
     """
     if period < 1:
         raise InputError(f"period {period}: average the weights every 1 or more steps")
-    run, start = Run(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     for step in range(steps):
         run.read.append(step - step % period)
         run.weights -= lr * gradient(run.weights, step)
@@ -176,7 +187,7 @@ def local_sgd(comm, weights, gradient: Gradient, lr: float, steps: int, period: 
     return run
 
 
-def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, limit_s: float = LIMIT_S) -> Run:
+def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, limit_s: float = LIMIT_S) -> StalenessRun:
     """Train with a parameter server: rank 0 applies `updates` gradients as they arrive; the other ranks compute them.
 
     A worker receives the newest weights, computes a gradient, sends it, and waits for weights again: two messages of n
@@ -187,7 +198,8 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
     """
     if comm.size < 2:
         raise InputError("1 rank: a parameter server needs one more to work for it; start 2 or more ranks")
-    run, start = Run(weights.copy()), _start(comm, limit_s)
+    run = StalenessRun(weights.copy())
+    start = _start(comm, limit_s)
     if comm.rank == SERVER:
         _serve(comm, run, lr, updates, limit_s)
     else:
@@ -196,15 +208,16 @@ def asynchronous(comm, weights, gradient: Gradient, lr: float, updates: int, lim
     return run
 
 
-def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, period: int = 10) -> Run:
+def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int, period: int = 10) -> StalenessRun:
     """Train for `steps` global steps with ranks 1, 2, … as workers. mode: the name of one of the four functions above.
 
     Rank 0 is the server of an asynchronous run, which uses a rate of lr / p and does one update per worker and step. In
     the other modes rank 0 sleeps. `period` is for local_sgd alone. All ranks call this function, it blocks, and every
     rank gets the same weights and staleness.
     """
-    server, workers = comm.rank == SERVER, comm.size - 1
-    run = Run(weights)
+    server = comm.rank == SERVER
+    workers = comm.size - 1
+    run = StalenessRun(weights)
     if mode == "asynchronous":
         run = asynchronous(comm, weights, gradient, lr / workers, steps * workers)
     else:
@@ -217,11 +230,16 @@ def by_name(mode: str, comm, weights, gradient: Gradient, lr: float, steps: int,
     return comm.bcast(run, root=SERVER if mode == "asynchronous" else 1)
 
 
-MODES: dict[str, Callable[..., Run]] = {"synchronous": synchronous, "lag_sync": lag_sync, "local_sgd": local_sgd}
+MODES: dict[str, Callable[..., StalenessRun]] = {
+    "synchronous": synchronous,
+    "lag_sync": lag_sync,
+    "local_sgd": local_sgd,
+}
 
 
-def _serve(comm, run: Run, lr: float, updates: int, limit_s: float) -> None:
-    arriving, given = np.empty_like(run.weights), {}
+def _serve(comm, run: StalenessRun, lr: float, updates: int, limit_s: float) -> None:
+    arriving = np.empty_like(run.weights)
+    given = {}
 
     def send(worker: int, tag: int) -> None:
         request = comm.Isend(run.weights, worker, tag)
@@ -243,7 +261,7 @@ def _serve(comm, run: Run, lr: float, updates: int, limit_s: float) -> None:
         send(worker, LAST)
 
 
-def _work(comm, run: Run, gradient: Gradient, limit_s: float) -> None:
+def _work(comm, run: StalenessRun, gradient: Gradient, limit_s: float) -> None:
     step = 0
     while True:
         request = comm.Irecv(run.weights, SERVER)

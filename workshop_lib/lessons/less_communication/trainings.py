@@ -33,8 +33,12 @@ from workshop_lib.results import records
 from workshop_lib.training import SCHEMA, rendezvous, world
 
 KIND = "less_communication"
-BATCH, LR, STEPS = 64, 0.1, 256
-OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9  # from the DiLoCo paper, whose authors tried a few values
+BATCH = 64
+LR = 0.1
+STEPS = 256
+# From the DiLoCo paper, whose authors tried a few values.
+OUTER_LR = 0.7
+OUTER_MOMENTUM = 0.9
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -94,7 +98,8 @@ def train(
     comm = MPI.COMM_WORLD
     torch.set_num_threads(1)
     rendezvous.join_process_group(world.detect(), torch.device("cpu"))
-    train_set, test = mnist.load("train", data_dir), mnist.load("test", data_dir, comm.rank, comm.size)
+    train_set = mnist.load("train", data_dir)
+    test = mnist.load("test", data_dir, comm.rank, comm.size)
     network = torch_cnn.build(seed, "workshop", *mnist.classes_and_shape(train_set, test))
     batches = itertools.islice(_batches(train_set, batch, comm, seed), steps)
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0)
@@ -104,7 +109,7 @@ def train(
         bytes_sent = _every_step(network, way, optimizer, batches)
     with torch.no_grad():
         parts = np.array_split(np.arange(len(test.labels)), 10)
-        answers = [network(torch_cnn.normalise(torch.tensor(test.images[rows]))).argmax(dim=1) for rows in parts]
+        answers = [network(torch_cnn.normalize(torch.tensor(test.images[rows]))).argmax(dim=1) for rows in parts]
     right = comm.allreduce(int((torch.cat(answers).numpy() == test.labels).sum()))
     digests = comm.allgather(hashlib.sha256(_vector(network).tobytes()).hexdigest())
     what = {"way": name, "world_size": comm.size, "batch_size": batch, "steps": steps, "lr": lr, "momentum": momentum}
@@ -122,7 +127,7 @@ def _batches(data: mnist.Split, batch: int, comm, seed: int) -> Iterator[Batch]:
     for epoch in itertools.count(1):
         for rows, n_global in shard.epoch_batches(data.total, batch, comm.rank, comm.size, seed, epoch):
             if n_global == batch * comm.size:  # skips the smaller batch at the end of an epoch
-                yield torch_cnn.normalise(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
+                yield torch_cnn.normalize(torch.tensor(data.images[rows])), torch.tensor(data.labels[rows]).long()
 
 
 def _every_step(
@@ -175,7 +180,8 @@ def main(arguments: list[str] | None = None) -> int:
             record = train(name, ways()[name], chosen.steps, seed, lr=chosen.lr, momentum=chosen.momentum)
             if MPI.COMM_WORLD.rank == 0:
                 records.write(chosen.out, record)
-                sent, reached = record["bytes_per_sample"], record["test_accuracy"]
+                sent = record["bytes_per_sample"]
+                reached = record["test_accuracy"]
                 print(f"{name}, seed {seed}: {sent:.1f} bytes per sample, {reached:.2%}", flush=True)
     except WorkshopError as error:
         print(error, file=sys.stderr)

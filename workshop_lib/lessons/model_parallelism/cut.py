@@ -24,7 +24,8 @@ class ColumnParallel(nn.Module):
     def __init__(self, layer: nn.Linear, comm):
         super().__init__()
         self.comm = comm
-        self.weight, self.bias = shard(layer.weight, 0, comm), shard(layer.bias, 0, comm)
+        self.weight = shard(layer.weight, 0, comm)
+        self.bias = shard(layer.bias, 0, comm)
 
     def forward(self, x: Tensor) -> Tensor:  # [..., in]
         x = both_ways(x, forward=same, backward=partial(allreduce, self.comm))
@@ -40,7 +41,8 @@ class RowParallel(nn.Module):
     def __init__(self, layer: nn.Linear, comm):
         super().__init__()
         self.comm = comm
-        self.weight, self.bias = shard(layer.weight, 1, comm), nn.Parameter(layer.bias.detach().clone())
+        self.weight = shard(layer.weight, 1, comm)
+        self.bias = nn.Parameter(layer.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:  # [..., in / p]
         part = linear(x, self.weight)  # this rank's part of each sum
@@ -52,7 +54,8 @@ def cut_block(block: Any, column: Callable, row: Callable) -> None:
 
     Each rank then has whole attention heads, and its part of the MLP's hidden units.
     """
-    attention, mlp = block.attention, block.mlp
+    attention = block.attention
+    mlp = block.mlp
     attention.query, attention.key = column(attention.query), column(attention.key)
     attention.value, attention.out = column(attention.value), row(attention.out)
     mlp.up, mlp.down = column(mlp.up), row(mlp.down)

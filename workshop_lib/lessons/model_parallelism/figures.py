@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
+from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
+from workshop_lib.notebook.figures import FONT_SIZE, GRAY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
 
 SMALL = {"fontsize": FONT_SIZE - 1, "bbox": ON_WHITE}
 HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]
@@ -32,12 +32,12 @@ def mlp_in_parts(ranks: int = 2) -> RecordFigure:
         _matrix(
             axes, (26.0, top), (2.0, 1.1), [tint], False, "" if rank else "a part of each sum:\nallreduce adds them up"
         )
-        axes.text(27.0, top + 0.55, f"rank {rank}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
+        axes.text(27.0, top + 0.55, f"rank {rank}", **(CENTERED | {"fontsize": FONT_SIZE - 2}))
     for x, sign in ((4.8, "×"), (12.2, "="), (19.5, "×"), (24.2, "=")):
-        axes.text(x, 4.0, sign, **CENTRED)
-    axes.text(12.2, 3.3, "gelu", color=GREY, **CENTRED)
+        axes.text(x, 4.0, sign, **CENTERED)
+    axes.text(12.2, 3.3, "gelu", color=GRAY, **CENTERED)
     for rank in range(1, ranks):
-        axes.text(27.0, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTRED)
+        axes.text(27.0, 4.0 + 1.6 * (rank - ranks / 2), "+", **CENTERED)
     return figure
 
 
@@ -45,14 +45,16 @@ def _matrix(
     axes: Axes, corner: tuple[float, float], size: tuple[float, float], tints: Sequence[str], by_rows: bool, text: str
 ) -> None:
     """Draw a rectangle in strips of these colors, each labeled with its rank unless there is only one strip."""
-    (x, y), (width, height), n = corner, size, len(tints)
+    x, y = corner
+    width, height = size
+    n = len(tints)
     for at, tint in enumerate(tints):
         place = (x, y + height * at / n) if by_rows else (x + width * at / n, y)
         extent = (width, height / n) if by_rows else (width / n, height)
         axes.add_patch(Rectangle(place, *extent, fc=tint, ec="black", lw=1.2))
         if n > 1:
             middle = place[0] + extent[0] / 2, place[1] + extent[1] / 2
-            axes.text(*middle, f"rank {at}", **(CENTRED | {"fontsize": FONT_SIZE - 2}))
+            axes.text(*middle, f"rank {at}", **(CENTERED | {"fontsize": FONT_SIZE - 2}))
     axes.text(x + width / 2, 7.5, text, ha="center", va="top", fontsize=FONT_SIZE)
 
 
@@ -63,13 +65,13 @@ def expert_load(loads: Mapping[str, Sequence[int]], ranks: int) -> RecordFigure:
     """
     figure = RecordFigure(figsize=(12, 4.4), facecolor="white")
     panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
-    looks = [Look(Style.number(rank).colour, HATCHES[rank % len(HATCHES)]) for rank in range(ranks)]
+    looks = [Look(Style.number(rank).color, HATCHES[rank % len(HATCHES)]) for rank in range(ranks)]
     for axes, (title, load) in zip(panels, loads.items(), strict=True):
         for expert, tokens in enumerate(load):
             look = looks[expert * ranks // len(load)]
-            axes.bar(expert, tokens, color=look.colour, hatch=look.hatch, edgecolor="white")
+            axes.bar(expert, tokens, color=look.color, hatch=look.hatch, edgecolor="white")
         axes.axhline(np.mean(load), **LEVEL)
-        axes.text(len(load) - 0.5, np.mean(load), "equal share", color=GREY, ha="right", va="bottom", **SMALL)
+        axes.text(len(load) - 0.5, np.mean(load), "equal share", color=GRAY, ha="right", va="bottom", **SMALL)
         by_rank = np.reshape(load, (ranks, -1)).sum(1)
         busiest = by_rank.max() / by_rank.mean()
         axes.set_title(f"{title}: the busiest rank has\n{busiest:.2f} times its share", fontsize=FONT_SIZE)

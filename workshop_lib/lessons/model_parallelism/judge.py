@@ -15,8 +15,12 @@ from workshop_lib.lessons.model_parallelism import cut
 from workshop_lib.lessons.model_parallelism.tensors import allgather, allreduce, both_ways
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 
-ROWS, IN, OUT = 30, 12, 24  # IN and OUT divide by 2, 3 and 4 ranks
-STEPS, LR = 3, 0.01
+# IN and OUT divide by 2, 3 and 4 ranks.
+ROWS = 30
+IN = 12
+OUT = 24
+STEPS = 3
+LR = 0.01
 CLASHES = ("shapes cannot be multiplied", "must match the", "size mismatch", "Expected size for")
 
 
@@ -43,7 +47,10 @@ def inputs(*shape: int) -> torch.Tensor:
 
 def take_steps(layer: nn.Module, x: torch.Tensor, counting: CountingComm | None = None) -> Cut:
     """Take STEPS steps of SGD, with half the sum of the squared outputs as the loss, and return what they did."""
-    outputs, gradient, forward_bytes, backward_bytes = [], np.empty(0), 0, 0
+    outputs = []
+    gradient = np.empty(0)
+    forward_bytes = 0
+    backward_bytes = 0
     for step in range(STEPS):
         x = x.detach().requires_grad_()
         before = counting.bytes_sent if counting else 0
@@ -80,7 +87,8 @@ def observe_column(comm, make: Callable) -> Cut:
 
 
 def observe_row(comm, make: Callable) -> Cut:
-    counting, mine = CountingComm(comm), IN // comm.size
+    counting = CountingComm(comm)
+    mine = IN // comm.size
     x = inputs(ROWS, IN)[:, comm.rank * mine :][:, :mine]
     return steps_or_clash(lambda: make(small_linear(), counting), x, counting)
 
@@ -97,7 +105,8 @@ def _part(whole: np.ndarray, rank: int, size: int) -> np.ndarray:
 
 def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
     """Yield what must hold for ColumnParallel (by columns) or RowParallel (by rows)."""
-    size, right = len(ranks), alone()
+    size = len(ranks)
+    right = alone()
     dim, cut_along = (0, "outputs") if by_columns else (1, "inputs")
     hint = f"PyTorch says: {ranks[0].clash}. `layer.weight` has the shape [outputs, inputs], and this layer cuts its "
     hint += f"{cut_along}, so take `shard(layer.weight, {dim}, comm)`."
@@ -107,11 +116,13 @@ def layer_properties(ranks: list[Cut], by_columns: bool) -> Iterator[Property]:
         else " The bias belongs to the outputs, which are whole."
     )
     yield Property("the shapes fit", not ranks[0].clash, hint)
-    share = IN * OUT // size + (OUT // size if by_columns else OUT)
+    weight = IN * OUT // size
+    share = weight + (OUT // size if by_columns else OUT)
+    shares = (share,) if by_columns else (share, weight)  # a row-parallel layer may keep its bias elsewhere
     hint = f"rank 0 holds {ranks[0].numbers} numbers in its parameters, but {share} are its share. "
     hint += "Cut the weight with `shard`" + (", and the bias too." if by_columns else ", and keep one bias.")
     text = f"a rank holds 1/{size} of the weight"
-    yield Property(text, all(rank.numbers in (share, share - OUT * (not by_columns)) for rank in ranks), hint)
+    yield Property(text, all(rank.numbers in shares for rank in ranks), hint)
     first, last = ([rank.outputs[at] for rank in ranks] for at in (0, -1))
     expected = [
         [_part(right.outputs[at], r, size) if by_columns else right.outputs[at] for r in range(size)] for at in (0, -1)
@@ -162,12 +173,12 @@ def _column(forward: Callable, backward: Callable) -> Callable:
     forward(comm, x) gets the input, and backward(comm, gradient) the gradient that comes back to it.
     """
 
-    class Wrong(cut.ColumnParallel):
+    class WrongColumns(cut.ColumnParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = both_ways(x, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
             return linear(x, self.weight, self.bias)
 
-    return Wrong
+    return WrongColumns
 
 
 class _RankZerosPart(cut.ColumnParallel):
@@ -193,14 +204,14 @@ def _row(
     bias to its part of the sums.
     """
 
-    class Wrong(cut.RowParallel):
+    class WrongRows(cut.RowParallel):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             summed = partial(both_ways, forward=partial(forward, self.comm), backward=partial(backward, self.comm))
             if bias_factor is None:
                 return summed(linear(x, self.weight)) + self.bias
             return summed(linear(x, self.weight, bias_factor(self.comm.size) * self.bias))
 
-    return Wrong
+    return WrongRows
 
 
 ColumnParallel = Exercise(

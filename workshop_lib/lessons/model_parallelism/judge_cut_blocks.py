@@ -17,8 +17,12 @@ from workshop_lib.lessons.model_parallelism.tensors import allreduce, both_ways,
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.models.vit import Block
 
-IMAGES, TOKENS, WIDTH = 3, 12, 5  # TOKENS divides by 2, 3 and 4 ranks
-BLOCK_WIDTH, HEADS = 16, 4
+# TOKENS divides by 2, 3 and 4 ranks.
+IMAGES = 3
+TOKENS = 12
+WIDTH = 5
+BLOCK_WIDTH = 16
+HEADS = 4
 BLOCK = IMAGES, TOKENS, BLOCK_WIDTH  # the shape of a block's inputs
 
 
@@ -46,7 +50,8 @@ def block_alone() -> Cut:
 
 def block_properties(ranks: list[Cut]) -> Iterator[Property]:
     """Yield what must hold for cut_block."""
-    size, right = len(ranks), block_alone()
+    size = len(ranks)
+    right = block_alone()
     hint = f"PyTorch says: {ranks[0].clash}. A column-parallel layer reads whole tokens and returns a part of each; a "
     hint += "row-parallel layer reads parts and returns whole tokens. So which comes first in the MLP and in attention?"
     hint += " And are query, key and value all cut?"
@@ -175,7 +180,8 @@ def token_properties(ranks: list[tuple[Crossed, Crossed]]) -> Iterator[Property]
 class _KeepsItsOwn(cut.TokenParallel):
     def __init__(self, comm):
         super().__init__(comm)
-        self.comm, self.own = comm, partial(own, rank=comm.rank, size=comm.size)
+        self.comm = comm
+        self.own = partial(own, rank=comm.rank, size=comm.size)
 
 
 class _NoSumInEnter(_KeepsItsOwn):

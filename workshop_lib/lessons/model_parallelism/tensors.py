@@ -48,7 +48,8 @@ def alltoall(comm, rows: torch.Tensor, counts: list[int], counts_in: list[int]) 
     coming = list(rows.new_empty(sum(counts_in), *rows.shape[1:]).split(counts_in))
     coming[comm.rank] = going[comm.rank]
     for distance in range(1, comm.size):
-        dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        dest = (comm.rank + distance) % comm.size
+        source = (comm.rank - distance) % comm.size
         comm.Sendrecv(going[dest].numpy(), dest, recvbuf=coming[source].numpy(), source=source)
     return torch.cat(coming)
 

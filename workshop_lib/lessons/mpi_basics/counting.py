@@ -60,7 +60,8 @@ class CountingComm:
 
     def __init__(self, comm: MPI.Comm):
         self._comm = comm
-        self.rank, self.size = comm.rank, comm.size
+        self.rank = comm.rank
+        self.size = comm.size
         self._log: list[Event] = []
         self._under_way: list[Receive] = []
 
@@ -86,9 +87,11 @@ class CountingComm:
         method = getattr(self._comm, CALLS[name])
         given = inspect.signature(method).bind(*args, **kwargs)
         given.apply_defaults()
-        of, before = given.arguments, len(self.log)
+        of = given.arguments
+        before = len(self.log)
         if "dest" in of:
-            message, tag = next(iter(of.values())), of["sendtag" if "sendtag" in of else "tag"]
+            message = next(iter(of.values()))
+            tag = of["sendtag" if "sendtag" in of else "tag"]
             nbytes = _nbytes(message) if name[0].isupper() else len(pickle.dumps(message))
             self.log.append(Event("isend" if name.lower().startswith("i") else "send", of["dest"], tag, nbytes))
         if "status" in of:
@@ -104,7 +107,8 @@ class CountingComm:
     @property
     def log(self) -> list[Event]:
         """The events of this rank so far. Each event comes after all events that it waited for."""
-        under_way, self._under_way = self._under_way, []
+        under_way = self._under_way
+        self._under_way = []
         for receive in under_way:
             if receive.request == MPI.REQUEST_NULL:  # a request is null once it has been waited for
                 since = len(self._log) - receive.before
@@ -131,7 +135,9 @@ class CountedCollectives:
     """
 
     def __init__(self, comm: MPI.Comm):
-        self.rank, self.size, self._comm = comm.rank, comm.size, comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self._comm = comm
         self.messages = CountingComm(comm)
         self.asked_for: list[tuple[str, int]] = []
 
@@ -169,7 +175,8 @@ class CountedCollectives:
 
         cut(into, starts_in[self.rank], counts_in[self.rank])[:] = cut(array, starts[self.rank], counts[self.rank])
         for distance in range(1, self.size):
-            dest, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+            dest = (self.rank + distance) % self.size
+            source = (self.rank - distance) % self.size
             arriving = cut(into, starts_in[source], counts_in[source])
             self.messages.Sendrecv(cut(array, starts[dest], counts[dest]), dest, recvbuf=arriving, source=source)
         return MPI.REQUEST_NULL
@@ -193,7 +200,8 @@ class CountedCollectives:
 @contextlib.contextmanager
 def counted(group) -> Iterator[CountedCollectives]:
     """Count what this rank sends in `group`, a process group over MPI (torch_mpi.py). All its ranks must do so."""
-    plain, group.comm = group.comm, CountedCollectives(group.comm)
+    plain = group.comm
+    group.comm = CountedCollectives(group.comm)
     try:
         yield group.comm
     finally:
@@ -275,7 +283,8 @@ class GivenBytes:
     """
 
     def __init__(self, comm: MPI.Comm):
-        self._comm, self.nbytes = comm, 0
+        self._comm = comm
+        self.nbytes = 0
 
     def __getattr__(self, name: str):
         value = getattr(self._comm, name)

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.mpi_basics.fake_mpi import standing_in
+from workshop_lib.lessons.mpi_basics.fake_mpi import replaced_mpi
 from workshop_lib.lessons.mpi_basics.rank_thread import RankThread
-from workshop_lib.lessons.mpi_basics.schedule import Choice, Outcome, Schedule
+from workshop_lib.lessons.mpi_basics.schedule import Choice, RunOutcome, Schedule
 from workshop_lib.lessons.mpi_basics.schedule_report import Picture
 
-RUNS, LIMIT_S = 1000, 6.0
+RUNS = 1000
+LIMIT_S = 6.0
 LARGEST = 4
 WORST_FIRST = ("mismatch", "message", "deadlock", "error", "endless", "reuse", "stuck", "race")
 NOT_REPEATED = (
@@ -93,8 +94,8 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
     if isinstance(ranks, bool) or ranks not in range(1, LARGEST + 1):
         raise InputError(f"the explorer runs 1 to {LARGEST} ranks, not {ranks!r}: set `ranks=`.")
     began = time.monotonic()
-    with standing_in(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
-        search = Search(program, ranks)
+    with replaced_mpi(program), contextlib.redirect_stdout(_ByRank(sys.stdout)):
+        search = OrderSearch(program, ranks)
         first = search.run_next()
         outcomes = [first] if first else []
         if first and first.kind != "endless":
@@ -109,7 +110,7 @@ def explore(program: Callable, ranks: int = 2, runs: int = RUNS) -> Exploration:
     return verdict
 
 
-class Search:
+class OrderSearch:
     """The runs that have been done, and the choices that are still open.
 
     A run is a sequence of choices. What a program does next depends on which choices were made, not on their order, so
@@ -117,13 +118,15 @@ class Search:
     """
 
     def __init__(self, program: Callable, size: int):
-        self.program, self.size, self.runs = program, size, 0
+        self.program = program
+        self.size = size
+        self.runs = 0
         self.open: list[tuple[Choice, ...]] = [()]
         self.seen: set[frozenset[Choice]] = set()
         self._first: tuple[Choice, ...] = ()
         self._random = random.Random(0)  # draws the next run, so that the first of many differ
 
-    def run_next(self) -> Outcome | None:
+    def run_next(self) -> RunOutcome | None:
         """Do a new run and return its outcome; None if it reached choices from which another run continues."""
         path = self.open.pop(self._random.randrange(len(self.open)))
         with Schedule(self.program, self.size) as schedule:
@@ -150,7 +153,8 @@ class Search:
         When a rank has just left a call early and this changed nothing for the other ranks, only the rank's own next
         step is worth trying. The other ranks' steps could just as well come before, and they are tried there.
         """
-        before, matched = schedule.options, schedule.matched
+        before = schedule.options
+        matched = schedule.matched
         options = schedule.advance()
         if not taken or taken[-1].sender is not None or not options or schedule.matched > matched:
             return options
@@ -164,7 +168,7 @@ class Search:
             schedule.take(choice)
         return list(path)
 
-    def check_again(self, first: Outcome) -> list[Outcome]:
+    def check_again(self, first: RunOutcome) -> list[RunOutcome]:
         """Repeat the first run, which must give the same result, and check that no array is read too early.
 
         For this check, a further run changes the values in arrays that a nonblocking receive may still write. If its
@@ -188,10 +192,10 @@ class Search:
             return []
         where = f"rank {rank}" if rank is not None else "a rank"
         text = f"{where} uses the array of an Irecv before it has waited for the message."
-        return [Outcome("reuse", text, picture=first.picture)]
+        return [RunOutcome("reuse", text, picture=first.picture)]
 
 
-def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
+def judge(outcomes: Sequence[RunOutcome], complete: bool) -> Exploration:
     """Return the verdict on a program, given the outcomes of its runs."""
     ended = [outcome for outcome in outcomes if not outcome.kind]
     kinds = [outcome.kind or ("stuck" if outcome.stuck else "") for outcome in outcomes]
@@ -210,9 +214,11 @@ def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
                 headline += f", in {failed} of {len(orders)} orders"
             picture = outcome.stuck_picture if kind == "stuck" else outcome.picture
             return Exploration(kind, headline, text, len(orders), failed, complete, picture=picture, results=results)
-    headline, text = "No order fails", "There is only one, because every receive names its source."
+    headline = "No order fails"
+    text = "There is only one, because every receive names its source."
     if not complete:
-        headline, text = f"No order fails among the {len(orders):,} tried", "There are more, which weren't tried."
+        headline = f"No order fails among the {len(orders):,} tried"
+        text = "There are more, which weren't tried."
     elif len(orders) > 1:
         text = f"There are {len(orders):,}. All were tried, with sends that wait and sends that don't."
     return Exploration(
@@ -220,7 +226,7 @@ def judge(outcomes: Sequence[Outcome], complete: bool) -> Exploration:
     )
 
 
-def _says(kind: str, outcome: Outcome, ended: Outcome) -> tuple[str, str]:
+def _says(kind: str, outcome: RunOutcome, ended: RunOutcome) -> tuple[str, str]:
     """Return the headline and the details of a verdict."""
     if kind == "stuck":
         headline, text = STUCK[outcome.left]
@@ -234,13 +240,14 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _says_race(one: Outcome, other: Outcome) -> str:
+def _says_race(one: RunOutcome, other: RunOutcome) -> str:
     rank = _apart(one, other) or 0
     pair = [(each.results[rank], each.printed[rank]) for each in (one, other)]
     texts = [_short(result) for result, _ in pair]
     verb = "returns"
     if texts[0] == texts[1]:
-        texts, verb = [_short(printed.strip()) for _, printed in pair], "prints"
+        texts = [_short(printed.strip()) for _, printed in pair]
+        verb = "prints"
     return f"Rank {rank} {verb} {texts[0]} in one order, and {texts[1]} in another."
 
 
@@ -249,7 +256,7 @@ def _short(value: Any) -> str:
     return text if len(text) < 50 else text[:47] + "…"
 
 
-def _apart(one: Outcome, other: Outcome) -> int | None:
+def _apart(one: RunOutcome, other: RunOutcome) -> int | None:
     """Return the first rank whose result or output differs between two runs; None if there is none."""
     pairs = zip(one.results, other.results, one.printed, other.printed, strict=False)
     return next((rank for rank, (a, b, c, d) in enumerate(pairs) if c != d or not same(a, b)), None)
@@ -262,7 +269,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        a, b = np.asarray(a), np.asarray(b)
+        a = np.asarray(a)
+        b = np.asarray(b)
         numbers = a.dtype.kind in "biufc" and b.dtype.kind in "biufc"
         return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-9, equal_nan=True) if numbers else (a == b).all())
     if isinstance(a, float) and isinstance(b, float):

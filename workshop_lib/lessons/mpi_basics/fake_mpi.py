@@ -52,11 +52,14 @@ class Caller(Protocol):
 class Status:
     """The status that a receive or probe fills in about its message, as in mpi4py."""
 
-    source, tag, count = MPI.ANY_SOURCE, MPI.ANY_TAG, 0
+    source = MPI.ANY_SOURCE
+    tag = MPI.ANY_TAG
+    count = 0
 
     def fill(self, message: Operation | None) -> None:
         if message is not None:
-            self.source, self.tag = message.rank, message.tag
+            self.source = message.rank
+            self.tag = message.tag
             self.count = message.data.size if isinstance(message.data, np.ndarray) else len(message.data or b"")
 
     def Get_source(self) -> int:
@@ -73,7 +76,8 @@ class Request:
     """The request that a nonblocking call returns, as in mpi4py."""
 
     def __init__(self, caller: Caller, operation: Operation):
-        self.caller, self.operation = caller, operation
+        self.caller = caller
+        self.operation = operation
 
     def Wait(self, status: Status | None = None) -> bool:
         self.caller.wait("Wait", [self.operation])
@@ -102,14 +106,17 @@ class Request:
         raise InputError(f"the explorer knows Wait and Waitall, but no request.{name}: use one of these.")
 
 
-class StandInComm:
+class FakeComm:
     """One rank's communicator. Its calls take the same arguments as in mpi4py.
 
     Raises InputError for any call that is not in CALLS.
     """
 
     def __init__(self, rank: int, size: int, caller: Caller):
-        self.rank, self.size, self._caller, self._operations = rank, size, caller, 0
+        self.rank = rank
+        self.size = size
+        self._caller = caller
+        self._operations = 0
 
     def Get_rank(self) -> int:
         return self.rank
@@ -150,24 +157,29 @@ class StandInComm:
 
     def _send(self, name: str, of: dict) -> Operation:
         dest = self._rank(name, of["dest"], (MPI.PROC_NULL,))
-        tag, data = of["sendtag" if "sendtag" in of else "tag"], _sent(name, of)
+        tag = of["sendtag" if "sendtag" in of else "tag"]
+        data = _sent(name, of)
         return self._new(name, "send", peer=dest, tag=tag, data=data, synchronous="ss" in name.lower())
 
     def _receive(self, name: str, of: dict) -> Operation:
         source = self._rank(name, of["source"], (MPI.ANY_SOURCE, MPI.PROC_NULL))
-        kind, tag = "probe" if name.lower() == "probe" else "recv", of["recvtag" if "recvtag" in of else "tag"]
+        kind = "probe" if name.lower() == "probe" else "recv"
+        tag = of["recvtag" if "recvtag" in of else "tag"]
         into = None
         if kind == "recv" and name[0].isupper():
             into = memory(name, of["recvbuf" if "recvbuf" in of else "buf"], written=True)
         return self._new(name, kind, peer=source, tag=tag, into=into)
 
     def _collective(self, name: str, of: dict) -> Operation:
-        kind, into = (name[1:] if name[0] == "I" else name).lower(), None
+        kind = (name[1:] if name[0] == "I" else name).lower()
+        into = None
         root = self._rank(name, of["root"], ()) if "root" in of else None
         if kind in ROOT_GIVES:
-            gets, gives = kind == "scatter" or self.rank != root, self.rank == root or "buf" in of
+            gets = kind == "scatter" or self.rank != root
+            gives = self.rank == root or "buf" in of
         else:
-            gets, gives = kind not in ROOT_GETS or self.rank == root, kind != "barrier"
+            gets = kind not in ROOT_GETS or self.rank == root
+            gives = kind != "barrier"
         if name[0].isupper() and kind != "barrier" and gets:
             into = memory(name, of["recvbuf" if "recvbuf" in of else "buf"], written=True)
         if of.get("sendbuf") is MPI.IN_PLACE:
@@ -208,10 +220,11 @@ def memory(name: str, given: Any, written: bool = False) -> np.ndarray:
     return flat[: more[0]] if more and isinstance(more[0], int) else flat
 
 
-class StandInMPI:
+class FakeMPI:
     """mpi4py's MPI, except for requests, statuses, and COMM_WORLD, which is the communicator of the rank that asks."""
 
-    Request, Status = Request, Status
+    Request = Request
+    Status = Status
 
     @property
     def COMM_WORLD(self):
@@ -222,20 +235,20 @@ class StandInMPI:
 
 
 @contextlib.contextmanager
-def standing_in(program: Callable) -> Iterator[None]:
-    """Replace MPI by the stand-in for `program` and for the functions that it closes over, inside the block.
+def replaced_mpi(program: Callable) -> Iterator[None]:
+    """Replace MPI by the fake one for `program` and for the functions that it closes over, inside the block.
 
     Covers the global names that are MPI, and what the program imports from mpi4py itself.
     """
     inside = [cell.cell_contents for cell in getattr(program, "__closure__", None) or () if cell.cell_contents]
-    stand_in: Any = StandInMPI()
+    fake: Any = FakeMPI()
     replaced = []
     for names in [getattr(function, "__globals__", {}) for function in (program, *inside)]:
         replaced += [(names, name) for name, value in names.items() if value is MPI]
     try:
-        mpi4py.MPI = stand_in
+        mpi4py.MPI = fake
         for names, name in replaced:
-            names[name] = stand_in
+            names[name] = fake
         yield
     finally:
         mpi4py.MPI = MPI

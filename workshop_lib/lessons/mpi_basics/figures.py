@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
+from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
 from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
 
 GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"
@@ -28,7 +28,8 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
         raise InputError(f"{len(before)} ranks before, but {len(after)} after: give one entry per rank.")
     columns = [[_cells(held) for held in side] for side in (before, after)]
     ranks_of = _givers(columns[0])
-    n, height = len(before), max(len(cells) for side in columns for cells in side)
+    n = len(before)
+    height = max(len(cells) for side in columns for cells in side)
     width = n * (1 + GAP) - GAP
     figure = RecordFigure(figsize=(min(2.4 + 2.1 * n, 16), 1.25 + 0.52 * height), facecolor="white")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -36,17 +37,18 @@ def collective(name: str, before: list, after: list) -> RecordFigure:
     axes.set(xlim=(-0.1, 2 * width + middle + 0.1), ylim=(height + 0.15, -1.5))
     axes.axis("off")
     for left, title, side in ((0, "before", columns[0]), (width + middle, "after", columns[1])):
-        axes.text(left + width / 2, -1.25, title, color=GREY, **CENTRED)
+        axes.text(left + width / 2, -1.25, title, color=GRAY, **CENTERED)
         for rank, cells in enumerate(side):
             x = left + rank * (1 + GAP)
-            axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTRED)
+            axes.text(x + 0.5, -0.4, f"rank {rank}", weight="bold", **CENTERED)
             for y, value in enumerate(cells):
                 _stripes(axes, x, y, ranks_of.get(value, []))
                 axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=1.2))
-                axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTRED)
+                axes.text(x + 0.5, y + 0.5, f"{value:g}" if isinstance(value, float) else str(value), **CENTERED)
             if not cells:
-                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GREY, lw=1))
-    start, end = (width + 0.2, height / 2), (width + middle - 0.2, height / 2)
+                axes.add_patch(Rectangle((x, 0), 1, 1, fill=False, ls=":", ec=GRAY, lw=1))
+    start = (width + 0.2, height / 2)
+    end = (width + middle - 0.2, height / 2)
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=20, lw=2, color="black"))
     axes.text(width + middle / 2, height / 2 - 0.25, name, ha="center", va="bottom", fontsize=FONT_SIZE)
     return figure
@@ -106,7 +108,7 @@ def ring(p: int = 4) -> RecordFigure:
         _ring_panel(panels[row, column], f"step {step}", held, moves)
     figure.subplots_adjust(left=0.045, right=0.995, top=0.85, bottom=0.03, hspace=0.62, wspace=0.1)
     for panel, text in zip(panels[:, 1], PHASES, strict=True):
-        look = {"fontsize": FONT_SIZE, "color": GREY, "annotation_clip": False}
+        look = {"fontsize": FONT_SIZE, "color": GRAY, "annotation_clip": False}
         panel.annotate(text, (0, 1), (0, 46), xycoords="axes fraction", textcoords="offset points", **look)
     return figure
 
@@ -127,7 +129,7 @@ def _ring_panel(axes: Axes, title: str, held: list[list[set]], moves: list[tuple
             _stripes(axes, rank, chunk, givers)
             frame = {"lw": 2.6, "zorder": 3} if (chunk, rank) in arrived else {"lw": 0.8, "zorder": 2}
             axes.add_patch(Rectangle((rank, chunk), 1, 1, fill=False, ec="black", **frame))
-            axes.text(rank + 0.5, chunk + 0.6, text, **CENTRED | {"fontsize": FONT_SIZE - 3})
+            axes.text(rank + 0.5, chunk + 0.6, text, **CENTERED | {"fontsize": FONT_SIZE - 3})
     for chunk, _, dest in moves:  # the arrow into rank 0 comes from outside, as its neighbor is the last rank
         ends = (dest - 0.2, chunk + 0.18), (dest + 0.22, chunk + 0.18)
         axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=10, lw=1.4, zorder=4))
@@ -140,7 +142,8 @@ def message_times(nbytes: Sequence[int], seconds: np.ndarray, alpha_s: float, be
     """
     caption = "points are medians, bars go from the 10th to the 90th percentile"
     figure = figures.new_figure("One message between two ranks", caption)
-    axes, (points, line) = figure.subplots(), map(figures.Style.number, range(2))
+    axes = figure.subplots()
+    points, line = map(figures.Style.number, range(2))
     median_us, *ends_us = 1e6 * np.asarray(seconds)
     figures.draw_points(axes, nbytes, median_us, figures.spread(median_us, *ends_us), points, hollow=False)
     axes.loglog(nbytes, 1e6 * (alpha_s + beta_s_per_byte * np.asarray(nbytes)), **line.curve)

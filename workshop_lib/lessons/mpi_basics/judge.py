@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown
-from workshop_lib.judge.calls import RETURN_IT, Call, Cases, all_arrays, all_right, of_case, while_right
+from workshop_lib.judge.calls import RETURN_IT, Cases, JudgedCall, all_arrays, all_right, of_case, while_right
 from workshop_lib.lessons.mpi_basics.counting import CountingComm
 from workshop_lib.lessons.mpi_basics.explorer import Exploration, explore
 from workshop_lib.lessons.mpi_basics.judge_ring import ring_allreduce
@@ -22,14 +22,14 @@ RESULTS = [4, 1, 3, 0]  # the results that ranks send in `collect`, unsorted on 
 def observe_exchange(comm, function: Callable) -> Cases:
     """Swap arrays between partners twice, with different lengths and types."""
 
-    def swap(case: tuple[int, type]) -> Call:
+    def swap(case: tuple[int, type]) -> JudgedCall:
         length, dtype = case
         counting = CountingComm(comm.Dup())
         own = (1000 * comm.rank + np.arange(length)).astype(dtype)
         mine = own.copy()
         returned = function(counting, mine)
         right = comm.allgather(own)[comm.rank ^ 1]
-        return Call(returned, right, np.array_equal(mine, own), counting.messages_sent)
+        return JudgedCall(returned, right, np.array_equal(mine, own), counting.messages_sent)
 
     return while_right(comm, {"floats": (6, np.float64), "integers": (1000, np.int32)}, swap)
 
@@ -49,10 +49,11 @@ def exchange_properties(observations: list[Cases]) -> Iterator[Property]:
     yield Property("each rank sends one message", most == 1, hint)
 
 
-def _like_the_partners(text: str, calls: list[Call]) -> Property:
+def _like_the_partners(text: str, calls: list[JudgedCall]) -> Property:
     hint = ""
     for rank, call in reversed(list(enumerate(calls))):
-        got, right = np.asarray(call.returned), call.right
+        got = np.asarray(call.returned)
+        right = call.right
         if (got.shape, got.dtype) != (right.shape, right.dtype):
             hint = (
                 f"rank {rank} returned {got.dtype} of shape {got.shape}, its partner sent {right.dtype} of shape "
@@ -61,9 +62,10 @@ def _like_the_partners(text: str, calls: list[Call]) -> Property:
     return Property(text, not hint, hint)
 
 
-def _from_neighbour(shift: int) -> Callable:
+def _from_neighbor(shift: int) -> Callable:
     def exchange(comm, mine):
-        source, dest = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+        source = (comm.rank + shift) % comm.size
+        dest = (comm.rank - shift) % comm.size
         theirs = np.empty_like(mine)
         comm.Sendrecv(mine, dest, recvbuf=theirs, source=source)
         return theirs
@@ -71,7 +73,7 @@ def _from_neighbour(shift: int) -> Callable:
     return exchange
 
 
-_PARTNER = "That came from a neighbour in the ring: the partner is rank `comm.rank ^ 1`."
+_PARTNER = "That came from a neighbor in the ring: the partner is rank `comm.rank ^ 1`."
 
 exchange = Exercise(
     "exchange",
@@ -81,8 +83,8 @@ exchange = Exercise(
         Mistake(
             lambda comm, mine: mine.copy(), "Each rank returned its own values: return the array you received into."
         ),
-        Mistake(_from_neighbour(-1), _PARTNER),
-        Mistake(_from_neighbour(1), _PARTNER),
+        Mistake(_from_neighbor(-1), _PARTNER),
+        Mistake(_from_neighbor(1), _PARTNER),
     ],
     on=4,
     stuck="both partners do the same thing first, send or receive, and wait for each other. Let one of them receive "
@@ -178,10 +180,10 @@ collect = Exercise(
 def observe_mean(comm, function: Callable) -> Cases:
     """Compute two means: one where every rank has a different number of values, and one where rank 1 has none."""
 
-    def mean(length: int) -> Call:
+    def mean(length: int) -> JudgedCall:
         values = 10.0 * comm.rank**2 + np.arange(length)
         right = np.concatenate(comm.allgather(values)).mean()
-        return Call(function(comm.Dup(), values.copy()), right)
+        return JudgedCall(function(comm.Dup(), values.copy()), right)
 
     return while_right(comm, {"uneven": comm.rank + 2, "none": 0 if comm.rank == 1 else 3}, mean)
 

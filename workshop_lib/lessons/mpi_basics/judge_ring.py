@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from workshop_lib.judge import Exercise, Mistake, Property
-from workshop_lib.judge.calls import Call, Cases, all_arrays, all_right, of_case, while_right
+from workshop_lib.judge.calls import Cases, JudgedCall, all_arrays, all_right, of_case, while_right
 from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds
 
 ORIGIN = 100  # rank r adds ORIGIN**r, so a sum's digits show how often each rank's value was added
@@ -23,14 +23,15 @@ def observe_ring(comm, function: Callable) -> Cases:
     than there are ranks.
     """
 
-    def add(own: np.ndarray) -> Call:
+    def add(own: np.ndarray) -> JudgedCall:
         counting = CountingComm(comm.Dup())
-        values, right = own.copy(), np.empty_like(own)
+        values = own.copy()
+        right = np.empty_like(own)
         returned = function(counting, values)
         comm.Allreduce(own, right)
         in_rounds = rounds(comm.allgather(counting.log))
         unchanged = np.array_equal(values, own)
-        return Call(returned, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
+        return JudgedCall(returned, right, unchanged, counting.messages_sent, counting.bytes_sent, in_rounds)
 
     random = np.random.default_rng(comm.rank)
     arrays = {
@@ -58,7 +59,7 @@ def ring_properties(observations: list[Cases]) -> Iterator[Property]:
     yield from _ring_costs(equal, uneven)
 
 
-def _adds_each_once(calls: list[Call]) -> Property:
+def _adds_each_once(calls: list[JudgedCall]) -> Property:
     """Return a property that holds if every element of the sum contains each rank's value exactly once.
 
     The evidence is how often each element contains this rank's own value and, sorted, the other ranks' values. It does
@@ -79,13 +80,16 @@ def _adds_each_once(calls: list[Call]) -> Property:
     return replace(summed, evidence=evidence, observed=observed)
 
 
-def _ring_costs(equal: list[Call], uneven: list[Call]) -> Iterator[Property]:
+def _ring_costs(equal: list[JudgedCall], uneven: list[JudgedCall]) -> Iterator[Property]:
     """Yield what must hold for bytes, messages and rounds. With unequal chunks, bytes may vary by their rounding."""
-    p, array = len(equal), equal[0].right.nbytes
-    needed, due = 2 * (p - 1), 2 * (p - 1) * array // p
+    p = len(equal)
+    array = equal[0].right.nbytes
+    needed = 2 * (p - 1)
+    due = 2 * (p - 1) * array // p
     hint = _bytes_hint([call.bytes for call in equal], due, array, p)
     yield Property(f"every rank sends 2(p-1)/p of the array: {due:,} bytes for an array of {array:,}", not hint, hint)
-    n, sent = uneven[0].right.size, [call.bytes for call in uneven]
+    n = uneven[0].right.size
+    sent = [call.bytes for call in uneven]
     low, high = (needed * uneven[0].right.itemsize * chunk for chunk in (n // p, -(-n // p)))
     hint = f"for {n} values the ranks sent {sent} bytes; with chunks it takes {low} to {high}."
     yield Property("the same with unequal chunks", all(low <= b <= high for b in sent), hint)
@@ -105,7 +109,7 @@ def _bytes_hint(sent: list[int], due: int, array: int, p: int) -> str:
     observed = f"the ranks sent {', '.join(f'{b:,}' for b in sent)} bytes. "
     if max(sent) >= 2 * max(1, min(sent)):
         busy = sent.index(max(sent))
-        return observed + f"Rank {busy} does most of the work while others idle: let each send to its neighbour only."
+        return observed + f"Rank {busy} does most of the work while others idle: let each send to its neighbor only."
     if min(sent) >= (p - 1) * array:
         return observed + "That is the whole array in each step: send one chunk, 1/p of it, per step."
     if all(due < b <= due + 2 * (p - 1) * 1000 for b in sent):
@@ -127,7 +131,9 @@ def _ring(
     """
 
     def ring_allreduce(comm, values):
-        p, rank, total = comm.size, comm.rank, values.copy()
+        p = comm.size
+        rank = comm.rank
+        total = values.copy()
         chunks = np.array_split(total, p)
         for step in range(steps(p)):
             place = chunks[receives(rank, step) % p]

@@ -27,7 +27,8 @@ FOLDS = [
     (MPI.BAND, operator.and_),
     (MPI.BOR, operator.or_),
 ]
-ROOT_GIVES, ROOT_GETS = ("bcast", "scatter"), ("reduce", "gather")
+ROOT_GIVES = ("bcast", "scatter")
+ROOT_GETS = ("reduce", "gather")
 
 
 class Line(NamedTuple):
@@ -99,7 +100,8 @@ def may_match(recv: Operation, send: Operation, pending: Sequence[Operation]) ->
 
 def wrong_message(recv: Operation, send: Operation) -> str:
     """Return what is wrong with a message for the receive that it matches; an empty string if nothing is."""
-    sent, room = send.data, recv.into
+    sent = send.data
+    room = recv.into
     ends = f"rank {send.rank}'s {send.name} in line {send.line.number} meets rank {recv.rank}'s {recv.name} in line "
     if send.arrays != recv.arrays:
         return f"{ends}{recv.line.number}: one sends or receives an array, the other an object. Write both alike."
@@ -141,7 +143,8 @@ def _count(part: Operation, size: int) -> tuple[float, np.dtype] | None:
     if part.kind == "scatter":
         array, whole = (part.into, False) if part.into is not None else (part.data, True)
     else:
-        array, whole = part.data, False
+        array = part.data
+        whole = False
     if not isinstance(array, np.ndarray):
         return None
     return array.size / (size if whole else 1), array.dtype
@@ -149,7 +152,8 @@ def _count(part: Operation, size: int) -> tuple[float, np.dtype] | None:
 
 def wrong_room(part: Operation) -> str:
     """Return what is wrong with a rank's array for the result of a collective; an empty string if nothing is."""
-    result, room = part.result, part.into
+    result = part.result
+    room = part.into
     if not isinstance(result, np.ndarray) or room is None or (result.size, result.dtype) == (room.size, room.dtype):
         return ""
     return (
@@ -173,7 +177,9 @@ def may_leave(part: Operation) -> bool:
 
 def combine(part: Operation, size: int) -> Any:
     """Return what this rank gets from a collective; None if nothing. Raises ValueError for data it cannot deal out."""
-    kind, rank, root = part.kind, part.rank, part.root
+    kind = part.kind
+    rank = part.rank
+    root = part.root
     values: dict[int | None, Any] = {each.rank: each.value for each in part.group}
     split = (lambda value: np.split(value, size)) if part.arrays else functools.partial(_one_each, size=size)
     join = np.concatenate if part.arrays else list

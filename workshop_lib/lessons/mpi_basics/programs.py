@@ -28,13 +28,16 @@ def hello(script: Path) -> Verdict:
         with contextlib.redirect_stdout(output):
             scripts.run(*mpi.mpiexec(), "-n", PROCESSES, sys.executable, "-m", "mpi4py", script, timeout_s=30)
     except RankError as error:
-        verdict.passed, verdict.failed = False, f"it did not run to its end.\n{error}"
+        verdict.passed = False
+        verdict.failed = f"it did not run to its end.\n{error}"
     print(output.getvalue())
     if verdict.passed is None:
         verdict.passed = True
         for prop in hello_properties(output.getvalue()):
             if not prop.holds:
-                verdict.passed, verdict.failed, verdict.hint = False, prop.text, prop.hint
+                verdict.passed = False
+                verdict.failed = prop.text
+                verdict.hint = prop.hint
                 break
             verdict.held.append(prop.text)
     return verdict

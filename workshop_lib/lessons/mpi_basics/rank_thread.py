@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
 
 @dataclass(eq=False)
-class Call:
+class RankCall:
     """One call of a rank, and the operations that it starts or waits for."""
 
     name: str
@@ -37,7 +37,7 @@ class Call:
         return self.at_once or all(operation.done or operation.left for operation in self.operations)
 
 
-class Stage(Protocol):
+class RankSchedule(Protocol):
     """What a rank needs from its schedule. `start` and `deliver` return False once something has gone wrong."""
 
     size: int
@@ -51,16 +51,21 @@ class Stage(Protocol):
 class RankThread(threading.Thread):
     """Rank `number` of `program`. Once it has ended, `value` is what it returned, or `error` what it raised."""
 
-    def __init__(self, number: int, program: Callable, stage: Stage):
+    def __init__(self, number: int, program: Callable, stage: RankSchedule):
         super().__init__(daemon=True, name=f"rank {number}")
-        self.number, self.program, self.stage, self.size = number, program, stage, stage.size
-        self.comm = fake_mpi.StandInComm(number, self.size, self)
-        self.calls: list[Call] = []
-        self.waiting: Call | None = None
-        self.ended, self.printed = False, ""
+        self.number = number
+        self.program = program
+        self.stage = stage
+        self.size = stage.size
+        self.comm = fake_mpi.FakeComm(number, self.size, self)
+        self.calls: list[RankCall] = []
+        self.waiting: RankCall | None = None
+        self.ended = False
+        self.printed = ""
         self.value: Any = None
         self.error: BaseException | None = None
-        self._go, self._stopped = threading.Semaphore(0), False
+        self._go = threading.Semaphore(0)
+        self._stopped = False
 
     @property
     def ready(self) -> bool:
@@ -92,13 +97,13 @@ class RankThread(threading.Thread):
             self.ended = True
             self.stage.baton.release()
 
-    # The stand-in communicator calls the methods below, inside the thread.
+    # The fake communicator calls the methods below, inside the thread.
 
     def issue(self, name: str, operations: list[Operation], at_once: bool) -> None:
         """Start a call's operations, and wait for them unless the call returns at once."""
         if self._stopped:
             raise Stopped
-        call = Call(name, operations[0].line, operations, at_once)
+        call = RankCall(name, operations[0].line, operations, at_once)
         self.calls.append(call)
         if len(self.calls) > CALLS_LIMIT:
             self.stage.fail("endless", f"rank {self.number} makes more than {CALLS_LIMIT} calls. Does its loop end?")
@@ -112,11 +117,11 @@ class RankThread(threading.Thread):
         """Wait for operations that nonblocking calls have started."""
         if self._stopped:
             raise Stopped
-        call = Call(name, self.line(), operations)
+        call = RankCall(name, self.line(), operations)
         self.calls.append(call)
         self._wait(call)
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: RankCall) -> None:
         self.waiting = call
         if not call.may_return:
             self.stage.baton.release()
@@ -129,7 +134,8 @@ class RankThread(threading.Thread):
 
     def line(self) -> Line:
         """Return the line of the program that is running, or that has called the code that is running."""
-        frame, outside = sys._getframe(1), None
+        frame = sys._getframe(1)
+        outside = None
         while frame.f_back is not None and frame.f_code is not self.program.__code__:
             if outside is None and frame.f_code.co_filename not in OWN_FILES:
                 outside = frame

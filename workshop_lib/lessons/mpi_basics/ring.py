@@ -27,7 +27,7 @@ def reduce_scatter(comm, array: np.ndarray) -> np.ndarray:
     All ranks call it, and it blocks. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `array`, in
     p - 1 rounds. Raises InputError when p does not divide n.
     """
-    right, left = _neighbours(comm)
+    right, left = _neighbors(comm)
     total = array[part(len(array), left, comm.size)].copy()  # this sum goes once around and ends at its owner
     for step in range(2, comm.size + 1):
         arriving = np.empty_like(total)
@@ -42,10 +42,11 @@ def allgather(comm, array: np.ndarray) -> None:
     All ranks call it, and it blocks. Each rank sends p - 1 messages, in total (p - 1) / p of the bytes of `array`, in
     p - 1 rounds.
     """
-    right, left = _neighbours(comm)
+    right, left = _neighbors(comm)
     cut = parts(len(array), comm.size)
     for step in range(comm.size - 1):
-        going, coming = cut[(comm.rank - step) % comm.size], cut[(comm.rank - step - 1) % comm.size]
+        going = cut[(comm.rank - step) % comm.size]
+        coming = cut[(comm.rank - step - 1) % comm.size]
         comm.Sendrecv(array[going], right, recvbuf=array[coming], source=left)
 
 
@@ -56,7 +57,7 @@ def allreduce(comm, array: np.ndarray) -> None:
     messages. It sends every part twice, except its own and the next rank's, which it sends once: in total 2 (p - 1) / p
     of the bytes of `array` if p divides n. Besides `array`, it needs memory for one part.
     """
-    right, left = _neighbours(comm)
+    right, left = _neighbors(comm)
     cut = parts(len(array), comm.size)
     arriving = np.empty(-(-len(array) // comm.size), array.dtype)
     for step in range(1, comm.size):
@@ -67,6 +68,6 @@ def allreduce(comm, array: np.ndarray) -> None:
     allgather(comm, array)
 
 
-def _neighbours(comm) -> tuple[int, int]:
+def _neighbors(comm) -> tuple[int, int]:
     """Return the ranks to the right and to the left."""
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """The outcome of a run. kind: "" if every rank reached its end, else the kind of failure, which `text` describes.
 
     stuck: who waits for whom if no rank leaves a call early; empty if nobody does. left: what kind of call the ranks
@@ -66,15 +66,17 @@ class Schedule:
     """
 
     def __init__(self, program: Callable, size: int, poison: bool = False):
-        self.size, self.poison = size, poison
-        self.baton, self._ticks = threading.Semaphore(0), itertools.count(1)
+        self.size = size
+        self.poison = poison
+        self.baton = threading.Semaphore(0)
+        self._ticks = itertools.count(1)
         self.operations: list[Operation] = []
         self.pending: list[Operation] = []  # unmatched sends and receives, in the order of the calls
         self.collectives: list[list[Operation]] = []  # the ranks' parts in the first collective, second, ...
         self.options: list[Choice] = []
         self.over = False
         self.matched = 0  # how many messages and collectives have matched so far
-        self.outcome = Outcome()
+        self.outcome = RunOutcome()
         self.ranks = [RankThread(number, program, self) for number in range(size)]
 
     def __enter__(self) -> "Schedule":
@@ -89,13 +91,14 @@ class Schedule:
     def advance(self) -> list[Choice]:
         """Run up to the next choice and return the options; an empty list once the run is over.
 
-        Raises the program's NotImplementedError, and the stand-in's InputError for a call that it does not know.
+        Raises the program's NotImplementedError, and the fake MPI's InputError for a call that it does not know.
         """
         while not self.outcome.kind:
             self._run_ranks()
             if self.outcome.kind or self._settle():
                 continue
-            matches, early = self._matches(), self._early()
+            matches = self._matches()
+            early = self._early()
             if matches:
                 self.options = matches + early
                 return self.options
@@ -103,7 +106,8 @@ class Schedule:
                 break
             who_waits = report.who_waits(self.ranks, self.pending)
             if not self.outcome.stuck:
-                self.outcome.stuck, self.outcome.stuck_picture = who_waits, report.picture(self.ranks)
+                self.outcome.stuck = who_waits
+                self.outcome.stuck_picture = report.picture(self.ranks)
             if not early:
                 self.fail("deadlock", who_waits)
             for choice in early:
@@ -124,7 +128,8 @@ class Schedule:
     def fail(self, kind: str, text: str) -> None:
         """Record a failure of the run. Only the first one counts."""
         if not self.outcome.kind:
-            self.outcome.kind, self.outcome.text = kind, text
+            self.outcome.kind = kind
+            self.outcome.text = text
 
     def start(self, operation: Operation) -> bool:
         """Take in an operation that a rank has called; return whether the rank may go on."""
@@ -149,9 +154,11 @@ class Schedule:
 
     def deliver(self, operation: Operation) -> bool:
         """Give a rank what it has waited for; return whether the rank may go on."""
-        buffer, result = operation.buffer, operation.result
+        buffer = operation.buffer
+        result = operation.result
         if buffer is not None and operation.before != buffer.tobytes():
-            name, line = operation.name, operation.line.number
+            name = operation.name
+            line = operation.line.number
             self.fail(
                 "reuse", f"rank {operation.rank} writes into the array of its {name} in line {line} before the Wait."
             )
@@ -212,12 +219,15 @@ class Schedule:
 
     def _match(self, recv: Operation, send: Operation) -> None:
         self.matched += 1
-        recv.done, recv.partner, recv.moment = True, send, next(self._ticks)
+        recv.done = True
+        recv.partner = send
+        recv.moment = next(self._ticks)
         self.pending.remove(recv)
         if recv.kind == "probe":
             return
         self.pending.remove(send)
-        send.done, send.partner = True, recv
+        send.done = True
+        send.partner = recv
         send.moment = send.moment if send.left else recv.moment
         if wrong := matching.wrong_message(recv, send):
             self.fail("message", wrong)
@@ -234,7 +244,8 @@ class Schedule:
             part.done = True
 
     def _leave(self, operation: Operation) -> None:
-        operation.left, operation.moment = True, next(self._ticks)
+        operation.left = True
+        operation.moment = next(self._ticks)
         if operation.kind != "send":
             self.outcome.left = "collective"
         if operation.kind in matching.ROOT_GIVES:

@@ -8,11 +8,13 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from workshop_lib.lessons.mpi_basics import explorer
 from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
-from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GREY, VERMILION, RecordFigure, answer_figure
+from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, VERMILION, RecordFigure, answer_figure
 
 COLUMNS = 9  # a figure shows at most this many columns, the last ones
-WIDE, HIGH = 0.84, 0.5
-CALLED, WAITING = "#DCEBF7", "#FBE3D3"
+WIDE = 0.84
+HIGH = 0.5
+CALLED = "#DCEBF7"
+WAITING = "#FBE3D3"
 
 
 def explore(program: Callable, ranks: int = 2) -> RecordFigure | None:
@@ -88,13 +90,13 @@ def _lanes(axes: Axes, picture: Picture) -> None:
             (column[rank, number] - first, box) for number, box in enumerate(lane) if column[rank, number] >= first
         ]
         end = max((x for x, _ in shown), default=-0.5)
-        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], color=GREY, linewidth=1.2, zorder=1)
+        axes.plot([-0.5, end + 0.6 * picture.ended[rank]], [rank, rank], color=GRAY, linewidth=1.2, zorder=1)
         for x, box in shown:
             _call(axes, x, rank, box)
         if picture.ended[rank]:
-            axes.text(end + 0.66, rank, "ends", va="center", fontsize=FONT_SIZE - 2, color=GREY)
+            axes.text(end + 0.66, rank, "ends", va="center", fontsize=FONT_SIZE - 2, color=GRAY)
     if first:
-        axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=FONT_SIZE - 2, color=GREY)
+        axes.text(-0.45, -0.42, "… earlier calls are left out", fontsize=FONT_SIZE - 2, color=GRAY)
     for sender, receiver in picture.messages:
         if min(column[sender], column[receiver]) >= first and sender[0] != receiver[0]:
             _message(axes, (column[sender] - first, sender[0]), (column[receiver] - first, receiver[0]))

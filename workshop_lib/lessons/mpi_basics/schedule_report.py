@@ -6,7 +6,7 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from workshop_lib.lessons.mpi_basics.matching import Operation
-from workshop_lib.lessons.mpi_basics.rank_thread import Call, RankThread
+from workshop_lib.lessons.mpi_basics.rank_thread import RankCall, RankThread
 
 
 class Box(NamedTuple):
@@ -44,12 +44,12 @@ def who_waits(ranks: Sequence[RankThread], pending: Sequence[Operation]) -> str:
     return "; ".join(clauses)
 
 
-def _open(call: Call) -> Operation:
+def _open(call: RankCall) -> Operation:
     """Return the first operation that a call still waits for."""
     return next(operation for operation in call.operations if not (operation.done or operation.left))
 
 
-def _waits_for(call: Call, ranks: Sequence[RankThread]) -> str:
+def _waits_for(call: RankCall, ranks: Sequence[RankThread]) -> str:
     operation = _open(call)
     if operation.kind == "send":
         return f"rank {operation.peer} to receive"
@@ -59,7 +59,9 @@ def _waits_for(call: Call, ranks: Sequence[RankThread]) -> str:
     missing = _missing(operation, ranks)
     if not missing:
         return f"the others to call {operation.name}"
-    return f"rank{'s' if len(missing) > 1 else ''} {' and '.join(map(str, missing))} to call {operation.name}"
+    listed = " and ".join(map(str, missing))
+    who = f"rank {listed}" if len(missing) == 1 else f"ranks {listed}"
+    return f"{who} to call {operation.name}"
 
 
 def _missing(part: Operation, ranks: Sequence[RankThread]) -> list[int]:

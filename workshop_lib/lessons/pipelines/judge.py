@@ -52,7 +52,9 @@ def _plain(returned) -> list[tuple] | str:
 
 
 def _operations(seen: Seen) -> Counter:
-    numbers = [range(seen.micro_batches)] + [range(seen.chunks)] * (seen.chunks > 1)
+    numbers = [range(seen.micro_batches)]
+    if seen.chunks > 1:
+        numbers.append(range(seen.chunks))
     return Counter((kind, *each) for kind in "FB" for each in itertools.product(*numbers))
 
 
@@ -78,7 +80,8 @@ def _runs(cases: list[Seen], form_hint: str) -> Iterator[Property]:
 def _miscounted(cases: list[Seen]) -> Iterator[str]:
     for seen in cases:
         for rank, order in enumerate(seen.orders):
-            missing, extra = _operations(seen) - Counter(order), Counter(order) - _operations(seen)
+            missing = _operations(seen) - Counter(order)
+            extra = Counter(order) - _operations(seen)
             if missing or extra:
                 what = f"lacks {min(missing)}" if missing else f"has {min(extra)} too often"
                 yield f"with {seen.name}, the order of rank {rank} {what}."
@@ -103,7 +106,8 @@ def _kept_too_many(cases: list[Seen], enough: Callable[[Seen, int], int], unit: 
     """Yield a sentence for each rank that keeps more at once than `enough(seen, rank)`."""
     for seen in cases:
         for rank, order in enumerate(seen.orders):
-            most, limit = orders.most_alive(order), enough(seen, rank)
+            most = orders.most_alive(order)
+            limit = enough(seen, rank)
             if most > limit:
                 yield f"with {seen.name}, rank {rank} keeps up to {most}{unit}, but {limit} is enough. {hint}"
 

@@ -79,11 +79,14 @@ def balanced_properties(observations: list[list]) -> Iterator[Property]:
 
 
 def _greedily(seconds: list[float], stages: int) -> list[int]:
-    counts, total, left = [0], 0.0, len(seconds)
+    counts = [0]
+    total = 0.0
+    left = len(seconds)
     for each in seconds:
         enough = total + each > sum(seconds) / stages and counts[-1]
         if len(counts) < stages and (enough or left == stages - len(counts)):
-            counts, total = [*counts, 0], 0.0
+            counts = [*counts, 0]
+            total = 0.0
         counts[-1], total, left = counts[-1] + 1, total + each, left - 1
     return counts
 

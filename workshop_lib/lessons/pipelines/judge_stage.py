@@ -17,7 +17,10 @@ from workshop_lib.judge import Exercise, Mistake, Property, close
 from workshop_lib.lessons.pipelines import orders as pipeline_orders
 from workshop_lib.lessons.pipelines import pipeline
 
-M, SAMPLES, WIDTH = 4, 3, 5  # micro-batches, samples per micro-batch, numbers per sample
+# Micro-batches, samples per micro-batch, numbers per sample.
+M = 4
+SAMPLES = 3
+WIDTH = 5
 CASES = [(2, pipeline_orders.gpipe), (3, pipeline_orders.one_f_one_b), (1, pipeline_orders.gpipe)]
 
 
@@ -25,7 +28,9 @@ class Letters:
     """Takes the place of a rank's communicator. All ranks of this process share the dictionary `sent` of messages."""
 
     def __init__(self, sent: dict[tuple, list[np.ndarray]], rank: int, size: int):
-        self.sent, self.rank, self.size = sent, rank, size
+        self.sent = sent
+        self.rank = rank
+        self.size = size
 
     def Isend(self, array: np.ndarray, dest: int, tag: int) -> SimpleNamespace:
         self.sent.setdefault((self.rank, dest, tag), []).append(array.copy())
@@ -39,7 +44,7 @@ class Letters:
 
 
 @dataclass
-class Trained:
+class TrainedStages:
     """What one step on all stages left behind."""
 
     error: str
@@ -71,18 +76,20 @@ def _gradients(parts: list[nn.Sequential]) -> list[np.ndarray]:
 
 
 def _one_process(stages: int) -> list[np.ndarray]:
-    parts, (inputs, labels) = _parts(stages), _batch()
+    parts = _parts(stages)
+    inputs, labels = _batch()
     cross_entropy(nn.Sequential(*parts)(inputs), labels).backward()
     return _gradients(parts)
 
 
-def observe_stage(comm, make: Callable) -> list[Trained]:
+def observe_stage(comm, make: Callable) -> list[TrainedStages]:
     """Take one step with the learner's class in each of CASES."""
     return [_trained(make, size, schedule) for size, schedule in CASES]
 
 
-def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
-    parts, error = _parts(size), ""
+def _trained(make: Callable, size: int, schedule: Callable) -> TrainedStages:
+    parts = _parts(size)
+    error = ""
     sent: dict[tuple, list[np.ndarray]] = {}
     stages = [pipeline.stages_of_rank(make, parts, Letters(sent, rank, size), (WIDTH,))[0] for rank in range(size)]
     for stage in stages:
@@ -102,7 +109,7 @@ def _trained(make: Callable, size: int, schedule: Callable) -> Trained:
         error = f"in {kind}({span.micro_batch}) of stage {rank} of {size}: {raised}".splitlines()[0][:200]
     unread = sum(len(letters) for letters in sent.values())
     kept = sum(len(stage.kept) for stage in stages)
-    return Trained(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
+    return TrainedStages(error, _gradients(parts), _one_process(size), unread, most_kept, kept)
 
 
 NO_INPUT_GRADIENT_HINT = (
@@ -123,7 +130,7 @@ KEPT_HINT = "take it out when its backward begins: `self.kept.pop(i)`. Otherwise
 NOT_KEPT_HINT = "keep what backward needs in `self.kept[i]`, so that everyone can see what's still alive."
 
 
-def stage_properties(observations: list[list[Trained]]) -> Iterator[Property]:
+def stage_properties(observations: list[list[TrainedStages]]) -> Iterator[Property]:
     two, three, alone = cases = observations[0]
     errors = [seen.error for seen in cases if seen.error]
     observed = f"{errors[0]}." if errors else ""

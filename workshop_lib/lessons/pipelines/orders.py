@@ -18,7 +18,7 @@ from workshop_lib.errors import InputError
 Order = Sequence[tuple]  # the operations of one rank, as a schedule returns them
 
 
-class Operation(NamedTuple):
+class MicroBatchPass(NamedTuple):
     """The forward ("F") or backward ("B") of one micro-batch in one chunk of this rank's layers."""
 
     kind: str
@@ -43,7 +43,7 @@ class Simulated(NamedTuple):
     stuck: dict[int, str]
 
 
-class Call(NamedTuple):
+class SimulatedCall(NamedTuple):
     """One thing that a rank does: "wait" for a message from `peer`, "compute", or "send" a message to `peer`.
 
     message: the operation that produced the message: its kind, micro-batch and stage.
@@ -153,8 +153,9 @@ class _Run:
     """The state of a simulation: how far each rank has come in its order, and at what time."""
 
     def __init__(self, orders: Sequence[Order], forward, backward, blocking: bool):
-        self.ranks, self.blocking = len(orders), blocking
-        chunks = 1 + max((Operation(*each).chunk for order in orders for each in order), default=0)
+        self.ranks = len(orders)
+        self.blocking = blocking
+        chunks = 1 + max((MicroBatchPass(*each).chunk for order in orders for each in order), default=0)
         self.stages = chunks * self.ranks
         times = [each if isinstance(each, Sequence) else [each] * self.stages for each in (forward, backward)]
         self.cost = dict(zip("FB", times, strict=True))
@@ -164,19 +165,19 @@ class _Run:
         self.there: dict[tuple, float] = {}  # arrival time of each message
         self.spans: list[list[Span]] = [[] for _ in orders]
 
-    def _calls(self, rank: int, order: Order) -> Iterator[Call]:
-        for kind, i, chunk in (Operation(*each) for each in order):
+    def _calls(self, rank: int, order: Order) -> Iterator[SimulatedCall]:
+        for kind, i, chunk in (MicroBatchPass(*each) for each in order):
             stage = chunk * self.ranks + rank
             source, dest = (stage - 1, stage + 1) if kind == "F" else (stage + 1, stage - 1)
             if kind == "B":
-                yield Call("wait", ("kept", i, stage), rank, chunk)
+                yield SimulatedCall("wait", ("kept", i, stage), rank, chunk)
             if 0 <= source < self.stages:
-                yield Call("wait", (kind, i, source), source % self.ranks, chunk)
-            yield Call("compute", (kind, i, stage), rank, chunk)
+                yield SimulatedCall("wait", (kind, i, source), source % self.ranks, chunk)
+            yield SimulatedCall("compute", (kind, i, stage), rank, chunk)
             if 0 <= dest < self.stages:
-                yield Call("send", (kind, i, stage), dest % self.ranks, chunk)
+                yield SimulatedCall("send", (kind, i, stage), dest % self.ranks, chunk)
 
-    def call(self, rank: int) -> Call | None:
+    def call(self, rank: int) -> SimulatedCall | None:
         """The rank's next call, or None if the rank has finished."""
         return self.calls[rank][self.at[rank]] if self.at[rank] < len(self.calls[rank]) else None
 
@@ -196,14 +197,15 @@ class _Run:
         self.at[rank] += 1
         return True
 
-    def _compute(self, rank: int, call: Call) -> None:
-        (kind, i, stage), start = call.message, self.now[rank]
+    def _compute(self, rank: int, call: SimulatedCall) -> None:
+        kind, i, stage = call.message
+        start = self.now[rank]
         self.now[rank] += self.cost[kind][stage]
         self.spans[rank].append(Span(kind, i, call.chunk, start, self.now[rank]))
         if kind == "F":
             self.there["kept", i, stage] = self.now[rank]
 
-    def _meet(self, rank: int, call: Call) -> bool:
+    def _meet(self, rank: int, call: SimulatedCall) -> bool:
         """Deliver a blocking send if its receiver is waiting for the message. Returns whether it was."""
         other = self.call(call.peer)
         if other is None or (other.name, other.message) != ("wait", call.message):

@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.pipelines.orders import Operation, Order, Span
+from workshop_lib.lessons.pipelines.orders import MicroBatchPass, Order, Span
 from workshop_lib.training.memory import SavedForBackward
 
 MOST_MICRO_BATCHES = 1000
 
 
-class Step(NamedTuple):
+class PipelineStep(NamedTuple):
     """What one step did on this rank."""
 
     spans: list[Span]  # in seconds since all ranks began the step
@@ -37,8 +37,12 @@ class Stage:
 
     def __init__(self, layers: nn.Module, number: int, stages: int, comm, shapes: Sequence[torch.Tensor]):
         """shapes: each stage's output for one image, which says what shape and type its messages have."""
-        self.layers, self.number, self.comm, self.shapes = layers, number, comm, shapes
-        self.first, self.last = number == 0, number == stages - 1
+        self.layers = layers
+        self.number = number
+        self.comm = comm
+        self.shapes = shapes
+        self.first = number == 0
+        self.last = number == stages - 1
         self.kept: dict[int, Any] = {}  # what the backward of each micro-batch will need
         self.waited_s = 0.0
         self.blocking = False  # whether a send waits until its receiver is ready
@@ -58,7 +62,8 @@ class Stage:
         """
         if len(images) % micro_batches:
             raise InputError(f"{len(images)} images don't divide into {micro_batches} micro-batches of equal size.")
-        self.images, self.labels = images.chunk(micro_batches), labels.chunk(micro_batches)
+        self.images = images.chunk(micro_batches)
+        self.labels = labels.chunk(micro_batches)
         self.m = micro_batches
         self.losses: list[float] = []  # one per micro-batch on the last stage, none elsewhere
         self.kept.clear()
@@ -90,7 +95,8 @@ class Stage:
             raise InputError(f"stage {self.number} can't send to stage {to_stage}: there is no such stage.")
         if tensor is None:
             raise InputError(f"stage {self.number} has nothing to send for micro-batch {i}: it's None.")
-        array, dest = _array(tensor.detach()), to_stage % self.comm.size
+        array = _array(tensor.detach())
+        dest = to_stage % self.comm.size
         send = self.comm.Issend if self.blocking else self.comm.Isend
         self._under_way.append((send(array, dest, tag(cut, i)), array))
         if self.blocking:
@@ -99,7 +105,8 @@ class Stage:
     def _receive(self, from_stage: int, cut: int, i: int, shaped_as: int) -> torch.Tensor:
         if not 0 <= from_stage < len(self.shapes):
             raise InputError(f"stage {self.number} can't receive from stage {from_stage}: there is no such stage.")
-        start_s, like = time.perf_counter(), self.shapes[shaped_as]
+        start_s = time.perf_counter()
+        like = self.shapes[shaped_as]
         order = torch.channels_last if like.dim() == 4 else torch.contiguous_format
         tensor = torch.empty(len(self.labels[i]), *like.shape[1:], dtype=like.dtype, memory_format=order)
         self.comm.Recv(_array(tensor), from_stage % self.comm.size, tag(cut, i))
@@ -163,7 +170,8 @@ def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape
     The network is small, so every rank has all parts, but runs the other ranks' parts only once, on a blank image of
     `image_shape`, to find out how large the messages are.
     """
-    shapes, values = [], torch.zeros(1, *image_shape, dtype=next(parts[0].parameters()).dtype)
+    shapes = []
+    values = torch.zeros(1, *image_shape, dtype=next(parts[0].parameters()).dtype)
     with torch.no_grad():
         for part in parts:
             values = part(values)
@@ -172,19 +180,22 @@ def stages_of_rank(make: Callable, parts: Sequence[nn.Module], comm, image_shape
     return [make(parts[number], number, len(parts), comm, shapes) for number in mine]
 
 
-def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False) -> Step:
+def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False) -> PipelineStep:
     """Run the forward and backward of all micro-batches in this rank's order.
 
     Every rank must call it, since it begins with a barrier. The gradients are left in the parameters. Time spent in a
     receive doesn't count as computing. count_bytes: whether to measure what autograd keeps for backward.
     """
-    saved, spans, most_kept = SavedForBackward(stage.layers for stage in stages), [], 0
+    saved = SavedForBackward(stage.layers for stage in stages)
+    spans = []
+    most_kept = 0
     comm.Barrier()
     zero_s = time.perf_counter()
     with saved if count_bytes else nullcontext():
-        for kind, i, chunk in (Operation(*each) for each in order):
+        for kind, i, chunk in (MicroBatchPass(*each) for each in order):
             stage = stages[chunk]
-            start_s, waited_s = time.perf_counter() - zero_s, stage.waited_s
+            start_s = time.perf_counter() - zero_s
+            waited_s = stage.waited_s
             (stage.forward if kind == "F" else stage.backward)(i)
             start_s += stage.waited_s - waited_s
             spans.append(Span(kind, i, chunk, start_s, time.perf_counter() - zero_s))
@@ -192,7 +203,7 @@ def step(stages: Sequence[Stage], order: Order, comm, count_bytes: bool = False)
     for stage in stages:
         stage.finish()
     losses = [loss for stage in stages for loss in stage.losses]
-    return Step(spans, sum(losses) / max(1, len(losses)), most_kept, saved.most_bytes)
+    return PipelineStep(spans, sum(losses) / max(1, len(losses)), most_kept, saved.most_bytes)
 
 
 def layer_seconds(model: nn.Sequential, images: torch.Tensor, repeats: int = 5) -> list[float]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from workshop_lib.judge import ENDLESS_HINT, Exercise, Mistake, Property
-from workshop_lib.judge.calls import Call, all_right
+from workshop_lib.judge.calls import JudgedCall, all_right
+from workshop_lib.words import plural
 
 exactly = partial(all_right, same=operator.eq)
 NO_RETURN = "there is no `return`: `print` only shows a value, `return` hands it back."
@@ -13,19 +14,20 @@ SHARED = [(n, size) for n in (7, 8, 100, 1, 0) for size in (1, 2, 3, 5)]  # (ite
 GIVEN_COMM = "Take both numbers from the `comm` that you are given, not from COMM_WORLD, and do not hard-code them."
 
 
-def observe_whoami(comm, function: Callable) -> list[Call]:
+def observe_whoami(comm, function: Callable) -> list[JudgedCall]:
     """Call `function` with all ranks, with the same ranks numbered the other way round, and with each rank alone.
 
     The last two calls catch answers that ignore their argument.
     """
-    backwards, alone = comm.Split(0, -comm.rank), comm.Split(comm.rank)
-    calls = [Call(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
+    backwards = comm.Split(0, -comm.rank)
+    alone = comm.Split(comm.rank)
+    calls = [JudgedCall(function(given), (given.rank, given.size)) for given in (comm, backwards, alone)]
     backwards.Free()
     alone.Free()
     return calls
 
 
-def whoami_properties(observations: list[list[Call]]) -> Iterator[Property]:
+def whoami_properties(observations: list[list[JudgedCall]]) -> Iterator[Property]:
     of_all, backwards, alone = zip(*observations, strict=True)
     returned = [call.returned for call in of_all]
     hint = f"rank 0 returned {returned[0]!r}: return two numbers, `a, b`."
@@ -75,7 +77,7 @@ def my_part_properties(observations: list[dict]) -> Iterator[Property]:
 
 def _left_out(n: int, size: int, of_ranks: list) -> str:
     left = [item for item in range(n) if not any(start <= item < stop for start, stop in of_ranks)]
-    return f"of {n} items for {size} rank{'s' * (size > 1)}, nobody takes {_items(left)}." if left else ""
+    return f"of {n} items for {plural(size, 'rank')}, nobody takes {_items(left)}." if left else ""
 
 
 def _taken_twice(n: int, size: int, of_ranks: list) -> str:

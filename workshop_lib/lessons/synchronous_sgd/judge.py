@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from workshop_lib.judge import Exercise, Mistake, Property, shown
-from workshop_lib.judge.calls import Call, all_right
+from workshop_lib.judge.calls import JudgedCall, all_right
 from workshop_lib.judge.network import weights_of
 from workshop_lib.lessons.synchronous_sgd.judge_averaging import (
     ALL_PARAMETERS,
@@ -31,11 +31,13 @@ from workshop_lib.models import torch_cnn
 
 __all__ = ["average_gradients", "average_in_one_message", "broadcast_weights", "train_epoch", "weighted_mean"]
 
-SAMPLES, STEPS = 4, 2  # in the training loop: samples per rank and step, and number of steps
+# In the training loop: samples per rank and step, and number of steps.
+SAMPLES = 4
+STEPS = 2
 
 
 @dataclass
-class Trained:
+class TrainedLoop:
     """What the learner's training loop did on one rank."""
 
     weights: np.ndarray  # the rank's weights afterwards, as one array
@@ -44,7 +46,7 @@ class Trained:
     averaged: int  # how often gradients were averaged
 
 
-def observe_loop(comm, function: Callable) -> Trained:
+def observe_loop(comm, function: Callable) -> TrainedLoop:
     """Run a short epoch on this rank's parts of random batches, and then a correct one on the whole batches."""
     whole = [image_batch(SAMPLES * comm.size, seed=step) for step in range(STEPS)]
     mine = slice(SAMPLES * comm.rank, SAMPLES * (comm.rank + 1))
@@ -59,14 +61,16 @@ def observe_loop(comm, function: Callable) -> Trained:
         count["averages"] += 1
         _average(model, comm)
 
-    model, right = torch_cnn.build(seed=1), torch_cnn.build(seed=1)
-    sgd, reference = _Sgd(model), _Sgd(right)
+    model = torch_cnn.build(seed=1)
+    right = torch_cnn.build(seed=1)
+    sgd = _Sgd(model)
+    reference = _Sgd(right)
     function(model, sgd, sgd.schedule, own_batches(), average, comm)
     _loop(right, reference, reference.schedule, whole, lambda model, comm: None, comm)
-    return Trained(weights_of(model), weights_of(right), count["batches"], count["averages"])
+    return TrainedLoop(weights_of(model), weights_of(right), count["batches"], count["averages"])
 
 
-def loop_properties(observations: list[Trained]) -> Iterator[Property]:
+def loop_properties(observations: list[TrainedLoop]) -> Iterator[Property]:
     steps = [seen.steps for seen in observations]
     hint = f"rank 0 took {steps[0]} of {STEPS} batches: is there a `return` or a `break` inside the loop?"
     yield Property("it goes through all batches", set(steps) == {STEPS}, hint)
@@ -141,7 +145,8 @@ def observe_broadcast(comm, function: Callable) -> Parameters:
 def broadcast_properties(observations: list[Parameters]) -> Iterator[Property]:
     text = "every rank has the weights of rank 0, to the last bit"
     right, wrong = compared(observations, np.array_equal)
-    hint, observed = "", ""
+    hint = ""
+    observed = ""
     if wrong:
         rank, name = wrong[0]
         observed = f"on rank {rank}, {name} is not that of rank 0."
@@ -190,7 +195,7 @@ broadcast_weights = Exercise(
 )
 
 
-def observe_weighted(comm, function: Callable) -> list[Call]:
+def observe_weighted(comm, function: Callable) -> list[JudgedCall]:
     """Call the function twice: first every rank has a different number of samples, and then rank 1 has none.
 
     Each sample's gradient is a random vector of 6 numbers.
@@ -204,11 +209,11 @@ def observe_weighted(comm, function: Callable) -> list[Call]:
         gradient = own.mean(axis=0) if len(own) else np.zeros(6)
         given = gradient.copy()
         returned = function(given, len(own), comm)
-        calls.append(Call(returned, of_samples.mean(axis=0), np.array_equal(given, gradient)))
+        calls.append(JudgedCall(returned, of_samples.mean(axis=0), np.array_equal(given, gradient)))
     return calls
 
 
-def weighted_properties(observations: list[list[Call]]) -> Iterator[Property]:
+def weighted_properties(observations: list[list[JudgedCall]]) -> Iterator[Property]:
     uneven, with_none = zip(*observations, strict=True)
     other = [(rank, call.returned) for rank, call in enumerate(uneven) if np.shape(call.returned) != call.right.shape]
     hint = ""
@@ -257,7 +262,8 @@ class _Sgd:
     """Plain SGD and its schedule, with PyTorch's method names. PyTorch's own optimizers take seconds to load."""
 
     def __init__(self, model):
-        self.parameters, self.lr = list(model.parameters()), 0.1
+        self.parameters = list(model.parameters())
+        self.lr = 0.1
         self.schedule = SimpleNamespace(step=self.halve)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -86,7 +86,8 @@ def _averages(observations: list[Parameters]) -> Property:
         )
     if any(right[rank].values()):
         return Property(text, False, f"{name} is not averaged on rank {rank}, others are: {ALL_PARAMETERS}")
-    got, whole = observations[rank].got[name], observations[rank].right[name]
+    got = observations[rank].got[name]
+    whole = observations[rank].right[name]
     factor = float((got * whole).sum() / (whole * whole).sum())
     observed = f"on rank {rank}, {name} is not the mean of the ranks' gradients."
     if factor and same_but_rounding(got, factor * whole):
@@ -132,7 +133,10 @@ class CallCounter:
     QUIET = ("Get_", "get_", "Dup", "Free")
 
     def __init__(self, comm):
-        self._comm, self.rank, self.size, self.calls = comm, comm.rank, comm.size, 0
+        self._comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.calls = 0
 
     def __getattr__(self, name: str):
         attribute = getattr(self._comm, name)
@@ -147,20 +151,20 @@ class CallCounter:
 
 
 @dataclass
-class Counted:
+class CountedMessages:
     """The gradients after the function's two calls, and the messages that one call took on average."""
 
     gradients: Parameters
     messages_per_step: float
 
 
-def observe_one_message(comm, function: Callable) -> Counted:
+def observe_one_message(comm, function: Callable) -> CountedMessages:
     counting = CallCounter(comm)
     gradients = observe_average(counting, function)
-    return Counted(gradients, counting.calls / 2)
+    return CountedMessages(gradients, counting.calls / 2)
 
 
-def one_message_properties(observations: list[Counted]) -> Iterator[Property]:
+def one_message_properties(observations: list[CountedMessages]) -> Iterator[Property]:
     yield from average_properties([seen.gradients for seen in observations])
     most = max(seen.messages_per_step for seen in observations)
     hint = f"they went in {most:g} messages: put all gradients into one array first, as with `torch.cat`."

@@ -34,7 +34,8 @@ def dryrun(
             raise InputError("how many ranks? Give --world-size, or --mesh, or both.")
         world_size = ranks_of(mesh)
     report = dry.dry_run(script, *context.args, world_size=world_size, mesh=mesh, rank=rank, timeout_s=timeout)
-    print(f"{script}, rank {report.rank} of {report.world_size:,}{f', mesh {mesh}' * bool(mesh)}: the second step\n")
+    of_mesh = f", mesh {mesh}" if mesh else ""
+    print(f"{script}, rank {report.rank} of {report.world_size:,}{of_mesh}: the second step\n")
     for rows in (mesh_report.shards(report), mesh_report.memory(report), mesh_report.collectives(report)):
         if rows:
             Console().print(_table(rows))

@@ -45,7 +45,7 @@ def dry_runs(script, *options, meshes: Sequence[str], rank: int = 0, timeout_s: 
 
 def _dry_runs(script, options: Sequence, worlds: list[tuple[int, str, int]], timeout_s: float) -> list[Report]:
     words = [_checked(script, options, *world) for world in worlds][0]
-    pretended = [f"--pretend={rank}/{size}{'@' * bool(mesh)}{mesh}" for size, mesh, rank in worlds]
+    pretended = [f"--pretend={rank}/{size}{f'@{mesh}' if mesh else ''}" for size, mesh, rank in worlds]
     for fake in (["--fake"], []):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", METER, "--out", folder, *pretended, *fake, str(script), *words]

@@ -6,12 +6,14 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.start_here.figures import CENTRED, TINTS
+from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
 from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
 from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure
+from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
 
-ROWS, COLUMNS = 6, 8  # the most that are drawn; a longer dimension shows its first ranks and its last one
+# The most that are drawn; a longer dimension shows its first ranks and its last one.
+ROWS = 6
+COLUMNS = 8
 
 
 def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
@@ -25,7 +27,8 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     if len(sizes) != 2:
         raise InputError(f"the mesh {shape!r} has {len(sizes)} dimension(s): only two can be drawn.")
     data, tensor = sizes
-    rows, columns = _places(data, ROWS), _places(tensor, COLUMNS)
+    rows = _places(data, ROWS)
+    columns = _places(tensor, COLUMNS)
     figure = RecordFigure(figsize=(12, 1.5 + 0.78 * len(rows)), facecolor="white")
     axes = figure.add_axes((0.01, 0.02, 0.62, 0.96))
     axes.set(xlim=(-1.5, len(columns) * 1.25 + 0.1), ylim=(len(rows) * 1.15 + 0.5, -1.2))
@@ -34,8 +37,8 @@ def mesh(report: Report, shape: str, a_node: int = 0) -> RecordFigure:
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
             _rank(axes, x * 1.25, y * 1.15, row, column, tensor, mine)
-    axes.text(len(columns) * 0.62, -0.75, f"tensor: {tensor} ranks →", **CENTRED)
-    axes.text(-0.8, len(rows) * 0.57, f"data: {data} ranks →", rotation=-90, **CENTRED)
+    axes.text(len(columns) * 0.62, -0.75, f"tensor: {tensor} ranks →", **CENTERED)
+    axes.text(-0.8, len(rows) * 0.57, f"data: {data} ranks →", rotation=-90, **CENTERED)
     if a_node:
         _nodes(axes, rows, columns, tensor, a_node)
     _legend(figure, report, a_node)
@@ -49,20 +52,20 @@ def _places(size: int, shown: int) -> list[int | None]:
 
 def _rank(axes: Axes, x: float, y: float, row: int | None, column: int | None, tensor: int, mine: tuple) -> None:
     if row is None or column is None:
-        axes.text(x + 0.5, y + 0.5, "⋮" if column is not None else "…", **CENTRED)
+        axes.text(x + 0.5, y + 0.5, "⋮" if column is not None else "…", **CENTERED)
         return
     over = "both" if (row, column) == mine else "tensor" if row == mine[0] else "data" if column == mine[1] else ""
-    colour = {"both": "#F7F1A6", "tensor": TINTS[1], "data": TINTS[0], "": "white"}[over]
+    color = {"both": "#F7F1A6", "tensor": TINTS[1], "data": TINTS[0], "": "white"}[over]
     hatch = {"tensor": "//", "data": ".."}.get(over, "")
-    axes.add_patch(Rectangle((x, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=0))
+    axes.add_patch(Rectangle((x, y), 1, 1, fc=color, ec="white", hatch=hatch, lw=0))
     axes.add_patch(Rectangle((x, y), 1, 1, fill=False, ec="black", lw=2.6 if over == "both" else 1))
-    look = CENTRED | {"weight": "bold" if over == "both" else "normal"}
-    axes.text(x + 0.5, y + 0.5, f"{row * tensor + column}", **look, bbox={"fc": colour, "ec": "none", "pad": 1.2})
+    look = CENTERED | {"weight": "bold" if over == "both" else "normal"}
+    axes.text(x + 0.5, y + 0.5, f"{row * tensor + column}", **look, bbox={"fc": color, "ec": "none", "pad": 1.2})
 
 
 def _nodes(axes: Axes, rows: list, columns: list, tensor: int, a_node: int) -> None:
     """Draw a frame around each node whose ranks are all in the picture."""
-    look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GREY, "lw": 1.4, "ls": "--"}
+    look = {"boxstyle": "round,pad=0.07", "fill": False, "ec": GRAY, "lw": 1.4, "ls": "--"}
     for y, row in enumerate(rows):
         for x, column in enumerate(columns):
             if row is None or column is None or (row * tensor + column) % a_node:
@@ -94,14 +97,16 @@ def beside_published(rows: pd.DataFrame) -> RecordFigure:
 
     rows: the table from `published_meshes.beside_forecast`.
     """
-    middle, worst = rows["error"].abs().median(), rows.loc[rows["error"].abs().idxmax()]
+    middle = rows["error"].abs().median()
+    worst = rows.loc[rows["error"].abs().idxmax()]
     title = f"Forecast of {len(rows)} published runs: {middle:.0%} off in the median"
     caption = f"worst: {worst['table']} on {worst['ranks']:,} GPUs, {worst['error']:+.0%}; points on the line are exact"
     figure = figures.new_figure(title, caption)
-    axes, handles = figure.subplots(), []
+    axes = figure.subplots()
+    handles = []
     for at, (name, of_table) in enumerate(rows.groupby("table", sort=False)):
         style = figures.Style.number(at)
-        axes.plot(of_table["published"], of_table["forecast"], style.marker, color=style.colour, markersize=10)
+        axes.plot(of_table["published"], of_table["forecast"], style.marker, color=style.color, markersize=10)
         handles.append(figures.handle_of(str(name), style, line=False))
     ends = [0, 1.1 * rows[["published", "forecast"]].to_numpy().max()]
     axes.plot(ends, ends, **figures.PERFECT)

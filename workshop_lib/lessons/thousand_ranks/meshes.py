@@ -22,7 +22,9 @@ from workshop_lib.quantities import whole
 SHARDING = ("none", "states", "full")
 # Bytes per parameter with Adam: bf16 weights and fp32 gradients, and the optimizer in fp32, as in Megatron-LM. FSDP
 # keeps all its shards in fp32.
-CAST_BYTES, ADAM_BYTES, FSDP_BYTES = 2 + 4, 12, 16
+CAST_BYTES = 2 + 4
+ADAM_BYTES = 12
+FSDP_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Mesh:
         return self.data * self.tensor * self.pipeline
 
     def __str__(self) -> str:
-        return f"{self.data}x{self.tensor}" + f"x{self.pipeline}" * (self.pipeline > 1)
+        shape = f"{self.data}x{self.tensor}"
+        return f"{shape}x{self.pipeline}" if self.pipeline > 1 else shape
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def work(model: Gpt, mesh: Mesh, plan: Plan) -> Estimated:
     Each layer has two allreduces of its activations in forward and two in backward, and two more if forward is computed
     again (arXiv:2104.04473, section 3.2). The messages of a pipeline are left out, because they are small.
     """
-    m, layers = plan.micro_batches, model.layers / mesh.pipeline
+    m = plan.micro_batches
+    layers = model.layers / mesh.pipeline
     share = model.parameters / (mesh.tensor * mesh.pipeline)
     sequences = m * plan.micro_batch
     flops = sequences * model.flops * (4 / 3 if plan.recompute else 1) / (mesh.tensor * mesh.pipeline)
@@ -209,13 +213,15 @@ def forecast(
     (arXiv:2104.04473, section 2.2). forecasting/forecast.py says how late the slowest rank is.
     """
     peak = max(machine.peak_flops_per_s.values())
-    share = machine.utilisation.get("transformer", 0.4) if share is None else share
+    share = machine.utilization.get("transformer", 0.4) if share is None else share
     strides = {"tensor": 1, "data": mesh.tensor}
     seconds = dict.fromkeys(strides, 0.0)
     for each in done.collectives:
         over = each.over if each.over in strides else "data"
         seconds[over] += collective_s(machine, each, strides[over])
-    compute_s, tensor_s, data_s = done.flops / (peak * share), seconds["tensor"], seconds["data"]
+    compute_s = done.flops / (peak * share)
+    tensor_s = seconds["tensor"]
+    data_s = seconds["data"]
     busy_s = compute_s + tensor_s
     bubble_s = busy_s * (mesh.pipeline - 1) / (plan.interleaved * plan.micro_batches)
     exposed_s = data_s

@@ -39,16 +39,17 @@ from workshop_lib.lessons.zero_and_fsdp.traffic import NAMES
 from workshop_lib.training import KINDS, memory
 
 
-class Done(BaseException):
+class EnoughSteps(BaseException):
     """Ends a script that has taken all its steps. It is no Exception, because a script might catch that."""
 
 
-class Meter(TorchDispatchMode):
+class StepMeter(TorchDispatchMode):
     """Counts collectives, arithmetic and live memory by looking at each PyTorch operator that this thread calls."""
 
     def __init__(self, steps: int = 2):
         super().__init__()
-        self.steps, self.live_bytes = steps, 0
+        self.steps = steps
+        self.live_bytes = 0
         self._sizes: dict[int, int] = {}  # bytes of each storage that is alive
         self._models: dict[int, torch.nn.Module] = {}  # modules in the order of their first call, outer ones first
         self.report: Report | None = None
@@ -56,7 +57,8 @@ class Meter(TorchDispatchMode):
         self._start_step()
 
     def _start_step(self) -> None:
-        self.flops, self.peak_bytes = 0, self.live_bytes
+        self.flops = 0
+        self.peak_bytes = self.live_bytes
         self.collectives: dict[tuple, Collective] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -64,7 +66,7 @@ class Meter(TorchDispatchMode):
             return NotImplemented  # DTensor calls operators on plain tensors next, and these are counted
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and pretend.is_fake(args[0]):
-            return _stand_in(args[0])
+            return _pretended_value(args[0])
         output = func(*args, **kwargs)
         self._count(func, args, kwargs, output)
         for tensor in memory.tensors([output]):
@@ -147,10 +149,10 @@ class Meter(TorchDispatchMode):
             self.flops,
             used,
         )
-        raise Done
+        raise EnoughSteps
 
 
-def _stand_in(scalar: torch.Tensor) -> float | int | bool:
+def _pretended_value(scalar: torch.Tensor) -> float | int | bool:
     """The value that loss.item() gets from a tensor without values: 1, or False for a Boolean such as isnan's."""
     return 1.0 if scalar.is_floating_point() else scalar.dtype != torch.bool and 1
 
@@ -161,7 +163,7 @@ def _shard(name: str, parameter: torch.Tensor) -> Shard:
     return Shard(name, list(parameter.shape), list(local.shape), placements)
 
 
-def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int] | None, fake: bool) -> None:
+def run(script: str, options: list[str], meter: StepMeter, pretended: tuple[int, int] | None, fake: bool) -> None:
     """Run the script as a program under `meter`, which has the report afterwards."""
     patches: list = [mock.patch.object(sys, "argv", [script, *options])]
     if pretended:
@@ -171,7 +173,7 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
         pretend.join_fake_group(rank, size)
         patches += [mock.patch.object(dist, name) for name in ("init_process_group", "destroy_process_group")]
         patches.append(mock.patch.object(torch.cuda, "is_available", return_value=False))
-    with contextlib.ExitStack() as stack, contextlib.suppress(Done):
+    with contextlib.ExitStack() as stack, contextlib.suppress(EnoughSteps):
         for patch in patches:
             stack.enter_context(patch)
         if pretended:
@@ -184,7 +186,8 @@ def run(script: str, options: list[str], meter: Meter, pretended: tuple[int, int
 
 def metered(script: str, options: list[str], pretended: tuple[int, int] | None, fake: bool, steps: int) -> dict:
     """Run the script, and return its Report as plain data, or {"error": …} with what went wrong."""
-    meter, result = Meter(steps), dict[str, Any]()
+    meter = StepMeter(steps)
+    result = dict[str, Any]()
     try:
         run(script, options, meter, pretended, fake)
         if meter.report is None:
@@ -213,9 +216,10 @@ def main() -> None:
     args = parser.parse_args()
     warnings.filterwarnings("ignore")  # an ordinary run of the script shows warnings
     for number, world in enumerate(args.pretend):
-        (place, _, mesh), start = world.partition("@"), time.perf_counter()
+        place, _, mesh = world.partition("@")
+        start = time.perf_counter()
         rank, size = map(int, place.split("/"))
-        options = args.options + ["--mesh", mesh] * bool(mesh)
+        options = [*args.options, "--mesh", mesh] if mesh else args.options
         result = metered(args.script, options, (rank, size), args.fake, args.steps)
         result["seconds"] = time.perf_counter() - start
         (args.out / f"{number}.json").write_text(json.dumps(result), encoding="utf-8")

@@ -17,7 +17,7 @@ GIGA = 10**9
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One published run: the model, its mesh and plan, and the speed in the unit of its table."""
 
     table: str
@@ -37,31 +37,32 @@ class Table:
 
     name: str
     machine: catalogue.Machine
-    runs: tuple[Run, ...]
+    runs: tuple[PublishedRun, ...]
     unit: str
     like: str
     source: str
     assumed: str
 
 
-def _run(name: str, entry: dict, row: list) -> Run:
+def _run(name: str, entry: dict, row: list) -> PublishedRun:
     layers, width, billions, mesh, micro_batch, micro_batches, speed = row
     shape = Mesh(*mesh_shape(mesh))
     stages = min(entry.get("interleaved", 1), layers // shape.pipeline) if shape.pipeline > 1 else 1
     plan = Plan(micro_batch, micro_batches, entry["sharding"], entry.get("recompute", False), max(1, stages))
-    return Run(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
+    return PublishedRun(name, Gpt(layers, width, billions * GIGA, entry["tokens"]), shape, plan, speed)
 
 
 def _table(name: str, entry: dict) -> Table:
     runs = tuple(_run(name, entry, row) for row in entry["rows"])
-    machine, like = catalogue.machine(entry["machine"]), entry.get("like", name)
+    machine = catalogue.machine(entry["machine"])
+    like = entry.get("like", name)
     return Table(name, machine, runs, entry["unit"], like, entry["source"], entry["assumed"])
 
 
 TABLES = {name: _table(name, entry) for name, entry in catalogue.read(catalogue.PRESETS / "meshes.toml").items()}
 
 
-def mfu(run: Run, table: Table) -> float:
+def mfu(run: PublishedRun, table: Table) -> float:
     """The published speed as model-FLOPs utilization: the model's own operations as a share of the device's peak."""
     peak = max(table.machine.peak_flops_per_s.values())
     if table.unit.startswith("tokens/s"):
@@ -75,7 +76,9 @@ def mfu(run: Run, table: Table) -> float:
 def share_of(name: str) -> float:
     """The share of its peak that one device must reach so that the forecast of this table's first run is exact."""
     table = TABLES[name]
-    run, low, high = table.runs[0], 0.0, 2.0
+    run = table.runs[0]
+    low = 0.0
+    high = 2.0
     for _ in range(50):
         middle = (low + high) / 2
         found = meshes.of_formulas(run.model, table.machine, run.mesh, run.plan, middle).mfu

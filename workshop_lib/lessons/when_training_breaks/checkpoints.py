@@ -1,6 +1,6 @@
 """How often to save a checkpoint: rules, the exact expectation, and a simulation. All times are in seconds.
 
-13_when_training_breaks draws all of them in one figure, and predicts the result of its dojo with the expectation.
+13_when_training_breaks draws all of them in one figure. The expectation predicts what its fault injection measures.
 
 The model: failures come at random, one every `mtbf_s` on average. A failure loses all work since the last checkpoint,
 and it takes `restart_s` until the training computes again.
@@ -39,7 +39,8 @@ def simulated_share(
     while done_s < work_s:
         piece_s = min(interval_s, work_s - done_s)
         if now_s + piece_s + save_s <= failure_s:
-            now_s, done_s = now_s + piece_s + save_s, done_s + piece_s
+            now_s = now_s + piece_s + save_s
+            done_s = done_s + piece_s
             continue
         now_s = failure_s
         failure_s = now_s + random.expovariate(1 / mtbf_s)

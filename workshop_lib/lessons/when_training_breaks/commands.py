@@ -1,4 +1,4 @@
-"""The command `workshop faults`: the dojo of 13_when_training_breaks in a terminal."""
+"""The command `workshop faults`: the fault injection of 13_when_training_breaks in a terminal."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Faults and their symptoms: the "zoo" of 13_when_training_breaks, and the runs that its readers diagnose.
+"""Faults and their symptoms: the catalogue of 13_when_training_breaks, and the runs that its readers diagnose.
 
 Each fault happens in a small training run of its own, on three plain processes over gloo (fault_catalogue_ranks.py),
 without the workshop's library around them. We look at each process from the outside: how it ended and when, its last
@@ -19,7 +19,7 @@ import pandas as pd
 
 from workshop_lib.judge import Verdict
 from workshop_lib.lessons.ddp import clinic
-from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks as zoo_ranks
+from workshop_lib.lessons.when_training_breaks import fault_catalogue_ranks
 from workshop_lib.ranks import scripts
 from workshop_lib.ranks.errors import RankError
 
@@ -71,7 +71,7 @@ def meet(*faults: str, timeout_s: float = 120.0, settings: Mapping[str, str] | N
     words = ["env", *(f"{name}={value}" for name, value in (settings or {}).items())]
     try:
         with contextlib.redirect_stdout(output):
-            scripts.run(*words, sys.executable, "-m", zoo_ranks.__name__, *faults, timeout_s=timeout_s)
+            scripts.run(*words, sys.executable, "-m", fault_catalogue_ranks.__name__, *faults, timeout_s=timeout_s)
     except RankError as error:
         raise RankError(f"{output.getvalue()[-2000:]}\n{error}") from None
     rows = [json.loads(line) for line in output.getvalue().splitlines() if line.startswith('{"fault"')]
@@ -82,7 +82,8 @@ def table(met: Mapping[str, list[Rank]]) -> pd.DataFrame:
     """One row per fault: how each rank ended, when and with what words, and whether all ranks have the same weights."""
     rows = []
     for fault, ranks in met.items():
-        sick, others = ranks[zoo_ranks.SICK], [each for rank, each in enumerate(ranks) if rank != zoo_ranks.SICK]
+        sick = ranks[fault_catalogue_ranks.SICK]
+        others = [each for each in ranks if each is not sick]
         first = min(others, key=lambda each: each.after_s if each.after_s is not None else float("inf"))
         weights = {each.weights for each in ranks}
         rows.append(
@@ -108,7 +109,7 @@ def shortened(words: str) -> str:
 
 
 @dataclass
-class Clinic:
+class FaultClinic:
     """The runs to diagnose, by name, the healthy one first."""
 
     runs: dict[str, list[Rank]]
@@ -132,10 +133,10 @@ class Clinic:
         return pd.DataFrame(rows).set_index(["run", "rank"])
 
 
-def admit() -> Clinic:
+def admit() -> FaultClinic:
     """Train once without a fault and once with each fault of RUNS, for the learner to diagnose."""
     met = meet(HEALTHY, *RUNS.values())
-    return Clinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
+    return FaultClinic({"healthy": met[HEALTHY], **{name: met[fault] for name, fault in RUNS.items()}})
 
 
 def diagnoses(answers: dict[str, str]) -> Verdict:

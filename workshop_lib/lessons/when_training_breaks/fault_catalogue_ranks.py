@@ -2,7 +2,7 @@
 
     python -m workshop_lib.lessons.when_training_breaks.fault_catalogue_ranks FAULT …     prints a JSON line per fault
 
-13_when_training_breaks shows the results as its "zoo". This process imports PyTorch once and forks three ranks for each
+13_when_training_breaks shows the results as a table. This process imports PyTorch once and forks three ranks for each
 fault. Several faults run at the same time.
 """
 
@@ -26,18 +26,23 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-RANKS, SICK = 3, 1
+RANKS = 3
+SICK = 1
 AT_ONCE = 4  # faults that run at the same time; their ranks mostly wait
-STEPS, AT = 12, 4  # the fault happens in the step after AT complete ones
-STEP_S, SLOW_S = 0.02, 0.2
+STEPS = 12
+AT = 4  # the fault happens in the step after this many complete ones
+STEP_S = 0.02
+SLOW_S = 0.2
 TIMEOUT_S = 1.5  # gloo's time-out, half an hour by default
-START_LIMIT_S, LIMIT_S = 30.0, 4.0  # ranks are killed this long after their start, or this long after the fault
-ROOM_BYTES, HUGE_BYTES = 2**28, 2**34
+START_LIMIT_S = 30.0  # ranks are killed this long after their start
+LIMIT_S = 4.0  # or this long after the fault
+ROOM_BYTES = 2**28
+HUGE_BYTES = 2**34
 LARGEST_FILE_BYTES = 2**16
 
 
 @dataclass
-class Training:
+class SmallTraining:
     """The state of one rank's training, which a fault may change."""
 
     folder: Path
@@ -48,35 +53,35 @@ class Training:
     losses: list[float] = field(default_factory=list)
 
 
-def _raises(of: Training) -> None:
+def _raises(of: SmallTraining) -> None:
     raise ValueError("image 4711 has 3 channels")
 
 
-def _runs_out_of_memory(of: Training) -> None:
+def _runs_out_of_memory(of: SmallTraining) -> None:
     """Limit this process's memory first, so that the machine itself never runs out of it."""
     used = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM_BYTES, used + ROOM_BYTES))
     torch.zeros(HUGE_BYTES, dtype=torch.uint8)
 
 
-def _is_slow(of: Training) -> None:
+def _is_slow(of: SmallTraining) -> None:
     of.step_s = SLOW_S
 
 
-def _runs_out_of_data(of: Training) -> None:
+def _runs_out_of_data(of: SmallTraining) -> None:
     of.step = STEPS
 
 
-def _sends_another_shape(of: Training) -> None:
+def _sends_another_shape(of: SmallTraining) -> None:
     of.gradient = of.gradient[: len(of.gradient) // 2].clone()
 
 
-def _calls_in_another_order(of: Training) -> None:
+def _calls_in_another_order(of: SmallTraining) -> None:
     """Broadcast before averaging, while the other ranks average before they broadcast."""
     dist.broadcast(torch.zeros(8), src=0)
 
 
-def _computes_nan(of: Training) -> None:
+def _computes_nan(of: SmallTraining) -> None:
     of.gradient[7] = float("nan")
 
 
@@ -86,7 +91,7 @@ def _flip(values: torch.Tensor, bit: int) -> None:
     whole[values.abs().argmax()] ^= 1 << bit
 
 
-def _loses_its_loader(of: Training) -> None:
+def _loses_its_loader(of: SmallTraining) -> None:
     """Kill a worker process that reads data, as the kernel does when memory is short."""
     for _ in DataLoader(_Deadly(), num_workers=1):  # type: ignore[arg-type]
         pass
@@ -102,21 +107,21 @@ class _Deadly:
         return at
 
 
-def _fills_the_disk(of: Training) -> None:
+def _fills_the_disk(of: SmallTraining) -> None:
     """Write a file that exceeds this process's limit on file sizes, which takes the place of a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE_BYTES, LARGEST_FILE_BYTES))
     with open(of.folder / "checkpoint.pt", "wb") as file:
         torch.save(torch.zeros(LARGEST_FILE_BYTES), file)
 
 
-def _finds_half_a_checkpoint(of: Training) -> None:
+def _finds_half_a_checkpoint(of: SmallTraining) -> None:
     path = of.folder / "checkpoint.pt"
     torch.save(torch.zeros(LARGEST_FILE_BYTES), path)
     os.truncate(path, path.stat().st_size // 2)
     torch.load(path, weights_only=True)
 
 
-FAULTS: dict[str, Callable[[Training], None]] = {
+FAULTS: dict[str, Callable[[SmallTraining], None]] = {
     "raises": _raises,
     "is killed": lambda of: os.kill(os.getpid(), signal.SIGKILL),
     "runs out of memory": _runs_out_of_memory,
@@ -143,7 +148,7 @@ def train(rank: int, fault: str, folder: Path) -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     inputs = torch.randn(64, 16, generator=generator)
     targets = inputs @ torch.linspace(-1, 1, 16) + 0.1 * torch.randn(64, generator=generator)
-    of = Training(folder, torch.zeros(16), torch.zeros(16))
+    of = SmallTraining(folder, torch.zeros(16), torch.zeros(16))
     steps_s: list[float] = []
     while of.step < STEPS:
         began_s = time.monotonic()
@@ -236,7 +241,8 @@ def meet(fault: str) -> dict:
             each["after_s"] = None if ended_s is None or fault_s is None else ended_s - fault_s
             words = (folder / f"words.{rank}").read_text(errors="replace").strip().splitlines()
             each["words"] = words[-1] if words else ""
-            report, flight = folder / f"report.{rank}", folder / f"flight.{rank}"
+            report = folder / f"report.{rank}"
+            flight = folder / f"flight.{rank}"
             each["flight"] = json.loads(flight.read_text()) if flight.exists() else []
             each |= json.loads(report.read_text()) if report.exists() else {"losses": [], "steps_s": [], "weights": ""}
     return {"fault": fault, "ranks": ends}

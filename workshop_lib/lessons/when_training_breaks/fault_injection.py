@@ -1,4 +1,4 @@
-"""Inject faults into a command that trains, and measure what they cost: the "dojo" of 13_when_training_breaks.
+"""Inject faults into a command that trains, and measure what they cost. 13_when_training_breaks does this.
 
 The command may be any program. It runs in a new, empty folder, and prints how far it is, in lines with these words:
 
@@ -36,7 +36,8 @@ from workshop_lib.ranks.errors import RankError
 KINDS = {"kill": signal.SIGKILL, "crash": signal.SIGSEGV, "raise": signal.SIGINT, "stop": signal.SIGSTOP}
 # A command that takes no step for this many seconds is killed and started again, as somebody on duty would do. Its
 # first step may take longer, because it has to import its modules.
-STALLED_S, STALLED_FIRST_S = 40.0, 120.0
+STALLED_S = 40.0
+STALLED_FIRST_S = 120.0
 STARTS = 100
 STEP = re.compile(r"\bstep (\d+)")
 RANK = re.compile(r"\brank (\d+) is process (\d+)")
@@ -53,7 +54,7 @@ class Fault(NamedTuple):
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What happened in one training run. Its speed counts from the first step that it reports to the last one."""
 
     steps: list[tuple[float, int]] = field(default_factory=list)  # the time of each report, and the steps done by then
@@ -95,11 +96,11 @@ def _further(before: tuple[float, int], now: tuple[float, int]) -> tuple[float, 
 
 
 @dataclass
-class Score:
+class FaultScore:
     """Two runs of the same training, one without faults and one with them."""
 
-    free: Run
-    faulty: Run
+    free: TrainingRun
+    faulty: TrainingRun
 
     @property
     def share(self) -> float:
@@ -141,14 +142,14 @@ def score(
     kinds: Sequence[str] = tuple(KINDS),
     timeout_s: float = 300.0,
     show: Callable = print,
-) -> Score:
+) -> FaultScore:
     """Train with `command` without faults, then with one fault in every `every` steps.
 
     timeout_s: the limit for each of the two runs. show: called with a sentence about each fault and each new start.
     Raises what `plan` and `train` raise.
     """
     free = train(command, (), timeout_s, show)
-    return Score(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
+    return FaultScore(free, train(command, plan(free.last, every, free.ranks, seed, kinds), timeout_s, show))
 
 
 def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Fault]:
@@ -168,13 +169,16 @@ def plan(steps: int, every: int, ranks: int, seed: int, kinds: Sequence[str] = t
     ]
 
 
-def train(command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print) -> Run:
+def train(
+    command: Sequence, faults: Sequence[Fault] = (), timeout_s: float = 300.0, show: Callable = print
+) -> TrainingRun:
     """Run `command` to its end, inject these faults, and pass a sentence about each of them to `show`.
 
     Raises RankError if the command takes longer than `timeout_s` seconds, or doesn't print the lines that it should. In
     either case none of its processes is left, and the same holds if this process is killed.
     """
-    run, deadline = Run(), time.monotonic() + timeout_s
+    run = TrainingRun()
+    deadline = time.monotonic() + timeout_s
     left = sorted(faults, reverse=True)
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(STARTS):
@@ -201,12 +205,20 @@ def _words(command: Sequence) -> list[str]:
 class _Start:
     """One start of the command. Reads what the command prints, and injects the faults that are left."""
 
-    def __init__(self, process: subprocess.Popen, set_id: str, run: Run, left: list[Fault], show: Callable):
-        self.process, self.set_id, self.run, self.left, self.show = process, set_id, run, left, show
+    def __init__(self, process: subprocess.Popen, set_id: str, run: TrainingRun, left: list[Fault], show: Callable):
+        self.process = process
+        self.set_id = set_id
+        self.run = run
+        self.left = left
+        self.show = show
         self.pids: dict[int, int] = {}
         self.due_s: float | None = None  # when to inject the next fault; None until its step is done
-        self.last_step_s, self.step_s = time.monotonic(), 0.0
-        self.rest, self.last_words, self.failure, self.limit_s = "", "", "", STALLED_FIRST_S
+        self.last_step_s = time.monotonic()
+        self.step_s = 0.0
+        self.rest = ""
+        self.last_words = ""
+        self.failure = ""
+        self.limit_s = STALLED_FIRST_S
 
     def to_its_end(self, deadline: float) -> int:
         """Watch the command until it ends. Returns its exit status, or -1 if it stalled and was killed.
@@ -251,13 +263,16 @@ class _Start:
 
     def _stepped(self, step: int) -> None:
         now_s = time.monotonic()
-        self.step_s, self.last_step_s, self.limit_s = now_s - self.last_step_s, now_s, STALLED_S
+        self.step_s = now_s - self.last_step_s
+        self.last_step_s = now_s
+        self.limit_s = STALLED_S
         self.run.steps.append((now_s, step))
         if self.left and step >= self.left[-1].step and self.due_s is None:
             self.due_s = now_s + self.left[-1].moment * min(self.step_s, 1.0)
 
     def _inject(self) -> None:
-        fault, self.due_s = self.left[-1], None
+        fault = self.left[-1]
+        self.due_s = None
         if (process := self._process_of(fault.rank)) is None:
             return  # the rank is being replaced right now, and the next step tries again
         process.send_signal(KINDS[fault.kind])

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.lessons.when_training_breaks import checkpoints
-from workshop_lib.lessons.when_training_breaks.fault_injection import Score
+from workshop_lib.lessons.when_training_breaks.fault_injection import FaultScore
 from workshop_lib.notebook import figures
 
 FAILURES_PER_JOB = 30  # the average in a simulated job
@@ -23,21 +23,22 @@ def checkpoint_interval(
     best = checkpoints.young(save_s, mtbf_s)
     intervals = np.geomspace(best / 20, best * 20, 200)
     caption = f"a save takes {save_s:g} s, a restart {restart_s:g} s; a failure comes every {mtbf_s:,g} s on average"
-    figure, style = figures.new_figure("How often to save?", caption), figures.Style.number(0)
+    figure = figures.new_figure("How often to save?", caption)
+    style = figures.Style.number(0)
     axes = figure.subplots()
     work_s = FAILURES_PER_JOB * mtbf_s
     for interval in np.geomspace(best / 16, best * 16, 9):
         costs_s = save_s, mtbf_s, restart_s
         shares = [checkpoints.simulated_share(work_s, interval, *costs_s, seed=job) for job in range(jobs)]
-        axes.plot([interval] * jobs, shares, ".", color=figures.GREY, alpha=0.5)
+        axes.plot([interval] * jobs, shares, ".", color=figures.GRAY, alpha=0.5)
     expected = [checkpoints.useful_share(interval, save_s, mtbf_s, restart_s) for interval in intervals]
-    axes.plot(intervals, expected, color=style.colour, linewidth=2)
-    handles = [figures.entry("expected", color=style.colour, linewidth=2)]
-    handles.append(figures.entry("simulated jobs", marker=".", linestyle="", color=figures.GREY))
+    axes.plot(intervals, expected, color=style.color, linewidth=2)
+    handles = [figures.entry("expected", color=style.color, linewidth=2)]
+    handles.append(figures.entry("simulated jobs", marker=".", linestyle="", color=figures.GRAY))
     for (name, rule), look in zip((("Young", checkpoints.young), ("Daly", checkpoints.daly)), ("--", ":"), strict=True):
         at = rule(save_s, mtbf_s)
-        axes.axvline(at, color=figures.GREY, linestyle=look)
-        handles.append(figures.entry(f"{name}: {float(f'{at:.3g}'):,g} s", color=figures.GREY, linestyle=look))
+        axes.axvline(at, color=figures.GRAY, linestyle=look)
+        handles.append(figures.entry(f"{name}: {float(f'{at:.3g}'):,g} s", color=figures.GRAY, linestyle=look))
     if measured:
         axes.plot(*zip(*measured, strict=True), "s", color=figures.VERMILION, markersize=9)
         handles.append(figures.entry("measured here", marker="s", linestyle="", color=figures.VERMILION))
@@ -49,10 +50,10 @@ def checkpoint_interval(
     return figure
 
 
-def progress(scores: Mapping[str, Score]) -> figures.RecordFigure:
+def progress(scores: Mapping[str, FaultScore]) -> figures.RecordFigure:
     """Draw the steps done against seconds for each named score, without faults and with them. Each cross is a fault."""
     figure = figures.new_figure(
-        "Trainings in the dojo", "solid: with faults (crosses); dotted: the same training without"
+        "Steps done with and without faults", "solid: with faults (crosses); dotted: the same training without"
     )
     axes = figure.subplots()
     handles = []
@@ -60,11 +61,11 @@ def progress(scores: Mapping[str, Score]) -> figures.RecordFigure:
         style = figures.Style.number(number)
         for run, line in ((score.free, ":"), (score.faulty, "-")):
             at_s = np.array(run.steps)
-            axes.plot(at_s[:, 0] - at_s[0, 0], at_s[:, 1], color=style.colour, linestyle=line, linewidth=2)
+            axes.plot(at_s[:, 0] - at_s[0, 0], at_s[:, 1], color=style.color, linestyle=line, linewidth=2)
         began_s = score.faulty.steps[0][0]
         hits = [(at_s - began_s, fault.step) for at_s, fault in score.faulty.faults]
-        axes.plot(*zip(*hits, strict=True), "x", color=style.colour, markersize=9, markeredgewidth=2)
-        handles.append(figures.entry(f"{name}: {score.share:.0%}", color=style.colour, linewidth=2))
+        axes.plot(*zip(*hits, strict=True), "x", color=style.color, markersize=9, markeredgewidth=2)
+        handles.append(figures.entry(f"{name}: {score.share:.0%}", color=style.color, linewidth=2))
     axes.set(xlabel="seconds since the first step", ylabel="steps done")
     figures.draw_legend(figure, handles)
     return figure

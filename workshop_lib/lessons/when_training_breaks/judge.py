@@ -19,14 +19,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workshop_lib.judge import Exercise, Mistake, Property, is_number, shown, yours_or
+from workshop_lib.judge import Exercise, Mistake, Property, is_number, own_or_library, shown
 from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.judge_supervise import supervise
 from workshop_lib.paths import SCRIPTS, replacing
 
 __all__ = ["interval_s", "my_share", "save", "saved", "script", "supervise"]
 
-OLD, NEW = {"step": 1, "weights": torch.ones(3)}, {"step": 2, "weights": torch.full((3,), 2.0)}
+OLD = {"step": 1, "weights": torch.ones(3)}
+NEW = {"step": 2, "weights": torch.full((3,), 2.0)}
 WATCHED = ("open", "os.remove", "os.rename", "os.truncate", "shutil.copyfile")
 BATCHES = [(64, 4), (64, 3), (10, 4), (3, 4), (5, 1)]  # (samples of the global batch, ranks)
 COSTS = [(1.0, 1000.0), (1.0, 100.0), (60.0, 3 * 3600.0), (0.002, 1.2)]  # seconds (per checkpoint, between failures)
@@ -87,7 +88,8 @@ def _watched(save: Callable, path: Path) -> tuple[list[str], bool]:
     file at the path was opened for writing.
     """
     seen: list[str] = []
-    written, watching = False, True
+    written = False
+    watching = True
 
     def look(event: str, arguments: tuple) -> None:
         nonlocal written, watching
@@ -112,7 +114,8 @@ def observe_save(comm, function: Callable) -> Saved:
         path = Path(name) / "checkpoint.pt"
         function(OLD, path)
         seen, written = _watched(function, path)
-        loaded, raised = _loaded(path), False
+        loaded = _loaded(path)
+        raised = False
         torch.save(OLD, path)
         try:
             function({**NEW, "optimizer": _FullDisk()}, path)
@@ -180,7 +183,8 @@ def _cover(n: int, shares: list) -> str:
     taken = [sample for samples, _ in shares for sample in samples]
     if sorted(taken) == list(range(100, 100 + n)):
         return ""
-    missing, twice = n - len(set(taken)), len(taken) - len(set(taken))
+    missing = n - len(set(taken))
+    twice = len(taken) - len(set(taken))
     return f"{twice} are taken more than once" if twice else f"{missing} are left out"
 
 
@@ -189,7 +193,8 @@ def _weighted(n: int, shares: list) -> str:
     counts = {weight / len(samples) for samples, weight in shares if samples}
     if all(math.isclose(count, 1 / n, rel_tol=1e-6) for count in counts):
         return ""
-    low, high = min(counts) * n, max(counts) * n
+    low = min(counts) * n
+    high = max(counts) * n
     if math.isclose(low, high):
         return f"each sample counts {low:.3g} times as much as it should"
     return f"some samples count {low:.2f} times, others {high:.2f} times as much as they should"
@@ -259,7 +264,7 @@ def script(name: str, out: Path, *functions: Callable) -> Path:
     """
     text = (SCRIPTS / name).read_text(encoding="utf-8")
     for function in functions:
-        if yours_or(function, None) is function:
+        if own_or_library(function, None) is function:
             text = text.replace(
                 _definition(text, function.__name__),
                 _imports(function) + textwrap.dedent(inspect.getsource(function)).rstrip() + "\n",

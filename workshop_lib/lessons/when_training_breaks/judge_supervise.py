@@ -43,7 +43,7 @@ SCENES = {
 
 
 @dataclass
-class Played:
+class PlayedScene:
     """What happened in a scene.
 
     starts: the (attempt, rank) of each start. together: whether ranks of two attempts ran at the same time. end: how
@@ -56,7 +56,7 @@ class Played:
     left: int
 
 
-def observe_supervise(comm, function: Callable) -> dict[str, Played]:
+def observe_supervise(comm, function: Callable) -> dict[str, PlayedScene]:
     """Play the scenes up to the first one that doesn't end. Only rank 0 does so, because one process is enough.
 
     Raises NotImplementedError if the learner's function is still a stub.
@@ -69,7 +69,7 @@ def observe_supervise(comm, function: Callable) -> dict[str, Played]:
         stdout=subprocess.PIPE,
         timeout=30 + len(SCENES) * LIMIT_S,
     )
-    played = {name: Played(**values) for name, values in json.loads(ran.stdout.splitlines()[-1]).items()}
+    played = {name: PlayedScene(**values) for name, values in json.loads(ran.stdout.splitlines()[-1]).items()}
     if any(each.end == "unsolved" for each in played.values()):
         raise NotImplementedError
     return played
@@ -175,9 +175,9 @@ ERROR_HINT = "raise an error at the end, or a job that failed looks like one tha
 LAST_HINT = "kill the ranks of the last attempt, too, before you give up."
 
 
-def supervise_properties(observations: list[dict[str, Played]]) -> Iterator[Property]:
+def supervise_properties(observations: list[dict[str, PlayedScene]]) -> Iterator[Property]:
     played = observations[0]
-    nothing = Played([], False, "was not tried", 0)
+    nothing = PlayedScene([], False, "was not tried", 0)
     well, raises, dies, stops, always = (played.get(name, nothing) for name in SCENES)
     yield _holds("it returns when all ranks have ended well", well, again=False)
     yield _holds("if one raises, all are started again, as attempt 1", raises)
@@ -191,7 +191,7 @@ def supervise_properties(observations: list[dict[str, Played]]) -> Iterator[Prop
     yield Property("and leaves no rank behind", not always.left, LAST_HINT)
 
 
-def _holds(text: str, seen: Played, again: bool = True, if_endless: str = "") -> Property:
+def _holds(text: str, seen: PlayedScene, again: bool = True, if_endless: str = "") -> Property:
     """Check that the supervisor returned from a scene of three ranks, after a second attempt if `again`."""
     right = [[attempt, rank] for attempt in range(1 + again) for rank in range(3)]
     first, later = (sum((attempt > 0) == is_later for attempt, _ in seen.starts) for is_later in (False, True))

@@ -28,14 +28,15 @@ def roofline(limits: Limits, layers: Sequence[Layer]) -> figures.RecordFigure:
     roof = np.minimum(ends * limits.bytes_per_s, limits.flops_per_s) / 1e9
     axes.loglog(ends, roof, color="black", linewidth=2.5, zorder=2)
     axes.axvline(ridge, **figures.LEVEL)
-    look = {"fontsize": figures.FONT_SIZE - 1, "color": figures.GREY, "bbox": figures.ON_WHITE}
+    look = {"fontsize": figures.FONT_SIZE - 1, "color": figures.GRAY, "bbox": figures.ON_WHITE}
     low = min(*rate, roof[0]) / 2
     axes.text(ridge / 1.08, low * 1.15, "waits for memory", ha="right", **look)
     axes.text(ridge * 1.08, low * 1.15, "waits for arithmetic", **look)
     handles = []
     for number, network in enumerate(dict.fromkeys(layer.network for layer in layers)):
-        style, mine = figures.Style.number(number), [layer.network == network for layer in layers]
-        axes.plot(intensity[mine], rate[mine], style.marker, color=style.colour, markersize=10, zorder=3)
+        style = figures.Style.number(number)
+        mine = [layer.network == network for layer in layers]
+        axes.plot(intensity[mine], rate[mine], style.marker, color=style.color, markersize=10, zorder=3)
         handles.append(figures.handle_of(network, style, line=False))
     for number, (layer, x, y) in enumerate(zip(layers, intensity, rate, strict=True)):
         offset = (4, -20 if number % 2 else 10)  # labels of neighboring layers alternate above and below

@@ -6,7 +6,7 @@ import ipywidgets as widgets
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.zero_and_fsdp.figures import draw_memory, memory_answer
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, Plan, Transformer, activation_bytes
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GPUS, RECIPES, MemoryPlan, Transformer, activation_bytes
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import plan as make_plan
 from workshop_lib.notebook.figures import RecordFigure
 from workshop_lib.notebook.widgets import Answers, size
@@ -63,9 +63,10 @@ class Calculator(Answers):
         plan, conditions = self._plan(shape)
         return memory_answer(plan), draw_memory(plan, conditions)
 
-    def _plan(self, shape: Transformer | None) -> tuple[Plan, str]:
+    def _plan(self, shape: Transformer | None) -> tuple[MemoryPlan, str]:
         parameters = MODELS[self.model.value][0] or _parsed("parameters", self.parameters.value)
-        recipe, name = RECIPES[self.recipe.value], self.model.value
+        recipe = RECIPES[self.recipe.value]
+        name = self.model.value
         words = [f"{'a model' if name == OTHER else name} of {parameters:,} parameters", self.recipe.value]
         words.append(f"{self.ranks.value:,} × {self.gpu.value}")
         activations = 0
@@ -73,10 +74,12 @@ class Calculator(Answers):
             kept = {"value_bytes": recipe["parameter_bytes"], "checkpointing": self.checkpointing.value}
             activations = activation_bytes(shape, self.sequence.value, self.batch.value, **kept)
             words.append(f"{self.batch.value:,} × {self.sequence.value:,} tokens per GPU, FlashAttention")
-            words += ["activation checkpointing"] * self.checkpointing.value
+            if self.checkpointing.value:
+                words.append("activation checkpointing")
         else:
             words.append("activations not counted")
-        words += ["offload to host memory"] * self.offload.value
+        if self.offload.value:
+            words.append("offload to host memory")
         size = (parameters, self.ranks.value, GPUS[self.gpu.value], recipe)
         return make_plan(*size, activations=activations, offload=self.offload.value), "; ".join(words)
 

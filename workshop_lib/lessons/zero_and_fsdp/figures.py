@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, Plan, StageMemory
+from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, MemoryPlan, StageMemory
 from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GREY, RecordFigure, patches
+from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure, patches
 from workshop_lib.training import KINDS
 
 MEMORY_LOOKS = {
@@ -21,7 +21,7 @@ STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
 LONGEST = 2.2  # the longest bar, in multiples of the GPU's memory or the shortest bar, whichever is larger
 
 
-def memory_answer(plan: Plan) -> str:
+def memory_answer(plan: MemoryPlan) -> str:
     """One sentence on whether the model fits: from which stage on, or otherwise how many GPUs it would need."""
     gpu = f"{_number(plan.gpu_bytes)} GiB"
     if plan.first_fit is not None:
@@ -39,7 +39,7 @@ def memory_answer(plan: Plan) -> str:
     )
 
 
-def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
+def draw_memory(plan: MemoryPlan, conditions: str = "") -> figures.RecordFigure:
     """Draw what each stage holds on a GPU, as one bar per stage, with the GPU's memory as a line.
 
     conditions: the text under the title. Bars longer than LONGEST times both the GPU's memory and the shortest bar are
@@ -47,7 +47,8 @@ def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
     """
     figure, top = figures.answer_figure(memory_answer(plan), conditions, height_inches=5.6)
     axes = figure.add_axes((0.145, 0.225, 0.835, top - 0.04 - 0.225))
-    gpu, totals = plan.gpu_bytes / GIB, [at.total_gpu_bytes / GIB for at in plan.stages]
+    gpu = plan.gpu_bytes / GIB
+    totals = [at.total_gpu_bytes / GIB for at in plan.stages]
     cut = LONGEST * max(gpu, min(totals))
     end = 1.32 * max(gpu, min(cut, max(totals)))  # room for the labels
     for at in plan.stages:
@@ -67,14 +68,15 @@ def draw_memory(plan: Plan, conditions: str = "") -> figures.RecordFigure:
 
 
 def _stage(axes: Axes, at: StageMemory, cut: float, end: float) -> None:
-    left, total = 0.0, at.total_gpu_bytes / GIB
+    left = 0.0
+    total = at.total_gpu_bytes / GIB
     for kind, look in MEMORY_LOOKS.items():
         shown = max(0.0, min(at.gpu_bytes[kind] / GIB, cut - left))
         figures.draw_bar(axes, at.stage, left, shown, look, 0.66)
         if shown > figures.ROOM * end:
             figures.number_bar(axes, at.stage, left, shown, _number(at.gpu_bytes[kind]), zorder=4)
         left += shown
-    text = f"{'… ' * (total > cut)}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
+    text = f"{'… ' if total > cut else ''}{size(at.total_gpu_bytes)}, {'fits' if at.fits else 'does not fit'}"
     weight = "bold" if at.fits else "normal"
     beside = {"va": "center", "fontsize": figures.FONT_SIZE, "bbox": figures.ON_WHITE, "zorder": 4, "weight": weight}
     axes.annotate(text, (min(total, cut), at.stage), (7, 0), textcoords="offset points", **beside)
@@ -131,8 +133,8 @@ def _stack(axes: Axes, rank: int, place: float, states: Mapping[str, float], who
     """
     bottom = 0.0
     for kind in KINDS:
-        colour, hatch = MEMORY_LOOKS[kind]
+        color, hatch = MEMORY_LOOKS[kind]
         start = bottom + place * (whole[kind] - states[kind])
-        axes.bar(rank, states[kind], 0.8, start, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
-        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GREY, lw=1))
+        axes.bar(rank, states[kind], 0.8, start, color=color, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.add_patch(Rectangle((rank - 0.4, bottom), 0.8, whole[kind], fill=False, ls=":", ec=GRAY, lw=1))
         bottom += whole[kind]

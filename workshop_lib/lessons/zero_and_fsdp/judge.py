@@ -33,7 +33,8 @@ def load_optimizers() -> None:
 def alone(size: int) -> list[np.ndarray]:
     """The weights of one process that trains with the global batch of all ranks, at the start and after each step."""
     model = network()
-    optimizer, weights = make_sgd(model.parameters()), [weights_of(model)]
+    optimizer = make_sgd(model.parameters())
+    weights = [weights_of(model)]
     for step in range(STEPS):
         backward(model, [batch(rank, step) for rank in range(size)])
         optimizer.step()
@@ -42,7 +43,7 @@ def alone(size: int) -> list[np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ZeroSteps:
     """What STEPS steps with the learner's class did on one rank."""
 
     weights: list[np.ndarray]  # after each step
@@ -53,9 +54,10 @@ class Steps:
     sent_in_backward_bytes: float  # messages per step, as far as they were sent during backward
 
 
-def observe_steps(comm, make: Callable) -> Steps:
+def observe_steps(comm, make: Callable) -> ZeroSteps:
     """Train a few steps with the learner's class, on the rank's own samples."""
-    model, counting = network(), CountingComm(comm)
+    model = network()
+    counting = CountingComm(comm)
     zero: Any = None
     weights: list[np.ndarray] = []
     held_bytes: list[int] = []  # after each gradient that backward finishes, and after backward
@@ -79,7 +81,7 @@ def observe_steps(comm, make: Callable) -> Steps:
         zero.step()
         weights.append(weights_of(model))
     states = [value for state in zero.optimizer.state.values() for value in state.values()]
-    return Steps(
+    return ZeroSteps(
         weights,
         state_bytes=sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
         held_bytes=held_bytes[-1],
@@ -89,7 +91,7 @@ def observe_steps(comm, make: Callable) -> Steps:
     )
 
 
-def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
+def zero_properties(ranks: list[ZeroSteps], together: bool) -> Iterator[Property]:
     """Yield what must hold of Zero1, with one buffer for all parameters (`together`), or of Zero2, with one for each.
 
     The buffers are float64, and padded to a multiple of the number of ranks.
@@ -103,7 +105,7 @@ def zero_properties(ranks: list[Steps], together: bool) -> Iterator[Property]:
     yield _little_is_sent(ranks, whole)
 
 
-def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
+def _weights_are_right(ranks: list[ZeroSteps]) -> Iterator[Property]:
     start, *right = alone(len(ranks))
     moved = [rank.weights[0] != start for rank in ranks]
     hint = "the step moves nothing. Does the share have a `.grad` before `self.optimizer.step()`?"
@@ -123,14 +125,15 @@ def _weights_are_right(ranks: list[Steps]) -> Iterator[Property]:
     yield Property(f"so are {STEPS} steps with momentum", close(first[-1], right[-1]), hint)
 
 
-def _state_is_shared(ranks: list[Steps], whole: int) -> Property:
-    share, held = whole // len(ranks), [rank.state_bytes for rank in ranks]
+def _state_is_shared(ranks: list[ZeroSteps], whole: int) -> Property:
+    share = whole // len(ranks)
+    held = [rank.state_bytes for rank in ranks]
     hint = f"rank 0 holds {held[0]} bytes of state, but its share is {share}. "
     hint += "Make the optimizer for the shares, not for the model's parameters."
     return Property(f"a rank holds 1/{len(ranks)} of the optimizer's state", set(held) == {share}, hint)
 
 
-def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
+def _little_is_sent(ranks: list[ZeroSteps], whole: int) -> Property:
     ring_bytes = 2 * (len(ranks) - 1) / len(ranks) * whole  # an allreduce (Patarasuk and Yuan 2009)
     most = max(rank.sent_bytes for rank in ranks)
     hint = f"a rank sends {most:.0f} bytes per step, {most / ring_bytes:.2g} times as many as an allreduce. "
@@ -143,7 +146,7 @@ def _little_is_sent(ranks: list[Steps], whole: int) -> Property:
     return Property("a step sends as many bytes as one ring allreduce", close(most, ring_bytes), hint)
 
 
-def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Iterator[Property]:
+def _gradients_are_shared(ranks: list[ZeroSteps], share: int, largest: int) -> Iterator[Property]:
     rank = max(ranks, key=lambda rank: rank.held_bytes)
     hint = f"at the end of backward a rank holds {rank.held_bytes} bytes of gradients, but its share is {share}. "
     if not rank.sent_in_backward_bytes:
@@ -154,7 +157,8 @@ def _gradients_are_shared(ranks: list[Steps], share: int, largest: int) -> Itera
         hint += "Keep only the share of each gradient."
     text = f"after backward a rank holds 1/{len(ranks)} of the gradients"
     yield Property(text, rank.held_bytes == share, hint)
-    most, allowed = max(rank.held_most_bytes for rank in ranks), share + 8 * largest
+    most = max(rank.held_most_bytes for rank in ranks)
+    allowed = share + 8 * largest
     hint = f"it held {most} bytes, but may never hold more than {allowed}. Drop each gradient as soon as it is reduced."
     yield Property("and never more than its share and one gradient", most <= allowed, hint)
 
@@ -188,7 +192,8 @@ def _wrong_zero(together: bool, mean: Callable) -> Callable:
 
     class Zero:
         def __init__(self, model: nn.Module, comm: CountingComm, make_optimizer: Callable):
-            self.comm, self.parameters = comm, list(model.parameters())
+            self.comm = comm
+            self.parameters = list(model.parameters())
             self.optimizer = make_optimizer(self.parameters)
 
         def step(self) -> None:

@@ -22,7 +22,7 @@ SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
 
 
 @dataclass
-class Step:
+class OverlappedStep:
     """What one step did on one rank."""
 
     weights: np.ndarray
@@ -61,9 +61,10 @@ def ready() -> None:
     load_optimizers()
 
 
-def observe_overlapped(comm, make: Callable) -> list[Step]:
+def observe_overlapped(comm, make: Callable) -> list[OverlappedStep]:
     """Train a few steps. Rank 1 starts its backward pass late, so a hook that waits for it shows."""
-    model, sending = network(), _Sending()
+    model = network()
+    sending = _Sending()
     zero = make(model, CountingComm(comm), make_sgd)
     steps = []
     with sending.patched():
@@ -73,20 +74,23 @@ def observe_overlapped(comm, make: Callable) -> list[Step]:
     return steps
 
 
-def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> Step:
+def _one_step(comm, model: nn.Module, zero, sending: _Sending, step: int) -> OverlappedStep:
     comm.Barrier()
     if comm.rank == 1:
         time.sleep(LATE_S)
-    sending.sent, sending.handles, sending.in_backward = [], [], True
+    sending.sent = []
+    sending.handles = []
+    sending.in_backward = True
     start_s = time.perf_counter()
     backward(model, [batch(comm.rank, step)])
-    backward_s, sending.in_backward = time.perf_counter() - start_s, False
+    backward_s = time.perf_counter() - start_s
+    sending.in_backward = False
     kept = sum(p.grad is not None for p in model.parameters())
     zero.step()
     waited = all(handle.wait.called for handle in sending.handles)
     for handle in sending.handles:
         handle.wait()  # a class that doesn't wait must not disturb the next step with its messages
-    return Step(weights_of(model), sending.sent, kept, waited, backward_s)
+    return OverlappedStep(weights_of(model), sending.sent, kept, waited, backward_s)
 
 
 NOTHING_HINT = "nothing was sent. `dist.reduce_scatter_single(part, gradient, async_op=True)` belongs in `reduce`."
@@ -102,7 +106,7 @@ SHARE_HINT = "does `self.shares[p].grad` hold the part that arrived, divided by 
 STUCK = "every rank must start the same reduce-scatters in the same order, one for every parameter."
 
 
-def overlapped_properties(ranks: list[list[Step]]) -> Iterator[Property]:
+def overlapped_properties(ranks: list[list[OverlappedStep]]) -> Iterator[Property]:
     sent = [each for steps in ranks for step in steps for each in step.sent]
     yield Property("something is sent", bool(sent), NOTHING_HINT)
     yield Property("it's sent during backward", all(in_backward for _, in_backward, _ in sent), LATER_HINT)

@@ -101,9 +101,9 @@ class Sharded:
         }
         self.layers = [layer for layer, parameters in self.parameters.items() if parameters]
         for at, layer in enumerate(self.layers):
-            neighbours = [None, *self.layers, None][at : at + 3 : 2]
-            layer.register_forward_pre_hook(functools.partial(self._before, neighbours[1]))
-            layer.register_forward_hook(functools.partial(self._after, neighbours[0]))
+            neighbors = [None, *self.layers, None][at : at + 3 : 2]
+            layer.register_forward_pre_hook(functools.partial(self._before, neighbors[1]))
+            layer.register_forward_hook(functools.partial(self._after, neighbors[0]))
         self.optimizer = make_optimizer(self.shares.values())
 
     def _before(self, following: nn.Module | None, layer: nn.Module, inputs) -> None:

@@ -55,7 +55,8 @@ def state_bytes(parameters, ranks, stage, *, parameter_bytes=2, gradient_bytes=2
     and the layer that stage 3 gathers come on top. Raises InputError if stage is not 0 to 3, or if parameters or ranks
     are not whole numbers from 1 to 10^15.
     """
-    parameters, ranks = whole("parameters", parameters), whole("ranks", ranks)
+    parameters = whole("parameters", parameters)
+    ranks = whole("ranks", ranks)
     if stage not in SHARDED:
         raise InputError(f"stage is {stage!r}: ZeRO has the stages 0 (nothing divided), 1, 2 and 3")
     sizes = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
@@ -118,7 +119,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """The memory of each of the four stages, and what fits.
 
     first_fit: the first stage that fits, or None. ranks_needed: if none fits, the fewest ranks at which stage 3 would.
@@ -134,7 +135,7 @@ class Plan:
     ranks_needed: int | None
 
 
-def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> Plan:
+def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, reserve=0.1) -> MemoryPlan:
     """Memory of each ZeRO stage on `ranks` GPUs of `gpu_bytes`, with a recipe such as RECIPES["bf16, Adam"].
 
     activations: bytes per GPU. reserve: the share of the GPU that is kept free for fragmentation, communication
@@ -147,7 +148,8 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
     usable = int(gpu_bytes * (1 - reserve))
     stages = []
     for stage in SHARDED:
-        states, host = state_bytes(parameters, ranks, stage, **recipe), 0
+        states = state_bytes(parameters, ranks, stage, **recipe)
+        host = 0
         if offload:
             states, host = offloaded(states, stage)
         on_gpu = {**states, "activations": activations}
@@ -156,4 +158,4 @@ def plan(parameters, ranks, gpu_bytes, recipe, *, activations=0, offload=False, 
     # The most parameters per rank whose states fit beside the activations.
     share = (usable - activations) // sum(recipe.values())
     needed = -(-int(parameters) // share) if first is None and not offload and share > 0 else None
-    return Plan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)
+    return MemoryPlan(int(ranks), gpu_bytes, usable, tuple(stages), first, needed)

@@ -26,10 +26,15 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from workshop_lib.errors import InputError
 from workshop_lib.paths import replacing
 
-BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-LIGHT_BLUE, YELLOW, BLACK = "#56B4E9", "#E69F00", "#000000"
-COLOURS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK]
-COLOURS += ["#882255", "#999933", "#4800F0", "#900000", "#480060"]
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+LIGHT_BLUE = "#56B4E9"
+YELLOW = "#E69F00"
+BLACK = "#000000"
+COLORS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK]
+COLORS += ["#882255", "#999933", "#4800F0", "#900000", "#480060"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">", "d"]
 LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
 # The style's number of each name of a run (results.records.name_of). A name keeps its number, whatever else is added.
@@ -48,9 +53,10 @@ NUMBER_OF_NAME = {
     "ddp-mpi": 10,
     "fsdp-mpi": 11,
 }
-GREY, GRID = "#595959", "#D9D9D9"
-LEVEL = {"color": GREY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
-PERFECT = {"color": GREY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
+GRAY = "#595959"
+GRID = "#D9D9D9"
+LEVEL = {"color": GRAY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
+PERFECT = {"color": GRAY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
 FONT_SIZE = 13
 SIZE_INCHES = (12, 6.4)
 ON_WHITE = {"fc": "white", "ec": "none", "pad": 1.5}  # the box behind a number on a colored bar
@@ -86,30 +92,30 @@ class RecordFigure(Figure):
 class Style:
     """How one curve looks."""
 
-    colour: str
+    color: str
     marker: str
     line: Any
 
     @classmethod
     def number(cls, index: int) -> "Style":
         """The style of curve `index`; the first twelve differ in color and marker."""
-        return cls(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
+        return cls(COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
 
     @classmethod
     def of(cls, name: str) -> "Style":
         """The style of a run's name, which is the same in all figures; gray for a name that this version lacks."""
-        return cls.number(NUMBER_OF_NAME[name]) if name in NUMBER_OF_NAME else cls(GREY, "p", "-")
+        return cls.number(NUMBER_OF_NAME[name]) if name in NUMBER_OF_NAME else cls(GRAY, "p", "-")
 
     @property
     def curve(self) -> dict[str, Any]:
         """Arguments for matplotlib that draw the curve's line without markers."""
-        return {"color": self.colour, "linestyle": self.line, "linewidth": 2}
+        return {"color": self.color, "linestyle": self.line, "linewidth": 2}
 
 
 class Look(NamedTuple):
     """How one kind of bar looks. The hatching tells kinds apart when printed in gray."""
 
-    colour: str
+    color: str
     hatch: str
 
 
@@ -128,7 +134,7 @@ def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) 
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
     figure.text(0.06, 1 - 0.35 / height_inches, title, fontsize=FONT_SIZE + 4, weight="bold")
     place = (0.06, 1 - 0.45 / height_inches)
-    figure.text(*place, textwrap.fill(caption, 118), fontsize=FONT_SIZE - 2, color=GREY, va="top")
+    figure.text(*place, textwrap.fill(caption, 118), fontsize=FONT_SIZE - 2, color=GRAY, va="top")
     return figure
 
 
@@ -136,11 +142,12 @@ def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHE
     """An empty figure with a sentence as its title, and the height (from 0 to 1) at which the conditions below
     the title end."""
     figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
-    lines, small = textwrap.wrap(title, 88), textwrap.wrap(conditions, 125)
+    lines = textwrap.wrap(title, 88)
+    small = textwrap.wrap(conditions, 125)
     figure.text(0.03, 1 - 0.15 / height_inches, "\n".join(lines), fontsize=FONT_SIZE + 2, weight="bold", va="top")
     below = 0.2 + 0.29 * len(lines)
     place = (0.03, 1 - below / height_inches)
-    figure.text(*place, "\n".join(small), fontsize=FONT_SIZE - 1, color=GREY, va="top")
+    figure.text(*place, "\n".join(small), fontsize=FONT_SIZE - 1, color=GRAY, va="top")
     return figure, 1 - (below + 0.1 + 0.22 * len(small)) / height_inches
 
 
@@ -154,8 +161,8 @@ def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool
 
     `across` draws horizontal bars, for a measured x. `hollow` marks runs with more ranks than cores.
     """
-    face = "white" if hollow else style.colour
-    look = {"fmt": style.marker, "color": style.colour, "markersize": 8, "markerfacecolor": face, "markeredgewidth": 2}
+    face = "white" if hollow else style.color
+    look = {"fmt": style.marker, "color": style.color, "markersize": 8, "markerfacecolor": face, "markeredgewidth": 2}
     axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
 
 
@@ -188,7 +195,7 @@ def handles_of(names: Iterable[str], **parts: bool) -> list[Artist]:
 
 def hollow_note(oversubscribed: bool) -> list[Line2D]:
     """The legend entry that explains hollow points; no entry if there are none."""
-    look = {"color": GREY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
+    look = {"color": GRAY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
     label = "hollow, *: oversubscribed (more ranks than cores)"
     return [entry(label, linestyle="", **look)] if oversubscribed else []
 
@@ -232,12 +239,12 @@ def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> Non
 
 def patches(looks: Mapping[str, Look]) -> list[Patch]:
     """Legend entries for these kinds of bars."""
-    return [Patch(fc=colour, hatch=hatch, ec="white", label=kind) for kind, (colour, hatch) in looks.items()]
+    return [Patch(fc=color, hatch=hatch, ec="white", label=kind) for kind, (color, hatch) in looks.items()]
 
 
 def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72) -> None:
     """Draw one segment of a horizontal bar."""
-    axes.barh(row, width, height, left=left, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+    axes.barh(row, width, height, left=left, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0)
 
 
 def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look) -> None:
@@ -268,7 +275,8 @@ def stacked(
         )
     legend_rows = -(-len(handles) // legend_columns)
     tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * count for count in rows.values())
-    figure, top = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white"), tall + 0.3
+    figure = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white")
+    top = tall + 0.3
     for title, count in rows.items():
         top -= 0.75 + row_inches * count
         axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * count / tall))

@@ -19,6 +19,7 @@ from workshop_lib.notebook import figures
 from workshop_lib.notebook.figures.scaling import CROSS, MOST_CURVES, caption, data_name, in_order, rank_counts
 from workshop_lib.results.curves import PUBLISHED, SAME_MACHINE, SAME_RESULT, accuracies, recipe, require_same, to_frame
 from workshop_lib.results.records import RecordError, name_of
+from workshop_lib.words import plural
 
 PANELS_IN_A_ROW = 5
 X_LABELS = {"seconds": "training time without evaluation (s)", "epochs": "epoch"}
@@ -40,7 +41,8 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
     if x not in X_LABELS:
         raise InputError(f"x={x!r} is not an axis of the accuracy curve; use 'seconds' or 'epochs'.")
     records = [record for record in records if record.get("kind") == "train"]
-    frame, rows = to_frame(records), _accuracy_rows(records)
+    frame = to_frame(records)
+    rows = _accuracy_rows(records)
     if rows.empty:
         raise RecordError("no training run with a full epoch among these records: nothing to draw.")
     require_same(frame[frame["first_epoch_s"].notna()], SAME_RESULT + (SAME_MACHINE if x == "seconds" else []))
@@ -50,7 +52,9 @@ def accuracy_curve(records: Iterable[dict], x: str = "seconds") -> Figure:
 
 
 def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
-    figure, order, settings = figures.new_figure(title, text), in_order(rows["backend"].unique()), _settings(rows)
+    figure = figures.new_figure(title, text)
+    order = in_order(rows["backend"].unique())
+    settings = _settings(rows)
     axes = figure.subplots()
     for (backend, *setting), curve in rows.groupby(["backend", "world_size", "batch_size"]):
         line = figures.Style.number(list(settings).index(tuple(setting))).line
@@ -59,7 +63,7 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
     level = _accuracy_axes(axes, rows, x)
     backends = [figures.handle_of(name, figures.Style.of(name), line=False) for name in order]
     lines = [
-        figures.entry(name, color=figures.GREY, linewidth=2, linestyle=figures.Style.number(index).line)
+        figures.entry(name, color=figures.GRAY, linewidth=2, linestyle=figures.Style.number(index).line)
         for index, name in enumerate(settings.values())
     ]
     figures.draw_legend(figure, backends, lines, [level, *figures.hollow_note(rows["oversubscribed"].any())])
@@ -67,7 +71,8 @@ def _accuracy_in_one(title: str, text: str, rows: pd.DataFrame, x: str) -> Figur
 
 
 def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Figure:
-    names, settings = in_order(rows["backend"].unique()), _settings(rows)
+    names = in_order(rows["backend"].unique())
+    settings = _settings(rows)
     down = -(-len(names) // PANELS_IN_A_ROW)
     figure = figures.new_figure(title, text, height_inches=2.6 + 2.1 * down)
     grid = figure.subplots(down, PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False)
@@ -87,7 +92,8 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
     hollow = figures.hollow_note(rows["oversubscribed"].any())
     figures.draw_legend(figure, figures.handles_of(settings.values()), [level, others], hollow)
     figure.subplots_adjust(hspace=0.32, wspace=0.1)
-    labels, place = {"fontsize": figures.FONT_SIZE, "va": "center", "ha": "center"}, figure.subplotpars
+    labels = {"fontsize": figures.FONT_SIZE, "va": "center", "ha": "center"}
+    place = figure.subplotpars
     figure.text(0.54, place.bottom - 0.5 / figure.get_figheight(), X_LABELS[x], **labels)
     figure.text(0.02, (place.bottom + place.top) / 2, Y_LABEL, rotation=90, **labels)
     return figure
@@ -95,17 +101,20 @@ def _accuracy_in_panels(title: str, text: str, rows: pd.DataFrame, x: str) -> Fi
 
 def _settings(rows: pd.DataFrame) -> dict[tuple[int, int], str]:
     """The name of each (world_size, batch_size); it mentions the batch size only if there are several."""
-    several, ranks = rows["batch_size"].nunique() > 1, dict(rank_counts(rows))
-    return {
-        (count, batch): f"{ranks[count]} rank{'s' * (count > 1)}" + f", batch {batch} per rank" * several
-        for count, batch in sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None)))
-    }
+    several = rows["batch_size"].nunique() > 1
+    ranks = dict(rank_counts(rows))
+    names = {}
+    for count, batch in sorted(set(rows[["world_size", "batch_size"]].itertuples(index=False, name=None))):
+        name = f"{ranks[count]} rank" if count == 1 else f"{ranks[count]} ranks"
+        names[count, batch] = f"{name}, batch {batch} per rank" if several else name
+    return names
 
 
 def _accuracy_rows(records: list[dict]) -> pd.DataFrame:
     rows = []
     for record in records:
-        what, seconds = record["what"], 0.0
+        what = record["what"]
+        seconds = 0.0
         same = {name: what[name] for name in ("world_size", "batch_size", "oversubscribed")}
         for epoch in record["epochs"]:
             seconds += epoch["seconds"]
@@ -126,7 +135,8 @@ def _draw_accuracy(axes: Axes, curve: pd.DataFrame, x: str, style: figures.Style
 
 def _accuracy_axes(axes: Axes, rows: pd.DataFrame, x: str) -> Line2D:
     """Fit the axes to all points and the line at 99 %; return the legend entry of that line."""
-    low, high = min(rows["accuracy"].min(), 98.8), max(rows["accuracy"].max(), 99.2)
+    low = min(rows["accuracy"].min(), 98.8)
+    high = max(rows["accuracy"].max(), 99.2)
     margin = 0.06 * (high - low)
     axes.set_ylim(low - margin, min(100.0, high + margin))
     axes.set_xlim(left=0)
@@ -146,15 +156,18 @@ def worker_curve(records: Iterable[dict]) -> Figure:
     """
     records = list(records)
     rows = accuracies(records)
-    what, counts = records[0]["what"], rows.groupby(["recipe", "workers"])["seed"].nunique()
+    what = records[0]["what"]
+    counts = rows.groupby(["recipe", "workers"])["seed"].nunique()
     seeds = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else counts.max()
     text = (
         f"{what['network']} network, {what['epochs']} epochs, batch {what['batch_size']} per worker; "
         f"seeds: {seeds}, bars from the worst to the best. Workers are emulated on "
-        f"{what['world_size']} rank{'s' * (what['world_size'] > 1)}: the same arithmetic."
+        f"{plural(what['world_size'], 'rank')}: the same arithmetic."
     )
-    figure, names = figures.new_figure("Accuracy against workers", text), list(rows["recipe"].unique())
-    workers, both = sorted({*rows["workers"], *PUBLISHED}), figure.subplots(1, 2, sharex=True)
+    figure = figures.new_figure("Accuracy against workers", text)
+    names = list(rows["recipe"].unique())
+    workers = sorted({*rows["workers"], *PUBLISHED})
+    both = figure.subplots(1, 2, sharex=True)
     for axes, (column, label) in zip(both, WORKER_PANELS.items(), strict=True):
         for index, name in enumerate(names):
             shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # moves curves apart, so that all bars show
@@ -189,7 +202,8 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     rows = pd.DataFrame([_solution(record) for record in runs])
     if rows["world_size"].nunique() == 1:
         raise RecordError("time against ranks needs runs on several numbers of ranks.")
-    what, order = runs[0]["what"], in_order(rows["backend"].unique())
+    what = runs[0]["what"]
+    order = in_order(rows["backend"].unique())
     rates = f", {recipe(what)}" if "lr_scaling" in what else ""
     text = f"{what.get('network', 'workshop')} network, {what['epochs']} epochs{rates}; {caption(frame)}"
     figure = figures.new_figure(f"Time to solution and accuracy on {data_name(frame)}", text)
@@ -197,7 +211,7 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     for name, curve in rows.groupby("backend"):
         style = figures.Style.of(name)
         _draw_medians(time, curve, "seconds", style)
-        _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.colour, "", "--"))
+        _draw_medians(accuracy, curve, "train_accuracy", figures.Style(style.color, "", "--"))
         _draw_medians(accuracy, curve, "test_accuracy", style)
         seconds = curve.groupby("world_size")["seconds"].median()
         time.plot(seconds.index, seconds.iloc[0] * seconds.index[0] / seconds.index, **figures.PERFECT)
@@ -212,14 +226,15 @@ def solution_curve(records: Iterable[dict]) -> Figure:
     handles = [figures.handle_of(name, figures.Style.of(name)) for name in order]
     notes: list[Artist] = [
         figures.entry("perfect", **figures.PERFECT),
-        figures.entry("training accuracy", color=figures.GREY, linestyle="--"),
+        figures.entry("training accuracy", color=figures.GRAY, linestyle="--"),
     ]
     figures.draw_legend(figure, handles, [*notes, *figures.hollow_note(rows["oversubscribed"].any())])
     return figure
 
 
 def _solution(record: dict) -> dict:
-    what, last = record["what"], record["epochs"][-1]
+    what = record["what"]
+    last = record["epochs"][-1]
     return {
         "backend": name_of(what),
         **{name: what[name] for name in ("world_size", "oversubscribed")},

@@ -22,7 +22,7 @@ from workshop_lib.results.curves import strong_scaling, to_frame, weak_scaling
 MOST_CURVES = 5
 EFFICIENCY = ["efficiency", "efficiency_min", "efficiency_max"]
 PERFECT_TICK = {"color": "black", "marker": "|", "linestyle": "", "markersize": 18, "markeredgewidth": 2, "zorder": 4}
-CROSS = {"color": figures.GREY, "marker": "x", "linestyle": "", "markersize": 7}
+CROSS = {"color": figures.GRAY, "marker": "x", "linestyle": "", "markersize": 7}
 
 
 class Measure(NamedTuple):
@@ -87,7 +87,8 @@ def serial_part(fraction: float, most: int = 1024) -> Figure:
         "Amdahl, strong scaling": 1 / (fraction + (1 - fraction) / n),
     }
     text = f"serial part {fraction:.1%}: of the work (Amdahl), of the time on N ranks (Gustafson)"
-    figure, handles = figures.new_figure("What a serial part allows", text), []
+    figure = figures.new_figure("What a serial part allows", text)
+    handles = []
     axes = figure.subplots()
     for number, (name, speedups) in enumerate(laws.items()):
         style = figures.Style.number(number)
@@ -161,7 +162,7 @@ def _as_curves(title: str, text: str, points: pd.DataFrame, curves: list[Curve],
             for hollow, chosen in curve.groupby("oversubscribed"):
                 figures.draw_points(axes, at[chosen.index], *_with_bars(chosen, column), style, bool(hollow))
         if not curve["first_epoch_only"].any():
-            left.plot(at, curve[measure.first_epoch], **CROSS | {"color": style.colour})
+            left.plot(at, curve[measure.first_epoch], **CROSS | {"color": style.color})
     notes = [_draw_perfect(left, efficiency, points, measure), *_notes(points)]
     if measure.more_is_better and _wide(points):
         left.set_yscale("log")
@@ -190,13 +191,15 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
         for axes in (left, efficiency):
             axes.axhline(row, color=figures.GRID, linewidth=1, zorder=0)
         for count, point in curve.groupby("world_size"):
-            y, style, hollow = [row + beside[count]], styles[count], bool(point["oversubscribed"].any())
+            y = [row + beside[count]]
+            style = styles[count]
+            hollow = bool(point["oversubscribed"].any())
             for axes, column in ((left, measure.column), (efficiency, "efficiency")):
                 if axes is left or count > 1:  # a single rank is 100 % by definition
                     middle, bars = _with_bars(point, column)
                     figures.draw_points(axes, middle, y, bars, style, hollow, across=True)
             if not point["first_epoch_only"].any():
-                left.plot(point[measure.first_epoch], y, **CROSS | {"color": style.colour})
+                left.plot(point[measure.first_epoch], y, **CROSS | {"color": style.color})
             if count > 1:
                 left.plot(single * (count if measure.more_is_better else 1), y, **PERFECT_TICK)
     efficiency.axvline(100, **figures.PERFECT | {"color": "black", "linewidth": 2})
@@ -212,7 +215,7 @@ def _as_rows(title: str, text: str, points: pd.DataFrame, curves: list[Curve], m
     own = "ranks × its own 1-rank run" if measure.more_is_better else "as long as its own 1-rank run"
     tick = figures.entry(f"perfect scaling of the row: {own}", **PERFECT_TICK)
     handles = [
-        figures.handle_of(f"{name} rank{'s' * (count > 1)}", styles[count], line=False)
+        figures.handle_of(f"{name} rank" if count == 1 else f"{name} ranks", styles[count], line=False)
         for count, name in rank_counts(points)
     ]
     figures.draw_legend(figure, handles, [tick, *_notes(points)])
@@ -242,14 +245,17 @@ def _beside(ranks: pd.Series, place: float, points: pd.DataFrame) -> pd.Series:
 def rank_counts(points: pd.DataFrame) -> list[tuple[int, str]]:
     """Every measured number of ranks with its name; a star marks more ranks than cores."""
     above = set(points.loc[points["oversubscribed"], "world_size"])
-    return [(int(count), f"{count}{'*' * (count in above)}") for count in sorted(points["world_size"].unique())]
+    return [
+        (int(count), f"{count}*" if count in above else f"{count}") for count in sorted(points["world_size"].unique())
+    ]
 
 
 def _draw_perfect(left: Axes, efficiency: Axes, points: pd.DataFrame, measure: Measure) -> Line2D:
     """Draw perfect scaling from the fastest 1-rank run; return its legend entry."""
     single = points[points["world_size"] == 1]
     best = single.loc[single["samples_per_s"].idxmax()]
-    ends, grows = [1, points["world_size"].max()], measure.more_is_better
+    ends = [1, points["world_size"].max()]
+    grows = measure.more_is_better
     left.plot(ends, [best[measure.column] * (end if grows else 1) for end in ends], **figures.PERFECT)
     efficiency.axhline(100, **figures.PERFECT)
     run = f"the fastest 1-rank run ({best['backend']})"

@@ -26,7 +26,8 @@ class Communicator:
     """
 
     def __init__(self, world: World, device: torch.device):
-        self.world, self.device = world, device
+        self.world = world
+        self.device = device
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Return each float64 or int64 value summed over the ranks, the same on every rank. Blocks."""

@@ -102,7 +102,7 @@ class Deepspeed(Ddp):
         forward = self.engine
         if options.precision == "bf16":
             forward = self.with_bf16_weights if self.sharded else self.in_bf16(self.engine)
-        return forward, Steps(self.engine)
+        return forward, EngineOptimizer(self.engine)
 
     def with_bf16_weights(self, images: torch.Tensor) -> torch.Tensor:
         return self.engine(images.bfloat16()).float()
@@ -170,7 +170,7 @@ class Deepspeed(Ddp):
 
         The first step creates the optimizer's state, and the list of which shard of it belongs to which parameter.
         """
-        images = torch_cnn.normalise(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
+        images = torch_cnn.normalize(torch.zeros(1, *self.shape, dtype=torch.uint8, device=self.device))
         dtype = next(self.engine.module.parameters()).dtype
         self.engine.backward(self.engine(images.to(dtype)).sum() * 0.0)
         self.engine.step()
@@ -180,11 +180,12 @@ class Deepspeed(Ddp):
             self.engine.destroy()
 
 
-class Steps:
+class EngineOptimizer:
     """Adapter that makes the engine look like an optimizer."""
 
     def __init__(self, engine):
-        self.optimizer, self.step = engine.optimizer, engine.step
+        self.optimizer = engine.optimizer
+        self.step = engine.step
 
     @property
     def param_groups(self) -> list[dict]:

@@ -70,7 +70,8 @@ class TensorflowLearner:
 
     def __init__(self, options: TrainOptions, backend: HorovodTf, train: Split, test: Split):
         self.backend = backend
-        self.train_split, self.test_split = train, test
+        self.train_split = train
+        self.test_split = test
         self.label_smoothing = options.label_smoothing
         by_adam = options.optimizer == "adam"
         # Adam's weight decay is separate from the gradient. SGD's is part of the gradient, so it goes through the loss.
@@ -127,12 +128,14 @@ class TensorflowLearner:
         tape = self.backend.wrap_tape(tape)
         gradients = tape.gradient(scaled, [variable.value for variable in variables])
         self.optimizer.apply(gradients, variables)
-        loss_sum, counts = cross_entropy(logits, labels), tf.cast(scale > 0, tf.float64)
+        loss_sum = cross_entropy(logits, labels)
+        counts = tf.cast(scale > 0, tf.float64)
         self._sums.assign_add(counts * metric_sums(loss_sum, logits, labels))
         return loss_sum
 
     def evaluate(self) -> np.ndarray:
-        images, labels = self.test_split.images, self.test_split.labels
+        images = self.test_split.images
+        labels = self.test_split.labels
         sums = np.zeros(3)
         for first in range(0, len(labels), TEST_BATCH):
             rows = slice(first, first + TEST_BATCH)

@@ -32,7 +32,8 @@ def DistributedOptimizer(optimizer: keras.optimizers.Optimizer, op=hvd.Average, 
             return super().apply(average(grads, op, compression or hvd.Compression.none), trainable_variables)
 
     # Keras saves the optimizer under the plain class's name, so that it finds the class when it loads the model.
-    Distributed.__name__, Distributed.__qualname__ = plain.__name__, plain.__qualname__
+    Distributed.__name__ = plain.__name__
+    Distributed.__qualname__ = plain.__qualname__
     Distributed.__module__ = plain.__module__
     distributed = Distributed.from_config(optimizer.get_config())
     if optimizer.built:
@@ -95,7 +96,9 @@ class WarmUp(keras.callbacks.Callback):
 
     def __init__(self, peak_lr: float, steps: int):
         super().__init__()
-        self.peak_lr, self.steps, self.step = peak_lr, steps, 0
+        self.peak_lr = peak_lr
+        self.steps = steps
+        self.step = 0
 
     def on_train_batch_begin(self, batch, logs=None):
         self.step += 1

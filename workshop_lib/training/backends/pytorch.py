@@ -127,9 +127,12 @@ class TorchLearner:
     """
 
     def __init__(self, options: TrainOptions, backend: TorchBackend, train: Split, test: Split):
-        self.backend, self.device = backend, backend.device
-        self.images, self.labels = self.to_device(train.images), self.to_device(train.labels)
-        self.test_images, self.test_labels = self.to_device(test.images), self.to_device(test.labels)
+        self.backend = backend
+        self.device = backend.device
+        self.images = self.to_device(train.images)
+        self.labels = self.to_device(train.labels)
+        self.test_images = self.to_device(test.images)
+        self.test_labels = self.to_device(test.labels)
         self.test_total = test.total
         self.label_smoothing = options.label_smoothing
         self.model = torch_cnn.build(options.seed, options.network, *classes_and_shape(train, test)).to(self.device)
@@ -163,7 +166,7 @@ class TorchLearner:
         labels = self.labels[own].long()
         self.model.zero_grad(set_to_none=False)  # keep the tensors, which may be views into a backend's buffer
         parts = own.split(CPU_ROWS) if self.in_parts else [own]
-        logits = torch.cat([self.forward(torch_cnn.normalise(self.images[part])) for part in parts])
+        logits = torch.cat([self.forward(torch_cnn.normalize(self.images[part])) for part in parts])
         loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         # The backend takes the mean over ranks, so world_size cancels: see the top of this file.
         self.backend.backward(loss * (self.backend.world.world_size / n_global))
@@ -172,7 +175,8 @@ class TorchLearner:
             self.live_bytes = memory.live_bytes(self.model, self.optimizer)
         self.optimizer.step()
         self.has_stepped = True
-        logits, plain = logits.detach(), loss.detach()
+        logits = logits.detach()
+        plain = loss.detach()
         if self.label_smoothing:  # the reported loss stays comparable with the test loss
             plain = functional.cross_entropy(logits, labels, reduction="sum")
         self._sums += metric_sums(plain, logits, labels)
@@ -186,7 +190,8 @@ class TorchLearner:
         batches = math.ceil(self.test_total / self.backend.world.world_size / TEST_BATCH)
         split = self.test_images.tensor_split(batches), self.test_labels.tensor_split(batches)
         for images, labels in zip(*split, strict=True):
-            logits, labels = self.forward(torch_cnn.normalise(images)), labels.long()
+            logits = self.forward(torch_cnn.normalize(images))
+            labels = labels.long()
             sums += metric_sums(functional.cross_entropy(logits, labels, reduction="sum"), logits, labels)
         self.model.train()
         return sums.cpu().numpy()

@@ -1,9 +1,9 @@
 """Stands in for a machine's scheduler and launcher: checks what the real one would, then runs the job here.
 
-`python stand_in.py NAME ARGUMENT...` is what `NAME ARGUMENT...` would be there: qsub, sbatch and salloc
+`python fake_machine.py NAME ARGUMENT...` is what `NAME ARGUMENT...` would be there: qsub, sbatch and salloc
 run the job at once, on nodes that are this machine; mpiexec, mpirun, aprun and srun run at most
-STAND_IN_MOST_RANKS ranks with STAND_IN_MPIEXEC. STAND_IN_MACHINE says which machine; each call is a line of
-STAND_IN_LOG.
+FAKE_MACHINE_MOST_RANKS ranks with FAKE_MACHINE_MPIEXEC. FAKE_MACHINE_MACHINE says which machine; each call is a line of
+FAKE_MACHINE_LOG.
 """
 
 import json
@@ -24,13 +24,13 @@ JOB_ID = "4711"
 
 
 def main(name: str, arguments: list[str]) -> int:
-    machine = os.environ["STAND_IN_MACHINE"]
+    machine = os.environ["FAKE_MACHINE_MACHINE"]
     launchers = {"mpiexec": pals, "mpirun": open_mpi, "aprun": aprun, "srun": srun}
     try:
         if name in launchers:
             ranks, program = launchers[name](machine, arguments)
             log(name, arguments, ranks=ranks)
-            return start(min(ranks, int(os.environ["STAND_IN_MOST_RANKS"])), program)
+            return start(min(ranks, int(os.environ["FAKE_MACHINE_MOST_RANKS"])), program)
         if name != {"pbs": "qsub", "cobalt": "qsub"}.get(MACHINES[machine].scheduler, name):
             raise Rejected(f"{machine} has no {name}")
         job = accept(machine, arguments)
@@ -60,7 +60,7 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
     hosts = [socket.gethostname(), *(f"stand-in-{n}" for n in range(1, job.nodes))]
     node_file = folder / "nodes"
     node_file.write_text("".join(f"{host}\n" for host in hosts))
-    common = {"STAND_IN_NODES": str(job.nodes)}
+    common = {"FAKE_MACHINE_NODES": str(job.nodes)}
     match MACHINES[job.machine].scheduler:
         case "pbs":
             return common | {
@@ -84,12 +84,12 @@ def _environment(job: Job, folder: Path) -> dict[str, str]:
 
 def start(ranks: int, program: list[str]) -> int:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(SCHEDULER)}
-    environment |= json.loads(os.environ["STAND_IN_MPI_SETTINGS"])
-    return subprocess.run([os.environ["STAND_IN_MPIEXEC"], "-n", str(ranks), *program], env=environment).returncode
+    environment |= json.loads(os.environ["FAKE_MACHINE_MPI_SETTINGS"])
+    return subprocess.run([os.environ["FAKE_MACHINE_MPIEXEC"], "-n", str(ranks), *program], env=environment).returncode
 
 
 def log(name: str, arguments: list[str], **facts) -> None:
-    with open(os.environ["STAND_IN_LOG"], "a") as file:
+    with open(os.environ["FAKE_MACHINE_LOG"], "a") as file:
         file.write(json.dumps({"name": name, "arguments": arguments} | facts) + "\n")
 
 
@@ -180,7 +180,7 @@ def _words(arguments: list[str], known: dict[str, int]) -> tuple[dict[str, str],
 
 
 def _fitting(launcher: str, ranks: str | None, per_node: int) -> int:
-    room = per_node * int(os.environ["STAND_IN_NODES"])
+    room = per_node * int(os.environ["FAKE_MACHINE_NODES"])
     if ranks is None or not ranks.isdigit() or not 1 <= int(ranks) <= room:
         raise Rejected(f"{launcher}: {ranks} ranks, but {per_node} a node are {room} in this job")
     return int(ranks)
