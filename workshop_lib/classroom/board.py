@@ -19,7 +19,7 @@ from typing import Any
 
 from workshop_lib import paths
 from workshop_lib.classroom import board_page
-from workshop_lib.classroom.board_page import Learner, Problem, Room
+from workshop_lib.classroom.board_page import Participant, Problem, Room
 from workshop_lib.classroom.sharing import MOST, number
 from workshop_lib.errors import cause
 
@@ -101,7 +101,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _learner(file: str, content: bytes) -> Learner:
+def _learner(file: str, content: bytes) -> Participant:
     """Convert a file's content. The learner is called what the file is called, so nobody can speak for anybody else."""
     try:
         shared = json.loads(content)
@@ -109,7 +109,7 @@ def _learner(file: str, content: bytes) -> Learner:
         raise Unfit("it isn't JSON") from None
     if not isinstance(shared, dict) or not file.endswith(".json"):
         raise Unfit("`workshop share` writes no such file")
-    learner = Learner(text(file.removesuffix(".json")), number(shared.get("cores")))
+    learner = Participant(text(file.removesuffix(".json")), number(shared.get("cores")))
     for each in _entries(shared, "predictions"):
         question = (text(each.get("notebook")), text(each.get("question")), text(each.get("unit")))
         guess = number(each.get("guess"))

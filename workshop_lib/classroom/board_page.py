@@ -34,7 +34,7 @@ MARKS = {
 
 
 @dataclass
-class Learner:
+class Participant:
     """What one learner shares, with each text in it escaped."""
 
     name: str
@@ -58,7 +58,7 @@ class Room:
 
     folder: str
     read_at: str
-    learners: list[Learner] = field(default_factory=list)
+    learners: list[Participant] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     active: int = 0
     note: str = ""
@@ -119,7 +119,7 @@ def _section(title: str, cards: Iterable[str], about: str = "", name: str = "") 
     return f'<section><h2{target}>{title}</h2>{about}<div class="cards">{content}</div></section>'
 
 
-def _notebook(notebook: str, learners: list[Learner]) -> str:
+def _notebook(notebook: str, learners: list[Participant]) -> str:
     asked: dict[tuple[str, str], list] = defaultdict(list)
     solved: Counter[str] = Counter()
     for learner in learners:
@@ -200,7 +200,7 @@ def _bar(label: str, n: int, of: int) -> str:
     return _row(label, svg, f"<b>{n} of {of}</b>")
 
 
-def _speeds(learners: list[Learner]) -> str:
+def _speeds(learners: list[Participant]) -> str:
     measured: dict[tuple[str, float], list] = defaultdict(list)
     for learner in learners:
         for key, speed in learner.speeds.items():
@@ -220,7 +220,7 @@ def _count(n: float, what: str) -> str:
     return f"{short(n)} {what}" if n == 1 else f"{short(n)} {what}s"
 
 
-def _games(learners: list[Learner]) -> str:
+def _games(learners: list[Participant]) -> str:
     cards = []
     for exercise, game in GAMES.items():
         names: dict[float, list[str]] = defaultdict(list)  # learners with the same score share a place
