@@ -482,6 +482,18 @@ def test_lab_leaves_the_extras_to_a_process_in_the_background(checkout, monkeypa
     assert len(started) == 1, "one that is at it is enough"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="only Linux shares cores among sessions first")
+def test_in_the_background_its_whole_session_gives_way():
+    """A process in a session of its own has half of a busy machine, however nice it is."""
+    code = (
+        "import os; from workshop_lib.maintain import bootstrap; bootstrap.be_polite()\n"
+        "print(os.sched_getscheduler(0) == os.SCHED_IDLE, open('/proc/self/autogroup').read())"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, start_new_session=True)
+    assert ran.stdout.startswith("True /autogroup-") and ran.stdout.endswith(" nice 19\n\n"), ran.stdout + ran.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

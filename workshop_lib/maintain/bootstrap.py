@@ -497,6 +497,12 @@ def be_polite():
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        # Linux shares the cores among sessions first, so the niceness of a process counts only within its session.
+        with open("/proc/self/autogroup", "w") as file:
+            file.write("19")
+    except OSError:
+        pass  # a system without such groups
     os.environ.setdefault("MAKEFLAGS", "-j%d" % max(1, (os.cpu_count() or 1) // 2))
 
 
