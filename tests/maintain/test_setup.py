@@ -333,15 +333,12 @@ def test_the_machines_mpi_gets_an_mpi4py_built_here():
 def test_a_second_set_up_waits_for_the_first_and_pip_keeps_the_lock(checkout):
     """Also when the first set-up itself is killed while pip still works for it."""
     ours = bootstrap_of(checkout)
-    with ours.lock("setup.lock", "another set-up"):
+    with ours.lock():
         pip = subprocess.Popen(["sleep", "1"], close_fds=False)
-    code = (
-        "import sys; sys.path.insert(0, 'workshop_lib/maintain'); import bootstrap\n"
-        "bootstrap.lock('setup.lock', 'another set-up'); print('mine')"
-    )
+    code = "import sys; sys.path.insert(0, 'workshop_lib/maintain'); import bootstrap\nbootstrap.lock(); print('mine')"
     ran = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, timeout=30)
     assert pip.poll() is not None, "the lock was given away while it was held"
-    assert ran.stdout.splitlines() == ["Waiting for another set-up to end", "mine"]
+    assert ran.stdout.splitlines() == ["Waiting for another set-up of this checkout to end", "mine"]
 
 
 def test_a_file_system_without_locks_is_named_and_no_reason_to_stop(checkout, monkeypatch, capsys):
@@ -351,7 +348,7 @@ def test_a_file_system_without_locks_is_named_and_no_reason_to_stop(checkout, mo
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(ours.fcntl, "flock", no_locks)
-    ours.lock("setup.lock", "another set-up")
+    ours.lock()
     assert "This file system has no locks" in capsys.readouterr().out
 
 

@@ -126,7 +126,7 @@ def set_up(arguments):
         return 1 if install_extras(settings, log=EXTRAS_LOG) else 0
     if not is_done(settings):
         python = find_python(settings["PYTHON"])
-        with lock("setup.lock", "another set-up of this checkout"):
+        with lock():
             if not is_done(settings):
                 if ignored:
                     print(f"Ignored here, because everything goes into .venv: {', '.join(ignored)}", flush=True)
@@ -295,10 +295,13 @@ def existing_parent(folder):
     return folder
 
 
-def lock(name, holder):
-    """Wait for this lock; return its open file. pip inherits the lock, and so keeps it if this process is killed."""
+def lock():
+    """Wait until no other set-up of this checkout runs, also not one in the background; return the lock's open file.
+
+    pip inherits the lock, and so keeps it if this process is killed.
+    """
     os.makedirs(BUILD, exist_ok=True)
-    file = open(os.path.join(BUILD, name), "w")  # noqa: SIM115, the caller closes it
+    file = open(os.path.join(BUILD, "setup.lock"), "w")  # noqa: SIM115, it is the caller's to close
     os.set_inheritable(file.fileno(), True)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -306,7 +309,7 @@ def lock(name, holder):
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             print("This file system has no locks: make sure that no other set-up of this checkout runs.", flush=True)
             return file
-        print(f"Waiting for {holder} to end", flush=True)
+        print("Waiting for another set-up of this checkout to end", flush=True)
         fcntl.flock(file, fcntl.LOCK_EX)
     return file
 
@@ -418,7 +421,7 @@ def left_over(settings, again=False):
 def install_extras(settings, again=False, log=LOG):
     """Install the extras that are left; return the names of those that are missing afterwards."""
     if left_over(settings, again):
-        with lock("extras.lock", "the command that installs " + titles(settings, again) + " (build/extras.log)"):
+        with lock():
             left = left_over(settings, again)
             for name in left:
                 write_note(name, settings, installation.UNDER_WAY, pid=os.getpid())
@@ -453,10 +456,6 @@ def write_note(name, settings, state, **more):
     installation.write_notes(installation.EXTRAS, notes, VENV)
 
 
-def titles(settings, again=False):
-    return " and ".join(installation.TITLES[name] for name in left_over(settings, again))
-
-
 def extra_steps(name, settings):
     """The steps of an extra, as pairs (words for the reader, command)."""
     install = pip(["install", "-c", CONSTRAINTS])
@@ -489,7 +488,8 @@ def leave_extras_to_the_background(settings):
                 start_new_session=True,
                 cwd=ROOT,
             )
-    print(f"{titles(settings)} will be there in some minutes: the set-up goes on in the background.", flush=True)
+    titles = " and ".join(installation.TITLES[name] for name in left_over(settings))
+    print(f"{titles} will be there in some minutes: the set-up goes on in the background.", flush=True)
 
 
 def be_polite():
