@@ -162,7 +162,7 @@ epoch_seconds(strong, "mpi")
 # second. On a CPU the difference may drown in the noise.) From the repeats we take the *median*, because one disturbed run
 # can't move it far. The fastest run may just have been lucky.
 #
-# ### Exercise 1: speed-up and efficiency
+# ### Exercise 1 (normal): speed-up and efficiency
 #
 # This function turns your measurements into the table that every paper on scaling has. It gets a dictionary like the one
 # above, `{ranks: [run, …]}`.
@@ -304,7 +304,7 @@ serial_part(0.05)
 # %% [markdown]
 # *Try it:* how small must the serial part be for an efficiency of one half on 1,024 ranks, if the work is fixed?
 #
-# ### Exercise 2: the serial fraction of a measurement
+# ### Exercise 2 (warm-up): the serial fraction of a measurement
 #
 # Karp and Flatt (1990) turned Amdahl's law around: given a *measured* speed-up, which $f$ would explain it? This is the cheapest
 # diagnosis there is. If a serial part is all that limits you, you get the same $f$ for every $N$. If $f$ *grows* with $N$,
