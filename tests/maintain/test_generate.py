@@ -187,7 +187,7 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
     assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
-    said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take. **Needs**"
+    said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
