@@ -110,10 +110,7 @@ for _ in range(2):
     team.train(options(1)[0], timeout=sizes.timeout_s, show=False)
 run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
-starts = len(sizes.sweep_ranks) - 1
-print(
-    f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} fresh start{'s' * (starts > 1)} of ranks"
-)
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus a fresh start for each number of ranks")
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"

@@ -331,7 +331,7 @@ check.fair_speedups(fair_speedups)
 runs = table.median().reset_index().to_dict("records")
 with contextlib.suppress(NotImplementedError):  # while the exercise is open
     for (n, threads), speedup in sorted(fair_speedups(runs).items()):
-        print(f"{n} rank{'s' * (n > 1)}, {threads} thread{'s' * (threads > 1)} each: {speedup:.2f}")
+        print(f"ranks: {n}, threads per rank: {threads}, speed-up: {speedup:.2f}")
     left_out = sum(run["cores"] < run["threads"] for run in runs)
     print(f"{left_out} of {len(runs)} settings left out: fewer cores than threads. The factor above was {factor:.2f}.")
 

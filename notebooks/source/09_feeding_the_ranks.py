@@ -676,7 +676,7 @@ from mpi4py import MPI
 from workshop_lib.lessons.feeding_the_ranks import feeding, readers
 
 comm = MPI.COMM_WORLD
-ways = {f"{n} reader{'s' * (n > 1)}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
+ways = {f"readers: {n}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
 scattering = feeding.measure(comm, small, parts_small, repeats, ways)
 
 # %%
