@@ -62,7 +62,7 @@ def solution_text(notebook: str, name: str) -> str:
                 imports.append(ast.unparse(statement))
     source = ast.get_source_segment(text, found[0]) or ""
     decorators = [f"@{ast.unparse(decorator)}" for decorator in found[0].decorator_list]
-    return "\n".join([*imports, *decorators, source])
+    return "\n".join([*dict.fromkeys(imports), *decorators, source])
 
 
 def without_stubs(text: str) -> str:
