@@ -16,7 +16,7 @@ SOURCE = '''# %% [markdown]
 
 # %%
 import math
-import operator as op
+from os import no_such_name, sep
 
 import numpy as np
 
@@ -36,6 +36,7 @@ def total(comm, values, weight):
 # %%
 def scaled(values, factor):
     # <solution>
+    assert sep
     return np.array([factor * value for value in values])
     # </solution>
 '''
@@ -194,6 +195,7 @@ def test_a_function_that_does_not_communicate_is_judged_without_ranks(scaled):
 
 def test_a_solution_has_only_the_imports_that_it_needs(source):
     assert solution_text(source, "total").startswith("import numpy as np\ndef total(")
+    assert solution_text(source, "scaled").startswith("from os import sep\nimport numpy as np\ndef scaled(")
     assert "NotImplementedError" not in solution_text(source, "total")
 
 
