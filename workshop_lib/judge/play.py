@@ -231,10 +231,11 @@ class Calls:
     def _wrong(self, result: Any, right: Any, changed: list[str]) -> Step | None:
         """What is wrong with a result's form or with changed arguments, as a step of the play."""
         if not fits(result, right):
-            what = described(right) + (f": {self._returns}" if self._returns else "")
+            form = described(right)
+            should = f"It should `return` {form}: {self._returns}." if self._returns else f"It should `return` {form}."
             returned = shown(result) if is_number(result) else described(result)
             observed = f"{self._who} returned {returned}."
-            return Step(f"it returns {what}", described(result), observed, f"It should `return` {what}.")
+            return Step(f"it returns {self._returns or form}", described(result), observed, should)
         if changed and not self._in_place:
             observed = f"it changes `{changed[0]}`, which it was given."
             advice = "Work on a copy, or make a new one: `a + b` is a new array, and `a += b` changes `a`."

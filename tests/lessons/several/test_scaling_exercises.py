@@ -79,15 +79,15 @@ class TestTimeGoes(Verdicts):
         notebook,
         {
             "straggler": {
-                "somebody always": ([("max(waiting) <= 0.1", "False")], "no rank waits for more"),
-                "nobody ever": ([("max(waiting) <= 0.1", "True")], "return that rank's number"),
+                "somebody always": ([("max(waiting) <= 0.1", "False")], "Return None there"),
+                "nobody ever": ([("max(waiting) <= 0.1", "True")], "a number: the rank that the others wait for"),
             },
             "fair_speedups": {
                 "one thread alone": (
                     [(' if run["cores"] >= run["threads"]', ' if run["threads"] == 1')],
-                    "its keys are",
+                    "the keys (4, 1), (1, 1), (2, 1) (each a number)",
                 ),
-                "nothing returned": ([("return {", "found = {")], "it returned None"),
+                "nothing returned": ([("return {", "found = {")], "it returned nothing"),
             },
         },
     )
