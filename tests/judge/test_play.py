@@ -9,7 +9,7 @@ from judge.answers import written
 
 from workshop_lib import judge
 from workshop_lib.judge.play import Edit, described, fits, plain, played
-from workshop_lib.judge.solutions import Solution, solution_text
+from workshop_lib.judge.solutions import Solution
 
 SOURCE = '''# %% [markdown]
 # # A notebook
@@ -194,9 +194,20 @@ def test_a_function_that_does_not_communicate_is_judged_without_ranks(scaled):
 
 
 def test_a_solution_has_only_the_imports_that_it_needs(source):
-    assert solution_text(source, "total").startswith("import numpy as np\ndef total(")
-    assert solution_text(source, "scaled").startswith("from os import sep\nimport numpy as np\ndef scaled(")
-    assert "NotImplementedError" not in solution_text(source, "total")
+    total = Solution(source, "total")
+    assert total.text().startswith("import numpy as np\ndef total(")
+    assert "NotImplementedError" not in total.text()
+    assert Solution(source, "scaled").text().startswith("from os import sep\nimport numpy as np\ndef scaled(")
+    edited = Solution(source, "total", (("weight * values", "math.sqrt(weight) * values"),))
+    assert edited.text().startswith("import math\nimport numpy as np\ndef total(")
+
+
+def test_arrays_that_begin_alike_are_shown_where_they_differ(source):
+    def play(total, comm):
+        yield "it is right", total(comm, np.arange(9.0), 2)[0]
+
+    function = answer("values = np.where(values > 5, 0, values)\n    return weight * values, np.arange(1)")
+    assert verdict(played("total", source, play), function, ranks=1).hint.startswith("rank 0 has 0 at 6 where 12 is")
 
 
 def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
 from workshop_lib.judge.solutions import Replacement, Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
@@ -184,7 +184,8 @@ class Calls:
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
         verb = "gives" if self._agreeing is None else "has"
-        return f"{beginning}{self._who} {verb} {shown(step.value)} where {shown(right)} is right."
+        got, right, where = _beside(step.value, right)
+        return f"{beginning}{self._who} {verb} {shown(got)}{where} where {shown(right)} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
         """Whether something is wrong on some rank. All ranks call this, so that they go on or stop together."""
@@ -241,6 +242,16 @@ class Calls:
             advice = "Work on a copy, or make a new one: `a + b` is a new array, and `a += b` changes `a`."
             return Step("its arguments are left alone", changed[0], observed, advice)
         return None
+
+
+def _beside(got: Any, right: Any) -> tuple[Any, Any, str]:
+    """What to show of two values, and where. Of arrays that begin alike, that's the first element that differs."""
+    if isinstance(got, np.ndarray) and isinstance(right, np.ndarray) and got.shape == right.shape and got.ndim == 1:
+        different = np.flatnonzero(~np.isclose(got, right, rtol=ROUNDING))
+        if len(different) and different[0] >= SHOWN:
+            first = different[0]
+            return got[first], right[first], f" at {first}"
+    return got, right, ""
 
 
 def plain(value: Any) -> Any:
