@@ -336,5 +336,11 @@ def shown(value) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         first = np.array2string(value.ravel()[:4], precision=4, threshold=4)
         return first + (" …" if value.size > 4 else "")
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.item()
+    text = repr(value)
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    if isinstance(value, list):
+        text = f"[{', '.join(shown(each) for each in value)}]"
     return text if len(text) < 60 else text[:57] + "…"

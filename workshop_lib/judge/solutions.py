@@ -57,12 +57,18 @@ def solution_text(notebook: str, name: str) -> str:
     imports = []
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            bound = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
-            if bound & used:
+            # Only these, since the others may need what a rank should not import, such as Matplotlib.
+            statement.names = [alias for alias in statement.names if _bound(alias) in used]
+            if statement.names:
                 imports.append(ast.unparse(statement))
     source = ast.get_source_segment(text, found[0]) or ""
     decorators = [f"@{ast.unparse(decorator)}" for decorator in found[0].decorator_list]
-    return "\n".join([*imports, *decorators, source])
+    return "\n".join([*dict.fromkeys(imports), *decorators, source])
+
+
+def _bound(alias: ast.alias) -> str:
+    """The name that an import gives a module or an object."""
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def without_stubs(text: str) -> str:
