@@ -99,7 +99,7 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 @dataclass
-class MarkedSolution:
+class SolutionBlock:
     """A solution, and the stub that a learner gets in its place: their lines, and the indentation of the markers."""
 
     indent: str
@@ -112,10 +112,10 @@ class MarkedSolution:
         return lines or [f"{self.indent}...  # {YOURS}"]
 
 
-def parsed(text: str, name: str) -> Iterator[str | MarkedSolution]:
-    """The lines of a source, with a `MarkedSolution` for each block. Raises SourceError naming `name`:line."""
+def blocks(text: str, name: str) -> Iterator[str | SolutionBlock]:
+    """The lines of a source, with a `SolutionBlock` for each block. Raises SourceError naming `name`:line."""
     part = "text"
-    block = MarkedSolution("")
+    block = SolutionBlock("")
     begun = ""  # the place of the block's first marker
     for number, line in enumerate(text.split("\n"), 1):
         at = f"{name}:{number}: {line.strip()!r}"
@@ -124,7 +124,7 @@ def parsed(text: str, name: str) -> Iterator[str | MarkedSolution]:
                 raise SourceError(f"{at}: {INCOMPLETE}")
             part = NEXT_PARTS[part][marker[2]]
             if marker[2] == "<solution>":
-                block = MarkedSolution(marker[1])
+                block = SolutionBlock(marker[1])
                 begun = at
             elif marker[2] == "</solution>":
                 yield block
@@ -146,9 +146,9 @@ def split(text: str, name: str) -> tuple[str, str]:
     """The text of the learner's notebook and of the solution, from a source. Raises SourceError naming `name`:line."""
     learner: list[str] = []
     solution: list[str] = []
-    for each in parsed(text, name):
-        learner += each.for_learner() if isinstance(each, MarkedSolution) else [each]
-        solution += each.solution if isinstance(each, MarkedSolution) else [each]
+    for each in blocks(text, name):
+        learner += each.for_learner() if isinstance(each, SolutionBlock) else [each]
+        solution += each.solution if isinstance(each, SolutionBlock) else [each]
     return "\n".join(learner), "\n".join(solution)
 
 
