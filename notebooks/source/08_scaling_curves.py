@@ -247,8 +247,9 @@ scaling_curve(strong)
 # %% [markdown]
 # How to read it:
 #
-# - Throughput is on the left, efficiency on the right. A point is the median of its runs, and its bar goes from the slowest to the
-#   fastest.
+# - Each backend has a panel. A point is the median of its runs, its bar goes from the slowest to the fastest, and the number next
+#   to it is the efficiency.
+# - Both axes are logarithmic, so perfect scaling is a straight line. The further a point lies below it, the lower its efficiency.
 # - *Hollow* points are *oversubscribed*: more ranks than cores, so they take turns. They say nothing about a machine that has
 #   enough cores.
 # - Crosses are first epochs. They don't belong to the curve.
@@ -412,7 +413,7 @@ guess_weak.compare(
 weak_scaling_curve(weak)
 
 # %% [markdown]
-# Perfect weak scaling is the flat dotted line on the left. Once the ranks outnumber the cores, the measured line has to
+# Perfect weak scaling is the flat dotted line. Once the ranks outnumber the cores, the measured line has to
 # bend upwards, because the work has grown and the machine hasn't.
 #
 # With a fixed batch per rank, a single step is the same here as in strong scaling and costs the same; only the number of steps
@@ -432,7 +433,7 @@ weak_scaling_curve(weak)
 # ## Accuracy is the other half
 #
 # Throughput is worth nothing if the network learns less. With a fixed batch per rank, more ranks take fewer steps in the same
-# number of epochs, each with a larger global batch. Every line below is one backend on one number of ranks, with
+# number of epochs, each with a larger global batch. Below, each backend has a panel with one line per number of ranks, and
 # a point at the end of each epoch.
 
 # %%
