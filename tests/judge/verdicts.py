@@ -136,7 +136,7 @@ class Verdicts:
         exercise = getattr(self.check, name)
         verdict = verdicts["known", name, str(at)]
         assert verdict.passed is False, verdict
-        assert exercise.mistakes[at].hint in verdict.hint, verdict
+        assert exercise.mistakes[at].hint.lower() in verdict.hint.lower(), verdict
         if (failed := next(iter(exercise._known.values()))[at]) is not None:
             assert not failed.hint, f"{failed.text!r} has a hint of its own: plant this mistake in a test instead"
 
@@ -147,7 +147,7 @@ class Verdicts:
     def test_a_wrong_answer_is_rejected_with_its_hint(self, mistake, verdicts):
         [verdict] = [verdict for (kind, _, title), verdict in verdicts.items() if (kind, title) == ("wrong", mistake)]
         assert verdict.passed is False, verdict
-        assert self.wrong[mistake][1] in verdict.hint, verdict
+        assert self.wrong[mistake][1].lower() in verdict.hint.lower(), verdict
 
     def test_an_answer_that_raises_is_rejected_with_what_it_raised(self, raising, team):
         make, words = self.raises[raising]

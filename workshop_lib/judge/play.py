@@ -121,7 +121,11 @@ class Playing:
             function = function.load()
         calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
         right = [_step(each) for each in self.play(calls.of_solution, comm)]
-        play = self.play(calls.beside_solution(function), comm)
+        played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)
+        calls.end()
+        return played
+
+    def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
             for text, steps in itertools.groupby(right, key=lambda step: step.text):
@@ -177,6 +181,11 @@ class Calls:
         self._returns = returns
         self._in_place = in_place
         self._right: list[tuple[Any, list[str]]] = []  # the result and the changed arguments of each call
+
+    def end(self) -> None:
+        """Give the ranks' own communicator back, since an MPI library has a limited number of them."""
+        if self._agreeing is not None:
+            self._agreeing.Free()
 
     def sentence(self, step: Step, right: Any) -> str:
         """What a step observed, as a sentence."""
