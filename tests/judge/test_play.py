@@ -211,7 +211,7 @@ def test_arrays_that_begin_alike_are_shown_where_they_differ(source):
 
 
 def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
-    with pytest.raises(ValueError, match="has no 'nowhere'"):
+    with pytest.raises(ValueError, match="total has no 'nowhere'"):
         Solution(source, "total", (("nowhere", ""),)).load()
     with pytest.raises(ValueError, match="defines missing 0 times"):
         Solution(source, "missing").load()
