@@ -8,7 +8,8 @@ from judge import thread_ranks
 from judge.answers import written
 
 from workshop_lib import judge
-from workshop_lib.judge.play import Edit, described, fits, plain, played
+from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.judge.solutions import Solution
 
 SOURCE = '''# %% [markdown]
