@@ -71,9 +71,9 @@ def test_the_first_property_that_fails_gives_its_hint():
 @pytest.mark.parametrize(
     ("body", "hint"),
     [
-        ("return 1 + comm.rank", "the ranks returned [1, 2]. ranks are numbered from 0."),
-        ("return 2", "the ranks returned [2, 2]. that is the number of ranks."),
-        ("return 7", "the ranks returned [7, 7]. count the ranks."),
+        ("return 1 + comm.rank", "the ranks returned [1, 2]. Ranks are numbered from 0."),
+        ("return 2", "the ranks returned [2, 2]. That is the number of ranks."),
+        ("return 7", "the ranks returned [7, 7]. Count the ranks."),
     ],
 )
 def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_same_evidence(body, hint):
@@ -85,7 +85,7 @@ def test_a_failure_without_a_hint_is_explained_by_the_mistake_that_leaves_the_sa
 
 def test_what_a_call_leaves_unreceived_does_not_reach_the_next(team):
     """Nor the known mistakes, which are run on the same ranks to compare with."""
-    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("count the ranks.")
+    assert number(learner("if comm.rank: comm.send('late', 0)\n    return 7")).hint.endswith("Count the ranks.")
     assert number(learner("return comm.sendrecv(comm.rank, 1 - comm.rank)")).hint.startswith(
         "the ranks returned [1, 0]"
     )

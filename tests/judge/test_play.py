@@ -8,7 +8,8 @@ from judge import thread_ranks
 from judge.answers import written
 
 from workshop_lib import judge
-from workshop_lib.judge.play import Edit, described, fits, plain, played
+from workshop_lib.judge.forms import described, fits, plain
+from workshop_lib.judge.play import Edit, played
 from workshop_lib.judge.solutions import Solution
 
 SOURCE = '''# %% [markdown]
@@ -119,27 +120,27 @@ def test_a_stub_is_not_solved_yet(total):
         (
             "return comm.allreduce(values), np.arange(comm.size)",
             "the sums are right",
-            "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. use the weight.",
+            "with weight 2, rank 0 has [1. 3. 5.] where [ 2.  6. 10.] is right. Use the weight.",
         ),
         (
             "return comm.allreduce(values * weight * weight), np.arange(comm.size)",
             "the sums are right",
-            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. the weight counts once.",
+            "with weight 2, rank 0 has [ 4. 12. 20.] where [ 2.  6. 10.] is right. The weight counts once.",
         ),
         (
             "return values * weight, np.arange(comm.size)",
             "the sums are right",
-            "with weight 1, rank 0 has [0. 1. 2.] where [1. 3. 5.] is right. add up over the ranks.",
+            "with weight 1, rank 0 has [0. 1. 2.] where [1. 3. 5.] is right. Add up over the ranks.",
         ),
         (
             "return comm.allreduce(values * weight) + comm.rank, np.arange(comm.size)",
             "the sums are right",
-            "with weight 1, rank 1 has [2. 4. 6.] where [1. 3. 5.] is right. work it out.",
+            "with weight 1, rank 1 has [2. 4. 6.] where [1. 3. 5.] is right. Work it out.",
         ),
         (
             "return comm.allreduce(values * weight)",
             "it returns the sums and the ranks",
-            "rank 0 returned an array of 3. return both.",
+            "rank 0 returned an array of 3. Return both.",
         ),
         (
             "added = comm.allreduce(values * weight)\n    return (added, np.arange(2)) if comm.rank == 0 else None",
@@ -189,7 +190,7 @@ def test_arguments_may_be_changed_if_the_exercise_allows_it(source):
 def test_a_function_that_does_not_communicate_is_judged_without_ranks(scaled):
     assert verdict(scaled, lambda values, factor: [factor * value for value in values]).passed
     wrong = verdict(scaled, lambda values, factor: [factor + value for value in values])
-    assert wrong.hint == "it gives [4, 5] where [3. 6.] is right. multiply."
+    assert wrong.hint == "it gives [4, 5] where [3. 6.] is right. Multiply."
     assert verdict(scaled, lambda values, factor: None).hint.startswith("it returned nothing. It should `return`")
 
 
@@ -211,7 +212,7 @@ def test_arrays_that_begin_alike_are_shown_where_they_differ(source):
 
 
 def test_an_edit_of_what_is_not_in_the_solution_is_refused(source):
-    with pytest.raises(ValueError, match="has no 'nowhere'"):
+    with pytest.raises(ValueError, match="total has no 'nowhere'"):
         Solution(source, "total", (("nowhere", ""),)).load()
     with pytest.raises(ValueError, match="defines missing 0 times"):
         Solution(source, "missing").load()

@@ -183,9 +183,10 @@ class Exercise:
         verdict.passed = failed is None
         if failed is not None:
             verdict.failed = failed.text
-            verdict.hint = (
-                failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed, len(observations))}".strip()
-            )
+            verdict.hint = failed.hint
+            if not verdict.hint:
+                hint = self._hint_of_a_mistake(failed, len(observations))
+                verdict.hint = _one_after_another(failed.observed, hint)
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
@@ -242,6 +243,13 @@ class Exercise:
         except ranks.RankError:
             pass  # the verdict already says that there are no ranks
         return verdict
+
+
+def _one_after_another(sentence: str, hint: str) -> str:
+    """A hint after a sentence, or after the beginning of a sentence that ends with a colon."""
+    if sentence.endswith("."):
+        hint = hint[:1].upper() + hint[1:]
+    return f"{sentence} {hint}".strip()
 
 
 def _prepare(observe: Callable, function: Callable, ready: Callable[[], None] | None) -> None:

@@ -26,13 +26,14 @@ unless the solution changes them, too. So a play may rely on both.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge.forms import described, fits, plain
 from workshop_lib.judge.solutions import Replacement, Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
@@ -121,7 +122,11 @@ class Playing:
             function = function.load()
         calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
         right = [_step(each) for each in self.play(calls.of_solution, comm)]
-        play = self.play(calls.beside_solution(function), comm)
+        played = self._up_to_a_failure(self.play(calls.beside_solution(function), comm), right, calls)
+        calls.end()
+        return played
+
+    def _up_to_a_failure(self, play: Iterator[tuple], right: list[Step], calls: "Calls") -> Played:
         held: list[str] = []
         try:
             for text, steps in itertools.groupby(right, key=lambda step: step.text):
@@ -177,6 +182,11 @@ class Calls:
         self._returns = returns
         self._in_place = in_place
         self._right: list[tuple[Any, list[str]]] = []  # the result and the changed arguments of each call
+
+    def end(self) -> None:
+        """Give the ranks' own communicator back, since an MPI library has a limited number of them."""
+        if self._agreeing is not None:
+            self._agreeing.Free()
 
     def sentence(self, step: Step, right: Any) -> str:
         """What a step observed, as a sentence."""
@@ -252,76 +262,3 @@ def _beside(got: Any, right: Any) -> tuple[Any, Any, str]:
             first = different[0]
             return got[first], right[first], f" at {first}"
     return got, right, ""
-
-
-def plain(value: Any) -> Any:
-    """A value as data that stays as it is: copies of arrays, tensors as arrays, and these in lists and dictionaries."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, tuple):
-        return tuple(plain(each) for each in value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return value
-
-
-def fits(got: Any, right: Any) -> bool:
-    """Whether a result has the form of the right one. Any result has the form of None."""
-    if right is None:
-        return True
-    if isinstance(right, bool | str):
-        return isinstance(got, type(right))
-    if is_number(right):
-        return is_number(got)
-    if isinstance(right, np.ndarray):
-        return _shape(got) == right.shape
-    if isinstance(right, dict):
-        return isinstance(got, dict) and got.keys() == right.keys() and all(fits(got[key], right[key]) for key in right)
-    if isinstance(right, tuple | list):
-        if not isinstance(got, tuple | list) and not (isinstance(got, np.ndarray) and got.ndim):
-            return False
-        same_length = len(got) == len(right) or isinstance(right, list)
-        return same_length and all(fits(a, b) for a, b in zip(got, right, strict=False))
-    if callable(right):
-        return callable(got)
-    return type(got).__name__ == type(right).__name__ or isinstance(got, type(right))
-
-
-def _shape(value: Any) -> tuple | None:
-    """The shape of an array or of nested lists of numbers; None of anything else."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        return None
-    return None if array.dtype == object else array.shape
-
-
-def described(value: Any) -> str:
-    """The form of a value in words; a text or another object as it is."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"an array of {len(value)}" if value.ndim == 1 else f"an array of shape {value.shape}"
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}{_parts(value)}"
-    if isinstance(value, list):
-        return f"a list of {len(value)}{_parts(value)}"
-    if isinstance(value, dict):
-        return f"a dictionary with the keys {', '.join(map(repr, value))}{_parts(value.values())}"
-    if is_number(value):
-        return "a number"
-    return shown(value)
-
-
-def _parts(values: Iterable) -> str:
-    """The forms of these values in parentheses, if there are not too many different ones."""
-    parts = [described(value) for value in values]
-    if len(set(parts)) == 1:
-        return f" (each {parts[0]})"
-    return f" ({', '.join(parts)})" if 1 < len(parts) <= 4 else ""

@@ -113,7 +113,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_study_goes_on_after_its_process_was_killed(tmp_path):
     pytest.importorskip("optuna")
-    parts = [answers._source(NOTEBOOK, name, solved=True) for name in ("Study", "open_study")]
+    parts = [answers.source(NOTEBOOK, name) for name in ("Study", "open_study")]
     program = "\n".join(["import os, signal, sys", *parts, KILLED])
     journal = tmp_path / "study.log"
     ended = subprocess.run([sys.executable, "-c", program, str(journal)], capture_output=True, timeout=100, check=False)
