@@ -64,8 +64,8 @@ class Trainer:
         self.all_succeed(self.load_data)
         self.plan_steps()
         self.must_match = checkpoint.must_match(options, self.world.world_size, self.train_size, backend.framework)
-        if path := options.checkpoint:
-            self.on_rank_0(lambda: checkpoint.require_place(path))
+        if options.checkpoint is not None:
+            self.on_rank_0(checkpoint.require_place, options.checkpoint)
         self.learner = backend.learner(options, *self.splits)
         self.total_seconds = 0.0  # training and evaluation on the slowest rank
         self.start_epoch(1)
@@ -73,14 +73,14 @@ class Trainer:
             self.resume()
         self.stop_is_possible = any(backend.allgather(bool(hooks["should_stop"])))
 
-    def all_succeed(self, action: Callable[[], Result]) -> Result:
-        """Call `action` on this rank and return its result. All ranks call it, and it blocks.
+    def all_succeed(self, action: Callable[[], None]) -> None:
+        """Call `action` on this rank. All ranks call it, and it blocks.
 
         If the action fails on any rank, every rank raises: its own error where the action failed, else RunError.
         """
         error = None
         try:
-            result = action()
+            action()
         except Exception as caught:  # raised below, once all ranks know of it
             error = caught
         errors = self.backend.allgather(error and f"{type(error).__name__}: {error}")
@@ -89,24 +89,27 @@ class Trainer:
         for rank, text in enumerate(errors):
             if text is not None:
                 raise RunError(f"rank {rank} could not go on: {text}")
-        return result
 
-    def on_rank_0(self, action: Callable[[], Result]) -> Result:
-        """Call `action` on rank 0 only and return its result on every rank. All ranks call it, and it blocks.
+    def on_rank_0(self, action: Callable[..., Result], *arguments) -> Result:
+        """Call `action` with these arguments on rank 0, and return its result on every rank.
 
-        If the action raises a WorkshopError, all ranks raise that error.
+        All ranks call it, and it blocks. If the action raises a WorkshopError, all ranks raise that error. After any
+        other error, the other ranks raise RunError.
         """
-
-        def attempt():
-            try:
-                return action(), None
-            except WorkshopError as error:
-                return None, error
-
-        outcome = self.all_succeed(lambda: attempt() if self.world.rank == 0 else None)
-        result, error = self.backend.allgather(outcome)[0]
-        if error is not None:
-            raise error
+        if self.world.rank > 0:
+            result, error = self.backend.allgather(None)[0]
+            if error is not None:
+                raise error
+            return result
+        try:
+            result = action(*arguments)
+        except WorkshopError as error:
+            self.backend.allgather((None, error))
+            raise
+        except Exception as error:
+            self.backend.allgather((None, RunError(f"rank 0 could not go on: {type(error).__name__}: {error}")))
+            raise
+        self.backend.allgather((result, None))
         return result
 
     def stage_data(self) -> None:
@@ -316,12 +319,12 @@ class Trainer:
             "model": shared["model"],
             "optimizer": shared["optimizer"],
         }
-        self.on_rank_0(lambda: checkpoint.write(path, state))
+        self.on_rank_0(checkpoint.write, path, state)
 
     def resume(self) -> None:
         """Continue from where the checkpoint was written. Rank 0 reads it for all ranks."""
         path = str(self.options.checkpoint)
-        state = self.on_rank_0(lambda: checkpoint.read(path, self.must_match))
+        state = self.on_rank_0(checkpoint.read, path, self.must_match)
         self.epoch = state["epoch"]
         self.step = state["step"]
         self.epoch_seconds = state["epoch_seconds"]
