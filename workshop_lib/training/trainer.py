@@ -16,7 +16,7 @@ from workshop_lib.data import mnist, shard, stage
 from workshop_lib.errors import WorkshopError
 from workshop_lib.training import KINDS, backends, checkpoint, flops, memory, record, schedules
 from workshop_lib.training import world as worlds
-from workshop_lib.training.backends.base import Backend
+from workshop_lib.training.backends.base import Backend, CollectiveSpan, StepResult
 from workshop_lib.training.callbacks import RunInfo, StepEvent, StepValues, Tracer, methods_of
 from workshop_lib.training.options import TrainOptions
 from workshop_lib.training.record import EpochRow, RunError, RunRecord
@@ -202,15 +202,15 @@ class Trainer:
 
     def train_epoch(self) -> bool:
         """Train to the end of this epoch or to max_steps. Returns True if a callback ended the run early."""
-        if self.backend.communication_s is not None:
-            self.backend.communication_s = 0.0
+        self.communication_s: float | None = None
         self.samples = 0
         stopped = False
         self.backend.allgather(None)  # a barrier, so that all ranks' clocks start together
         self.epoch_start = self.step_start = time.perf_counter()
         for indices, n_global, lr in self.steps():
-            loss = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
-            if stopped := self.after_step(loss, len(indices), n_global, lr):  # callbacks, stop button, trace
+            result = self.learner.step(indices, n_global, lr)  # forward, backward, average, update
+            stopped = self.after_step(result, len(indices), n_global, lr)  # callbacks, stop button, trace
+            if stopped:
                 break
         self.learner.sums()  # waits until a GPU has done all steps
         seconds = max(self.backend.allgather(time.perf_counter() - self.epoch_start))
@@ -238,15 +238,18 @@ class Trainer:
                 schedules.lr_at(step, total, self.peak_lr, self.warmup_steps, options.decay, self.warmup_lr),
             )
 
-    def after_step(self, loss: SupportsFloat, n_local: int, n_global: int, lr: float) -> bool:
+    def after_step(self, result: StepResult, n_local: int, n_global: int, lr: float) -> bool:
         """Count the step and report it. Returns whether the ranks agree to stop before the run's end."""
         self.step += 1
         self.lr = lr
         self.samples += n_global
-        span = self.backend.averaging_span
-        collectives = [] if span is None else [span]
+        collectives = []
+        if result.averaging is not None:
+            collectives.append(result.averaging)
+            start, end = result.averaging
+            self.communication_s = (self.communication_s or 0.0) + end - start
         if self.hooks["on_step"]:
-            self.report_step(loss, n_local)
+            self.report_step(result.loss_sum, n_local)
         stop = self.stop_is_possible and self.ranks_agree_to_stop(collectives) and self.steps_left > 0
         self.step_start = self.tracer.add(self.steps_done, self.step_start, collectives)
         return stop
@@ -266,7 +269,7 @@ class Trainer:
         }
         self.call_hooks("on_step", StepEvent(values, later))
 
-    def ranks_agree_to_stop(self, collectives: list[tuple[float, float]]) -> bool:
+    def ranks_agree_to_stop(self, collectives: list[CollectiveSpan]) -> bool:
         if self.step % STEPS_BETWEEN_STOP_CHECKS and self.step != self.steps_per_epoch:
             return False
         asked = any(hook() for hook in self.hooks["should_stop"])
@@ -283,8 +286,8 @@ class Trainer:
         loss, accuracy, samples = record.over_ranks("training", self.learner.sums(), whole, self.backend)
         test_loss, test_accuracy, _ = record.over_ranks("test", self.learner.evaluate(), self.test_size, self.backend)
         communication_s = None
-        if self.backend.communication_s is not None:
-            communication_s = float(np.mean(self.backend.allgather(self.backend.communication_s)))
+        if self.communication_s is not None:
+            communication_s = float(np.mean(self.backend.allgather(self.communication_s)))
         self.total_seconds += max(self.backend.allgather(time.perf_counter() - start))
         row: EpochRow = {
             "epoch": self.epoch,
