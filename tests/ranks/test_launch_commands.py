@@ -123,6 +123,7 @@ def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewh
     for allocation, elsewhere in (
         (None, False),
         (Allocation("host file", None, here), False),
+        (Allocation("host file", None, ("localhost",)), False),
         (Allocation("host file", None, (*here, "other")), True),
         (Allocation("slurm", "1", here), True),  # attached to from a login node
     ):
