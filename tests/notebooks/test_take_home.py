@@ -132,7 +132,7 @@ def test_a_script_needs_nothing_from_here(path):
 
 
 def test_every_script_is_tested():
-    # In test_scripts.py, test_torchrun_hosts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
+    # In test_scripts.py, test_resuming_scripts.py, test_survive.py, test_dry_run_real.py; notebook 09 runs the loaders.
     elsewhere = {"scaling_table", "ddp_resume", "loader", "loader_tf", "elastic", "survive", "mesh"}
     here = {"mnist_data", "one_process", "ddp_realistic", "diloco", "tensor_parallel", "pipeline", "search", *BACKEND}
     assert {path.stem for path in SCRIPTS.glob("*.py")} == here | elsewhere
