@@ -7,7 +7,7 @@ import pytest
 import tiers
 from training.ladder import HOROVOD, REPLICATED, SHARDED
 
-from workshop_lib.maintain import generate
+from workshop_lib import exercises
 from workshop_lib.paths import ROOT
 from workshop_lib.results.records import all_names
 from workshop_lib.training.backends import missing
@@ -77,4 +77,4 @@ def test_every_test_has_a_tier_and_what_is_about_a_lesson_can_be_run_alone(all_t
 
 
 def test_the_core_path_is_in_make_test():
-    assert set(generate.CORE_PATH) <= set(tiers.CORE_LESSONS) <= set(tiers.LESSONS)
+    assert set(exercises.CORE_PATH) <= set(tiers.CORE_LESSONS) <= set(tiers.LESSONS)

@@ -100,7 +100,7 @@ def test_what_there_is_not_is_answered_in_one_sentence(stage, arguments, sentenc
 
 
 def fake_run(error: str = ""):
-    def run_notebook(path, output):
+    def run_notebook(path, output, **_):
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":

@@ -18,7 +18,8 @@ from workshop_lib import ranks as teams
 from workshop_lib.errors import InputError
 
 app = typer.Typer()  # cli/commands.py adds this app's commands to `workshop`
-RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
+NOTEBOOKS = paths.ROOT / "notebooks"
+RECORD = paths.LEARNER.with_name("assessment.jsonl")
 # Before a rehearsal: how long to watch other programs, and the cores it needs.
 LOOK_S = 1.0
 ROOM_FOR = 2
@@ -28,7 +29,9 @@ ROOM_FOR = 2
 def assess(
     ranks: Annotated[int, typer.Option(help="How many, for exercises that take any number.")] = 2,
     learner: Annotated[str, typer.Option(help="A name or nickname to write into the record.")] = "",
-    notebooks: Annotated[Path, typer.Option(help="The folder with your notebooks.")] = RECORD.parent,
+    notebooks: Annotated[
+        Path, typer.Option(envvar="WORKSHOP_NOTEBOOKS", show_envvar=False, help="The folder with your notebooks.")
+    ] = NOTEBOOKS,
     out: Annotated[Path, typer.Option(help="The record, in place of an older one.")] = RECORD,
 ) -> None:
     """Check once more what you solved of the core path, and write a record that anyone can verify."""

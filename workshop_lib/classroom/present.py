@@ -23,7 +23,7 @@ from workshop_lib import paths, ranks
 from workshop_lib.classroom import needs, routes
 from workshop_lib.errors import InputError, WorkshopError
 from workshop_lib.maintain import execute
-from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, sources
+from workshop_lib.maintain.generate import METADATA, NOTEBOOKS, YOURS, pristine, sources
 from workshop_lib.notebook import profile
 from workshop_lib.ranks import engine
 from workshop_lib.training.cores import usable_cores
@@ -65,7 +65,7 @@ def first_cell(name: str, under: tuple[str, ...]) -> str:
 def slides(name: str, sections: tuple[str, ...] = (routes.CORE,)) -> nbformat.NotebookNode:
     """Slides of these sections of a notebook with solutions: each is folded up, and its first cell prepares it."""
     cells = routes.Code.of(name).notebook.cells
-    learners = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    learners = pristine(name)[0].cells
     shown: list = []
     ready_for: tuple[str, ...] = ()
     for index, text, under in routes.pieces(cells):
@@ -130,7 +130,7 @@ def parts(what: str, sections: tuple[str, ...] = ()) -> Iterator[tuple[str, tupl
     Raises InputError for an unknown name or section.
     """
     if what in (known := [source.stem for source in sources()]):
-        cells = nbformat.read(NOTEBOOKS / f"{what}.ipynb", as_version=4).cells
+        cells = pristine(what)[0].cells
         there = dict.fromkeys(under[-1] for _, _, under in routes.pieces(cells) if len(under) > 1)
         if wrong := [each for each in sections if each not in there]:
             raise InputError(f"{what} has no section {wrong[0]!r}; it has {', '.join(map(repr, there))}.")
@@ -163,7 +163,7 @@ def record(file: Path) -> Path:
     target = file.parent / "recorded" / file.name
     running = target.with_suffix(".running")
     target.parent.mkdir(exist_ok=True)
-    outcome = execute.run_notebook(file, running)
+    outcome = execute.run_notebook(file, running, env=execute.without_learner(STAGE / "notebooks"))
     notebook = nbformat.read(running, as_version=4)
     running.unlink()
     if outcome.error:

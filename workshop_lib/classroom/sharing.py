@@ -20,6 +20,7 @@ from workshop_lib.errors import InputError
 from workshop_lib.training.cores import usable_cores
 
 SCHEMA = 1
+OWN_FILE = "sharing.json"  # where a learner's choice is kept
 MOST = 150  # entries per list (predictions, checks, …) of one learner
 NAME = re.compile(r"[a-z][a-z0-9-]{1,19}")
 NAME_RULE = "2 to 20 small letters, digits and dashes, beginning with a letter"
@@ -104,24 +105,20 @@ class Sharing(NamedTuple):
         return Path(self.folder, f"{self.name}.json")
 
 
-def _own_file() -> Path:
-    return paths.LEARNER.with_name("sharing.json")
-
-
 def chosen() -> Sharing | None:
     """The folder and name that the learner chose; None for most learners, who share nothing."""
-    try:
-        kept = json.loads(_own_file().read_text("utf8"))
-        return Sharing(str(kept["folder"]), str(kept["name"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    for file in paths.learners_files(OWN_FILE):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            kept = json.loads(file.read_text("utf8"))
+            return Sharing(str(kept["folder"]), str(kept["name"]))
+    return None
 
 
 def start(sharing: Sharing) -> None:
     """Share from now on. Raises InputError if somebody else has this name in the folder, and OSError."""
     before = chosen()
     publish(sharing, is_new=sharing != before or not sharing.file.exists())
-    with paths.replacing(_own_file()) as temporary:
+    with paths.replacing(paths.LEARNER.with_name(OWN_FILE)) as temporary:
         temporary.write_text(json.dumps(sharing._asdict()), "utf8")
     if before and before != sharing:
         before.file.unlink(missing_ok=True)
@@ -132,7 +129,8 @@ def stop() -> Sharing | None:
     before = chosen()
     if before:
         before.file.unlink(missing_ok=True)
-        _own_file().unlink()
+        for file in paths.learners_files(OWN_FILE):
+            file.unlink(missing_ok=True)
     return before
 
 
