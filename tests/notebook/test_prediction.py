@@ -30,6 +30,16 @@ def test_the_first_guess_counts_and_is_drawn_beside_the_result_which_else_stands
     assert "1,234" in texts(alone) and any("no guess was made" in text for text in texts(alone))
 
 
+def test_a_run_that_measured_nothing_is_not_drawn_as_zero():
+    guess = predict("Test accuracy?", 0, 100, "%")
+    guess.commit(97)
+    figure = guess.compare(None)
+    assert "nothing: stopped before the first test" in texts(figure) and "0 %" not in texts(figure)
+    assert "97 %" in texts(figure) and bars(figure) == [0, 97]
+    assert "nothing: stopped before the first test" in texts(guess.compare([]))
+    assert bars(guess.compare([1, 2, 30])) == [2, 97]
+
+
 def test_without_widgets_the_question_is_printed(capsys):
     assert not has_widgets()
     predict("How many times faster?", 0.5, 4, "times")._ipython_display_()

@@ -2,7 +2,9 @@
 
 import html
 import math
+import statistics
 import textwrap
+from collections.abc import Iterable
 
 import ipywidgets as widgets
 from IPython.display import display
@@ -14,6 +16,7 @@ from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave
 
 MEASURED = Look(BLUE, "")
 GUESS = Look(YELLOW, "//")
+STOPPED = "nothing: stopped before the first test"
 
 
 class Question:
@@ -42,24 +45,37 @@ class Question:
         if self.value is not None:
             learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
-    def compare(self, measured: float, spread: tuple[float, float] | None = None) -> RecordFigure:
-        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement."""
+    def compare(
+        self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None
+    ) -> RecordFigure:
+        """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement.
+
+        Of several measurements, it shows the median and the spread. `measured` is None, or has no numbers, if the run
+        was stopped before there was anything to measure; the figure then says so.
+        """
+        if isinstance(measured, Iterable):
+            values = [float(value) for value in measured]
+            measured = statistics.median(values) if values else None
+            spread = (min(values), max(values)) if values else None
         self._keep(measured)
-        rows = [("measured", measured, MEASURED, spread or (measured, measured))]
+        if measured is None:
+            rows = [("measured", 0.0, MEASURED, (0.0, 0.0), STOPPED)]
+        else:
+            rows = [("measured", measured, MEASURED, spread or (measured, measured), self._with_unit(measured))]
         if self.value is not None:
-            rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
+            rows.append(("your guess", self.value, GUESS, (self.value, self.value), self._with_unit(self.value)))
         question = textwrap.wrap(self.question, 80)
         # In inches.
         head = 0.1 + 0.27 * len(question)
         height = 0.62 + 0.5 * len(rows)
         figure = RecordFigure(figsize=(9, head + height), facecolor="white")
         axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
-        for at, (_, value, look, (low, high)) in enumerate(rows):
+        for at, (_, value, look, (low, high), text) in enumerate(rows):
             bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
             axes.barh(at, value, 0.62, color=look.color, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
             beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
-            axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
-        longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
+            axes.annotate(text, (max(value, high), at), (8, 0), **beside)
+        longest = max(self.high, *(max(value, high) for _, value, _, (_, high), _ in rows))
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
         axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=FONT_SIZE)
         axes.tick_params(axis="y", length=0)
@@ -69,6 +85,9 @@ class Question:
         if self.value is None:
             figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GRAY, ha="right")
         return figure
+
+    def _with_unit(self, value: float) -> str:
+        return f"{_number(value)} {self.unit}".strip()
 
     def _ipython_display_(self) -> None:
         if has_widgets():
@@ -101,7 +120,7 @@ class Question:
         def commit(_=None):
             value = slider.value if self.value is None else self.value
             self.commit(value)
-            guess = f"{_number(value)} {html.escape(self.unit)}".strip()
+            guess = html.escape(self._with_unit(value))
             leave(shown, box, f"{question}<br><b>{guess}</b> (committed)")
 
         slider.observe(move, "value")
