@@ -20,12 +20,17 @@ TEXT_LIMIT = 300  # characters of a question or a failed property
 
 
 class Prediction(NamedTuple):
-    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement."""
+    """A learner's guess, logged when the learner commits it, and again with `measured` after the measurement.
+
+    low and high: the ends of the question's range.
+    """
 
     question: str
     unit: str
     guess: float
     measured: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 class Check(NamedTuple):

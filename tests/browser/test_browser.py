@@ -151,6 +151,8 @@ def test_the_dashboard_shows_every_rank_and_its_button_stops_them_cleanly(open_i
     lines = lab.page.eval_on_selector_all("svg polyline[data-rank]", "all => all.map(one => one.dataset.rank)")
     assert lines == ["0", "1", "2", "3", "all"] * 2, "the run's curves are still there"
     assert len(lab.images()) == 1, "and the guess beside the outcome"
+    dead = ".jp-OutputArea-output.jupyter-widgets:not(:has(*)):visible"
+    assert lab.page.locator(dead).count() == 1, "only the question without an answer says how to go on"
     rest = lab.page.eval_on_selector(
         ".jp-OutputArea-output.jupyter-widgets", "one => getComputedStyle(one, '::after').content"
     )

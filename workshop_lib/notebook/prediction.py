@@ -48,7 +48,7 @@ class Question:
 
     def _keep(self, measured: float | None = None) -> None:
         if self.value is not None:
-            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
+            learner.keep(learner.Prediction(self.question, self.unit, self.value, measured, self.low, self.high))
 
     def compare(
         self, measured: float | Iterable[float] | None, spread: tuple[float, float] | None = None
@@ -130,7 +130,8 @@ class Question:
 
         def commit(_):
             self.commit(slider.value)
-            slider.value = value = self.value
+            value = slider.value if self.value is None else self.value
+            slider.value = value
             slider.disabled = True
             button.description = "Committed ✓"  # not disabled, because a disabled button loses the keyboard's focus
             button.icon = ""
