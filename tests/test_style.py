@@ -21,6 +21,7 @@ ALWAYS = {
     "environment",
     "installation",
     "learner",
+    "exercises",
     "shadowing",
     "__version__",
 }

@@ -49,7 +49,7 @@ def own_momenta(model, optimizer):
 
 def set_momenta(model, optimizer, momenta):
     """Give the optimizer what own_momenta has returned."""
-    for parameter, momentum in zip(model.parameters(), momenta):
+    for parameter, momentum in zip(model.parameters(), momenta, strict=True):
         optimizer.state[parameter]["momentum_buffer"] = momentum.to(parameter.device)
 
 

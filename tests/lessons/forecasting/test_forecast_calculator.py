@@ -2,7 +2,7 @@
 
 import pytest
 from command_line import workshop
-from drawn import check_layout, curve, lines, printed
+from drawn import check_layout, printed
 
 from workshop_lib.lessons.forecasting import catalogue, figures, published, report
 from workshop_lib.lessons.forecasting.figures import draw_forecast as draw
@@ -14,33 +14,6 @@ POINTS = forecast(RESNET, HOROVOD, SETTINGS)
 CONDITIONS = report.conditions(RESNET, HOROVOD, SETTINGS)
 
 
-<<<<<<< HEAD
-def test_the_figure_shows_what_was_forecast():
-    figure = draw(POINTS, CONDITIONS)
-    left, right = figure.axes
-    drawn = lines(left)
-    assert list(drawn["speed: forecast"][:, 1]) == [p.efficiency for p in POINTS]
-    assert list(drawn["learning: samples that a small batch needs too"][:, 1]) == [p.learning for p in POINTS]
-    both = [p.efficiency * p.learning for p in POINTS]
-    assert list(drawn["both: what a device contributes"][:, 1]) == pytest.approx(both)
-    assert drawn["communication takes longer than computing"][0, 0] == takes_over(POINTS)
-    assert drawn["the global batch is above the critical one"][0, 0] == outgrows_learning(POINTS)
-    hours = [point.time_to_target_s / 3600 for point in POINTS]
-    assert right.get_ylabel() == "time to the target (h)"
-    assert list(right.lines[0].get_ydata()) == pytest.approx(hours)
-    assert list(right.lines[1].get_ydata()) == pytest.approx([hours[0] / p.devices for p in POINTS])
-    check_layout(figure)
-
-
-def test_without_a_target_it_shows_throughput():
-    vgg = catalogue.model("vgg-16")
-    points = forecast(vgg, HOROVOD, SETTINGS)
-    figure = draw(points, report.conditions(vgg, HOROVOD, SETTINGS))
-    right = figure.axes[1]
-    assert right.get_ylabel() == "samples/s"
-    assert list(right.lines[0].get_ydata()) == [point.samples_per_s for point in points]
-    check_layout(figure)
-=======
 def lines_of(axes):
     return [list(line.get_ydata()) for line in axes.lines]
 
@@ -56,34 +29,20 @@ def test_the_figures_show_what_was_forecast():
         assert values in lines_of(left)
     hours = [point.time_to_target_s / 3600 for point in POINTS]
     assert lines_of(right)[:2] == [pytest.approx(hours), pytest.approx([hours[0] / p.devices for p in POINTS])]
-    check_text(figure, 11)
-    check_title_and_conditions(figure)
+    check_layout(figure)
     without_target = forecast(catalogue.model("vgg-16"), HOROVOD, SETTINGS)
     assert [point.samples_per_s for point in without_target] in lines_of(draw(without_target, CONDITIONS).axes[1])
->>>>>>> fewer
     with pytest.raises(ValueError, match="no points to draw"):
         draw([])
 
 
-<<<<<<< HEAD
-def test_published_beside_forecast_is_drawn_with_its_range():
-    rows = published.beside_forecast()
-    parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
-    figure = figures.beside_published(*parts)
-    for number, part in enumerate(parts):
-        forecasts, measured = curve(figure.axes[0], number)
-        assert measured == pytest.approx(list(100 * part["published"]))
-        assert forecasts == pytest.approx(list(100 * part["forecast"]))
-    check_layout(figure)
-=======
 def test_published_beside_forecast_is_drawn():
     rows = published.beside_forecast()
     parts = [rows[rows["table"].isin(tables)] for tables in (published.FITTED, published.HELD_OUT)]
     figure = figures.beside_published(*parts)
     for container, part in zip(figure.axes[0].containers, parts, strict=True):
         assert list(container[0].get_ydata()) == pytest.approx(list(100 * part["published"]))
-    check_text(figure, 11)
->>>>>>> fewer
+    check_layout(figure)
 
 
 def test_the_table_has_the_numbers():

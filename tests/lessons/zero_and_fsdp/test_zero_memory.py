@@ -4,11 +4,7 @@ import math
 
 import pytest
 import torch
-<<<<<<< HEAD
-from drawn import check_layout, legend, texts, words
-=======
-from drawn import check_text, check_title_and_conditions, words
->>>>>>> fewer
+from drawn import check_layout, words
 
 from workshop_lib.lessons.zero_and_fsdp import figures
 from workshop_lib.lessons.zero_and_fsdp.calculator import GPT_2, MODELS
@@ -146,23 +142,6 @@ def test_offloading_frees_the_gpu_and_fills_the_host():
     assert answer(with_it).endswith("a GPU, and 3.26 GiB of host memory for each.")
 
 
-<<<<<<< HEAD
-def test_the_figure_says_what_it_shows():
-    found = plan(7.5e9, 64, 32 * GIB, BF16, activations=2 * GIB)
-    figure = draw(found, "under these conditions")
-    [axes] = figure.axes
-    assert words(figure) == f"{answer(found)} under these conditions"
-    kinds = {"parameters", "gradients", "optimizer", "activations"}
-    assert set(legend(figure)) == kinds | {"the GPU: 32 GiB", "less 10% reserve: 28.8 GiB"}
-    assert {"17.5 GiB, fits", "31.2 GiB, does not fit", "… 114 GiB, does not fit"} <= set(texts(axes))
-    assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([32, 28.8])
-    widths = [bar.get_width() for bar in axes.patches]
-    assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
-    assert sum(widths[:4]) == pytest.approx(figures.LONGEST * 32), "cut"
-
-
-=======
->>>>>>> fewer
 @pytest.mark.parametrize(
     "found",
     [
@@ -174,9 +153,6 @@ def test_the_figure_says_what_it_shows():
 )
 def test_the_figure_has_a_bar_per_stage_and_room_for_its_words(found):
     figure = draw(found, "; ".join(["conditions that take two lines"] * 6))
-<<<<<<< HEAD
-    check_layout(figure)
-=======
     axes = figure.axes[0]
     assert answer(found) in words(figure)
     widths = [bar.get_width() for bar in axes.patches]
@@ -184,6 +160,4 @@ def test_the_figure_has_a_bar_per_stage_and_room_for_its_words(found):
     longest = figures.LONGEST * max(found.gpu_bytes, min(totals))  # what is longer is cut
     for at, total in enumerate(totals):
         assert sum(widths[4 * at : 4 * at + 4]) == pytest.approx(min(total, longest) / GIB, rel=1e-3)
-    check_text(figure, 12, *axes.texts, *axes.get_yticklabels(), axes.xaxis.label)
-    check_title_and_conditions(figure)
->>>>>>> fewer
+    check_layout(figure)
