@@ -121,13 +121,10 @@ class TestForecasting(Verdicts):
     wrong = planted(
         notebook,
         {
-            "smallest_batch": {
-                "rounded": ([("math.ceil", "round")], "round up"),
-                "nothing returned": ([("return ", "")], "`return` the number"),
-            },
+            "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
             "overlapped_step": {
                 "the sum of both": ([("max(keeps_up, busy)", "keeps_up + busy")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "`return` the seconds"),
+                "nothing returned": ([("return ", "")], "the seconds"),
             },
         },
     )
