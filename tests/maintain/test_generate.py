@@ -3,7 +3,9 @@ import sys
 
 import pytest
 
+from workshop_lib import exercises
 from workshop_lib.errors import InputError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import execute as executing
 from workshop_lib.maintain import generate
 
@@ -223,7 +225,7 @@ def test_every_exercise_counts_once():
         exercises = [
             text.partition("\n")[0].lstrip("# ") for text, _ in pieces if generate.EXERCISE.match(text.lstrip("# "))
         ]
-        assert exercises == [heading for text, heading in pieces if generate.YOURS in text], source.name
+        assert exercises == [heading for text, heading in pieces if YOURS in text], source.name
 
 
 def test_a_hint_shows_the_solution_of_a_method(folder):
@@ -233,19 +235,24 @@ def test_a_hint_shows_the_solution_of_a_method(folder):
     assert shown.startswith("# %% [markdown]\n# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n")
 
 
-def test_the_overview_lists_every_other_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
+def test_the_overview_lists_every_notebook_with_its_minutes_and_what_is_solved(folder, monkeypatch):
     kept = [
         {"what": "check", "notebook": "02_timed", "exercise": "add", "passed": passed} for passed in (False, True, True)
     ]
-    monkeypatch.setattr(generate.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
-    (folder / "source" / "02_timed.py").write_text(TIMED)
-    (folder / "source" / "03b_more.py").write_text(TIMED)
+    monkeypatch.setattr(exercises.learner, "kept", lambda: [*kept, {"what": "training", "notebook": "02_timed"}])
+    asked = TIMED.replace("# %% [markdown]\n# One", "# %%\ncheck.add(add)\n\n# %% [markdown]\n# One")
+    (folder / "source" / "02_timed.py").write_text(asked)
+    (folder / "source" / "03b_more.py").write_text(asked)
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
-    assert generate.overview("03_average", folder).splitlines()[2:] == [
+    solved = folder / "02_timed.ipynb"
+    solved.write_text(solved.read_text().replace(YOURS, "mine"))  # the learner's own notebook has no stub left
+    rows = generate.overview("03_average", folder).splitlines()
+    assert rows[2:3] + rows[4:] == [
         "| [02_timed](02_timed.ipynb) | Title | 15 | 13 | **core path** | 1 of 1 |",
         "| [03b_more](03b_more.ipynb) | Title | 13 | 12 | optional | 0 of 1 |",
     ]
+    assert rows[3].startswith("| 03_average | ")
 
 
 def test_the_command_writes_and_says_what_drifted(folder, capsys):

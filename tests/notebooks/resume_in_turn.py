@@ -35,9 +35,9 @@ def killed_after_one_epoch(copies: list[Path]):
     """Leave the first epoch's checkpoint in these files, as a training that is killed there would."""
     save = torch.save
 
-    def save_and_copy(state, path):
-        save(state, path)
-        if state["epoch"] == 1:
+    def save_and_copy(state, path, **options):
+        save(state, path, **options)
+        if isinstance(state, dict) and state["epoch"] == 1:
             for copy in copies:
                 shutil.copy(path, copy)
 
@@ -59,6 +59,10 @@ def main(place: Path) -> None:
         started("ddp_resume.py", "more", *ddp, 2 * IMAGES, "--out", folder / "more.pt")
         started("ddp_resume.py", "fewer", *ddp, IMAGES // 2, "--out", folder / "fewer.pt")
         started("ddp_resume.py", "done", *ddp, IMAGES, "--out", folder / "same.pt")
+        diloco = *data, "--images", IMAGES // 2, "--epochs", 2, "--alone", 4, "--out"
+        with killed_after_one_epoch([folder / "goes_on.pt"]):
+            started("diloco.py", "rounds", *diloco, folder / "rounds.pt")
+        started("diloco.py", "goes_on", *diloco, folder / "goes_on.pt")
         elastic = *data, "--batch", 64, "--steps"
         started("elastic.py", "alone", *elastic, 4, "--out", folder / "alone.pt")
         started("elastic.py", "half", *elastic, 2, "--out", folder / "lost.pt")

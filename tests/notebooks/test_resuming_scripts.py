@@ -58,6 +58,7 @@ def test_a_checkpoint_that_rank_0_alone_can_see_is_continued_on_every_rank(folde
     said = printed(folder, 0)
     assert epochs(said["whole"]) == [1, 2] and epochs(said["same"]) == [2]
     assert same(loaded(folder, "whole"), loaded(folder, "same"))
+    assert epochs(said["goes_on"]) == [2] and same(loaded(folder, "rounds"), loaded(folder, "goes_on"))
     assert same(loaded(folder, "alone"), loaded(folder, "lost"))
     assert said["lost"].startswith("step 3\n"), said["lost"]
     digests = [

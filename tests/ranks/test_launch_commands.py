@@ -123,6 +123,7 @@ def test_others_must_reach_the_controller_where_ranks_or_the_notebook_are_elsewh
     for allocation, one_host, elsewhere in (
         (None, True, False),
         (Allocation("host file", None, here), True, False),
+        (Allocation("host file", None, ("localhost",)), True, False),
         (Allocation("host file", None, (*here, "other")), False, True),
         (Allocation("slurm", "1", here), True, True),  # attached to from a login node
     ):

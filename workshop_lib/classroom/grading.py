@@ -19,6 +19,7 @@ import nbformat
 
 from workshop_lib import paths
 from workshop_lib.errors import InputError
+from workshop_lib.exercises import checked_name, defined_names
 from workshop_lib.judge.sources import SolutionBlock, blocks, split
 from workshop_lib.maintain import generate
 
@@ -29,8 +30,6 @@ END = "### END SOLUTION"
 START = "# Start from this:"
 STUB = re.compile(r'raise NotImplementedError\("your code here(?:: (.*))?"\)|\.\.\.(?:  # your code here)?')
 ASKED = re.compile(r"(: |  # )your code here")
-NAME = re.compile(r"^(?:%%writefile \S*/([\w.]+)$|(?:def|class) (\w+)|(\w+) = \{)", re.MULTILINE)
-CHECK = re.compile(r"^(?!team\.)\w+\.\w+\((.*)\)$")
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
 LINK = re.compile(r"\]\((\d\d[a-z]?_\w+)\.ipynb")
 CONFIG = """\
@@ -86,7 +85,7 @@ def assignment(source: Path) -> tuple[str, list[str]]:
         setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
         removed = [f'(folder / "{name}").unlink(missing_ok=True)' for name in files]
         setup.source += "\n".join(["", "", "# So that nobody is graded for a file of somebody else's.", *removed])
-    shown = nbformat.read(generate.NOTEBOOKS / f"{source.stem}.ipynb", as_version=4)
+    shown, _ = generate.pristine(source.stem)
     time = generate.TIME.search(shown.cells[0].source)
     return generate.finished(notebook, time[0] if time else ""), exercises
 
@@ -105,10 +104,10 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
         parts = list(blocks(cell.source, "a cell"))
         if any(isinstance(part, SolutionBlock) for part in parts):
             code, cell.source = _parts(cell.source, parts)
-            names = [next(filter(None, found.groups())) for found in NAME.finditer(code)]
+            names = defined_names(code)
             answer = nbformat.v4.new_code_cell(code)
             yield answer, ""
-        if checked := _checked(cell.source, names):
+        if checked := checked_name(cell.source, names):
             _mark(answer, checked, solution=True)
             _mark(cell, f"check-{checked}", grade=True, locked=True, points=POINTS)
             cell.source += ".must_pass()"
@@ -117,12 +116,6 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             _mark(cell, f"start-{next(starts)}", locked=True)
         if cell.source:
             yield cell, checked
-
-
-def _checked(code: str, names: list[str]) -> str:
-    """The one of these names that the last line of a cell checks; "" if it checks none."""
-    called = CHECK.match(code.rpartition("\n")[2])
-    return next((name for name in names if called and re.search(rf"\b{re.escape(name)}\b", called[1])), "")
 
 
 def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib import learner, ranks
+from workshop_lib import exercises, learner, ranks
 from workshop_lib.errors import WorkshopError
 from workshop_lib.judge.solutions import Solution
 
@@ -81,6 +81,18 @@ class Verdict:
     hint: str = ""
     to_do: str = "Replace its NotImplementedError"
     score: float | None = None  # set for exercises in which there is something to beat
+    standing: str = ""  # how much the learner has solved by now, once the check passed
+
+    def recorded(self) -> "Verdict":
+        """Put this verdict into the learner's log, add where they stand if it passed, and return it.
+
+        Every check ends with this. Outside a learner's notebook, it changes nothing.
+        """
+        if self.passed is not None:
+            learner.keep(learner.Check(self.name, self.passed, self.failed, self.score))
+        if self.passed:
+            self.standing = exercises.standing(learner.own_notebook())
+        return self
 
     @property
     def headline(self) -> str:
@@ -100,6 +112,8 @@ class Verdict:
             lines.append(f"  ✗ {self.failed}")
         if self.hint:
             lines.append(f"  Hint: {self.hint}")
+        if self.standing:
+            lines.append(self.standing)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -147,10 +161,7 @@ class Exercise:
     _known: dict[int, list[Property | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, function: Callable) -> Verdict:
-        verdict = self._judge(function)
-        if verdict.passed is not None:
-            learner.keep(learner.Check(self.name, verdict.passed, verdict.failed, verdict.score))
-        return verdict
+        return self._judge(function).recorded()
 
     def _judge(self, function: Callable) -> Verdict:
         if not callable(function):

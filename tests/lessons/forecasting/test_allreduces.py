@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from thread_ranks import run_on_threads
+from fake_mpi_ranks import run_on_threads
 
 from workshop_lib.lessons.forecasting.allreduce import ALGORITHMS
 from workshop_lib.lessons.mpi_basics.counting import CountingComm, rounds

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from thread_ranks import run_on_threads
+from fake_mpi_ranks import run_on_threads
 
 from workshop_lib.lessons.gradient_noise.noise_scale import Follower, Norms, averaged, estimates
 

@@ -8,10 +8,10 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from fake_mpi_ranks import run_on_threads
 from judge.answers import solution, variant
 from judge.verdicts import Verdicts
 from mpi4py import MPI
-from thread_ranks import run_on_threads
 
 from workshop_lib.judge.network import backward, batch, network, weights_of
 from workshop_lib.lessons.mpi_basics import ring

@@ -221,7 +221,7 @@ def _reports(observations: list[Ran]) -> Iterator[Property]:
 
 
 converted = Exercise(
-    "script",
+    "changes.py",
     observe_script,
     script_properties,
     ready=join,
@@ -234,11 +234,12 @@ def script(changes: str | Path) -> Verdict:
     """Judge the file with the learner's parts. If they are right, write the whole script next to it as my_ddp.py."""
     text = Path(changes).read_text(encoding="utf-8")
     if "your code here" in text and BLANK.search(text):
-        return Verdict("script")
+        return Verdict("changes.py", to_do="Fill in the lines that are missing")
     try:
         whole = filled(text)
     except InputError as error:
-        return Verdict("script", False, failed="its parts can't be put into one_process.py", hint=str(error))
+        failed = "its parts can't be put into one_process.py"
+        return Verdict("changes.py", False, failed=failed, hint=str(error)).recorded()
     verdict: Verdict = converted(functools.partial(str, whole))
     target = Path(changes).with_name("my_ddp.py")
     target.unlink(missing_ok=True)
