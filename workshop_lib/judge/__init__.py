@@ -258,7 +258,7 @@ class Exercise:
 
 def _one_after_another(sentence: str, hint: str) -> str:
     """A hint after a sentence, or after the beginning of a sentence that ends with a colon."""
-    if sentence.endswith("."):
+    if sentence.endswith(".") and hint[:1].isascii():  # a formula may begin with β
         hint = hint[:1].upper() + hint[1:]
     return f"{sentence} {hint}".strip()
 

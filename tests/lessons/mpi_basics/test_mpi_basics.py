@@ -1,7 +1,10 @@
 """The exercises of 01 accept the solutions, and reject wrong answers with the hint that names the mistake."""
 
+import numpy as np
 import pytest
+from judge.answers import solution
 from judge.verdicts import Verdicts
+from mpi4py import MPI
 
 from workshop_lib.lessons.mpi_basics import judge as check
 
@@ -219,3 +222,17 @@ RIGHT = {
 class TestMpiBasics(Verdicts):
     check, notebook, names = check, check.NOTEBOOK, ["exchange", "collect", "global_mean", "ring_allreduce"]
     right, wrong, never_ends, raises = RIGHT, WRONG, NEVER_ENDS, RAISES
+
+
+def test_the_solutions_are_right(team):
+    def on_rank(ring_allreduce, global_mean):
+        comm = MPI.COMM_WORLD.Dup()
+        values = np.random.default_rng(comm.rank).random(2 * comm.size + 1)
+        total = np.empty_like(values)
+        comm.Allreduce(values, total)
+        uneven = values[: comm.rank]
+        mean = np.concatenate(comm.allgather(uneven)).mean()
+        return np.allclose(ring_allreduce(comm, values), total), np.isclose(global_mean(comm, uneven), mean)
+
+    made = [solution(check.NOTEBOOK, name) for name in ("ring_allreduce", "global_mean")]
+    assert team.run(on_rank, *made) == [(True, True)] * team.n

@@ -4,7 +4,7 @@ mistake."""
 from functools import partial
 
 import pytest
-from judge.answers import written
+from judge.answers import solution, written
 from judge.verdicts import Verdicts, planted
 
 from workshop_lib.lessons.forecasting import judge as forecasting
@@ -56,6 +56,15 @@ class TestScalingCurves(Verdicts):
     }
     # Every function that needs no ranks is stopped like this one.
     never_ends = {"serial_fraction": {"a loop": ([("return ", "while n: ")], "doesn't end")}}
+
+
+def test_the_solutions_of_08_are_right():
+    table = solution(scaling.NOTEBOOK, "scaling_table")
+    assert table(scaling.SECONDS) == {1: (1, 1), 2: (1.6, 0.8), 4: (2.5, 0.625)}
+    assert table(scaling.LONGER)[4] == (3.2, 0.8)
+    fraction = solution(scaling.NOTEBOOK, "serial_fraction")
+    found = [fraction(speedup, n) for speedup, n, _ in scaling.MEASURED]
+    assert found == pytest.approx([0.1, 0, 1, -0.05], abs=1e-12)
 
 
 class TestTimeGoes(Verdicts):
