@@ -35,6 +35,7 @@ def test_a_guess_and_its_outcome_a_verdict_and_a_training_are_kept(file):
     what = {"backend": "mpi", "world_size": 2, "epochs": 3, "global_batch": 128, "lr": 0.1}
     learner.keep(Training.of({"what": what, "epochs": [row], "stopped": True, "schema": 1}))
     about = {"notebook": "01_mpi_basics", "what": "prediction", "question": "How many?", "unit": "ranks"}
+    about |= {"low": 0, "high": 10}
     kept = what_is_kept()
     assert kept[:2] == [about | {"guess": 3.0, "measured": None}, about | {"guess": 3.0, "measured": 2}]
     assert [(event["exercise"], event["passed"]) for event in kept[2:4]] == [("whoami", False)] * 2

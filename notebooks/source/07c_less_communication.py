@@ -57,7 +57,7 @@ for batch in (16, 64, 256):
 # *residual*, and adds it to its next gradient. So nothing is lost: a small entry just waits until it has grown large enough,
 # and arrives late.
 #
-# ### Exercise 1: top-k with error feedback
+# ### Exercise 1 (normal): top-k with error feedback
 #
 # With this function you'll train a network while sending a small fraction of the bytes.
 # `gradient` and `residual` are vectors of the
@@ -220,7 +220,7 @@ pd.concat([compressed, with_torch]).style.format(shown)
 #
 # The *velocity* $v$ starts at zero. The paper's $\eta = 0.7$ and $\mu = 0.9$ have become the usual choice.
 #
-# ### Exercise 2: the outer step
+# ### Exercise 2 (normal): the outer step
 #
 # With this function, your ranks will train while hardly talking to each other. Every rank calls it at the end of a round, with
 # the common weights that the round started from, its own current weights, and the velocity.
@@ -356,8 +356,8 @@ for _ in range(3):
     print("after this round they differ by", np.abs(start - copy.detach().numpy()).max())
 
 # %% [markdown]
-# It does. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with a few lines changed, and it needs
-# nothing from this repository:
+# It does. So [scripts/diloco.py](scripts/diloco.py) is [05](05_ddp.ipynb)'s script with these lines changed. It goes on from
+# its checkpoint, which therefore has both momenta, the common one and that of each rank:
 
 # %%
 take_home.diff("ddp.py", "diloco.py")

@@ -8,11 +8,13 @@ import jupytext
 import pytest
 from command_line import workshop
 
+from workshop_lib import exercises
 from workshop_lib.classroom import answers, assessment
 from workshop_lib.errors import InputError
+from workshop_lib.judge.sources import YOURS
 from workshop_lib.maintain import generate
 
-CORE_PATH = [source for source in generate.sources() if source.stem[:3].rstrip("_") in generate.CORE_PATH]
+CORE_PATH = [source for source in generate.sources() if source.stem[:3].rstrip("_") in exercises.CORE_PATH]
 LEFT_OUT = {"changes"}  # of 07: to check it is to train five times
 
 
@@ -38,7 +40,7 @@ def to_write(source) -> dict[str, str]:
     asked = [
         (text, part)
         for part, index, text in generate.by_part(cells)
-        if cells[index].cell_type == "code" and generate.YOURS in text
+        if cells[index].cell_type == "code" and YOURS in text
     ]
     return {next(filter(None, WRITTEN.search(text).groups())): part for text, part in asked}
 

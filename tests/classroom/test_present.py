@@ -7,6 +7,7 @@ import pytest
 from command_line import workshop
 
 from workshop_lib.classroom import needs, present, recorded, routes
+from workshop_lib.errors import WorkshopError
 from workshop_lib.maintain import execute
 
 
@@ -44,7 +45,7 @@ def test_a_cell_needs_those_that_define_what_it_uses(cells, needed):
 def test_a_section_needs_what_the_sections_before_it_define_and_no_more():
     equal = next(step for route in routes.load().values() for step in route.steps if step.title.startswith("Equal"))
     assert routes.before(equal) == [
-        "One batch, in parts", "Exercise 1: average the gradients", "Exercise 2: the training loop",
+        "One batch, in parts", "Exercise 1 (normal): average the gradients", "Exercise 2 (warm-up): the training loop",
     ]  # fmt: skip
 
 
@@ -74,12 +75,13 @@ def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
     cells = nbformat.read(stage / "45-minutes" / f"{names[1]}.ipynb", as_version=4).cells
     headings = [cell for cell in cells if cell.source.startswith("## ")]
     assert [cell.source for cell in headings] == [
-        "## One batch, in parts", "## Exercise 1: average the gradients", "## Equal, to the last bit",
+        "## One batch, in parts", "## Exercise 1 (normal): average the gradients", "## Equal, to the last bit",
+        "## Next: [07_large_batch](03_07_large_batch.ipynb)",
     ]  # fmt: skip
-    assert all(cell.metadata["jp-MarkdownHeadingCollapsed"] for cell in headings)
-    firsts = [cell.source for cell in cells if present.READY in cell.metadata]
-    assert firsts == [
-        present.first_cell("02_synchronous_sgd", ("", cell.source.removeprefix("## "))) for cell in headings
+    assert all(cell.metadata["jp-MarkdownHeadingCollapsed"] for cell in headings[:-1])
+    of_sections = [cell.metadata[present.SECTION] for cell in cells if cell.cell_type == "code"]
+    assert list(dict.fromkeys(map(tuple, of_sections))) == [
+        ("02_synchronous_sgd", cell.source.removeprefix("## ")) for cell in headings[:-1]
     ]
     exercise = next(cell for cell in cells if "def average_gradients" in cell.source and cell.cell_type == "code")
     assert exercise.metadata["jupyter"]["source_hidden"], "a solution is folded up"
@@ -100,7 +102,7 @@ def test_what_there_is_not_is_answered_in_one_sentence(stage, arguments, sentenc
 
 
 def fake_run(error: str = ""):
-    def run_notebook(path, output):
+    def run_notebook(path, output, **_):
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":
@@ -117,7 +119,7 @@ def test_every_output_of_a_recording_says_that_it_is_one(stage, monkeypatch):
     notebook = nbformat.read(present.record(file), as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert code and notebook.metadata["kernelspec"]["display_name"].startswith("Recorded")
-    assert not any(present.READY in cell.metadata for cell in code), "nothing to make ready"
+    assert not any("present.ready" in cell.source for cell in code), "nothing to make ready"
     for cell in code:
         assert "Recorded" in cell.outputs[0].data["text/html"] and "cores" in cell.outputs[0].data["text/html"]
         assert cell.outputs[1].text == "98 %\n"
@@ -147,3 +149,33 @@ def test_a_recording_shows_what_it_has_however_often_it_is_run(stage, monkeypatc
     assert [kind for kind, _ in sent] == ["display_data", "stream"] * 2 and sent[1][1]["text"] == "98 %\n"
     recorded.Recorded.do_execute(kernel, "something else", False)
     assert len(sent) == 4
+
+
+def test_a_section_is_prepared_before_the_first_of_its_cells_that_runs_however_the_talk_came_there(stage, monkeypatch):
+    [file] = present.write("00_start_here", ("Ranks", "When a rank fails"))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
+    prepared = []
+    monkeypatch.setattr(present, "ready", lambda *section: prepared.append(section[-1]))
+    cells = [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+    hook = present.Prepares()
+    hook.before(SimpleNamespace(cell_id=cells[1].id))
+    assert prepared == ["Ranks"], "a jump into its middle"
+    for cell in cells[2:] + cells:
+        hook.before(SimpleNamespace(cell_id=cell.id))
+    assert prepared == ["Ranks", "When a rank fails", "Ranks", "When a rank fails"]
+    for added in (None, "a-presenters-own"):
+        hook.before(SimpleNamespace(cell_id=added))
+    assert len(prepared) == 4
+
+
+def test_a_section_that_cannot_be_prepared_says_why(stage, monkeypatch, capsys):
+    [file] = present.write("00_start_here", ("Ranks",))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
+
+    def fails(*_):
+        raise WorkshopError("'Ranks' isn't ready: no ranks.")
+
+    monkeypatch.setattr(present, "ready", fails)
+    [first, *_] = [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+    present.Prepares().before(SimpleNamespace(cell_id=first.id))
+    assert capsys.readouterr().out == "'Ranks' isn't ready: no ranks.\n"

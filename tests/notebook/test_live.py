@@ -2,12 +2,11 @@
 
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 from drawn import Shown
 
-from workshop_lib.notebook import charts, figures, live
+from workshop_lib.notebook import charts, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
@@ -183,9 +182,11 @@ def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypat
         view.stop_requested = stop
         view.update(training(**more), 12.3, list(running))
         view.close()
-        assert view.box.comm is None and view.button.comm is None, "closed, with what was in it"
+        assert not view.button.disabled and view.button.comm is not None, "it may have the keyboard's focus"
+        buttons.append(view.button.description)
         return view.shown[-1]
 
+    buttons: list[str] = []
     ended = left(epochs=[ROW])
     assert "12 s · epoch 1 of 2, step 100 of 100" in ended and "test accuracy 97.12% · done" in ended
     assert len(marked(f"<html>{ended}</html>", "data-rank")) == 6 and "<svg" in ended
@@ -193,9 +194,14 @@ def test_what_a_training_leaves_needs_no_kernel_and_tells_how_it_ended(monkeypat
         assert "· stopped" in ended and "running" not in ended and "done" not in ended
     for ended in (left(), left(running=[1])):
         assert "· ended by an error" in ended and "running" not in ended
+    assert buttons == ["Done ✓", "Stopped ✓", "Stopped ✓", "Ended", "Ended"]
     view = view_of([{}, {}], monkeypatch)
     view.close()
-    assert view.shown[-1] == "", "nothing is left of a call that does not train"
+    assert view.shown[-1] == "" and view.box.comm is None, "nothing is left of a call that does not train"
+    view = view_of([{}, {}], monkeypatch)
+    view.button.click()
+    view.close()
+    assert view.button.description == "Stopped ✓" and view.button.comm is not None, "unless it was stopped"
     assert "epoch 1: train loss 0.2100" in capsys.readouterr().out
 
 
@@ -225,11 +231,6 @@ def test_the_charts_name_their_axes_units_and_colors(monkeypatch):
     assert kinds | rows <= set(texts(view.strips.value))
     assert "97.12%" in view.status.value
     assert "epoch 1 of 2, step 100 of 100" in view.status.value
-
-
-def test_colors_are_those_of_the_figures():
-    used = set(re.findall(r"#[0-9A-F]{6}", Path(charts.__file__).read_text()))
-    assert used < set(figures.COLORS)
 
 
 def test_communication_inside_backward_is_called_by_its_name():

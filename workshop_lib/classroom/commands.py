@@ -16,7 +16,8 @@ from workshop_lib import ranks as teams
 from workshop_lib.cli.arguments import Parser
 from workshop_lib.errors import InputError
 
-RECORD = paths.ROOT / "notebooks" / "assessment.jsonl"
+NOTEBOOKS = paths.ROOT / "notebooks"
+RECORD = paths.LEARNER.with_name("assessment.jsonl")
 # Before a rehearsal: how long to watch other programs, and the cores it needs.
 LOOK_S = 1.0
 ROOM_FOR = 2
@@ -28,8 +29,9 @@ def assess_arguments(parser: Parser) -> None:
         "--ranks", type=int, default=2, metavar="N", help="How many, for exercises that take any number."
     )
     parser.add_argument("--learner", default="", metavar="NAME", help="A name or nickname to write into the record.")
+    notebooks = Path(os.environ.get("WORKSHOP_NOTEBOOKS", NOTEBOOKS))
     parser.add_argument(
-        "--notebooks", type=Path, default=RECORD.parent, metavar="FOLDER", help="The folder with your notebooks."
+        "--notebooks", type=Path, default=notebooks, metavar="FOLDER", help="The folder with your notebooks."
     )
     parser.add_argument(
         "--out", type=Path, default=RECORD, metavar="FILE", help="The record, in place of an older one."

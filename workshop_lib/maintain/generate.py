@@ -17,12 +17,13 @@ The solution notebook gets the lines of the solution. In a cell that writes a sh
 comments, too.
 
 In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, or of the method
-CLASS.NAME, as the last of its hints. The first cell's "**Time** …." is replaced by the time that the notebook takes:
-see `Effort`.
+CLASS.NAME, as the last of its hints. An exercise's heading says how hard it is, as in "Exercise 2 (hard): the ring".
+The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`.
 """
 
 import argparse
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -37,33 +38,20 @@ from pathlib import Path
 import jupytext
 import nbformat
 
-from workshop_lib import learner, paths
+from workshop_lib import exercises, paths
 from workshop_lib.errors import InputError, WorkshopError
+from workshop_lib.judge.sources import SourceError, split
 
 NOTEBOOKS = paths.ROOT / "notebooks"
-NAMED = re.compile(r"\d\d[a-z]?_\w+")
-MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
-# The groups are a solution's indentation, its lines, and its stub's lines. No line is a marker or begins another cell.
-BLOCK = re.compile(
-    r"^( *)# <solution> *\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
-    r"(?: *# <stub> *\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub> *\n)? *# </solution> *$",
-    re.MULTILINE,
-)
-PLAIN_IN_STUB = re.compile(
-    r"^ *# <stub> *\n(?: *(?:#(?! </?(?:solution|stub)>| %%\s).*)?\n)* *([^#\s].*)$", re.MULTILINE
-)
-INCOMPLETE = (
-    "this marker doesn't belong to a complete block. In one cell, write '# <solution>', the lines and '# </solution>'. "
-    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'"
-)
-SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
+SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
-YOURS = "your code here"  # part of every cell that a learner is asked to write
+EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
+EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
+PREDICTION = re.compile(r"(?<![\w.])predict\(")
 RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
-CORE_PATH = ("00", "01", "02", "05", "07", "08")
 # The metadata that JupyterLab writes, so that a notebook which was only opened doesn't count as changed. The version of
 # Python, which differs from machine to machine, is left out by kernel.json in workshop_lib/notebook/jupyter.
 METADATA = {
@@ -79,13 +67,9 @@ METADATA = {
 }
 
 
-class SourceError(InputError):
-    """A notebook source that cannot be used; the message says in which file and line, and why."""
-
-
 def sources(folder: Path = NOTEBOOKS) -> list[Path]:
     """The sources under `folder`, in the order of their numbers."""
-    return sorted(p for p in (folder / "source").glob("*.py") if NAMED.fullmatch(p.stem))
+    return sorted(p for p in (folder / "source").glob("*.py") if exercises.NOTEBOOK.fullmatch(p.stem))
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -96,41 +80,45 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name in known if name in (names or known)]
 
 
-def split(text: str, name: str) -> tuple[str, str]:
-    """The text of the learner's notebook and of the solution, from a source. Raises SourceError naming `name`:line."""
-    outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
-    if marker := MARKER.search(outside):
-        plain = PLAIN_IN_STUB.search(outside, marker.start())
-        wrong = plain[1] if plain else marker[0].strip()
-        why = "a line of a stub starts with '# '" if plain else INCOMPLETE
-        line = outside.count("\n", 0, plain.start(1) if plain else marker.start()) + 1
-        raise SourceError(f"{name}:{line}: {wrong!r}: {why}.")
-    return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
+def with_hints(text: str, name: str) -> str:
+    """A source with each `{solution of NAME}` replaced by that function or method, as the source's solution defines it.
+
+    Raises SourceError naming `name`:line.
+    """
+    _, solution = split(text, name)
+    code_of = _functions(solution)
+    lines = []
+    for number, line in enumerate(text.split("\n"), 1):
+        hint = SOLUTION_OF.fullmatch(line)
+        if not hint:
+            lines.append(line)
+        elif hint[2] not in code_of:
+            raise SourceError(f"{name}:{number}: {hint[1]}, but there is no function {hint[2]}.")
+        else:
+            code = ["```python", *code_of[hint[2]].splitlines(), "```"]
+            lines += [f"# {each}".rstrip() for each in code]
+    return "\n".join(lines)
 
 
-def _stub(block: re.Match) -> str:
-    """The text that a learner gets in place of a block."""
-    lines = (block[3] or "").removesuffix("\n")
-    return re.sub("^( *)# ?", r"\1", lines, flags=re.MULTILINE) or f"{block[1]}...  # {YOURS}"
+def _functions(solution: str) -> dict[str, str]:
+    """The code of each function NAME and of each method CLASS.NAME."""
+    found = {}
+    for node in ast.parse(solution).body:
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(each, ast.FunctionDef):
+                code = ast.get_source_segment(solution, each, padded=True) or ""
+                found[prefix + each.name] = textwrap.dedent(code)
+    return found
 
 
-def with_solutions(text: str, solution: str, name: str) -> str:
-    """`text` with each `{solution of NAME}` replaced by that function or method as the text `solution` defines it."""
-    functions = {}
-    if SOLUTION_OF.search(text):
-        body = ast.parse(solution).body
-        nodes = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        for each in (node for node in body if isinstance(node, ast.ClassDef)):
-            nodes |= {f"{each.name}.{node.name}": node for node in each.body if isinstance(node, ast.FunctionDef)}
-        code_of = {name: ast.get_source_segment(solution, node, padded=True) or "" for name, node in nodes.items()}
-        functions = {name: textwrap.dedent(code) for name, code in code_of.items()}
-
-    def code(match: re.Match) -> str:
-        if match[1] not in functions:
-            raise SourceError(f"{name}: {match[0][2:]}, but there is no function {match[1]}.")
-        return "\n".join(f"# {line}".rstrip() for line in ["```python", *functions[match[1]].splitlines(), "```"])
-
-    return SOLUTION_OF.sub(code, text)
+def check_labels(text: str, name: str) -> None:
+    """Raise SourceError, naming `name`:line, unless each exercise's heading says how hard it is."""
+    for number, line in enumerate(text.split("\n"), 1):
+        heading = re.fullmatch(r"# #+ (Exercise\b.*)", line)
+        if heading and not EXERCISE.match(heading[1]):
+            labels = ", ".join(f"'Exercise 1 ({label}): …'" for label in EXERCISE_MINUTES)
+            raise SourceError(f"{name}:{number}: {heading[1]!r} doesn't say how hard it is. Write one of {labels}.")
 
 
 @dataclass
@@ -139,20 +127,26 @@ class Effort:
 
     words: int = 0
     code_lines: int = 0
-    exercises: int = 0
+    predictions: int = 0
+    exercise_minutes: int = 0
     run_s: float = 0.0  # measured in the laptop profile
 
     @property
     def minutes(self) -> int:
-        return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
+        reading = self.words / 130 + self.code_lines / 12
+        return round(reading + self.predictions + self.exercise_minutes + self.run_s / 60)
 
     def add(self, cell_type: str, text: str) -> None:
-        """Add the effort of a cell, or of a piece of one."""
+        """Add the effort of a cell, or of a piece of one, which begins with its heading."""
         if cell_type == "markdown":
             self.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
+            heading = HEADING.match(text)
+            exercise = EXERCISE.match(heading[2]) if heading else None
+            if exercise:
+                self.exercise_minutes += EXERCISE_MINUTES[exercise[1]]
         elif cell_type == "code":
             self.code_lines += sum(bool(line.strip()) for line in text.splitlines())
-            self.exercises += YOURS in text
+            self.predictions += len(PREDICTION.findall(text))
 
 
 def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -227,33 +221,64 @@ def finished(notebook: nbformat.NotebookNode, time: str = "") -> str:
 def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     """The path and content of every notebook that the sources under `folder` should generate."""
     files = {}
-    measured = folder / "source" / RUN_SECONDS
-    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     for source in sources(folder):
-        learner, solution = split(source.read_text(encoding="utf-8"), str(source))
-        cells = jupytext.reads(learner, fmt="py:percent").cells
-        time = in_words(efforts(cells, run_s.get(source.stem)))
-        for path, text in ((folder, learner), (folder / "solutions", solution.replace("](scripts", "](../scripts"))):
-            filled = with_solutions(text, solution, str(source))
-            files[path / f"{source.stem}.ipynb"] = notebook_json(filled, time)
+        asked, solved = of_source(source)
+        files[folder / f"{source.stem}.ipynb"] = asked
+        files[folder / "solutions" / f"{source.stem}.ipynb"] = solved
     return files
 
 
-def overview(but: str, folder: Path = NOTEBOOKS) -> str:
-    """A Markdown table of all notebooks except for `but`: what each is about, the minutes it says it takes, whether it
-    is on the core path, and how many of its exercises this learner has solved."""
-    solved = {(event["notebook"], event["exercise"]) for event in learner.kept() if event.get("passed")}
+def of_source(source: Path) -> tuple[str, str]:
+    """The learner's notebook and the one with solutions, as files without outputs."""
+    text = source.read_text(encoding="utf-8")
+    check_labels(text, str(source))
+    learner, solution = split(with_hints(text, str(source)), str(source))
+    measured = source.with_name(RUN_SECONDS)
+    run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+    time = in_words(efforts(jupytext.reads(learner, fmt="py:percent").cells, run_s.get(source.stem)))
+    return notebook_json(learner, time), notebook_json(solution.replace("](scripts", "](../scripts"), time)
+
+
+@functools.cache
+def _pristine(source: Path) -> tuple[str, str]:
+    return of_source(source)
+
+
+def pristine(name: str) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
+    """The learner's notebook and the one with solutions as the source gives them, whatever became of their files."""
+    asked, solved = _pristine(NOTEBOOKS / "source" / f"{name}.py")
+    return nbformat.reads(asked, as_version=4), nbformat.reads(solved, as_version=4)
+
+
+def write_pristine(folder: Path) -> None:
+    """Write all notebooks into a folder as the sources give them, for runs that must not see a learner's answers."""
+    for source in sources():
+        for part, text in zip(("", "solutions"), _pristine(source), strict=True):
+            with paths.replacing(folder / part / f"{source.stem}.ipynb") as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+
+def overview(here: str, folder: Path = NOTEBOOKS) -> str:
+    """A Markdown table of all notebooks: what each is about, the minutes it says it takes, whether it is on the core
+    path, and how many of its exercises this learner has solved. `here` is the notebook that shows the table.
+
+    The exercises are those of the sources, because a learner's notebook has a stub less with each answer.
+    """
+    solved = exercises.solved()
     rows = ["| notebook | about | minutes | of which core | | exercises solved |", "|---|---|---|---|---|---|"]
-    for path in sorted(path for path in folder.glob("*.ipynb") if NAMED.fullmatch(path.stem) and path.stem != but):
-        cells = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-        title = re.search(r"^# (.+)", cells[0])
-        time = TIME.search(cells[0])
+    for name, asked in exercises.by_notebook(folder / "source").items():
+        file = folder / f"{name}.ipynb"
+        if not file.exists():
+            continue
+        first = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title = re.search(r"^# (.+)", first)
+        time = TIME.search(first)
         minutes = [int(number) for number in re.findall(r"\d+", time[0] if time else "")]
         of_core = str(minutes[0]) if len(minutes) > 1 else ""
-        place = "**core path**" if path.stem.partition("_")[0] in CORE_PATH else "optional"
-        yours = sum(YOURS in cell for cell in cells)
-        done = f"{min(yours, sum(name == path.stem for name, _ in solved))} of {yours}"
-        row = [f"[{path.stem}]({path.name})", title[1] if title else "", str(sum(minutes)), of_core, place, done]
+        place = "**core path**" if exercises.is_on_core_path(name) else "optional"
+        done = f"{sum((name, exercise) in solved for exercise in asked)} of {len(asked)}"
+        link = name if name == here else f"[{name}]({name}.ipynb)"
+        row = [link, title[1] if title else "", str(sum(minutes)), of_core, place, done]
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
 
@@ -271,7 +296,7 @@ def drifted(folder: Path = NOTEBOOKS) -> list[Path]:
     """The generated notebooks that differ from their source, are missing, or have no source any more."""
     files = render(folder)
     there = [*folder.glob("*.ipynb"), *(folder / "solutions").glob("*.ipynb")]
-    orphans = [path for path in there if NAMED.fullmatch(path.stem) and path not in files]
+    orphans = [path for path in there if exercises.NOTEBOOK.fullmatch(path.stem) and path not in files]
     return [path for path, text in files.items() if not _holds(path, text)] + sorted(orphans)
 
 

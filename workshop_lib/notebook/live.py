@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import DisplayHandle, display
+from IPython.display import HTML, DisplayHandle, display
 
 from workshop_lib.notebook import charts
-from workshop_lib.notebook.widgets import answers_while_busy, leave, size
+from workshop_lib.notebook.widgets import answers_while_busy, close, leave, size
 from workshop_lib.ranks.messages import Displayed, Published
 from workshop_lib.ranks.output import Row
 from workshop_lib.ranks.progress import SHARES_OF_LAST_S, TextView, epoch_line
@@ -59,6 +59,7 @@ class LiveView(NotebookView):
         super().__init__(n, trains)
         self.box: widgets.VBox | None = None
         self.shown: Any = None  # the DisplayHandle of the box
+        self.below: Any = None  # the DisplayHandle of what stays for the next day
         self.news = False
         self.next_redraw_s = 0.0
         self.being_written = ""
@@ -95,15 +96,17 @@ class LiveView(NotebookView):
         self.strips = widgets.HTML()
         if self.trains:  # reserve room: otherwise the page would jump at the first step
             self.curves.value = charts.room(self.n)
-        rows = [widgets.HBox([self.meter, self.button]), self.status, self.lines, self.curves, self.strips]
+        # The button comes first, because the bar beside it appears only once the number of steps is known.
+        rows = [widgets.HBox([self.button, self.meter]), self.status, self.lines, self.curves, self.strips]
         self.box = widgets.VBox(rows)
         self.box.add_class("workshop-dashboard")
         self.shown = display(self.box, display_id=True)
+        self.below = display(HTML(""), display_id=True)
 
     def _stop(self, button) -> None:
-        self.stop_requested = True
-        button.disabled = True
-        button.description = "Stopping"
+        if self.running:
+            self.stop_requested = True
+            button.description = "Stopping"  # not disabled, because a disabled button loses the keyboard's focus
 
     def _redraw(self) -> None:
         progress = self.progress
@@ -147,10 +150,24 @@ class LiveView(NotebookView):
     def close(self) -> None:
         if self.box is not None:
             self._redraw()
-            drawn = [self._status(self._end()), self.curves.value, self.strips.value] if self.progress.curve else []
-            leave(self.shown, self.box, "".join(f"<div>{each}</div>" for each in drawn))
+            self._leave()
         for row in self.progress.epochs:
             print(epoch_line(row))
+
+    def _leave(self) -> None:
+        """Leave the curves of a training, and the button that was pressed, with the focus on it."""
+        end = self._end()
+        self.running = []
+        if not self.progress.curve and not self.stop_requested:
+            self.shown.update(HTML(""))
+            close(self.box)
+            return
+        self.button.description = f"{end.capitalize()} ✓" if end in ("stopped", "done") else "Ended"
+        self.button.icon = ""
+        self.button.button_style = ""
+        self.status.value = self._status(end)
+        drawn = [self.status.value, self.curves.value, self.strips.value]
+        leave(self.below, "".join(f"<div>{each}</div>" for each in drawn))
 
 
 def bundle(row: Row) -> dict[str, str]:
