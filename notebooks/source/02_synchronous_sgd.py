@@ -596,8 +596,8 @@ for batch_size in (64, 256):
 #
 # ## Take it home
 #
-# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. It needs nothing
-# from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
+# [scripts/mpi_by_hand.py](scripts/mpi_by_hand.py) is this notebook as a plain script. With
+# [mnist_data.py](scripts/mnist_data.py) beside it, it needs nothing from this repository. It sends the gradients in one message, and rank 0 saves a checkpoint. Start it in a terminal with as
 # many processes as you like: `mpiexec -n 2 python -m mpi4py mpi_by_hand.py`.
 #
 # ## Remember

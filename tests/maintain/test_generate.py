@@ -308,6 +308,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_once_more(execute, 
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(1)\n")
     outcome, _ = execute("print('fine')")
     assert outcome.cell is None and outcome.error == executing.DIED
+    assert "failed before its first cell" in str(outcome)
 
 
 def test_an_unknown_name_is_refused():

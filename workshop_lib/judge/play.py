@@ -26,13 +26,13 @@ unless the solution changes them, too. So a play may rely on both.
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from workshop_lib.judge import ROUNDING, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge import ROUNDING, SHOWN, Exercise, Mistake, Property, alike, is_number, shown
 from workshop_lib.judge.solutions import Replacement, Solution
 
 Play = Callable[[Callable, Any], Iterator[tuple]]
@@ -171,7 +171,7 @@ class Calls:
     """The calls that a play makes: first those of the solution, then those of another function beside them."""
 
     def __init__(self, comm, solution: Callable, returns: str, in_place: bool):
-        self.who = "it" if comm is None else f"rank {comm.rank}"
+        self._who = "it" if comm is None else f"rank {comm.rank}"
         self._agreeing = comm and comm.Dup()  # never gets a message that a function has left unreceived
         self._solution = solution
         self._returns = returns
@@ -183,7 +183,9 @@ class Calls:
         if step.observed.endswith((".", ":")):
             return step.observed
         beginning = f"{step.observed}, " if step.observed else ""
-        return f"{beginning}{self.who} has {shown(step.value)} where {shown(right)} is right."
+        verb = "gives" if self._agreeing is None else "has"
+        got, right, where = _beside(step.value, right)
+        return f"{beginning}{self._who} {verb} {shown(got)}{where} where {shown(right)} is right."
 
     def on_some_rank(self, wrong: bool) -> bool:
         """Whether something is wrong on some rank. All ranks call this, so that they go on or stop together."""
@@ -230,14 +232,26 @@ class Calls:
     def _wrong(self, result: Any, right: Any, changed: list[str]) -> Step | None:
         """What is wrong with a result's form or with changed arguments, as a step of the play."""
         if not fits(result, right):
-            what = described(right) + (f": {self._returns}" if self._returns else "")
-            observed = f"{self.who} returned {described(result)}."
-            return Step(f"it returns {what}", described(result), observed, f"It should `return` {what}.")
+            form = described(right)
+            should = f"It should `return` {form}: {self._returns}." if self._returns else f"It should `return` {form}."
+            returned = shown(result) if is_number(result) else described(result)
+            observed = f"{self._who} returned {returned}."
+            return Step(f"it returns {self._returns or form}", described(result), observed, should)
         if changed and not self._in_place:
             observed = f"it changes `{changed[0]}`, which it was given."
             advice = "Work on a copy, or make a new one: `a + b` is a new array, and `a += b` changes `a`."
             return Step("its arguments are left alone", changed[0], observed, advice)
         return None
+
+
+def _beside(got: Any, right: Any) -> tuple[Any, Any, str]:
+    """What to show of two values, and where. Of arrays that begin alike, that's the first element that differs."""
+    if isinstance(got, np.ndarray) and isinstance(right, np.ndarray) and got.shape == right.shape and got.ndim == 1:
+        different = np.flatnonzero(~np.isclose(got, right, rtol=ROUNDING))
+        if len(different) and different[0] >= SHOWN:
+            first = different[0]
+            return got[first], right[first], f" at {first}"
+    return got, right, ""
 
 
 def plain(value: Any) -> Any:
@@ -289,19 +303,25 @@ def _shape(value: Any) -> tuple | None:
 
 
 def described(value: Any) -> str:
-    """The form of a value in words; a single number or text as it is."""
+    """The form of a value in words; a text or another object as it is."""
     if value is None:
         return "nothing"
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of {len(value)}" if value.ndim == 1 else f"an array of shape {value.shape}"
-    if isinstance(value, tuple) and value:
-        parts = [described(each) for each in value]
-        what = f"each {parts[0]}" if len(set(parts)) == 1 else ", ".join(parts)
-        return f"{len(value)} results ({what})"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}{_parts(value)}"
     if isinstance(value, list):
-        return f"a list of {len(value)}"
+        return f"a list of {len(value)}{_parts(value)}"
     if isinstance(value, dict):
-        return f"a dictionary with the keys {', '.join(map(repr, value))}"
+        return f"a dictionary with the keys {', '.join(map(repr, value))}{_parts(value.values())}"
     if is_number(value):
         return "a number"
     return shown(value)
+
+
+def _parts(values: Iterable) -> str:
+    """The forms of these values in parentheses, if there are not too many different ones."""
+    parts = [described(value) for value in values]
+    if len(set(parts)) == 1:
+        return f" (each {parts[0]})"
+    return f" ({', '.join(parts)})" if 1 < len(parts) <= 4 else ""

@@ -22,13 +22,21 @@ class Solution:
     replacements: tuple[Replacement, ...] = ()
 
     def text(self) -> str:
-        """The source, after the imports that it needs. Raises ValueError if a text to replace is not there."""
-        text = solution_text(self.notebook, self.name)
+        """The source, after those of the notebook's imports that it uses.
+
+        Raises ValueError if a text to replace is not there, or if the notebook does not define `name` exactly once.
+        """
+        body = ast.parse(_solved(self.notebook)).body
+        found = [each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == self.name]
+        if len(found) != 1:
+            raise ValueError(f"{self.notebook} defines {self.name} {len(found)} times, not once")
+        text = ast.get_source_segment(_solved(self.notebook), found[0]) or ""
         for old, new in self.replacements:
             if old not in text:
                 raise ValueError(f"the solution of {self.name} in {self.notebook} has no {old!r}")
             text = text.replace(old, new)
-        return text
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        return "\n".join([*_imports(body, used), text])
 
     def load(self) -> Callable:
         """The function or class itself."""
@@ -42,27 +50,25 @@ def _loaded(solution: Solution) -> Callable:
     return names[solution.name]
 
 
-@functools.cache
-def solution_text(notebook: str, name: str) -> str:
-    """The source of the solution of `name`, after those of the notebook's imports that it uses.
-
-    Raises ValueError if the notebook does not define `name` exactly once.
-    """
-    text = without_stubs((ROOT / "notebooks" / "source" / f"{notebook}.py").read_text(encoding="utf-8"))
-    body = ast.parse(text).body
-    found = [each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name]
-    if len(found) != 1:
-        raise ValueError(f"{notebook} defines {name} {len(found)} times, not once")
-    used = {node.id for node in ast.walk(found[0]) if isinstance(node, ast.Name)}
+def _imports(body: list[ast.stmt], used: set[str]) -> list[str]:
+    """The imports of the names that are used; others may need what a rank should not import, such as Matplotlib."""
     imports = []
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            bound = {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
-            if bound & used:
+            statement.names = [alias for alias in statement.names if _bound(alias) in used]
+            if statement.names:
                 imports.append(ast.unparse(statement))
-    source = ast.get_source_segment(text, found[0]) or ""
-    decorators = [f"@{ast.unparse(decorator)}" for decorator in found[0].decorator_list]
-    return "\n".join([*imports, *decorators, source])
+    return list(dict.fromkeys(imports))
+
+
+def _bound(alias: ast.alias) -> str:
+    """The name that an import gives a module or an object."""
+    return alias.asname or alias.name.partition(".")[0]
+
+
+@functools.cache
+def _solved(notebook: str) -> str:
+    return without_stubs((ROOT / "notebooks" / "source" / f"{notebook}.py").read_text(encoding="utf-8"))
 
 
 def without_stubs(text: str) -> str:
