@@ -91,13 +91,11 @@ def slides(name: str, sections: tuple[str, ...] = (routes.CORE,), following: str
     return nbformat.v4.new_notebook(cells=shown, metadata=METADATA)
 
 
-def load_ipython_extension(shell) -> None:
-    """Have this kernel prepare sections of slides by itself. The kernel in stage/kernels/python3 loads this module."""
-    shell.events.register("pre_run_cell", Prepares().before)
-
-
 class Prepares:
-    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there."""
+    """Prepares a section before its first cell runs, and before any of its cells if the talk jumped there.
+
+    stage_kernel.py makes a kernel do this by itself.
+    """
 
     def __init__(self):
         self.last: list[str] = []  # the section that a cell ran in last
