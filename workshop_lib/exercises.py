@@ -32,14 +32,14 @@ def checked_name(code: str, defined: list[str]) -> str:
     return next((name for name in defined if call and re.search(rf"\b{re.escape(name)}\b", call[1])), "")
 
 
-class Place(NamedTuple):
+class ExercisePlace(NamedTuple):
     """Where an exercise stands in its notebook: in the core or in a deeper section, and under which heading."""
 
     is_core: bool
     heading: str
 
 
-def of_source(text: str) -> dict[str, Place]:
+def of_source(text: str) -> dict[str, ExercisePlace]:
     """The exercises of a source by name, in their order."""
     found = {}
     defined: list[str] = []
@@ -56,13 +56,13 @@ def of_source(text: str) -> dict[str, Place]:
         if "# <solution>" in code:
             defined = defined_names(code)
         if exercise := checked_name(code, defined):
-            found[exercise] = Place(is_core, heading)
+            found[exercise] = ExercisePlace(is_core, heading)
             defined = []
     return found
 
 
 @functools.cache
-def by_notebook(sources: Path = SOURCES) -> dict[str, dict[str, Place]]:
+def by_notebook(sources: Path = SOURCES) -> dict[str, dict[str, ExercisePlace]]:
     """The exercises of all notebooks, by the notebook's name in the order of their numbers."""
     files = sorted(path for path in sources.glob("*.py") if NOTEBOOK.fullmatch(path.stem))
     return {path.stem: of_source(path.read_text(encoding="utf-8")) for path in files}

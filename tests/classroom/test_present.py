@@ -172,6 +172,22 @@ def test_a_section_is_prepared_before_the_first_of_its_cells_that_runs_however_t
     assert len(prepared) == 4
 
 
+def test_a_folded_answer_that_the_keyboard_skipped_runs_before_its_check_unless_somebody_wrote_one(stage, monkeypatch):
+    [file] = present.write("02_synchronous_sgd", ("Exercise 1 (normal): average the gradients",))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
+    monkeypatch.setattr(present, "ready", lambda *section: None)
+    ran = []
+    shell = SimpleNamespace(user_ns={}, run_cell=lambda source, silent: ran.append(source))
+    monkeypatch.setattr(present, "get_ipython", lambda: shell)
+    cells = nbformat.read(file, as_version=4).cells
+    [check] = [cell for cell in cells if cell.source.startswith("check.average_gradients")]
+    present.Prepares().before(SimpleNamespace(cell_id=check.id))
+    assert [source.partition("(")[0] for source in ran] == ["def average_gradients"]
+    shell.user_ns["average_gradients"] = "as written on stage"
+    present.Prepares().before(SimpleNamespace(cell_id=check.id))
+    assert len(ran) == 1
+
+
 def test_a_section_that_cannot_be_prepared_says_why(stage, monkeypatch, capsys):
     [file] = present.write("00_start_here", ("Ranks",))
     monkeypatch.setenv("JPY_SESSION_NAME", str(file))
