@@ -186,7 +186,8 @@ comm.Ssend(np.zeros(1), dest=1 - comm.rank)
 @pytest.mark.timeout(300)
 def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
     lab = open_in("exercise.ipynb", generate.notebook_json(EXERCISE))
-    (lab.folder / "solutions" / "exercise.ipynb").write_text(generate.notebook_json("# %% [markdown]\n# # Solved"))
+    solutions = lab.folder / "solutions" / "exercise_solutions.ipynb"
+    solutions.write_text(generate.notebook_json("# %% [markdown]\n# # Solved"))
     lab.learner.unlink(missing_ok=True)
 
     def says(part: str) -> str:
@@ -212,6 +213,8 @@ def test_from_stub_to_solution_with_a_hint_and_a_deadlock_on_the_way(open_in):
         if verdict == "Hint: ":
             lab.page.locator(".workshop-check a").click()
             lab.page.wait_for_selector(".jp-Notebook h1:has-text('Solved')")
+            tab = lab.page.locator(".lm-TabBar-tab.jp-mod-current .lm-TabBar-tabLabel").last
+            assert tab.inner_text() == "exercise_solutions.ipynb", "not the name of the learner's own notebook"
             lab.page.locator(".lm-TabBar-tab.jp-mod-current .lm-TabBar-tabCloseIcon").click()
     kept = [(event["what"], event["exercise"], event["passed"]) for event in map(json.loads, lab.learner.open())]
     assert kept == [("check", "whoami", False), ("check", "whoami", True)]

@@ -12,7 +12,7 @@ from workshop_lib.maintain.generate import NOTEBOOKS
 from workshop_lib.paths import ROOT
 
 RANKS_PER_NODE = 1
-NOTEBOOK = NOTEBOOKS / "solutions" / "02_synchronous_sgd.ipynb"
+NOTEBOOK = NOTEBOOKS / "solutions" / "02_synchronous_sgd_solutions.ipynb"
 # What depends on the data and the seed alone, and not on time.
 NUMBERS = re.compile(r"loss .*, digest .*|test accuracy: .*%|.* images are right|weights: .*|.* is off by .*")
 RUN = """\
