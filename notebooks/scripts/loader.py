@@ -11,8 +11,8 @@ from mnist_data import cnn
 from torch.utils.data import DataLoader, Dataset
 
 BATCH = 64
-# Workers that are forked start at once, with all that their parent has in memory. That's safe as long as no other thread
-# of the parent is busy, and no worker uses the GPU. Otherwise take "spawn", whose workers import everything anew.
+# Forked workers start at once, with all that their parent has in memory. That is safe as long as no other thread of the
+# parent is busy and no worker uses the GPU. Otherwise take "spawn", whose workers import everything anew.
 START = "fork"
 
 
@@ -73,7 +73,7 @@ def main():
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     torch.set_num_threads(1)
     if len(tempfile.gettempdir()) > 60:
-        tempfile.tempdir = "/tmp"  # the workers' sockets are made there, and a socket's path has room for 100 characters
+        tempfile.tempdir = "/tmp"  # holds the workers' sockets, whose paths have room for about 100 characters
     model = cnn().to(device)
     trials = sorted(train(model, torch.rand(BATCH, 1, 28, 28, device=device)) for _ in range(9))
     image_s = trials[4] / BATCH  # the median: an image takes as long to read as to use
