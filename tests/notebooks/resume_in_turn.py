@@ -1,4 +1,4 @@
-"""Run on two ranks: ddp_resume.py, elastic.py and mesh.py, in one process, so that PyTorch is imported once.
+"""Run on two ranks: scripts that resume, and mesh.py, in one process, so that PyTorch is imported once.
 
     resume_in_turn.py FOLDER    with MNIST's files in FOLDER/data
 
@@ -16,6 +16,9 @@ from unittest import mock
 
 import torch
 from scripts_in_turn import IMAGES, SCRIPTS, one_process_group
+
+# 12 micro-batches per epoch, and the last of a step is smaller than the others. The gradients are clipped.
+REALISTIC = ("--images", 724, "--epochs", 2, "--no-bf16", "--clip", 0.5)
 
 
 def started(script: str, title: str, *options: object) -> None:
@@ -45,6 +48,7 @@ def main(place: Path) -> None:
     rank = os.environ["RANK"]
     folder = place / rank
     folder.mkdir()
+    sys.path.insert(0, str(SCRIPTS))
     destroy = one_process_group()
     with open(place / f"{rank}.txt", "w") as file, contextlib.redirect_stdout(file):
         data = "--data", place / "data"
@@ -62,6 +66,12 @@ def main(place: Path) -> None:
         if rank == "0":
             torch.save({"model": {}}, folder / "other.pt")
         started("ddp_resume.py", "other", *ddp, IMAGES, "--out", folder / "other.pt")
+        realistic = *data, *REALISTIC, "--batch", 32
+        with killed_after_one_epoch([folder / "resumed.pt"]):
+            started("ddp_realistic.py", "realistic", *realistic, "--out", folder / "realistic.pt")
+        started("ddp_realistic.py", "resumed", *realistic, "--out", folder / "resumed.pt")
+        quick = *data, "--images", 256, "--epochs", 1, "--out", folder / "quick.pt", "--profile", place / "traces"
+        started("ddp_realistic.py", "quick", *quick)
         started("mesh.py", "mesh", "--steps", 5)
         started("mesh.py", "wrong", "--mesh", "1x1")
         started("mesh.py", "heads", "--mesh", "1x2", "--heads", 1)

@@ -150,7 +150,7 @@ def test_a_notebook_has_one_set_of_ranks_also_when_an_old_one_is_restarted():
     assert all_are_gone()
 
 
-def test_attaching_to_ranks_held_by_another_process(monkeypatch):
+def test_attaching_to_ranks_held_by_another_process(monkeypatch, capsys):
     with holding("--ranks", "2") as (holder, folder):
         own = ranks.start(1)
         team = ranks.attach(folder)
@@ -158,7 +158,8 @@ def test_attaching_to_ranks_held_by_another_process(monkeypatch):
         assert [about["rank"] for about in team.about()] == [0, 1]
         old = {about["pid"] for about in team.about()}
         monkeypatch.setenv("WORKSHOP_ATTACH", "1")
-        assert ranks.start(2) is team and {about["pid"] for about in team.about()} == old
+        assert ranks.start(2, bind="core") is team and {about["pid"] for about in team.about()} == old
+        assert "threads_per_rank and bind are those of the ranks' holder" in capsys.readouterr().err
         assert ranks.start(1) is team, "their holder starts another number"
         [fresh] = team.about()
         assert fresh["pid"] not in old

@@ -45,21 +45,23 @@ EQUAL_CHUNKS = "[total[i * (len(total) // p) : (i + 1) * (len(total) // p)] for 
 
 WRONG = {
     "exchange": {
-        "returns its own": ([("return theirs", "return mine")], "its own values"),
         "never received": (
             [(SWAP, "theirs[:] = 0")],
-            "returned [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
+            "has [0. 0. 0. 0.] … where [1000. 1001. 1002. 1003.] … is right. Did you return",
         ),
         "wrong length": (
             [("return theirs", "return theirs[1:]")],
-            "returned float64 of shape (5,), its partner sent float64 of shape (6,)",
+            "returned an array of 5. It should `return` an array of 6",
         ),
-        "nothing returned": ([("return theirs", "pass")], "`return` it"),
+        "nothing returned": ([("return theirs", "pass")], "returned nothing. It should"),
         "knows one size only": (
             [(MADE, "theirs = np.empty(1000)"), ("return theirs", "return theirs[:6]")],
             "np.empty_like(mine)",
         ),
-        "received into mine": ([(MADE, "theirs, mine = mine, mine.copy()")], "has overwritten it"),
+        "another type": (
+            [("return theirs", "return theirs.astype(np.float32)")],
+            "returned float32 where its partner sent",
+        ),
         "value by value": (
             [(SWAP, "for at in range(len(mine)): theirs[at] = comm.sendrecv(mine[at], partner, source=partner)")],
             "can go in one",
@@ -81,12 +83,12 @@ WRONG = {
     "global_mean": {
         "on rank 0 only": (
             [("comm.allreduce", "comm.reduce"), (MEAN, f"if comm.rank == 0: {MEAN}")],
-            "rank 1 returned None: `reduce` and `gather` give their result to one rank",
+            "rank 1 returned nothing. `reduce` and `gather` give their result to one rank",
         ),
-        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "mean of no values"),
-        "an array": ([(MEAN, "return np.array([total]) / count")], "take the number out of it"),
-        "nothing from a rank without values": ([(MEAN, f"if len(values): {MEAN}")], "rank 1 returned None"),
-        "printed": ([(MEAN, "print(total / count)")], "`return` it"),
+        "nan for no values": ([("values.sum()", "values.mean() * len(values)")], "The mean of no values"),
+        "an array": ([(MEAN, "return np.array([total]) / count")], "Take the number out of it"),
+        "nothing from a rank without values": ([(MEAN, f"if len(values): {MEAN}")], "rank 1 returned nothing"),
+        "printed": ([(MEAN, "print(total / count)")], "`return` a number: the mean"),
     },
     "ring_allreduce": {
         "the other way round, a step too few": (
@@ -94,10 +96,6 @@ WRONG = {
             "There is a step missing",
         ),
         "values changed before": ([("total = values.copy()", "total = np.roll(values, 1) + 1")], "follow one chunk"),
-        "in the array it was given": (
-            [("total = values.copy()", "total = values")],
-            "begin with `total = values.copy()`",
-        ),
         "equal chunks only": ([("np.array_split(total, p)", EQUAL_CHUNKS)], "np.array_split"),
         "pickled chunks": (
             [(SENDRECV, "incoming = comm.sendrecv(outgoing, dest=right, source=left)")],

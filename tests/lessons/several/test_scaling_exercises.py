@@ -42,13 +42,15 @@ class TestScalingCurves(Verdicts):
         {
             "scaling_table": {
                 "not sorted": ([(TYPICAL, "mean(runs[len(runs) // 2][1:])")], "without sorting"),
-                "without 1 rank": ([("in typical_s.items()", "in typical_s.items() if n > 1")], "1 included"),
-                "speed-up alone": ([(SPEEDUP, "typical_s[1] / s")], "it returned"),
-                "prints": ([("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")], "`return` the"),
+                "speed-up alone": ([(SPEEDUP, "typical_s[1] / s")], "the keys 1, 2, 4 (each a number). It should"),
+                "prints": (
+                    [("return {", "print({"), ("typical_s.items()}", "typical_s.items()})")],
+                    "returned nothing",
+                ),
             },
             "serial_fraction": {
                 "something unknown": ([(FRACTION, f"2 * {FRACTION}")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "`return` the fraction"),
+                "nothing returned": ([("return ", "")], "It should `return` a number: the fraction"),
                 "a text": ([(FRACTION, f"f'{{{FRACTION}:.0%}}'")], "it returned '10%'"),
             },
         },
@@ -77,15 +79,15 @@ class TestTimeGoes(Verdicts):
         notebook,
         {
             "straggler": {
-                "somebody always": ([("max(waiting) <= 0.1", "False")], "no rank waits for more"),
-                "nobody ever": ([("max(waiting) <= 0.1", "True")], "return that rank's number"),
+                "somebody always": ([("max(waiting) <= 0.1", "False")], "Return None there"),
+                "nobody ever": ([("max(waiting) <= 0.1", "True")], "a number: the rank that the others wait for"),
             },
             "fair_speedups": {
                 "one thread alone": (
                     [(' if run["cores"] >= run["threads"]', ' if run["threads"] == 1')],
-                    "its keys are",
+                    "the keys (4, 1), (1, 1), (2, 1) (each a number)",
                 ),
-                "nothing returned": ([("return {", "found = {")], "it returned None"),
+                "nothing returned": ([("return {", "found = {")], "it returned nothing"),
             },
         },
     )
@@ -119,13 +121,10 @@ class TestForecasting(Verdicts):
     wrong = planted(
         notebook,
         {
-            "smallest_batch": {
-                "rounded": ([("math.ceil", "round")], "round up"),
-                "nothing returned": ([("return ", "")], "`return` the number"),
-            },
+            "smallest_batch": {"nothing returned": ([("return ", "")], "the number of samples")},
             "overlapped_step": {
                 "the sum of both": ([("max(keeps_up, busy)", "keeps_up + busy")], "none of the known mistakes"),
-                "nothing returned": ([("return ", "")], "`return` the seconds"),
+                "nothing returned": ([("return ", "")], "the seconds"),
             },
         },
     )
