@@ -12,6 +12,7 @@ COMMANDS = {
     "predict": "workshop_lib.lessons.forecasting.commands:app",
     "dryrun": "workshop_lib.lessons.thousand_ranks.commands:app",
     "faults": "workshop_lib.lessons.when_training_breaks.commands:app",
+    "examine": "workshop_lib.examine.commands:app",
     "assess": "workshop_lib.classroom.commands:app",
     "verify": "workshop_lib.classroom.commands:app",
     "rehearse": "workshop_lib.classroom.commands:app",

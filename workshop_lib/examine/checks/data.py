@@ -1,0 +1,283 @@
+"""Does every sample train once per epoch, on one rank, in an order that changes?"""
+
+import itertools
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import Finding
+from workshop_lib.examine.observations import Rank, Run
+from workshop_lib.ranks.errors import named
+from workshop_lib.words import plural
+
+SAME_SHARE = 0.9  # of the steps in which two ranks have the same batch; the rest may be chance
+OVERLAP_SHARE = 0.05  # of the samples; below it, samples may be equal by chance, and padding repeats a few
+FEWEST_STEPS = 2
+FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
+
+
+def batches(run: Run) -> Iterator[Finding]:
+    """Do ranks train on the same samples?"""
+    steps = [step for step in run.common_steps if all(log.samples(step) for log in run.ranks)]
+    if run.size == 1 or not run.is_data_parallel or len(steps) < FEWEST_STEPS:
+        return
+    same_order = _ranks_with_the_same_order(run)
+    for one, other in itertools.combinations(range(run.size), 2):
+        same = [step for step in steps if run.ranks[one].samples(step) == run.ranks[other].samples(step)]
+        if len(same) < SAME_SHARE * len(steps) and (one, other) not in same_order:
+            continue
+        first = same[0] if same else steps[0]
+        distinct = {tuple(run.ranks[one].samples(step)) for step in steps}
+        seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(first))} samples in "
+        seen += f"{len(same) or len(steps)} of {len(steps)} steps, from step {first} on"
+        if len(distinct) == 1:
+            why = "But every step has this one batch, so the data may be made up for a test."
+            yield Finding("look", "batches", seen, why, "With real data, share it out.", "sampler", (one, other), first)
+        else:
+            yield Finding(
+                "wrong",
+                "batches",
+                f"{seen}{_why_the_same(run, one, other)}",
+                "The second rank's work changes nothing: you pay for several ranks and learn from one rank's batch.",
+                "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on.",
+                "sampler",
+                (one, other),
+                first,
+            )
+        return
+    share, one, other = max(
+        (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
+    )
+    if share > OVERLAP_SHARE:
+        yield Finding(
+            "look",
+            "batches",
+            f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
+            "The ranks choose their samples independently, so an epoch repeats some samples and leaves others out.",
+            "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
+            "sampler",
+            (one, other),
+            steps[0],
+        )
+        return
+    yield Finding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
+
+
+def _ranks_with_the_same_order(run: Run) -> set[tuple[int, int]]:
+    """Pairs of ranks that loaded the same indices in the same order in an epoch of training."""
+    pairs = set()
+    for one, other in itertools.combinations(range(run.size), 2):
+        for key, order in run.ranks[one].orders.items():
+            theirs = run.ranks[other].orders.get(key, [])
+            short = min(len(order), len(theirs))
+            if key[0] in run.ranks[one].training_loaders and short > 1 and order[:short] == theirs[:short]:
+                pairs.add((one, other))
+    return pairs
+
+
+def _why_the_same(run: Run, one: int, other: int) -> str:
+    for log in (run.ranks[one], run.ranks[other]):
+        for loader in log.training_loaders:
+            settings = log.loaders[loader][0]
+            if "distributed" not in settings:
+                return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
+    return ""
+
+
+def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
+    """The share of the samples of a first pass over the data that two ranks have in common."""
+    logs = run.ranks[one], run.ranks[other]
+    orders = [[order for key, order in sorted(log.orders.items()) if key[0] in log.training_loaders] for log in logs]
+    if all(orders):
+        seen = [set(each[0]) for each in orders]
+    else:
+        seen = [set(), set()]
+        for step in steps:
+            batch = [set(log.samples(step)) for log in logs]
+            if any(len(old & new) > OVERLAP_SHARE * len(new) for old, new in zip(seen, batch, strict=True)):
+                break  # a second pass has begun
+            seen = [old | new for old, new in zip(seen, batch, strict=True)]
+    smaller = min(map(len, seen))
+    return len(seen[0] & seen[1]) / smaller if smaller else 0.0
+
+
+def _trained_with(log: Rank) -> Iterator[tuple[int, list[dict]]]:
+    for loader in sorted(log.training_loaders):
+        yield loader, log.loaders[loader]
+
+
+def sampler(run: Run) -> Iterator[Finding]:
+    """Are the settings of every DistributedSampler those of this process group?"""
+    if not run.is_data_parallel or run.size == 1:
+        return
+    seeds: dict[int, set[int]] = {}
+    for rank, log in enumerate(run.ranks):
+        for loader, epochs in _trained_with(log):
+            settings = epochs[0].get("distributed")
+            if settings is None:
+                continue
+            seeds.setdefault(loader, set()).add(settings["seed"])
+            if settings["num_replicas"] != run.size or settings["rank"] != rank:
+                yield Finding(
+                    "wrong",
+                    "sampler",
+                    f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
+                    f"{settings['num_replicas']}",
+                    "Some samples are never trained on, and ranks may share others.",
+                    "Leave num_replicas and rank out: DistributedSampler(dataset) takes them from the process group.",
+                    "sampler",
+                    (rank,),
+                    1,
+                )
+    if any(len(each) > 1 for each in seeds.values()):
+        yield Finding(
+            "wrong",
+            "sampler",
+            f"the DistributedSampler has another seed on each rank: {sorted(max(map(list, seeds.values()), key=len))}",
+            "Each rank shuffles differently and takes its part of another order, so parts overlap and leave gaps.",
+            "Give all ranks the same seed.",
+            "sampler",
+            step=1,
+        )
+
+
+def coverage(run: Run) -> Iterator[Finding]:
+    """Does an epoch hold every sample once?"""
+    if not run.is_data_parallel:
+        return
+    for loader, epochs in _trained_with(run.ranks[0]):
+        whole = [each["epoch"] for each in run.ranks[0].of_kind("epoch_end") if each["loader"] == loader]
+        orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
+        total = epochs[0]["samples"]
+        if not total or not orders or not all(orders):
+            continue
+        loaded = [index for order in orders for index in order]
+        lost = total - len(set(loaded))
+        twice = len(loaded) - len(set(loaded))
+        global_batch = (epochs[0]["batch"] or 1) * run.size
+        if lost >= max(global_batch, 1) or twice > max(run.size, global_batch):
+            yield Finding(
+                "look",
+                "coverage",
+                f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
+                "The network learns from other data than you think.",
+                "Choose each rank's samples from one order that all ranks share.",
+                "sampler",
+            )
+        else:
+            seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
+            yield Finding("ok", "coverage", seen)
+
+
+def order(run: Run) -> Iterator[Finding]:
+    """Does the order change from epoch to epoch?"""
+    for rank, log in enumerate(run.ranks):
+        compared = False
+        for loader, epochs in _trained_with(log):
+            for before, after in itertools.pairwise(epochs):
+                old = log.orders.get((loader, before["epoch"]), [])
+                new = log.orders.get((loader, after["epoch"]), [])
+                short = min(len(old), len(new))
+                if short < 2 * FIRST:
+                    continue
+                compared = True
+                if old[:short] != new[:short]:
+                    continue
+                shuffles = after.get("distributed", {}).get("shuffle", False)
+                seen = f"on {named((rank,))}, epoch {after['epoch']} loads the samples in the order of epoch "
+                seen += str(before["epoch"])
+                why = "A DistributedSampler shuffles anew only when it's told the epoch." if shuffles else ""
+                yield Finding(
+                    "wrong" if shuffles else "look",
+                    "order",
+                    seen,
+                    why or "Nothing shuffles the samples, so every epoch has the same batches.",
+                    "Call sampler.set_epoch(epoch) before each epoch." if shuffles else "Shuffle, if you meant to.",
+                    "sampler",
+                    (rank,),
+                    after["step"] + 1,
+                )
+                return
+        if compared and rank == run.size - 1:
+            yield Finding("ok", "order", "each epoch has an order of its own")
+    if not any(log.training_loaders for log in run.ranks):
+        yield from _order_of_batches(run)
+
+
+def _order_of_batches(run: Run) -> Iterator[Finding]:
+    """The same for scripts without a DataLoader, judged by the batches themselves."""
+    log = run.ranks[0]
+    rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
+    if not rows or not rows[0] or rows[0] not in rows[1:]:
+        return
+    period = rows.index(rows[0], 1)
+    repeats = [a == b for a, b in zip(rows, rows[period:], strict=False)]
+    if period >= FIRST and len(repeats) >= FIRST and all(repeats):
+        seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
+        why = "Every epoch has the same batches in the same order."
+        yield Finding("look", "order", seen, why, "Shuffle anew in each epoch, equally on all ranks.", "sampler", (0,))
+
+
+def unequal_parts(run: Run) -> Iterator[Finding]:
+    """Does an average of averages weigh samples differently?"""
+    if not run.is_data_parallel:
+        return
+    sizes = {
+        step: [[forward["size"] for forward in log.forwards(step)] for log in run.ranks] for step in run.common_steps
+    }
+    for step, each in sizes.items():
+        sums = [sum(parts) for parts in each]
+        if len(set(sums)) > 1:
+            yield Finding(
+                "look",
+                "parts",
+                f"in step {step}, the ranks had {_numbers(sums)} samples",
+                "The mean of the ranks' means weighs each sample of the smaller part more.",
+                "Use drop_last=True, or weigh each rank's gradient by its number of samples.",
+                "unequal",
+                step=step,
+            )
+            break
+    else:
+        yield from _unequal_micro_batches(sizes)
+    yield from _unequal_tokens(run)
+
+
+def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
+    parts = {step: each[0] for step, each in sizes.items()}
+    if not any(len(each) > 1 for each in parts.values()):
+        return
+    usual = max(len(each) for each in parts.values())
+    for step, each in parts.items():
+        if len(set(each)) > 1 or len(each) < usual:
+            yield Finding(
+                "look",
+                "parts",
+                f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
+                "Dividing each loss by the usual number of micro-batches weighs these samples differently.",
+                "Divide the sum of losses by the number of samples in the step, on all ranks together.",
+                "accumulate",
+                step=step,
+            )
+            return
+
+
+def _unequal_tokens(run: Run) -> Iterator[Finding]:
+    for step in run.common_steps:
+        counts = [[forward.get("tokens") for forward in log.forwards(step)] for log in run.ranks]
+        if any(count is None for each in counts for count in each):
+            return
+        sums = [sum(count or 0 for count in each) for each in counts]
+        if len(set(sums)) > 1:
+            yield Finding(
+                "look",
+                "tokens",
+                f"in step {step}, the ranks' losses are means over {_numbers(sums)} tokens",
+                "If every rank divides by its own count, tokens of short texts weigh more.",
+                "Divide the sum of losses by the number of tokens on all ranks, times the number of ranks.",
+                "unequal",
+                step=step,
+            )
+            return
+
+
+def _numbers(values: list[int]) -> str:
+    return ", ".join(f"{value:,}" for value in values)

@@ -1,0 +1,101 @@
+"""How the run ended: did a rank fail, or wait for another one, and did the ranks join at all?"""
+
+from collections.abc import Iterator
+
+from workshop_lib.examine.findings import Finding
+from workshop_lib.examine.observations import Run
+from workshop_lib.ranks.errors import named, where
+from workshop_lib.words import plural
+
+
+def ended(run: Run) -> Iterator[Finding]:
+    failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
+    positions = [f"rank {rank} was {where(frames)}" for rank, frames in sorted(run.stacks.items())]
+    done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
+    if failed:
+        rank = min(failed, key=lambda each: failed[each]["time"])
+        error = failed[rank]
+        place = next((frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0]), None)
+        at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
+        others = [text for text in positions if not text.startswith(f"rank {rank} ")]
+        others += [f"rank {other} had ended" for other in done]
+        taken = max((record["step"] for record in run.ranks[rank].records), default=0)
+        yield Finding(
+            "wrong",
+            "ended",
+            "\n".join([f"rank {rank} failed in step {taken}{at}: {error['text']}", *others]),
+            "One rank that fails ends all of them.",
+            _advice(run, error["text"]),
+            "branches" if "reduction" in error["text"] or done else "stuck",
+            (rank,),
+            taken,
+        )
+    elif run.how == "failed":
+        tail = "\n".join(run.last_lines[-8:])
+        yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
+    elif run.how == "stuck":
+        positions += [f"rank {rank} had ended" for rank in done]
+        steps = [max(log.steps, default=0) for log in run.ranks]
+        waiting = tuple(run.stacks)
+        yield Finding(
+            "wrong",
+            "ended",
+            "\n".join([f"{named(waiting)} waited for ranks that didn't come:", *positions]),
+            f"A collective returns only when every rank has called it. The ranks finished {_list(steps)} steps.",
+            "Make every rank call the same collectives in the same order, and take the same number of steps.",
+            "branches",
+            waiting,
+            min(steps),
+        )
+    elif not run.trains:
+        seen = "no step of an optimizer was seen on every rank"
+        seen += " before the time was up" if run.how == "time" else ""
+        change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
+        yield Finding("look", "ended", "\n".join([seen, *positions]), "", change)
+    else:
+        took = plural(len(run.common_steps), "step")
+        stopped = " until the time was up" if run.how == "time" else ""
+        yield Finding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
+    steps = [len(log.steps) for log in run.ranks]
+    if run.how == "ended" and run.trains and len(set(steps)) > 1:
+        yield Finding(
+            "wrong" if run.is_data_parallel else "look",
+            "steps",
+            f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
+            "From the first missing step on, the ranks no longer train the same model.",
+            "Give every rank the same number of batches: a DistributedSampler does, with or without drop_last.",
+            "branches",
+            step=min(steps) + 1,
+        )
+
+
+def _advice(run: Run, text: str) -> str:
+    if "Expected to have finished reduction" in text:
+        return "Use every parameter in every step, or remove those that no step uses."
+    if any(log.first("end") for log in run.ranks):
+        return "A rank had ended before: give every rank the same number of batches."
+    return "Read the error above; it's the first one in time."
+
+
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def joined(run: Run) -> Iterator[Finding]:
+    if run.size == 1 or not any(log.steps for log in run.ranks):
+        return
+    if not any(log.first("group") for log in run.ranks):
+        yield Finding(
+            "wrong",
+            "joined",
+            f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
+            "Every rank trains a model of its own, and all but one are thrown away.",
+            "Call torch.distributed.init_process_group(), wrap the model, and share out the data.",
+            "convert",
+        )
+    elif not run.joined:
+        sizes = [log.first("group").get("size", 1) for log in run.ranks]
+        seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
+        yield Finding(
+            "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
+        )
