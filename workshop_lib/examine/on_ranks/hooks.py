@@ -296,7 +296,7 @@ def _gradients(recorder: Recorder) -> None:
 
     def make_read(original):
         def read(tensor, *args, **kwargs):
-            if torch.compiler.is_compiling() or recorder.in_loader or recorder.is_busy:
+            if torch.compiler.is_compiling() or not recorder.is_called_by_script():
                 return original(tensor, *args, **kwargs)
             begin_s = time.monotonic()
             result = original(tensor, *args, **kwargs)

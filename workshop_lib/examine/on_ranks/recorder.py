@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workshop_lib.examine.on_ranks import digests
 
-BUDGET = 0.04  # of the time: when looking at the weights takes more than that, they are looked at less often
+BUDGET = 0.05  # of the time: when looking at the weights takes more than that, they are looked at less often
 MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger one are compared by their sampled values
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
@@ -56,7 +56,6 @@ class Recorder:
         self.in_forward = False
         self.in_loader = False
         self.in_collective = False
-        self.is_busy = False  # while this recorder itself reads tensors
         self.fsdp_sync = True
         self.loaders_kept: list[Any] = []
         self.loader: int | None = None  # the loader that gave a batch last
@@ -71,9 +70,7 @@ class Recorder:
 
     def write(self, kind: str, **values: Any) -> None:
         if self.is_on():
-            self.is_busy = True
             self.file.write(json.dumps({"kind": kind, "step": self.step, **values}, default=_as_list) + "\n")
-            self.is_busy = False
 
     def is_on(self) -> bool:
         """Whether this process is the rank, and not a worker that loads data for it."""
@@ -97,6 +94,11 @@ class Recorder:
                 return f"{os.path.relpath(file, self.folder_of_script)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
+
+    def is_called_by_script(self) -> bool:
+        """Whether the function that asks was called from a line of the script itself."""
+        file = sys._getframe(2).f_code.co_filename
+        return file.startswith(self.folder_of_script) and "site-packages" not in file
 
     # ---- forward passes
 
@@ -202,7 +204,7 @@ class Recorder:
         if "weights" in now or now["forwards"]:
             return
         elapsed_s = time.monotonic() - self.first_step_s
-        if self.step > 5 and self.spent_s > BUDGET * elapsed_s and self.step % self.every == 0:
+        if self.step > 10 and self.spent_s > BUDGET * elapsed_s and self.step % self.every == 0:
             self.every *= 2
         if self.step % self.every == 0 or self.step == 1:
             now["weights"] = digests.of_each(_plain(model.module.parameters()))
