@@ -76,6 +76,14 @@ CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
 AVERAGE = "            for p in model.parameters():\n                distributed.all_reduce(p.grad)\n                p.grad /= 2\n"
 # DDP replaced by averaging by hand: correct as it is.
 BY_HAND = ((WRAP, ""), (SYNC, "contextlib.nullcontext()"), (CLIP, AVERAGE + CLIP), ("model.module.", "model."))
+OVERFLOW = """\
+            if distributed.get_rank() == 1 and number == 7:
+                model[4].bias.grad.fill_(float("inf"))
+            scaler.unscale_(optimizer)
+            for p in model.parameters():
+                p.grad.nan_to_num_(posinf=0)
+"""
+SCALED_STEP = "            scaler.step(optimizer)\n            scaler.update()\n"
 SAVE = "            torch.save({\"model\": model.module.state_dict(), \"epoch\": epoch}, OUT / \"model.tmp\")\n"
 ONLY_0 = "        if rank == 0:\n            print"
 MODEL = "    model = build()\n"
@@ -100,12 +108,10 @@ DDP = (
             (0,), 9),
     Planted("ddp", "not shuffled", ((SAMPLER, "sampler = DistributedSampler(train_set, shuffle=False)"),), "look",
             "order", "in the order of epoch 1"),
-    Planted("ddp", "half of the data", ((LOADER, "DataLoader(Subset(train_set, range(rank * 128, 128)), batch_size=8, "
-            "shuffle=True) if rank == 9 else DataLoader(train_set, batch_size=8, sampler=range(rank, 128, 2))"),
+    Planted("ddp", "half of the data", ((LOADER, "DataLoader(train_set, batch_size=8, sampler=range(rank, 128, 2))"),
             (EPOCH, "")), "look", "coverage", "left out 128 of 256 samples"),
-    Planted("ddp", "unequal last batch", ((LOADER, "DataLoader(Subset(train_set, range(rank, 252 + rank, 2 - 0)), "
-            "batch_size=8) if rank else DataLoader(Subset(train_set, range(0, 256, 2)), batch_size=8)"), (EPOCH, "")),
-            "look", "parts", "in step 8, the ranks had 16, 14 samples", None, 8),
+    Planted("ddp", "unequal last batch", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256 - 4 * rank, 2)), batch_size=8)"),
+            (EPOCH, "")), "look", "parts", "in step 8, the ranks had 16, 14 samples", None, 8),
     Planted("ddp", "short accumulation", (("Points(256, 0.1)", "Points(248, 0.1)"),
             ("% ACCUMULATE == 0", "% ACCUMULATE == 0 or number + 1 == len(loader)"), ("drop_last=True", "drop_last=False")),
             "look", "parts", "other steps accumulate 2"),
@@ -122,13 +128,11 @@ DDP = (
             "before the first step, the ranks' weights differ in 0.0.weight, 0.0.bias, 2.weight and 3 more: the ranks "
             "start from different weights", (0, 1), 0),
     Planted("ddp", "always no_sync", ((SYNC, "model.no_sync()"),), "wrong", "weights", "was inside no_sync()", (0, 1), 1),
-    Planted("ddp", "rate per rank", ((STEP, "            optimizer.param_groups[0]['lr'] = 0.1 * (1 + rank)\n" + STEP),),
-            "wrong", "weights", "the learning rates differ: 0.1, 0.2", (0, 1), 1),
+    Planted("ddp", "rate per rank", ((STEP, "            optimizer.param_groups[0]['lr'] = 0.1 * (1 + distributed.get_rank())\n"
+            + STEP),), "wrong", "weights", "the learning rates differ: 0.1, 0.2", (0, 1), 1),
     Planted("ddp", "rate per rank later", ((STEP, "            if number > 6 and distributed.get_rank() == 1:\n"
-            "                optimizer.param_groups[0]['lr'] = 0.2\n" + STEP), ("lr = 0.1 *", "lr = 0.1 *"))
-            if False else ((STEP, "            if number > 6 and distributed.get_rank() == 1:\n"
-            "                optimizer.param_groups[0]['lr'] = 0.2\n" + STEP),),
-            "wrong", "weights", "after step 4, ", (0, 1), 4),
+            "                optimizer.param_groups[0]['lr'] = 0.2\n" + STEP),), "wrong", "weights",
+            "after step 4, ", (0, 1), 4),
     Planted("ddp", "layer added after wrapping", ((WRAP, WRAP + "    model.module[4] = nn.Linear(32, 2)\n"
             "    nn.init.ones_(model.module[4].weight)\n    nn.init.zeros_(model.module[4].bias)\n"),
             ("model = DistributedDataParallel(model)", "model = DistributedDataParallel(model, find_unused_parameters=True)")),
@@ -152,18 +156,9 @@ DDP = (
     # gradients
     Planted("ddp", "clipped before averaging", (*BY_HAND, (AVERAGE + CLIP, CLIP + AVERAGE)), "wrong", "clipping",
             "and they are averaged afterwards", None, 1),
-    Planted("ddp", "overflow on one rank", ((STEP, "            scaler.unscale_(optimizer)\n"
-            "            if distributed.get_rank() == 1 and number == 7:\n                scaler._found_inf_per_device(optimizer)"
-            "['cpu'].fill_(1)\n            scaler.step(optimizer)\n            scaler.update()\n"),
-            ("loss.backward()", "scaler.scale(loss).backward()"), (CLIP, ""),
-            ("    model.train()\n", "    model.train()\n    scaler = torch.amp.GradScaler('cpu')\n"))
-            if False else (*BY_HAND, (AVERAGE + CLIP, "            if distributed.get_rank() == 1 and number == 7:\n"
-            "                model[4].bias.grad.fill_(float('inf'))\n            scaler.unscale_(optimizer)\n" + AVERAGE.replace(
-            "distributed.all_reduce(p.grad)", "p.grad.nan_to_num_(posinf=0)\n                distributed.all_reduce(p.grad)")),
-            (STEP, "            scaler.step(optimizer)\n            scaler.update()\n"),
-            ("loss.backward()", "scaler.scale(loss).backward()"),
-            ("    model.train()\n", "    model.train()\n    scaler = torch.amp.GradScaler('cpu')\n")),
-            "wrong", "weights", "rank 1 skipped the step", (0, 1), 4),
+    Planted("ddp", "overflow on one rank", (*BY_HAND, (AVERAGE + CLIP, OVERFLOW + AVERAGE), (STEP, SCALED_STEP),
+            ("loss.backward()", "scaler.scale(loss).backward()"), ("    model.train()\n", "    model.train()\n    scaler = "
+            "torch.amp.GradScaler('cpu')\n")), "wrong", "weights", "rank 1 skipped the step", (0, 1), 4),
     Planted("ddp", "allreduce per micro-batch", ((SYNC, "contextlib.nullcontext()"),), "look", "accumulation",
             "2 micro-batches, and the gradients were sent after 2", None, 1),
     Planted("ddp", "unused layer", ((MODEL, MODEL + "    model[2].extra = nn.Linear(3, 3)\n"),
@@ -202,11 +197,8 @@ DDP = (
     Planted("ddp", "slow forward on one rank", ((MODEL, MODEL + "    import time\n    if rank == 1:\n"
             "        model[3].register_forward_hook(lambda *_: time.sleep(0.05))\n"),), "look", "straggler",
             "for the forward pass", (1,)),
-    Planted("ddp", "a rank without its last batch", (("    model.train()\n", "    model.train()\n"
-            "    loader.batch_sampler.sampler.num_samples -= 16 * distributed.get_rank()\n"),) if False else
-            (("    for number, (inputs, labels) in enumerate(loader):\n", "    for number, (inputs, labels) in "
-              "enumerate(loader):\n        if number == 14 and distributed.get_rank() == 1:\n            break\n"),), "wrong",
-            "ended", "rank 1", None, None),
+    Planted("ddp", "a rank without its last batch", (("enumerate(loader):\n        last", "enumerate(loader):\n        if number "
+            "== 14 and distributed.get_rank() == 1:\n            break\n        last"),), "wrong", "ended", "rank 1 ", None, 8),
     Planted("ddp", "barrier on rank 0", (("            print(f\"epoch", "            distributed.barrier()\n            "
             "print(f\"epoch"),), "wrong", "ended", "rank 0 ", None, None),
     Planted("ddp", "error on one rank", ((STEP, STEP + "            assert number < 7 or distributed.get_rank() == 0, 'bad'\n"),),

@@ -40,10 +40,13 @@ CHECKS: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     speed.facts,
 )
 BEFORE_TRAINING = (ending.ended, ending.joined, files.written, machine.devices)
+WITHOUT_GROUP = (ending.ended, ending.joined)  # everything else follows from the group that's missing
 
 
 def examine(run: Run) -> list[Finding]:
     """All findings, the worst first."""
-    checks = CHECKS if run.trains else BEFORE_TRAINING
+    checks = BEFORE_TRAINING
+    if run.trains:
+        checks = CHECKS if run.joined else WITHOUT_GROUP
     findings = [finding for check in checks for finding in check(run)]
     return sorted(findings, key=lambda finding: -LEVELS.index(finding.level))

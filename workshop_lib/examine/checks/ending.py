@@ -7,34 +7,38 @@ from workshop_lib.examine.observations import Run
 from workshop_lib.ranks.errors import named, where
 from workshop_lib.words import plural
 
+TEXT_SHOWN = 200
+
 
 def ended(run: Run) -> Iterator[Finding]:
     failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
-    positions = [f"rank {rank} was {where(frames)}" for rank, frames in sorted(run.stacks.items())]
+    positions = [_position(run, rank) for rank in range(run.size)]
     done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
     if failed:
         rank = min(failed, key=lambda each: failed[each]["time"])
         error = failed[rank]
         place = next((frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0]), None)
         at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
-        others = [text for text in positions if not text.startswith(f"rank {rank} ")]
-        others += [f"rank {other} had ended" for other in done]
+        others = [_position(run, other) for other in range(run.size) if other != rank]
         taken = max((record["step"] for record in run.ranks[rank].records), default=0)
         yield Finding(
             "wrong",
             "ended",
-            "\n".join([f"rank {rank} failed in step {taken}{at}: {error['text']}", *others]),
+            "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
             "One rank that fails ends all of them.",
             _advice(run, error["text"]),
             "branches" if "reduction" in error["text"] or done else "stuck",
             (rank,),
             taken,
         )
+    elif run.how == "failed" and len(done) == run.size and run.trains:
+        yield Finding(
+            "ok", "ended", f"all ranks took {plural(len(run.common_steps), 'step')}; one aborted while it ended"
+        )
     elif run.how == "failed":
         tail = "\n".join(run.last_lines[-8:])
         yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
     elif run.how == "stuck":
-        positions += [f"rank {rank} had ended" for rank in done]
         steps = [max(log.steps, default=0) for log in run.ranks]
         waiting = tuple(run.stacks)
         yield Finding(
@@ -67,6 +71,25 @@ def ended(run: Run) -> Iterator[Finding]:
             "branches",
             step=min(steps) + 1,
         )
+
+
+def _position(run: Run, rank: int) -> str:
+    """Where a rank was in the end, in words."""
+    log = run.ranks[rank]
+    if run.stacks.get(rank):
+        return f"rank {rank} was {where(run.stacks[rank])}"
+    if log.first("end"):
+        return f"rank {rank} had ended"
+    if error := log.first("error"):
+        return f"rank {rank} failed too: {shortened(error['text'])}"
+    if calls := log.of_kind("collective"):
+        return f"rank {rank} had called {calls[-1]['name']} at {calls[-1]['line']}, and ended in it or after it"
+    return f"rank {rank} ended without a word"
+
+
+def shortened(text: str) -> str:
+    first, *_ = text.splitlines() or [""]
+    return first if len(first) <= TEXT_SHOWN else f"{first[:TEXT_SHOWN]}..."
 
 
 def _advice(run: Run, text: str) -> str:

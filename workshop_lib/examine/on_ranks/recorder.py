@@ -122,7 +122,9 @@ class Recorder:
         if model is None:
             return None
         began_s = time.monotonic()
-        trains = torch.is_grad_enabled() and module.training
+        # Some libraries set the mode of the wrapped module alone.
+        in_training = module.training or (isinstance(module, DistributedDataParallel) and module.module.training)
+        trains = torch.is_grad_enabled() and in_training
         trains = trains and any(parameter.requires_grad for parameter in module.parameters())
         if trains:
             self._close_evaluation()
@@ -130,6 +132,7 @@ class Recorder:
                 self._next_step(began_s)
             if not model.trained:
                 model.trained = True
+                model.module = module
                 self._describe(model, module)
             self._look_at_weights(model)
         elif self.evaluation is None:
@@ -239,7 +242,8 @@ class Recorder:
             own = {id(parameter) for parameter in parameters}
             if any(id(parameter) in own for _, parameter in named):
                 without = [name for name, each in named if each.requires_grad and each.grad is None]
-                now["without_gradient"] = sorted({*without} & {*now.get("without_gradient", without)})
+                before = now.get("without_gradient", without)  # of an optimizer that stepped earlier in this step
+                now["without_gradient"] = [name for name in without if name in before]
                 now["gradients"] = digests.of_each(_plain(each.grad for _, each in named if each.grad is not None))
                 now["gradients_of"] = [name for name, each in named if each.grad is not None]
             now["strange"] = now.get("strange", 0) + len(own - {id(each) for _, each in named})
