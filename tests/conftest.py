@@ -191,7 +191,7 @@ def healthy(team):
 
 
 @pytest.fixture(scope="class")
-def verdicts(request, team):
+def verdicts(request):
     from judge.verdicts import verdicts_of  # whose asserts are rewritten by now
 
-    return verdicts_of(request.cls, team)
+    return verdicts_of(request.cls, lambda: request.getfixturevalue("team"))

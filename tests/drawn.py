@@ -1,5 +1,7 @@
 """What the tests of figures and tables look at: their words, and whether these are large enough and in their places."""
 
+import numpy as np
+from matplotlib.figure import Figure
 from rich.console import Console
 
 
@@ -26,9 +28,25 @@ def legend(figure) -> list[str]:
     return [entry.get_text() for entry in figure.legends[0].get_texts() if entry.get_text().strip()]
 
 
-def texts(figure) -> list[str]:
-    """What is written on the first axes."""
-    return [text.get_text() for text in figure.axes[0].texts]
+def panel(figure, title: str):
+    """The axes with this title."""
+    return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)
+
+
+def curve(axes, number: int = 0) -> list[np.ndarray]:
+    """x and y of the points of the axes' curve `number` with error bars."""
+    return list(axes.containers[number].lines[0].get_xydata().T)
+
+
+def bars(axes, number: int = 0, across: bool = False) -> np.ndarray:
+    """Where the error bars of the axes' curve `number` begin and end: [bars, 2], without points that have none."""
+    segments = axes.containers[number].lines[2][0].get_segments()
+    return np.array([ends[:, 0 if across else 1] for ends in segments if len(ends)])
+
+
+def texts(shown) -> list[str]:
+    """What is written on these axes, or on a figure's first ones."""
+    return [text.get_text().strip() for text in (shown.axes[0] if isinstance(shown, Figure) else shown).texts]
 
 
 def words(figure) -> str:

@@ -7,7 +7,6 @@ import pytest
 import tiers
 from training.ladder import HOROVOD, REPLICATED, SHARDED
 
-from workshop_lib.maintain import generate
 from workshop_lib.paths import ROOT
 from workshop_lib.results.records import all_names
 from workshop_lib.training.backends import missing
@@ -70,11 +69,3 @@ def test_every_test_has_a_tier_and_what_is_about_a_lesson_can_be_run_alone(all_t
     assert set(counts) == set(tiers.TIERS)
     of_lessons = Counter(lesson for item in all_tests for lesson in tiers.lessons_of(item))
     assert set(of_lessons) == set(tiers.LESSONS)
-    nobodys = {
-        item.path.name for item in all_tests if item.path.parent.name == "exercises" and not tiers.lessons_of(item)
-    }
-    assert not nobodys, f"mark them with pytest.mark.lesson: {nobodys}"
-
-
-def test_the_core_path_is_in_make_test():
-    assert set(generate.CORE_PATH) <= set(tiers.CORE_LESSONS) <= set(tiers.LESSONS)

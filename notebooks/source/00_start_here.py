@@ -243,7 +243,7 @@ guess.compare(100 * max([epoch["test_accuracy"] for epoch in record["epochs"]], 
 # the first thing that's wrong and gives you a hint. It looks at what your function does, not at how you wrote it. If you're
 # stuck, open the hints one after the other; the last one is a solution.
 #
-# ### Exercise 1: who am I?
+# ### Exercise 1 (warm-up): who am I?
 #
 # Almost every MPI program begins with this question. Every rank calls `whoami` with a communicator. Return two numbers: the
 # rank's own number in that communicator, and how many ranks there are in it.
@@ -276,7 +276,7 @@ check.whoami(whoami)
 # %% [markdown]
 # *Break it:* swap the two numbers, or `print` them instead of returning them, and read what the check says.
 #
-# ### Exercise 2: my part
+# ### Exercise 2 (normal): my part
 #
 # With this function you can share out anything among ranks: images, files, settings to try. Items are numbered from 0 to
 # `n - 1`. Rank `rank` of `size` takes those from `start` up to, but not including, `stop`, as in `range(start, stop)`. Each
@@ -321,8 +321,9 @@ check.my_part(my_part)
 # ## What comes next
 #
 # If you have half a day, follow the core path: 00, 01, 02, 05, 07, 08. Every notebook starts its own ranks, so you can also
-# start with whichever interests you. The minutes in the table below are an estimate: 150 words or 15 lines of code per
-# minute, 7 minutes per exercise, plus the runs, where we've timed them on a laptop.
+# start with whichever interests you. The minutes in the table below are an estimate: 130 words or 12 lines of code per
+# minute, a minute per prediction, and for each exercise 5, 12 or 25 minutes, because its heading says whether it's a warm-up,
+# normal or hard. The runs are included, as we timed them on a laptop.
 # Later notebooks build on the *core* of a notebook, but never on
 # its *Deeper* sections. The last column counts the exercises you've solved so far; run the cell again to bring it up to date.
 # In a class, `workshop share FOLDER` shows the room your guesses and what you solved, under a pseudonym. `--stop` takes them

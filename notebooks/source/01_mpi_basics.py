@@ -183,7 +183,7 @@ print(f"{team.n} ranks on {usable_cores()} cores")
 # With more ranks than cores the machine is *oversubscribed*, and ranks take turns on a core. That's fine for seeing who gets
 # what, but not for measuring speed.
 #
-# ## Exercise 1: swap without deadlock
+# ## Exercise 1 (normal): swap without deadlock
 #
 # Neighbors swap data all the time, in simulations as well as in the ring below. Your `exchange` lets ranks swap their arrays
 # in pairs, 0 with 1 and 2 with 3, without getting stuck. In the check, every send waits for its receiver, as `Ssend` does.
@@ -270,7 +270,7 @@ schedules.explore(two_results, ranks=3)
 # that nobody sends. This is a *message race*, and it's why such bugs show up once in a hundred jobs. *Try it:* replace the `2`
 # in the last line with another `MPI.ANY_SOURCE`, and return `[first, second]` instead of the sum.
 #
-# ### Exercise 1b: first come, first served
+# ### Exercise 1b (normal): first come, first served
 #
 # Now take results as they come, and still return the same list each time. Your `collect` returns all ranks' results on rank 0,
 # in the order of the ranks. The check tries every order in which they can arrive.
@@ -471,7 +471,7 @@ for p in (2, 4, 16, 256, 4096):
 # *recursive doubling*, for example, rank `r` swaps everything it has with rank `r ^ 2**k` in step `k`, counted from 0, and is
 # done after $\log_2 p$ steps. MPI picks an algorithm by the size of the array.
 #
-# ## Exercise 2: the ring allreduce
+# ## Exercise 2 (hard): the ring allreduce
 #
 # Horovod and NCCL add up large gradients this way, and you can write it in about ten lines. The check gives you a communicator
 # that has only `rank`, `size`, sends and receives, and it counts what you send. Each rank must send $2(p-1)/p$ of the array,
@@ -537,7 +537,7 @@ check.ring_allreduce(ring_allreduce)
 # So far the notebook has started the ranks. On your own, you'll write a file and start it with `mpiexec`, in a terminal or in
 # a job script.
 #
-# ### Exercise 3: hello.py
+# ### Exercise 3 (normal): hello.py
 #
 # Run this program first on every new cluster, because it shows where your processes really are. Each process prints a line
 # such as `rank 0 of 3 on node17`. Then rank 0 alone prints `3 ranks on 2 hosts`. `%%writefile` writes the cell into a file,
@@ -762,7 +762,7 @@ guess.compare(np.median(alone_s) / np.median(together_s), spread=spread)
 #
 # *Try it:* use fewer intervals, with `team.push(fine=100_000)`. How many do you need before sharing the work pays off?
 #
-# ### Exercise 4: the mean of all values
+# ### Exercise 4 (warm-up): the mean of all values
 #
 # You'll need this one whenever you train: a loss or an accuracy over all ranks is a mean over *samples*, and the last batch is
 # rarely the same size everywhere. So the ranks have *different numbers* of values, and some may have none.

@@ -96,7 +96,7 @@ print(f"largest relative difference between the two: {np.abs(mean - whole).max()
 #
 # *Try it:* let all ranks hold the same samples, with `start, stop = 0, 64`. It's still a mean, but of which batch?
 #
-# ## Exercise 1: average the gradients
+# ## Exercise 1 (normal): average the gradients
 #
 # With this function, many ranks train as one. Every rank calls it with its own model, right after its own `backward()`.
 # Afterwards each parameter's `p.grad` must be the mean over all ranks. mpi4py wants NumPy arrays, and you get one from a CPU
@@ -140,7 +140,7 @@ check.average_gradients(average_gradients)
 # %% [markdown]
 # *Break it:* forget the division. Which learning rate would then give you the same steps as before?
 #
-# ## Exercise 2: the training loop
+# ## Exercise 2 (warm-up): the training loop
 #
 # Now write the loop that uses it: one pass over the batches of this rank. It's the loop of any PyTorch script, with one extra
 # line. `batches` yields `(images, labels)`; the loss is `cross_entropy(model(images), labels)`; `average(model, comm)` will be
@@ -279,7 +279,7 @@ guess.compare(np.median(shares), spread=(shares.min(), shares.max()))
 # fall. But each step is the mean of gradients taken at different weights, and that isn't the gradient of any of these
 # networks.
 #
-# ## Exercise 3: the same start
+# ## Exercise 3 (warm-up): the same start
 #
 # So training begins with a *broadcast*: rank 0 sends its weights to everyone. Afterwards all ranks must hold exactly these
 # weights, to the last bit. You only have to send the parameters, since this network has nothing else.
@@ -377,7 +377,7 @@ print("your ranks' weights:  ", [digest[:12] for digest in team.pull("mine")])
 # Your function sends one message per parameter, and each of them pays the latency. The library copies all gradients into one
 # *flat buffer* and sends that. DDP and Horovod do the same, in pieces of tens of megabytes.
 #
-# ### Exercise 4: the flat buffer
+# ### Exercise 4 (normal): the flat buffer
 #
 # `average_in_one_message` does what `average_gradients` does. The check counts the messages: there may only be one.
 #
@@ -509,7 +509,7 @@ if comm.rank == 0:
 # %% [markdown]
 # This happens in practice in the last step of an epoch, when the samples that are left don't divide evenly.
 #
-# ### Exercise 5: the mean over samples
+# ### Exercise 5 (warm-up): the mean over samples
 #
 # With this function, uneven shards do no harm. Every rank calls `weighted_mean` with the gradient of the *mean* loss of its
 # own samples, and with the number of these samples. Return the gradient of the mean loss over all samples. A rank may have no

@@ -122,7 +122,7 @@ for name, taken in sharding.items():
 #   any state, even if the optimizer inside had some. So if a script loads a checkpoint and then wraps its optimizer, training
 #   silently continues without momentum.
 #
-# ### Exercise 1: continue from a checkpoint, on all ranks
+# ### Exercise 1 (normal): continue from a checkpoint, on all ranks
 #
 # With this function, a run that began on one process can continue on many. Every rank calls it. Rank 0 has loaded its model and
 # optimizer from a checkpoint; on the other ranks both are new. The learning rate is still the one for a single process. `hvd` is
@@ -177,7 +177,7 @@ check.make_distributed(make_distributed)
 # meantime. So if you clip gradients, wait first: `optimizer.synchronize()`, clip, and then step inside
 # `with optimizer.skip_synchronize():`.
 #
-# ### Exercise 2: the end of an epoch
+# ### Exercise 2 (normal): the end of an epoch
 #
 # After an epoch you want one accuracy for all test images, and one checkpoint. Each rank tests its own part of the images, and
 # the parts may differ in length by one. So is the mean of the ranks' accuracies really the accuracy you want? And if all ranks

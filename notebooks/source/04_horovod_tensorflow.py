@@ -211,7 +211,7 @@ if rank == 0:
 # And each rank *does* learn, from its own samples. The speed-up is even better than that of a correct script, which has to
 # communicate.
 #
-# ## Exercise 1: an optimizer that averages
+# ## Exercise 1 (normal): an optimizer that averages
 #
 # With this function you can use any Keras optimizer on many ranks. Give it `keras.optimizers.Adam(0.001)`, and you get back
 # an Adam with the same settings that applies the mean of all ranks' gradients. If the optimizer clips gradients
@@ -276,7 +276,7 @@ with suppress(NotImplementedError):  # while the exercise is open
 # *Beat it:* send half the bytes. `hvd.Compression.fp16.compress(gradient)` returns a smaller tensor and a context. Pass both to
 # `hvd.Compression.fp16.decompress` to get float32 back. What does it cost in accuracy?
 #
-# ## Exercise 2: from one process to many
+# ## Exercise 2 (hard): from one process to many
 #
 # The function below trains a model in one process. Change it so that many ranks train one model together. The same changes
 # make any Keras script run on many processes. All ranks call the function with the same arguments, except that each has built

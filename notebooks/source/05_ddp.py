@@ -100,7 +100,7 @@ options = ["--images", samples, "--epochs", 1, "--out", folder / "mnist.pt"]
 scripts.run("python", SCRIPTS / "one_process.py", *options, timeout_s=sizes.timeout_s)
 
 # %% [markdown]
-# ### Exercise 1: the script for many processes
+# ### Exercise 1 (hard): the script for many processes
 #
 # Every process will run the whole script. Below are the only six places that have to change, each still as it is in the
 # script above. Make the processes train one network together: each takes 64 images *of its own* in every step, tests its own
@@ -250,7 +250,7 @@ print(*order, sep="\n")
 # The last layer comes first, because backward runs from the output to the input. While it computes the gradient of layer 1, that
 # of layer 7 could already be on its way. Communication would *overlap* with computing.
 #
-# ### Exercise 2: your own DDP
+# ### Exercise 2 (hard): your own DDP
 #
 # Write `my_ddp`. It prepares a model once, and from then on `backward()` does the sending. It returns a function `finish()`,
 # which the training loop calls between `backward()` and `optimizer.step()`. Three things to get right:
@@ -493,7 +493,7 @@ pd.DataFrame(rows, columns=["bucket_cap_mb", "bucket", "MiB", "parameters"]).sty
 #   add up different layers.
 # - Small caps mean many messages, and each pays its latency.
 #
-# ### Exercise 3: buckets of your own
+# ### Exercise 3 (hard): buckets of your own
 #
 # `my_buckets` does what `my_ddp` does, with fewer messages. Collect gradients in the order they arrive, and send them together
 # as soon as they add up to at least `bucket_bytes` bytes. The check counts messages.
@@ -581,7 +581,7 @@ steps.typical_overlap(team.pull("times"), ranks=1)
 # though only the sum at the end matters. Inside `with model.no_sync():` DDP skips the averaging. The gradients just add up on
 # each rank, and the next backward outside averages all of them.
 #
-# ### Exercise 4: accumulate
+# ### Exercise 4 (normal): accumulate
 #
 # With this function you can train with any batch size. `model` is wrapped in DDP. `micro_batches` is a list of pairs
 # `(inputs, targets)`, all of the same size. `loss_function(outputs, targets)` gives a mean loss. Afterwards the gradients
@@ -714,7 +714,7 @@ print(f"accuracy, each image once:              {right.mean():.1%}")
 # One more trap: the sampler shuffles with its seed plus the epoch's number, which you pass to `set_epoch`. If you never call
 # it, every epoch has the same order.
 #
-# ### Exercise 5: a sampler without padding
+# ### Exercise 5 (warm-up): a sampler without padding
 #
 # With `shard_of`, you can deal out any number of samples without repeating or dropping one. The samples are numbered `0` to
 # `n - 1`. Return the list of those that `rank` (of `size`) takes in this epoch. Every sample is taken exactly once, and the
@@ -831,7 +831,7 @@ steps.steps(patients.timelines)
 pd.DataFrame(patients.rows).set_index(["run", "rank"])
 
 # %% [markdown]
-# ### Exercise 6: the diagnosis
+# ### Exercise 6 (normal): the diagnosis
 #
 # Each of the five runs has a different one of these problems: `"sampler forgotten"` (every rank goes through all images),
 # `"sharded by local rank"` (instead of by rank), `"one rank diverged"` (it began with different weights), `"one rank is slow"`,

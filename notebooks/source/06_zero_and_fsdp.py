@@ -166,7 +166,7 @@ if rank == 0:
 # If the whole array has $n$ bytes and there are $p$ ranks, each rank sends $(p-1)/p \cdot n$ bytes in each half. So stage 1
 # will send no more than DDP's allreduce does. It just takes the optimizer's step between the two halves.
 #
-# ## Exercise 1: stage 1
+# ## Exercise 1 (normal): stage 1
 #
 # With `Zero1`, your ranks train one model together, but each keeps Adam's state only for its own share. `__init__` is already
 # there.
@@ -311,7 +311,7 @@ _ = report(Zero1)
 #
 # *Break it:* train with plain SGD, which keeps no state. What does stage 1 save then?
 #
-# ## Exercise 2: stage 2
+# ## Exercise 2 (normal): stage 2
 #
 # In stage 1 every rank holds all gradients when backward ends, although it needs only its share. With `Zero2` you reduce each
 # gradient *as soon as backward has finished it*, keep your share, and drop the rest. As in DDP, autograd calls a hook.
@@ -852,7 +852,7 @@ pd.DataFrame(rows).T.style.format("{:.2f}")
 # a reduce-scatter of the flat tensor `whole` into
 # `part`, and returns a handle at once. (Before PyTorch 2.13 it was called `reduce_scatter_tensor`.)
 #
-# ### Exercise 3: stage 2 that overlaps
+# ### Exercise 3 (hard): stage 2 that overlaps
 #
 # With this class, your gradients travel while backward continues. `shares.Stage2` does what `__init__` and `step` of your
 # `Zero2` do. Write the two other methods. `reduce` starts a reduce-scatter, and never waits for another rank.
@@ -925,7 +925,7 @@ with suppress(NotImplementedError):  # while the exercise is open
 # for the oldest message whenever more than two are on their way, you overlap *and* save memory. Does your class still pass the
 # check?
 #
-# ### Exercise 4: stage 3 that looks ahead
+# ### Exercise 4 (hard): stage 3 that looks ahead
 #
 # In stage 3 a layer has to wait for its weights before it can compute, unless you asked for them earlier. With `Lookahead`,
 # your ranks gather the *next* layer while this one computes.

@@ -82,7 +82,7 @@ scripts.run(*launch, SCRIPTS / "zero_deepspeed.py", *options, timeout_s=sizes.ti
 # | `gradient_clipping` | largest norm of the gradient, over all shares. It defaults to 1.0. Unless you set it to 0, gradients are clipped silently and your results differ from DDP's |
 # | `steps_per_print` | how often it reports |
 #
-# ### Exercise 1: write one
+# ### Exercise 1 (normal): write one
 #
 # With `configuration` you can train with any global batch, however little memory a rank has. Each step should see
 # `global_batch` samples, which the `ranks` ranks split evenly. (You can rely on that leaving no remainder.) But a rank can
@@ -249,7 +249,7 @@ figures.zero(measured, parameters)
 #   And if a parameter lies across the border between two shares, both ranks keep its whole gradient.
 # - Stage 3 holds a share of everything.
 #
-# ### Exercise 2: the formula
+# ### Exercise 2 (warm-up): the formula
 #
 # With `bytes_per_rank` you'll know whether a model fits *before* you ask for an allocation.
 # Write it for Adam in fp32, without that second copy. Each parameter takes 4 bytes for its weight, 4 for its

@@ -128,7 +128,7 @@ pd.Series(schedules.STARTING_LR, name="learning rate of one worker").to_frame()
 figures.decays()
 
 # %% [markdown]
-# ### Exercise 1: linear scaling with warm-up
+# ### Exercise 1 (warm-up): linear scaling with warm-up
 #
 # Your function will set the learning rate while you train as 128 workers. The training loop calls it before every step, and
 # counts the steps from 0. The rate should climb to its peak, `base_lr` times `workers`, in `warmup_steps` equal parts, and
@@ -300,7 +300,7 @@ patients = check.patients()
 figures.clinic(patients)
 
 # %% [markdown]
-# ### Exercise 2: the diagnosis
+# ### Exercise 2 (normal): the diagnosis
 #
 # Each run has one of these problems, and no two runs have the same: `"rate too high"`, `"rate too low"`, `"too few steps"`,
 # `"too little data"`, `"too much weight decay"` (every step pulls the weights towards zero). Replace the dots with your
@@ -343,7 +343,7 @@ diagnoses = {
 check.diagnoses(diagnoses)
 
 # %% [markdown]
-# ### Exercise 3: change one thing
+# ### Exercise 3 (normal): change one thing
 #
 # Now you may look at the options of each run. Change **one** option per run, so that the network gets at least 90 % of the
 # test images right. Any option of `TrainOptions` will do. The five runs then train for real, for a few seconds each.
@@ -522,7 +522,7 @@ norms.round(3)
 # Algorithm 1, $\tau$ is listed among the parameters, but is missing from the line that computes $\lambda$. (We keep the
 # paper's letter here. This $\lambda$ has nothing to do with the curvature above.)
 #
-# ### Exercise 4: the rate of a layer
+# ### Exercise 4 (normal): the rate of a layer
 #
 # Your function is the heart of LARS, and you'll use it to train as 128 workers. It gets the weights and the gradient of one
 # layer, and returns the layer's $\lambda$. It's never called for biases, which take plain SGD's step.

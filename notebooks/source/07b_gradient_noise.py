@@ -87,7 +87,7 @@ figures.arrows(
 # You know neither $G$ nor $\Sigma$. But training on several ranks gives you gradients of *two* batch sizes in every step: each
 # rank's own, of $b$ samples, and their average, of $B$ samples. That gives you the equation above twice, with two unknowns.
 #
-# ### Exercise 1: two unknowns
+# ### Exercise 1 (normal): two unknowns
 #
 # With this function you can measure the noise of any data-parallel training while it runs. `small_sq` is the squared norm of a
 # gradient of `small_batch` samples (the mean over the ranks), and `big_sq` that of the averaged gradient of `big_batch` samples.
@@ -225,7 +225,7 @@ figures.noise(*curve.T, f"MNIST, {team.n} ranks with batches of 32, plain SGD; e
 # At the *critical batch size* $B_\text{crit} = E_\text{min} / S_\text{min}$ you need twice as many samples as the minimum, and
 # also twice as many steps.
 #
-# ### Exercise 2: fit the law
+# ### Exercise 2 (normal): fit the law
 #
 # You'll fit your own training runs with this function, and 126 recorded ones.
 # `batches` and `steps` are arrays of the same length, and each

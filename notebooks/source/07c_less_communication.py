@@ -57,7 +57,7 @@ for batch in (16, 64, 256):
 # *residual*, and adds it to its next gradient. So nothing is lost: a small entry just waits until it has grown large enough,
 # and arrives late.
 #
-# ### Exercise 1: top-k with error feedback
+# ### Exercise 1 (normal): top-k with error feedback
 #
 # With this function you'll train a network while sending a small fraction of the bytes.
 # `gradient` and `residual` are vectors of the
@@ -220,7 +220,7 @@ pd.concat([compressed, with_torch]).style.format(shown)
 #
 # The *velocity* $v$ starts at zero. The paper's $\eta = 0.7$ and $\mu = 0.9$ have become the usual choice.
 #
-# ### Exercise 2: the outer step
+# ### Exercise 2 (normal): the outer step
 #
 # With this function, your ranks will train while hardly talking to each other. Every rank calls it at the end of a round, with
 # the common weights that the round started from, its own current weights, and the velocity.

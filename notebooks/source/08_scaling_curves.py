@@ -110,10 +110,7 @@ for _ in range(2):
     team.train(options(1)[0], timeout=sizes.timeout_s, show=False)
 run_s = time.monotonic() - began
 count = sizes.repeats * sum(len(options(n)) for n in sizes.sweep_ranks)
-starts = len(sizes.sweep_ranks) - 1
-print(
-    f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus {starts} fresh start{'s' * (starts > 1)} of ranks"
-)
+print(f"{count} runs of about {run_s:.1f} s: {count * run_s / 60:.1f} minutes, plus a fresh start for each number of ranks")
 
 # %%
 file = BUILD / "08_scaling_curves.jsonl"
@@ -162,7 +159,7 @@ epoch_seconds(strong, "mpi")
 # second. On a CPU the difference may drown in the noise.) From the repeats we take the *median*, because one disturbed run
 # can't move it far. The fastest run may just have been lucky.
 #
-# ### Exercise 1: speed-up and efficiency
+# ### Exercise 1 (normal): speed-up and efficiency
 #
 # This function turns your measurements into the table that every paper on scaling has. It gets a dictionary like the one
 # above, `{ranks: [run, …]}`.
@@ -250,8 +247,9 @@ scaling_curve(strong)
 # %% [markdown]
 # How to read it:
 #
-# - Throughput is on the left, efficiency on the right. A point is the median of its runs, and its bar goes from the slowest to the
-#   fastest.
+# - Each backend has a panel. A point is the median of its runs, its bar goes from the slowest to the fastest, and the number next
+#   to it is the efficiency.
+# - Both axes are logarithmic, so perfect scaling is a straight line. The further a point lies below it, the lower its efficiency.
 # - *Hollow* points are *oversubscribed*: more ranks than cores, so they take turns. They say nothing about a machine that has
 #   enough cores.
 # - Crosses are first epochs. They don't belong to the curve.
@@ -304,7 +302,7 @@ serial_part(0.05)
 # %% [markdown]
 # *Try it:* how small must the serial part be for an efficiency of one half on 1,024 ranks, if the work is fixed?
 #
-# ### Exercise 2: the serial fraction of a measurement
+# ### Exercise 2 (warm-up): the serial fraction of a measurement
 #
 # Karp and Flatt (1990) turned Amdahl's law around: given a *measured* speed-up, which $f$ would explain it? This is the cheapest
 # diagnosis there is. If a serial part is all that limits you, you get the same $f$ for every $N$. If $f$ *grows* with $N$,
@@ -415,7 +413,7 @@ guess_weak.compare(
 weak_scaling_curve(weak)
 
 # %% [markdown]
-# Perfect weak scaling is the flat dotted line on the left. Once the ranks outnumber the cores, the measured line has to
+# Perfect weak scaling is the flat dotted line. Once the ranks outnumber the cores, the measured line has to
 # bend upwards, because the work has grown and the machine hasn't.
 #
 # With a fixed batch per rank, a single step is the same here as in strong scaling and costs the same; only the number of steps
@@ -435,7 +433,7 @@ weak_scaling_curve(weak)
 # ## Accuracy is the other half
 #
 # Throughput is worth nothing if the network learns less. With a fixed batch per rank, more ranks take fewer steps in the same
-# number of epochs, each with a larger global batch. Every line below is one backend on one number of ranks, with
+# number of epochs, each with a larger global batch. Below, each backend has a panel with one line per number of ranks, and
 # a point at the end of each epoch.
 
 # %%

@@ -126,7 +126,7 @@ guess.compare(100 * timeline(late_trace).shares()[0]["waiting"])
 # one of them is late: the slowest of 1,000 is a lot slower than the slowest of 2. That's why people who run large jobs look at
 # such a timeline before they look at the network.
 #
-# ### Exercise 1: name the straggler
+# ### Exercise 1 (warm-up): name the straggler
 #
 # A picture of 1,000 ranks helps nobody. Write the function that a monitor of a large job would call: which rank is everyone waiting
 # for?
@@ -282,7 +282,7 @@ guess.compare(factor)
 # And look at the speeds,
 # too, not only at the factors. A setting can scale better and still be slower on any number of ranks.
 #
-# ### Exercise 2: a fair baseline
+# ### Exercise 2 (normal): a fair baseline
 #
 # Now write a function that doesn't fall for such a baseline.
 # Leave out every run in which a rank has fewer cores than threads. Then
@@ -331,7 +331,7 @@ check.fair_speedups(fair_speedups)
 runs = table.median().reset_index().to_dict("records")
 with contextlib.suppress(NotImplementedError):  # while the exercise is open
     for (n, threads), speedup in sorted(fair_speedups(runs).items()):
-        print(f"{n} rank{'s' * (n > 1)}, {threads} thread{'s' * (threads > 1)} each: {speedup:.2f}")
+        print(f"ranks: {n}, threads per rank: {threads}, speed-up: {speedup:.2f}")
     left_out = sum(run["cores"] < run["threads"] for run in runs)
     print(f"{left_out} of {len(runs)} settings left out: fewer cores than threads. The factor above was {factor:.2f}.")
 

@@ -182,7 +182,7 @@ shown.round(2).assign(error=[f"{error:+.0%}" for error in tested.others["error"]
 # large batch, nearly all of it is computing.
 # This ratio, and not the number of ranks alone, decides how well the training scales.
 #
-# ### Exercise 1: how large a batch?
+# ### Exercise 1 (normal): how large a batch?
 #
 # This is the question behind most tuning: how large must the batch per rank be before communication stops hurting? You'll answer it
 # for your own machine. Nothing overlaps here: a step computes for
@@ -259,7 +259,7 @@ with contextlib.suppress(NotImplementedError):  # while the exercise is open
 # same size. (DDP calls them *buckets*, Horovod *fusion buffers*.) Message $j$ is ready after $j/k$ of backward, and messages go one
 # after the other. When does the last one arrive?
 #
-# ### Exercise 2: the step of a library that overlaps
+# ### Exercise 2 (normal): the step of a library that overlaps
 #
 # With this function you'll forecast how fast a model trains on 512 GPUs.
 # Messages travel over the network between the devices. Either this

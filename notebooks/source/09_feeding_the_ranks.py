@@ -123,7 +123,7 @@ print(f"{path.name}: {rows:,} images, {path.stat().st_size / 1e6:.1f} MB")
 # All five are in `workshop_lib/lessons/feeding_the_ranks/feeding.py`, a few lines each. But first, somebody has to say which bytes belong to which
 # rank.
 #
-# ### Exercise 1: which bytes are mine?
+# ### Exercise 1 (warm-up): which bytes are mine?
 #
 # Your `my_bytes` will tell all five ways where a rank's rows are. A file has a header of `header_bytes`, then `rows` rows of
 # `row_bytes` each. For rank `rank` of `size`, return the offset of its first byte in the file, and how *many* bytes it reads.
@@ -249,7 +249,7 @@ figures.feeding_ways(measured)
 # is being read. Let another thread read the *next* batch meanwhile, and a step takes only $\max(r, c)$. That's *prefetching*,
 # and every input pipeline does it.
 #
-# ### Exercise 2: prefetch
+# ### Exercise 2 (normal): prefetch
 #
 # With `prefetch`, your ranks will soon train from storage that's as slow as they are, and hardly wait for it.
 # `read(i)` returns batch `i`, for `i` from 0
@@ -484,7 +484,7 @@ for kind in ("waiting", "work"):
 # than you paid for. (`DataLoader`'s workers had a famous version of this: each was a copy of the same process, with the same state
 # of NumPy's generator.)
 #
-# ### Exercise 3: a generator for each rank and step
+# ### Exercise 3 (warm-up): a generator for each rank and step
 #
 # With `generator`, each rank shifts its images differently in every step, and a run that's stopped and resumed draws the same
 # numbers as one that never stopped. Return a NumPy generator, `np.random.default_rng(…)`, that draws different numbers for
@@ -676,7 +676,7 @@ from mpi4py import MPI
 from workshop_lib.lessons.feeding_the_ranks import feeding, readers
 
 comm = MPI.COMM_WORLD
-ways = {f"{n} reader{'s' * (n > 1)}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
+ways = {f"readers: {n}": partial(readers.readers_scatter, readers=n) for n in (1, 2, 4)}
 scattering = feeding.measure(comm, small, parts_small, repeats, ways)
 
 # %%

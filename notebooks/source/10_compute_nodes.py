@@ -84,7 +84,7 @@ print(nodes or f"This isn't a scheduler's job. It's one machine, with {usable_co
 take_home.diff("ddp.py", "ddp_resume.py")
 
 # %% [markdown]
-# ### Exercise 1: a job for two nodes
+# ### Exercise 1 (hard): a job for two nodes
 #
 # With this script you can train on two nodes at once, on any cluster with Slurm. Say that the nodes have 2 GPUs and 32 cores
 # each. Write a script that trains with `ddp_resume.py` on two of them, with one rank per GPU:
@@ -327,7 +327,7 @@ guess_threads.compare(all_s / shared_s)
 # and that's the lucky case. `device = rank % 2` raises no error, but if the launcher deals the ranks out to the nodes in turn,
 # two of them silently share a GPU.
 #
-# ### Exercise 2: which device?
+# ### Exercise 2 (warm-up): which device?
 #
 # With `device_of` you can give each rank its GPU under any launcher. It's given the hosts of all ranks, as a list in rank
 # order: `hosts = comm.allgather(socket.gethostname())`.

@@ -94,7 +94,7 @@ print(inspect.getsource(tensors._BothWays), inspect.getsource(both_ways), sep="\
 # | f, at the entrance of a column-parallel layer | nothing | ? |
 # | g, at the exit of a row-parallel layer | allreduce | nothing |
 #
-# ## Exercise 1: a column-parallel layer
+# ## Exercise 1 (normal): a column-parallel layer
 #
 # With `ColumnParallel(layer, comm)` your ranks share out the outputs of a linear layer. Every rank passes in the same x, and
 # gets the outputs of its part. Write the two methods: take your part of the weight and the bias, and compute.
@@ -161,7 +161,7 @@ team
 check.ColumnParallel(ColumnParallel)
 
 # %% [markdown]
-# ## Exercise 2: a row-parallel layer
+# ## Exercise 2 (normal): a row-parallel layer
 #
 # `RowParallel(layer, comm)` takes over where the first one ends. Rank r passes in the r-th part of the inputs, and all ranks
 # get the same outputs. Write both methods again. Only the weight is cut here. What about the bias?
@@ -275,7 +275,7 @@ if rank == 0:
 # *Break it:* leave out the allreduce in your backward. Which weights of a network get wrong gradients then, those of this layer
 # or those before it?
 #
-# ## Exercise 3: heads on ranks
+# ## Exercise 3 (normal): heads on ranks
 #
 # Attention has four linear layers, `query`, `key`, `value` and `out`. Between them, each *head* works alone, with its own
 # queries, keys and values. So heads are a natural cut. In our `Attention`, the first rows of `query.weight` make the first
@@ -617,7 +617,7 @@ if rank == 0:
 # | f | allgather of tokens | ? |
 # | g | reduce-scatter of tokens | ? |
 #
-# ### Exercise 4: the two operations
+# ### Exercise 4 (normal): the two operations
 #
 # With `TokenParallel` your ranks share out the tokens between layers. Write `enter`, which is f, and `leave`, which is g. Tokens
 # are dimension 1 of `[images, tokens, width]`. You have `allgather(comm, tensor, dim)` and `reduce_scatter(comm, tensor, dim)`.

@@ -127,7 +127,7 @@ print(f"rank {rank}: {difference(mine):.0e}")
 # gradients add up in `p.grad`, and the optimizer's step comes after the last one, so it's still the same step. (With BatchNorm
 # it wouldn't be, because it normalizes over each micro-batch alone. Our `LayerNorm` looks at one token at a time.)
 #
-# ### Exercise 1: a stage
+# ### Exercise 1 (normal): a stage
 #
 # With `MyStage`, each rank can work on any micro-batch, in any order that you like. Write what a stage does with micro-batch
 # `i`, forward and backward. You don't have to write the messages, because the library has methods for them. They know which
@@ -210,7 +210,7 @@ check.MyStage(MyStage)
 # isn't there yet, it waits. The schedule called *GPipe* is the plainest one: go forward with all micro-batches, then
 # backward with all of them.
 #
-# ### Exercise 2: GPipe
+# ### Exercise 2 (warm-up): GPipe
 #
 # Write the schedule, with the micro-batches in ascending order both ways. It can be a single line.
 #
@@ -328,7 +328,7 @@ for m, spans in measured.items():
 # before can free the memory of micro-batch 0, too. So let every rank take turns: one forward, one backward. That's *1F1B*. The
 # ranks in front have to go forward a few times before their first gradient comes, or they'd run out of work.
 #
-# ### Exercise 3: 1F1B
+# ### Exercise 3 (hard): 1F1B
 #
 # With this schedule, extra micro-batches no longer cost memory. Return the operations of a rank, so that
 #
@@ -579,7 +579,7 @@ for layer, s in zip(vgg(), seconds, strict=False):
     print(f"{1000 * s:5.2f} ms, {sum(p.numel() for p in layer.parameters()):6,} parameters: {type(layer).__name__}")
 
 # %% [markdown]
-# ### Exercise 4: cut by time
+# ### Exercise 4 (normal): cut by time
 #
 # With `balanced` you can cut any network, once you've measured its layers. It takes the layers' times and the number of stages.
 # Return how many layers each stage gets, so that the slowest stage is as fast as possible. Every stage gets at least one
@@ -659,7 +659,7 @@ figures.pipeline({"Half of the parameters each, measured": both, "Half of the ti
 # of the time. The price is more messages. There are $vp - 1$ cuts instead of $p - 1$, since each micro-batch goes around all
 # ranks $v$ times. With many ranks that's about $v$ times the messages. With two ranks and two chunks, it's three times.
 #
-# ### Exercise 5: interleaved 1F1B
+# ### Exercise 5 (hard): interleaved 1F1B
 #
 # An operation now also says which chunk: `("F", 0, 1)` is the forward of micro-batch 0 in the second chunk. The chunks take
 # turns. A rank takes `ranks` micro-batches forward through chunk 0, then the same ones through chunk 1, and so on. Then it

@@ -121,7 +121,7 @@ draw.mesh(thousand, "128x8", a_node=8)
 # *Try it:* run `fsdp2.py` from notebook 06 dry, with `world_size=64` and no mesh. How large is a rank's part of the last layer's weights,
 # which have 10 rows?
 #
-# ### Exercise 1: who sends what?
+# ### Exercise 1 (normal): who sends what?
 #
 # Before you start a large job, you want to know these numbers without running anything. With this function you'll predict
 # the bytes that each rank sends per step, over either dimension, and then check the dry run's numbers against yours.
@@ -257,7 +257,7 @@ shown.assign(peak_bytes=shown["peak_bytes"] / 1e9).rename(columns={"peak_bytes":
 # You may be surprised that memory goes *up* with the tensor ranks. All three meshes share the same 1,024 samples per step. So
 # with fewer data ranks, each has more of them, and with them more of what isn't cut: whole tokens, and the logits.
 #
-# ### Exercise 2: the fastest mesh that fits
+# ### Exercise 2 (normal): the fastest mesh that fits
 #
 # Now you choose. `best_mesh` gets a cluster and a list of candidates: pairs of a `Mesh` (data × tensor × pipeline) and a
 # `Plan` (micro-batches, what's sharded, what's computed again). Pipelines come as a formula here, since our script has none.

@@ -106,7 +106,7 @@ team = ranks.start(3)
 # `torch.save(state, "model.pt")` empties the old file first, and then writes the new one, piece by piece. If the job dies in
 # between, both are gone.
 #
-# ### Exercise 1: save
+# ### Exercise 1 (normal): save
 #
 # With your `save`, there's a whole checkpoint at `path` at any moment: either the old one or the new one. `path` is a
 # `pathlib.Path`, and may exist already. If something goes wrong, the error should get through, so that somebody notices.
@@ -163,7 +163,7 @@ check.save(save)
 #
 # The restart costs time, too. But that part is the same for every $\tau$, so we can leave it out.
 #
-# ### Exercise 2: the best interval
+# ### Exercise 2 (warm-up): the best interval
 #
 # Return the $\tau$ for which this is smallest. It's a single line, and J. W. Young published it in 1974.
 #
@@ -245,7 +245,7 @@ if not quick:  # it takes a minute
 # [survive.py](scripts/survive.py) imports PyTorch and reads the data once, and then forks the ranks. It's the same idea as
 # the *warm spares* and *in-process restarts* of larger systems. The only thing missing is its heart.
 #
-# ### Exercise 3: a supervisor
+# ### Exercise 3 (hard): a supervisor
 #
 # `supervise` starts all ranks. When one is lost, it ends the others, which wait for it in vain, and starts all of them again.
 # `start(rank, attempt)` forks a rank and returns its process number. `attempt` is 0 for the first ones, then 1, and so
@@ -336,7 +336,7 @@ patients = fault_catalogue.admit()
 patients.rows
 
 # %% [markdown]
-# ### Exercise 4: the diagnosis
+# ### Exercise 4 (normal): the diagnosis
 #
 # Each of the six has one of these problems on rank 1: `"is slow"`, `"hangs"`, `"runs out of data"`, `"computes a NaN"`,
 # `"flips a bit of its gradient"`, or `"flips a bit of its weights"`. Replace the dots with your diagnoses.
@@ -392,7 +392,7 @@ fault_catalogue.diagnoses(diagnoses)
 # depend on how many ranks share its work. So fix the *global* batch, and let the ranks divide it up. Then the learning rate,
 # the number of steps and the schedule stay as they are. But 512 doesn't divide by three.
 #
-# ### Exercise 5: my share
+# ### Exercise 5 (warm-up): my share
 #
 # With `my_share`, any number of ranks takes the same step. `batch` is an array with the numbers of the samples in the global
 # batch. Return those of this rank, and a weight. Each rank then multiplies the gradient of its *mean* loss by its weight, and the

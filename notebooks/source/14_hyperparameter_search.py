@@ -62,7 +62,7 @@ of_grid = search.run(team, library.Listed(grid, images=rungs[0 if quick else 1])
 # into a second value of momentum. If the learning rate matters most, and it does, then
 # *random search* is better: with eight random settings you try eight learning rates (Bergstra and Bengio 2012).
 #
-# ### Exercise 1: draw a setting
+# ### Exercise 1 (warm-up): draw a setting
 #
 # The searches that follow will draw their settings with your function. Return a dictionary with three entries:
 #
@@ -147,7 +147,7 @@ figures.ranks_over_time({"halving that waits": waiting})
 # on now. If not, a new trial begins. Some trials will go on that wouldn't have if we had waited. In return, no rank is ever
 # idle.
 #
-# ### Exercise 2: halving that never waits
+# ### Exercise 2 (hard): halving that never waits
 #
 # Write the two methods of this scheduler, and it'll run your ranks. `ask()` is called whenever a rank is free. It
 # returns three things: the number of a trial, its setting, and how many images the trial should have seen by the end,
@@ -254,7 +254,7 @@ print(f"trials with nine epochs each: {budget // rungs[-1]}")
 # Suppose you have the accuracies of all trials that reached the top, on the held-out images and on the test images. Which trial
 # do you take, and what do you write in the paper?
 #
-# ### Exercise 3: choose and report
+# ### Exercise 3 (warm-up): choose and report
 #
 # `rows` is a list of dictionaries with the keys `trial`, `train_loss`, `held_out` and `test`. Return two things: the number of the
 # trial that you'd take, and the accuracy that you'd report for it.

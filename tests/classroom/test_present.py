@@ -44,7 +44,7 @@ def test_a_cell_needs_those_that_define_what_it_uses(cells, needed):
 def test_a_section_needs_what_the_sections_before_it_define_and_no_more():
     equal = next(step for route in routes.load().values() for step in route.steps if step.title.startswith("Equal"))
     assert routes.before(equal) == [
-        "One batch, in parts", "Exercise 1: average the gradients", "Exercise 2: the training loop",
+        "One batch, in parts", "Exercise 1 (normal): average the gradients", "Exercise 2 (warm-up): the training loop",
     ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_a_route_gives_a_file_per_notebook_with_its_sections_folded_up(stage):
     cells = nbformat.read(stage / "45-minutes" / f"{names[1]}.ipynb", as_version=4).cells
     headings = [cell for cell in cells if cell.source.startswith("## ")]
     assert [cell.source for cell in headings] == [
-        "## One batch, in parts", "## Exercise 1: average the gradients", "## Equal, to the last bit",
+        "## One batch, in parts", "## Exercise 1 (normal): average the gradients", "## Equal, to the last bit",
     ]  # fmt: skip
     assert all(cell.metadata["jp-MarkdownHeadingCollapsed"] for cell in headings)
     firsts = [cell.source for cell in cells if present.READY in cell.metadata]

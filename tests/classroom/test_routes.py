@@ -75,7 +75,7 @@ def test_an_unknown_route_is_answered_with_all_of_them():
 def test_a_plan_has_a_clock_and_names_the_sections():
     ended = workshop("rehearse", "90-minutes", "--plan")
     assert ended.exit_code == 0 and "1:30" in ended.output
-    assert "02_synchronous_sgd: Exercise 1: average the gradients" in ended.output
+    assert "02_synchronous_sgd: Exercise 1 (normal): average the gradients" in ended.output
 
 
 def fake_run(seconds: float, error: str = ""):

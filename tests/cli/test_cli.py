@@ -96,7 +96,8 @@ def no_ranks(monkeypatch):
 
 
 def another_run(path):
-    checkpoint.write(path, {"must_match": dict.fromkeys(checkpoint.MUST_MATCH, 1)})
+    options = checkpoint.must_match(TrainOptions(epochs=1), world_size=2, train_size=60_000, framework="PyTorch")
+    checkpoint.write(path, {"must_match": options})
     return path
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from judge import thread_ranks
 from judge.answers import solution, stub, variant
 
 from workshop_lib import judge
@@ -24,19 +25,26 @@ def planted(notebook: str, wrong: dict[str, dict[str, tuple[list, str]]]) -> dic
     }
 
 
-def observed(exercise: Exercise, answers: list, team, at_once: int = 1) -> list:
-    """Each answer's observations, one per rank, all made in one call; without ranks, of so many answers at once."""
+def observed(exercise: Exercise, answers: list, team, at_once: int = 1, threads: int = 0) -> list:
+    """Each answer's observations, one per rank: on so many threads, or all made in one call on the ranks that team()
+    returns; if it does not communicate, of so many answers at once."""
     if not exercise.communicates:
         observe = partial(judge.observe_one, None, exercise.observe)
         if at_once == 1:
             return [[observe(answer)] for answer in answers]
         with ThreadPoolExecutor(at_once) as pool:
             return [[seen] for seen in pool.map(observe, answers)]
+    if threads:
+        return [thread_ranks.run(threads, partial(_observe, exercise, answer)) for answer in answers]
     if exercise.ready is not None:
-        team.run(exercise.ready, timeout=judge.READY_LIMIT_S, show=False)
+        team().run(exercise.ready, timeout=judge.READY_LIMIT_S, show=False)
     limit_s = 10 + exercise.timeout_s * len(answers)
-    by_rank = team.run(judge.observe_each_on_rank, exercise.observe, answers, timeout=limit_s, show=False)
+    by_rank = team().run(judge.observe_each_on_rank, exercise.observe, answers, timeout=limit_s, show=False)
     return list(zip(*by_rank, strict=True))
+
+
+def _observe(exercise: Exercise, answer, comm):
+    return judge.observe_one(comm, exercise.observe, answer)
 
 
 def verdict_of(exercise: Exercise, observations: list) -> judge.Verdict:
@@ -46,7 +54,7 @@ def verdict_of(exercise: Exercise, observations: list) -> judge.Verdict:
 
 
 def verdicts_of(cls: "type[Verdicts]", team) -> dict:
-    """The verdict on every answer of a class, by (kind, exercise, title)."""
+    """The verdict on every answer of a class, by (kind, exercise, title); team() returns the ranks, if it is called."""
     found = {}
     for name in cls.names:
         exercise = getattr(cls.check, name)
@@ -58,10 +66,11 @@ def verdicts_of(cls: "type[Verdicts]", team) -> dict:
             answer = make()
             if answer.__name__ == name:
                 answers[kind, name, title] = answer
-        made = observed(exercise, list(answers.values()), team, cls.at_once.get(name, 1))
+        made = observed(exercise, list(answers.values()), team, cls.at_once.get(name, 1), cls.threads)
         observations = dict(zip(answers, made, strict=True))
         known = [tuple(observations["known", name, str(at)]) for at in range(len(exercise.mistakes))]
-        exercise.know_mistakes(team.n if exercise.communicates else 1, known)  # or it would observe them once more
+        n = len(made[0])
+        exercise.know_mistakes(n, known)  # or it would observe them once more
         found |= {key: verdict_of(exercise, seen) for key, seen in observations.items()}
     return found
 
@@ -70,13 +79,15 @@ class Verdicts:
     """`check` is the module of the exercises, `notebook` its notebook, `names` its exercises. Answers are planted by
     title: `right` has what makes a function of the exercise's name; `wrong` and `never_ends` have that and words that
     the hint must have, `never_ends` also lines of code on which each rank waits; `raises`, words that the failure or
-    the hint must have. `at_once`: of how many answers an exercise can be observed at a time, if of more than one."""
+    the hint must have. `at_once`: of how many answers an exercise can be observed at a time, if of more than one.
+    `threads`: the number of threads that are the ranks, if the exercises use only collectives of ThreadComm."""
 
     right: dict = {}
     wrong: dict = {}
     never_ends: dict = {}
     raises: dict = {}
     at_once: dict = {}
+    threads: int = 0
 
     def __init_subclass__(cls):
         """Without answers of a kind, there is no test of them."""

@@ -74,8 +74,8 @@ def test_outputs_are_kept_until_code_changes():
 
 
 def test_a_figure_tells_its_words_to_those_who_cannot_see_it():
-    figure = new_figure("Two ranks are faster.", "measured here")
-    figure.subplots().set(xlabel="ranks", ylabel="samples/s")
+    figure, axes = new_figure("Two ranks are faster.", "measured here")
+    axes.set(xlabel="ranks", ylabel="samples/s")
     image = base64.b64encode(figure._repr_png_()).decode()
     output = nbformat.v4.new_output("display_data", {"image/png": image})
     assert book.alternative_text([output]) == "Two ranks are faster. measured here. samples/s against ranks."

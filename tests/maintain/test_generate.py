@@ -122,17 +122,14 @@ def test_drift_is_found(folder):
     [
         ("x\n# <solution>\ny\n", "2: '# <solution>': this marker"),
         ("# <solution>\n\n# %%\n# </solution>\n", "1: '# <solution>': this marker"),
-        ("# <solution>\n# <solution>\n# </solution>\n", "1: '# <solution>': this marker"),
-        ("#<solution>\nx\n#</solution>\n", "1: '#<solution>': this marker"),
+        ("# <solution>\n# <solution>\n# </solution>\n", "2: '# <solution>': this marker"),
+        ("y\n# <solution>\nx\n", "2: '# <solution>': this marker"),
         ("x\n\n# </solution>\n", "3: '# </solution>': this marker"),
         ("# <solution>\n# </solution>\n# <stub>\n# x\n# </stub>\n", "3: '# <stub>': this marker"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\n", "1: '# <solution>': this marker"),
-        ("# <solution>\nx\n# </stub>\n# </solution>\n", "1: '# <solution>': this marker"),
-        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "1: '# <solution>': this marker"),
-        (
-            "# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n",
-            "5: 'y = 1': a line of a stub starts with",
-        ),
+        ("# <solution>\nx\n# <stub>\n# y\n# </solution>\nx\n", "5: '# </solution>': this marker"),
+        ("# <solution>\nx\n# </stub>\n# </solution>\n", "3: '# </stub>': this marker"),
+        ("# <solution>\n# <stub>\n# x\n\ny = 1\n# </stub>\n# </solution>\n", "5: 'y = 1': a stub comes last"),
+        ("# <solution>\n# <stub>\n# x\n# </stub>\n# y\n# </solution>\n", "5: '# y': a stub comes last"),
     ],
 )
 def test_markers_that_do_not_pair_are_named(text, complaint):
@@ -149,6 +146,8 @@ TIMED = """# %% [markdown]
 # {solution of add}
 #
 # </details>
+#
+# ## Exercise 1 (normal): add
 
 # %%
 def add(a, b):
@@ -167,9 +166,9 @@ def add(a, b):
 # Four five.
 
 # %%
-x = 1
+guess = predict("How many?", 0, 10)
 
-y = 2
+y = model.predict(2)
 
 # %% [markdown]
 # ## Remember
@@ -182,17 +181,17 @@ def test_minutes_are_computed_for_the_core_and_what_is_deeper(folder):
     source.write_text(TIMED)
     learner, _ = generate.split(TIMED, "x")
     of_parts = generate.efforts(generate.jupytext.reads(learner, fmt="py:percent").cells, {"core": 30, "deeper": 60})
-    assert of_parts["core"] == generate.Effort(words=13, code_lines=2, exercises=1, run_s=30)
-    assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, exercises=0, run_s=60)
-    assert generate.Effort(words=300, code_lines=30, exercises=1, run_s=60).minutes == 2 + 2 + 7 + 1
+    assert of_parts["core"] == generate.Effort(words=16, code_lines=2, exercise_minutes=12, run_s=30)
+    assert of_parts["deeper"] == generate.Effort(words=4, code_lines=2, predictions=1, run_s=60)
+    assert generate.Effort(260, 24, predictions=3, exercise_minutes=25, run_s=60).minutes == 2 + 2 + 3 + 25 + 1
     generate.write(folder)
     assert "[scripts](scripts)" in cells(folder / "04_timed.ipynb")[-1]
     assert "[scripts](../scripts)" in cells(folder / "solutions" / "04_timed.ipynb")[-1]
-    said = "**Time** 7 minutes, plus what the runs take. **Needs** nothing."
+    said = "**Time** 12 minutes for the core, 1 more for the sections marked *Deeper*, plus what the runs take."
     assert said in cells(folder / "04_timed.ipynb")[0]
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"04_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
-    said = "**Time** 8 minutes for the core, 1 more for the sections marked *Deeper*. **Needs** nothing."
+    said = "**Time** 13 minutes for the core, 2 more for the sections marked *Deeper*. **Needs** nothing."
     assert said in cells(folder / "04_timed.ipynb")[0]
 
 
@@ -203,14 +202,34 @@ def test_a_hint_shows_the_solution_of_the_function_it_names(folder):
     for path in (folder / "04_timed.ipynb", folder / "solutions" / "04_timed.ipynb"):
         assert "```python\ndef add(a, b):\n    # the comment stays\n    return a + b\n```" in cells(path)[0]
     source.write_text(TIMED.replace("of add", "of subtract"))
-    with pytest.raises(generate.SourceError, match="there is no function subtract"):
+    with pytest.raises(
+        generate.SourceError, match=r"04_timed.py:7: \{solution of subtract\}, but there is no function"
+    ):
         generate.render(folder)
+
+
+@pytest.mark.parametrize("heading", ["Exercise 1: add", "Exercise 1 (easy): add", "Exercise (hard): add"])
+def test_a_heading_of_an_exercise_says_how_hard_it_is(folder, heading):
+    (folder / "source" / "04_timed.py").write_text(TIMED.replace("Exercise 1 (normal): add", heading))
+    with pytest.raises(generate.SourceError, match="04_timed.py:11: 'Exercise.*doesn't say how hard it is"):
+        generate.render(folder)
+
+
+def test_every_exercise_counts_once():
+    for source in generate.sources():
+        learner, _ = generate.split(source.read_text(encoding="utf-8"), source.name)
+        cells = generate.jupytext.reads(learner, fmt="py:percent").cells
+        pieces = [(text, under[-1]) for _, text, under in generate.pieces(cells)]
+        exercises = [
+            text.partition("\n")[0].lstrip("# ") for text, _ in pieces if generate.EXERCISE.match(text.lstrip("# "))
+        ]
+        assert exercises == [heading for text, heading in pieces if generate.YOURS in text], source.name
 
 
 def test_a_hint_shows_the_solution_of_a_method(folder):
     method = "class Sum:\n    def add(self, a, b):\n        return a + b\n"
     text = "# %% [markdown]\n# {solution of Sum.add}\n\n# %%\n" + method
-    shown = generate.with_solutions(text, text, "05_sum.py")
+    shown = generate.with_hints(text, "05_sum.py")
     assert shown.startswith("# %% [markdown]\n# ```python\n# def add(self, a, b):\n#     return a + b\n# ```\n")
 
 
@@ -224,8 +243,8 @@ def test_the_overview_lists_every_other_notebook_with_its_minutes_and_what_is_so
     (folder / "source" / generate.RUN_SECONDS).write_text(json.dumps({"02_timed": {"core": 60, "deeper": 60}}))
     generate.write(folder)
     assert generate.overview("03_average", folder).splitlines()[2:] == [
-        "| [02_timed](02_timed.ipynb) | Title | 9 | 8 | **core path** | 1 of 1 |",
-        "| [03b_more](03b_more.ipynb) | Title | 7 |  | optional | 0 of 1 |",
+        "| [02_timed](02_timed.ipynb) | Title | 15 | 13 | **core path** | 1 of 1 |",
+        "| [03b_more](03b_more.ipynb) | Title | 13 | 12 | optional | 0 of 1 |",
     ]
 
 

@@ -2,12 +2,11 @@
 
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 from drawn import Shown
 
-from workshop_lib.notebook import charts, figures, live
+from workshop_lib.notebook import charts, live
 from workshop_lib.notebook.widgets import answers_while_busy
 from workshop_lib.ranks import engine, progress
 from workshop_lib.ranks.messages import Point
@@ -225,11 +224,6 @@ def test_the_charts_name_their_axes_units_and_colors(monkeypatch):
     assert kinds | rows <= set(texts(view.strips.value))
     assert "97.12%" in view.status.value
     assert "epoch 1 of 2, step 100 of 100" in view.status.value
-
-
-def test_colors_are_those_of_the_figures():
-    used = set(re.findall(r"#[0-9A-F]{6}", Path(charts.__file__).read_text()))
-    assert used < set(figures.COLORS)
 
 
 def test_communication_inside_backward_is_called_by_its_name():

@@ -6,7 +6,7 @@ import pytest
 from our_ranks import our_ranks, press_stop_after
 
 from workshop_lib import ranks
-from workshop_lib.ranks import verdict, watch
+from workshop_lib.ranks import engine, verdict, watch
 from workshop_lib.ranks.progress import TextView
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_ranks_afterwards")]
@@ -116,7 +116,7 @@ def test_a_call_that_fails_outside_the_learners_function_is_one_message(team, mo
         return 1 / 0
 
     broken.__module__ = "__main__"  # the ranks do not have the tests' modules
-    monkeypatch.setattr(watch.engine, "call", broken)
+    monkeypatch.setattr(engine, "call", broken)
     with pytest.raises(ranks.RankError, match=r"ranks 0, 1 raised ZeroDivisionError:\n.*division by zero"):
         team.run(max, 1, 2)
     monkeypatch.undo()

@@ -5,6 +5,8 @@ import time
 import pytest
 
 from workshop_lib.ranks import RankError, errors, verdict
+from workshop_lib.ranks.call import Call as RealCall
+from workshop_lib.ranks.messages import Loss
 
 ERROR = {"what": "raised ValueError", "text": "ValueError: boom", "frames": []}
 STOPPED = {"rank": 1, "host": "node7", "pid": 4242, "signal": 19}
@@ -65,6 +67,9 @@ class Call:
 
     def follow_up(self, *_):
         return self.check
+
+    def loss(self):
+        return self.left_behind
 
 
 @pytest.fixture(autouse=True)
@@ -240,3 +245,57 @@ def test_after_a_cell_on_some_ranks_the_others_still_match(monkeypatch, in_step,
         return verdict.check_alone(call)
     with pytest.raises(RankError, match=f"rank 0 .*{said}.*\nName every rank"):
         verdict.check_alone(call)
+
+
+KILLED = {"rank": 1, "host": "node7", "pid": 4242, "returncode": -9, "asked": False, "time": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (
+            Loss([KILLED], {0: RECEIVING, 1: COMPUTING, 2: RECEIVING}, {2: ERROR | {"frames": COMPUTING}}),
+            "rank 1 on node7 was killed by SIGKILL.\n"
+            "  It was at In[3], line 4, in <module>:  for _ in range(n):\n"
+            "Meanwhile:\n"
+            "  rank 2 raised ValueError at In[3], line 4, in <module>:  for _ in range(n):\n"
+            "  rank 0 was at In[3], line 4, in <module>:  comm.recv(source=1)\n",
+        ),
+        (Loss([KILLED], {}, {}), "rank 1 on node7 was killed by SIGKILL.\n"),
+        (
+            Loss([], {}, {}, "node9"),
+            "the ranks are gone: the process that held them on node9, or its job, has ended.\n",
+        ),
+        (Loss([], {0: COMPUTING}, {}), "the ranks are gone: their mpiexec or controller ended.\n"),
+    ],
+)
+def test_a_lost_rank_is_named_with_where_everyone_was(loss, said):
+    call = Call({})
+    call.left_behind = loss
+    with pytest.raises(RankError) as caught:
+        verdict.raise_lost(call)
+    assert str(caught.value) == f"{said}MPI ends all ranks when one is lost. {Team.remedy}"
+    assert said.startswith(call.team.trouble), "the ranks are given up"
+
+
+class Client(dict):
+    """Takes every call for every rank, and answers nothing."""
+
+    def __missing__(self, rank):
+        return self
+
+    def apply_async(self, *_):
+        return "under way"
+
+
+def test_a_rank_that_was_sent_nothing_is_not_running():
+    team = Team()
+    team.client = Client()
+    call = RealCall(team)
+    assert call.running == []
+    call.send(b"", [1])
+    assert call.running == [1]
+    call.outcomes[1] = {"value": None}
+    assert call.running == []
+    call.send(b"", [1])
+    assert call.running == [1], "its next job"

@@ -11,8 +11,9 @@ import torch
 
 from workshop_lib import paths
 from workshop_lib.training import checkpoint
+from workshop_lib.training.options import TrainOptions
 
-OPTIONS = dict.fromkeys(checkpoint.MUST_MATCH, 1)
+OPTIONS = checkpoint.must_match(TrainOptions(lr=1.0), world_size=2, train_size=640, framework="PyTorch")
 
 
 def state(value):
@@ -128,5 +129,5 @@ def test_any_damage_is_noticed(tmp_path, written):
 def test_other_options(tmp_path):
     path = tmp_path / "run.pt"
     checkpoint.write(path, state(1))
-    with pytest.raises(checkpoint.CheckpointError, match=r"written with peak_lr 1 \(now 2\)"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"written with peak_lr 1.0 \(now 2\)"):
         checkpoint.read(path, OPTIONS | {"peak_lr": 2})

@@ -3,8 +3,6 @@
 Where no library has the rule, it is written out here from its paper, in NumPy and double precision.
 """
 
-import inspect
-
 import numpy as np
 import pytest
 import pytorch_optimizer as library
@@ -13,7 +11,6 @@ from torch.nn import functional
 
 from workshop_lib.training.optimizers import TRUST, Lamb, Lars, Muon, RmspropToSgd, maker, orthogonal, sgd_share
 from workshop_lib.training.options import OPTIMIZERS, TrainOptions
-from workshop_lib.training.schedules import STARTING_LR
 
 STEPS = 20
 SHAPES = {"weight": (7, 5), "kernel": (3, 2, 4, 4), "bias": (5,)}
@@ -131,21 +128,6 @@ def test_lamb_is_that_of_the_paper_and_adam_for_biases(weight_decay):
     assert largest_difference([bias], adam[2:]) < 1e-6
 
 
-@pytest.mark.exhaustive  # loads TensorFlow
-def test_lamb_is_that_of_keras():
-    """Of layers, without weight decay: Keras scales biases too, and decays before the step."""
-    keras = pytest.importorskip("keras")
-    theirs = []
-    for index, p in enumerate(parameters()[:2]):
-        variable = keras.Variable(p.detach().numpy())
-        optimizer = keras.optimizers.Lamb(learning_rate=0.01, epsilon=1e-6)
-        optimizer.build([variable])
-        for step in range(STEPS):
-            optimizer.apply([gradients(step)[index].numpy()], [variable])
-        theirs.append(np.asarray(variable))
-    assert largest_difference(trained(lambda p: Lamb(p, lr=0.01))[:2], theirs) < 1e-6
-
-
 def elu_share(step, switch_steps):
     """Akiba et al. 2017: as the ELU, about epoch 10 of 12.5 with a period of 5, and at most 1."""
     z = 2 * (12.5 * step / switch_steps - 10) / 5
@@ -211,17 +193,3 @@ def test_weights_decay_in_every_optimizer(optimizer):
     assert (layer < 1).all()
     if optimizer in ("adam", "muon"):
         assert layer.detach().numpy() == pytest.approx(1 - 0.1 * 0.5)
-
-
-def test_starting_rates_are_the_defaults_of_pytorch_and_of_keras():
-    for name in ("Adam", "Adagrad", "Adadelta"):
-        assert STARTING_LR[name.lower()] == inspect.signature(getattr(torch.optim, name)).parameters["lr"].default
-    assert (STARTING_LR["rmsprop"], STARTING_LR["sgd"]) == (0.001, 0.01), "of Keras: see the test below"
-
-
-@pytest.mark.exhaustive  # loads TensorFlow
-def test_starting_rates_are_the_defaults_of_keras():
-    optimizers = pytest.importorskip("keras.optimizers")
-    for name in ("Adam", "RMSprop", "SGD"):
-        rate = inspect.signature(getattr(optimizers, name)).parameters["learning_rate"]
-        assert STARTING_LR[name.lower()] == rate.default, name

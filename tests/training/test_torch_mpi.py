@@ -99,9 +99,3 @@ def test_a_rank_that_waits_alone_says_so_and_ends(tmp_path):
     assert f"{alone}: the other ranks may have failed or be elsewhere. Restart all ranks." in output
     assert f"Iallreduce can't start, because {alone}. Restart all ranks." in output
     assert "ends" in output
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(sys.platform != "linux", reason="lo")
-def test_averaging_beside_two_process_groups_in_one_process(tmp_path):
-    run_script(2, SCRIPT.with_name("groups_in_turn.py"), tmp_path, timeout_s=100)

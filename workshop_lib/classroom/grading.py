@@ -101,8 +101,9 @@ def _cells(cells: list) -> Iterator[tuple[nbformat.NotebookNode, str]]:
             cell.source = LINK.sub(r"](../\1/\1.ipynb", SOLUTION.sub("", cell.source)).strip()
             yield cell, ""
             continue
-        if generate.BLOCK.search(cell.source):
-            code, cell.source = _parts(cell.source)
+        parts = list(generate.blocks(cell.source, "a cell"))
+        if any(isinstance(part, generate.SolutionBlock) for part in parts):
+            code, cell.source = _parts(cell.source, parts)
             names = [next(filter(None, found.groups())) for found in NAME.finditer(code)]
             answer = nbformat.v4.new_code_cell(code)
             yield answer, ""
@@ -129,11 +130,12 @@ def _mark(cell: nbformat.NotebookNode, name: str, **marks) -> None:
     cell.metadata["nbgrader"] = {"schema_version": SCHEMA_VERSION, "grade_id": name.replace(".", "-"), **about}
 
 
-def _parts(code: str) -> tuple[str, str]:
+def _parts(code: str, parts: list[str | generate.SolutionBlock]) -> tuple[str, str]:
     """A cell's answer with nbgrader's marks, and the code after it in the same cell: its check, if there is one."""
     if not re.match(r"\w+ = \{", code):
         comments = bool(generate.SHELL_FILE.match(code))  # in a source, the lines of a shell script are comments
-        return generate.BLOCK.sub(lambda block: _marked(block, keep=comments), code), ""
+        lines = [_marked(part, comments) if isinstance(part, generate.SolutionBlock) else part for part in parts]
+        return "\n".join(lines), ""
     # The whole dictionary is the answer, because nbgrader's stub is a statement.
     stub, solution = (text.rstrip("\n").split("\n") for text in generate.split(code, "a cell"))
     rest = len(solution) - (ast.parse("\n".join(solution)).body[0].end_lineno or 0)
@@ -143,14 +145,13 @@ def _parts(code: str) -> tuple[str, str]:
     return "\n".join([START, *shown, BEGIN, *answer, END]), "\n".join(check)
 
 
-def _marked(block: re.Match, keep: bool) -> str:
+def _marked(block: generate.SolutionBlock, keep: bool) -> str:
     """One of our blocks with nbgrader's marks, below the text of its stub. keep: leave the stub's lines as they are."""
-    indent = block[1]
-    stub = (block[3] or "").splitlines()
+    stub = block.stub
     if not keep:
-        stub = [f"{indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
+        stub = [f"{block.indent}{line}" for line in _said([re.sub("^ *# ?", "", line) for line in stub])]
     stub = [ASKED.sub("", line) for line in stub]
-    return "\n".join([*stub, indent + BEGIN, block[2].rstrip("\n"), indent + END])
+    return "\n".join([*stub, block.indent + BEGIN, *block.solution, block.indent + END])
 
 
 def _said(stub: list[str]) -> list[str]:

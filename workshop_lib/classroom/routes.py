@@ -80,7 +80,7 @@ def effort(step: RouteStep) -> Effort:
             if stands_in(step.sections, under):
                 total.add(cells[index].cell_type, text)
     if step.who == "instructor":
-        total.exercises = 0
+        total.exercise_minutes = 0
     return total
 
 

@@ -22,19 +22,22 @@ import numpy as np
 
 from workshop_lib import learner, ranks
 from workshop_lib.errors import WorkshopError
+from workshop_lib.judge.solutions import Solution
 
 ENDLESS_HINT = "the function doesn't end: is there a `while` whose condition stays true?"
 STUCK_HINT = "some rank waits for a message or a collective that never comes; the lines above say where."
 TRUNCATED_HINT = "a message was larger than the array that receives it: give that array the size of what arrives."
 UNKNOWN_HINT = "none of the known mistakes does this: work out by hand what it should be, for the smallest case."
 READY_LIMIT_S = 60.0  # limit for work that is slow only on fresh ranks, such as importing PyTorch
+ROUNDING = 1e-5  # how much values may differ, as a fraction of the largest
+BESIDE_ZERO = 1e-7  # added to the largest, so that rounding errors beside zeros do not count
 UNSOLVED = "unsolved"  # what a stub leaves in place of an observation
 
 
 class Mistake(NamedTuple):
     """A known wrong answer with the exercise's signature, and the hint for learners who make this mistake."""
 
-    answer: Callable
+    answer: Callable | Solution
     hint: str
 
 
@@ -45,6 +48,7 @@ class Property:
     hint: what to do if the property fails; without it, the known mistakes are searched for a hint.
     evidence: the part of the observations that tells mistakes apart if the property fails; by default, all of them.
     observed: a sentence on what was observed, which is shown before the hint of a known mistake.
+    advice: what to do if no known mistake explains it; by default, what the exercise has for all such failures.
     """
 
     text: str
@@ -52,6 +56,7 @@ class Property:
     hint: str = ""
     evidence: Any = None
     observed: str = ""
+    advice: str = ""
 
     @classmethod
     def unless(cls, text: str, problems: Iterable[str]) -> "Property":
@@ -177,7 +182,9 @@ class Exercise:
         verdict.passed = failed is None
         if failed is not None:
             verdict.failed = failed.text
-            verdict.hint = failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed)}".strip()
+            verdict.hint = (
+                failed.hint or f"{failed.observed} {self._hint_of_a_mistake(failed, len(observations))}".strip()
+            )
         return verdict
 
     def _first_failure(self, observations: list, held: list[str]) -> Property | None:
@@ -188,10 +195,10 @@ class Exercise:
             held.append(prop.text)
         return None
 
-    def _hint_of_a_mistake(self, failed: Property) -> str:
-        """The hint of the first known mistake that fails in the same way, or `unknown` if there is none."""
+    def _hint_of_a_mistake(self, failed: Property, n: int) -> str:
+        """The hint of the first known mistake that fails in the same way on n ranks, or advice if there is none."""
         try:
-            n = ranks.current().n if self.communicates else 1
+            n = n if self.communicates else 1
             if n not in self._known:
                 self.know_mistakes(n, self._observe_mistakes())
             for mistake, known in zip(self.mistakes, self._known[n], strict=True):
@@ -199,7 +206,7 @@ class Exercise:
                     return mistake.hint
         except Exception:  # if ranks ended or values cannot be compared, the verdict still stands
             pass
-        return self.unknown
+        return failed.advice or self.unknown
 
     def _observe_mistakes(self) -> list[tuple]:
         """Every rank's observation of each known mistake."""
@@ -247,7 +254,7 @@ def _observe_on_rank(observe: Callable, function: Callable):
     return _unless_stub(observe, _own_communicator(), function)
 
 
-def observe_each_on_rank(observe: Callable, functions: Sequence[Callable]) -> list:
+def observe_each_on_rank(observe: Callable, functions: Sequence[Callable | Solution]) -> list:
     """Runs on every rank: its observation of each function in turn, or an exception for a function that raises."""
     return [observe_one(_own_communicator(), observe, function) for function in functions]
 
@@ -259,7 +266,7 @@ def _own_communicator():
     return MPI.COMM_WORLD.Dup()
 
 
-def observe_one(comm, observe: Callable, function: Callable):
+def observe_one(comm, observe: Callable, function: Callable | Solution):
     """The observation of one function, UNSOLVED for a stub, or a RuntimeError that quotes the exception it raised."""
     try:
         return _unless_stub(observe, comm, function)
@@ -267,7 +274,7 @@ def observe_one(comm, observe: Callable, function: Callable):
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def _unless_stub(observe: Callable, comm, function: Callable):
+def _unless_stub(observe: Callable, comm, function: Callable | Solution):
     try:
         return observe(comm, function)
     except NotImplementedError:
@@ -284,29 +291,38 @@ def own_or_library(function: Callable, finished: Callable | None) -> Callable | 
     return finished
 
 
-def alike(a, b) -> bool:
+def alike(a, b, rounding: float = ROUNDING) -> bool:
     """Whether two observations, or parts of them, are the same up to rounding. Fields of dataclasses with
     compare=False, such as times, do not count."""
     if is_dataclass(a) and not isinstance(a, type):
-        return type(a) is type(b) and all(alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
+        return type(a) is type(b) and all(
+            alike(getattr(a, f.name), getattr(b, f.name), rounding) for f in fields(a) if f.compare
+        )
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(alike, a, b))
-    if isinstance(a, np.ndarray | numbers.Number) and not isinstance(a, bool):
-        return close(b, a, 1e-5)
-    return type(a) is type(b) and a == b
+        return isinstance(b, dict) and a.keys() == b.keys() and all(alike(a[key], b[key], rounding) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(alike(x, y, rounding) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or (is_number(a) and is_number(b)):
+        return close(a, b, rounding)
+    return a is b or (type(a) is type(b) and a == b)
 
 
 def close(got, right, rounding: float = 1e-9) -> bool:
-    """Whether `got` has the shape of `right` and differs by at most `rounding` times the largest element of `right`."""
+    """Whether `got` has the shape of `right` and differs by at most `rounding` times the largest element of `right`.
+
+    Elements that are no numbers (nan) in both are the same.
+    """
     try:
         if np.shape(got) != np.shape(right):
             return False
-        apart = np.abs(np.asarray(got, dtype=float) - right)
+        got, right = np.asarray(got, dtype=float), np.asarray(right, dtype=float)
     except (TypeError, ValueError):  # these are not numbers at all
         return False
-    return bool(np.max(apart, initial=0) <= rounding * np.max(np.abs(right), initial=0))
+    same = (got == right) | (np.isnan(got) & np.isnan(right))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(got - right))
+    largest = np.max(np.abs(right[np.isfinite(right)]), initial=0.0)
+    return bool(np.max(apart, initial=0.0) <= rounding * (largest + BESIDE_ZERO))
 
 
 def is_number(value) -> bool:

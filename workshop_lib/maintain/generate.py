@@ -17,8 +17,8 @@ The solution notebook gets the lines of the solution. In a cell that writes a sh
 comments, too.
 
 In a text cell, a line `{solution of NAME}` is replaced by the solution of the function NAME, or of the method
-CLASS.NAME, as the last of its hints. The first cell's "**Time** …." is replaced by the time that the notebook takes:
-see `Effort`.
+CLASS.NAME, as the last of its hints. An exercise's heading says how hard it is, as in "Exercise 2 (hard): the ring".
+The first cell's "**Time** …." is replaced by the time that the notebook takes: see `Effort`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jupytext
@@ -42,25 +42,27 @@ from workshop_lib.errors import InputError, WorkshopError
 
 NOTEBOOKS = paths.ROOT / "notebooks"
 NAMED = re.compile(r"\d\d[a-z]?_\w+")
-MARKER = re.compile(r"^ *# *</?(?:solution|stub)> *$", re.MULTILINE)
-# The groups are a solution's indentation, its lines, and its stub's lines. No line is a marker or begins another cell.
-BLOCK = re.compile(
-    r"^( *)# <solution> *\n((?:(?! *# </?(?:solution|stub)>|# %%\s).*\n)*)"
-    r"(?: *# <stub> *\n((?: *\n| *#(?! </?(?:solution|stub)>| %%\s).*\n)*) *# </stub> *\n)? *# </solution> *$",
-    re.MULTILINE,
-)
-PLAIN_IN_STUB = re.compile(
-    r"^ *# <stub> *\n(?: *(?:#(?! </?(?:solution|stub)>| %%\s).*)?\n)* *([^#\s].*)$", re.MULTILINE
-)
+MARKER = re.compile(r"( *)# *(</?(?:solution|stub)>) *")
+CELL = re.compile(r"# %%(\s|$)")
+# The markers that may come next in each part of a source, and the part that each of them begins.
+NEXT_PARTS = {
+    "text": {"<solution>": "solution"},
+    "solution": {"<stub>": "stub", "</solution>": "text"},
+    "stub": {"</stub>": "end of the stub"},
+    "end of the stub": {"</solution>": "text"},
+}
 INCOMPLETE = (
     "this marker doesn't belong to a complete block. In one cell, write '# <solution>', the lines and '# </solution>'. "
-    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'"
+    "A stub goes last inside: '# <stub>', lines that start with '# ', '# </stub>'."
 )
-SOLUTION_OF = re.compile(r"^# \{solution of ([\w.]+)\}$", re.MULTILINE)
+SOLUTION_OF = re.compile(r"# (\{solution of ([\w.]+)\})")
 TIME = re.compile(r"\*\*Time\*\* [^.]*\.")
 HEADING = re.compile(r"(#+) (.+)")
 NOT_READ = re.compile(r"<details>.*?</details>|```.*?```|\]\(.*?\)|\$\$.*?\$\$", re.DOTALL)
 SHELL_FILE = re.compile(r"%%writefile \S+\.sh\n")
+EXERCISE_MINUTES = {"warm-up": 5, "normal": 12, "hard": 25}
+EXERCISE = re.compile(rf"Exercise \w+ \(({'|'.join(EXERCISE_MINUTES)})\): ")
+PREDICTION = re.compile(r"(?<![\w.])predict\(")
 YOURS = "your code here"  # part of every cell that a learner is asked to write
 RUN_SECONDS = "run_seconds.json"  # execute.py writes {"core": s, "deeper": s} per solution to this file
 CORE_PATH = ("00", "01", "02", "05", "07", "08")
@@ -96,41 +98,99 @@ def chosen(names: Sequence[str]) -> list[str]:
     return [name for name in known if name in (names or known)]
 
 
+@dataclass
+class SolutionBlock:
+    """A solution, and the stub that a learner gets in its place: their lines, and the indentation of the markers."""
+
+    indent: str
+    solution: list[str] = field(default_factory=list)
+    stub: list[str] = field(default_factory=list)
+
+    def for_learner(self) -> list[str]:
+        """The stub's lines without their "# "."""
+        lines = [re.sub("^( *)# ?", r"\1", line) for line in self.stub]
+        return lines or [f"{self.indent}...  # {YOURS}"]
+
+
+def blocks(text: str, name: str) -> Iterator[str | SolutionBlock]:
+    """The lines of a source, with each marked solution as a SolutionBlock. SourceError names `name` and the line."""
+    part = "text"
+    block = SolutionBlock("")
+    begun = ""  # the place of the block's first marker
+    for number, line in enumerate(text.split("\n"), 1):
+        at = f"{name}:{number}: {line.strip()!r}"
+        if marker := MARKER.fullmatch(line):
+            if marker[2] not in NEXT_PARTS[part]:
+                raise SourceError(f"{at}: {INCOMPLETE}")
+            part = NEXT_PARTS[part][marker[2]]
+            if marker[2] == "<solution>":
+                block = SolutionBlock(marker[1])
+                begun = at
+            elif marker[2] == "</solution>":
+                yield block
+        elif part == "text":
+            yield line
+        elif CELL.match(line):
+            raise SourceError(f"{begun}: {INCOMPLETE}")
+        elif part == "solution":
+            block.solution.append(line)
+        elif line.strip() and (part == "end of the stub" or not line.lstrip().startswith("#")):
+            raise SourceError(f"{at}: a stub comes last, and its lines start with '# '.")
+        elif part == "stub":
+            block.stub.append(line)
+    if part != "text":
+        raise SourceError(f"{begun}: {INCOMPLETE}")
+
+
 def split(text: str, name: str) -> tuple[str, str]:
     """The text of the learner's notebook and of the solution, from a source. Raises SourceError naming `name`:line."""
-    outside = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
-    if marker := MARKER.search(outside):
-        plain = PLAIN_IN_STUB.search(outside, marker.start())
-        wrong = plain[1] if plain else marker[0].strip()
-        why = "a line of a stub starts with '# '" if plain else INCOMPLETE
-        line = outside.count("\n", 0, plain.start(1) if plain else marker.start()) + 1
-        raise SourceError(f"{name}:{line}: {wrong!r}: {why}.")
-    return BLOCK.sub(_stub, text), BLOCK.sub(lambda block: block[2].removesuffix("\n"), text)
+    learner: list[str] = []
+    solution: list[str] = []
+    for each in blocks(text, name):
+        learner += each.for_learner() if isinstance(each, SolutionBlock) else [each]
+        solution += each.solution if isinstance(each, SolutionBlock) else [each]
+    return "\n".join(learner), "\n".join(solution)
 
 
-def _stub(block: re.Match) -> str:
-    """The text that a learner gets in place of a block."""
-    lines = (block[3] or "").removesuffix("\n")
-    return re.sub("^( *)# ?", r"\1", lines, flags=re.MULTILINE) or f"{block[1]}...  # {YOURS}"
+def with_hints(text: str, name: str) -> str:
+    """A source with each `{solution of NAME}` replaced by that function or method, as the source's solution defines it.
+
+    Raises SourceError naming `name`:line.
+    """
+    _, solution = split(text, name)
+    code_of = _functions(solution)
+    lines = []
+    for number, line in enumerate(text.split("\n"), 1):
+        hint = SOLUTION_OF.fullmatch(line)
+        if not hint:
+            lines.append(line)
+        elif hint[2] not in code_of:
+            raise SourceError(f"{name}:{number}: {hint[1]}, but there is no function {hint[2]}.")
+        else:
+            code = ["```python", *code_of[hint[2]].splitlines(), "```"]
+            lines += [f"# {each}".rstrip() for each in code]
+    return "\n".join(lines)
 
 
-def with_solutions(text: str, solution: str, name: str) -> str:
-    """`text` with each `{solution of NAME}` replaced by that function or method as the text `solution` defines it."""
-    functions = {}
-    if SOLUTION_OF.search(text):
-        body = ast.parse(solution).body
-        nodes = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        for each in (node for node in body if isinstance(node, ast.ClassDef)):
-            nodes |= {f"{each.name}.{node.name}": node for node in each.body if isinstance(node, ast.FunctionDef)}
-        code_of = {name: ast.get_source_segment(solution, node, padded=True) or "" for name, node in nodes.items()}
-        functions = {name: textwrap.dedent(code) for name, code in code_of.items()}
+def _functions(solution: str) -> dict[str, str]:
+    """The code of each function NAME and of each method CLASS.NAME."""
+    found = {}
+    for node in ast.parse(solution).body:
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(each, ast.FunctionDef):
+                code = ast.get_source_segment(solution, each, padded=True) or ""
+                found[prefix + each.name] = textwrap.dedent(code)
+    return found
 
-    def code(match: re.Match) -> str:
-        if match[1] not in functions:
-            raise SourceError(f"{name}: {match[0][2:]}, but there is no function {match[1]}.")
-        return "\n".join(f"# {line}".rstrip() for line in ["```python", *functions[match[1]].splitlines(), "```"])
 
-    return SOLUTION_OF.sub(code, text)
+def check_labels(text: str, name: str) -> None:
+    """Raise SourceError, naming `name`:line, unless each exercise's heading says how hard it is."""
+    for number, line in enumerate(text.split("\n"), 1):
+        heading = re.fullmatch(r"# #+ (Exercise\b.*)", line)
+        if heading and not EXERCISE.match(heading[1]):
+            labels = ", ".join(f"'Exercise 1 ({label}): …'" for label in EXERCISE_MINUTES)
+            raise SourceError(f"{name}:{number}: {heading[1]!r} doesn't say how hard it is. Write one of {labels}.")
 
 
 @dataclass
@@ -139,20 +199,26 @@ class Effort:
 
     words: int = 0
     code_lines: int = 0
-    exercises: int = 0
+    predictions: int = 0
+    exercise_minutes: int = 0
     run_s: float = 0.0  # measured in the laptop profile
 
     @property
     def minutes(self) -> int:
-        return round(self.words / 150 + self.code_lines / 15 + 7 * self.exercises + self.run_s / 60)
+        reading = self.words / 130 + self.code_lines / 12
+        return round(reading + self.predictions + self.exercise_minutes + self.run_s / 60)
 
     def add(self, cell_type: str, text: str) -> None:
-        """Add the effort of a cell, or of a piece of one."""
+        """Add the effort of a cell, or of a piece of one, which begins with its heading."""
         if cell_type == "markdown":
             self.words += len(re.findall(r"[^\W\d_][\w'’-]*", NOT_READ.sub(" ", text)))
+            heading = HEADING.match(text)
+            exercise = EXERCISE.match(heading[2]) if heading else None
+            if exercise:
+                self.exercise_minutes += EXERCISE_MINUTES[exercise[1]]
         elif cell_type == "code":
             self.code_lines += sum(bool(line.strip()) for line in text.splitlines())
-            self.exercises += YOURS in text
+            self.predictions += len(PREDICTION.findall(text))
 
 
 def pieces(cells: list) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -230,12 +296,14 @@ def render(folder: Path = NOTEBOOKS) -> dict[Path, str]:
     measured = folder / "source" / RUN_SECONDS
     run_s = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
     for source in sources(folder):
-        learner, solution = split(source.read_text(encoding="utf-8"), str(source))
+        text = source.read_text(encoding="utf-8")
+        check_labels(text, str(source))
+        learner, solution = split(with_hints(text, str(source)), str(source))
         cells = jupytext.reads(learner, fmt="py:percent").cells
         time = in_words(efforts(cells, run_s.get(source.stem)))
-        for path, text in ((folder, learner), (folder / "solutions", solution.replace("](scripts", "](../scripts"))):
-            filled = with_solutions(text, solution, str(source))
-            files[path / f"{source.stem}.ipynb"] = notebook_json(filled, time)
+        files[folder / f"{source.stem}.ipynb"] = notebook_json(learner, time)
+        elsewhere = solution.replace("](scripts", "](../scripts")
+        files[folder / "solutions" / f"{source.stem}.ipynb"] = notebook_json(elsewhere, time)
     return files
 
 

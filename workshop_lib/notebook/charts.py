@@ -1,21 +1,15 @@
 """The dashboard's charts as SVG, drawn without a plotting library because the ranks need the cores.
 
-The colors are those of `figures`, which is not imported here because matplotlib takes a second to load. Whatever
-color distinguishes, line widths, markers or stripes distinguish as well. Text has the page's own color.
+Whatever color distinguishes, line widths, markers or stripes distinguish as well. Text has the page's own color.
 """
 
 import math
 from collections.abc import Callable
 
+from workshop_lib.notebook.palette import BLUE, GREEN, LIGHT_BLUE, PURPLE, VERMILION, YELLOW
 from workshop_lib.ranks.messages import Point
 from workshop_lib.ranks.timeline import COMMUNICATING, COMPUTING, KINDS, WAITING, Timeline
 
-BLUE = "#0072B2"
-ORANGE = "#D55E00"
-GREEN = "#009E73"
-LIGHT_BLUE = "#56B4E9"
-YELLOW = "#E69F00"
-PURPLE = "#CC79A7"
 WIDTH = 940
 LARGEST_WIDTH_PX = 1300  # on a projector, the drawing and its text grow up to this width
 PLOT_HEIGHT = 118
@@ -132,11 +126,11 @@ def _tested(axes: Axes, points: list[tuple]) -> str:
     marks = "".join(_square(*axes.at(*point)) for point in points)
     x, y = axes.at(*points[-1])
     value = _text(x - 7, y + 14, f"{points[-1][1]:.2f}", "end", weight="bold")
-    return axes.line(points, ORANGE, 1.5, 'stroke-dasharray="2 3"') + marks + value
+    return axes.line(points, VERMILION, 1.5, 'stroke-dasharray="2 3"') + marks + value
 
 
 def _square(x: float, y: float) -> str:
-    return f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" fill="{ORANGE}"/>'
+    return f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" fill="{VERMILION}"/>'
 
 
 def _curves_key(y: float, n: int) -> str:

@@ -2,18 +2,17 @@
 
 import html
 import math
-import textwrap
 
 import ipywidgets as widgets
 from IPython.display import display
 
 from workshop_lib import learner
 from workshop_lib.errors import InputError
-from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, YELLOW, Look, RecordFigure
+from workshop_lib.notebook import figures
 from workshop_lib.notebook.widgets import answers_while_busy, has_widgets, leave, size
 
-MEASURED = Look(BLUE, "")
-GUESS = Look(YELLOW, "//")
+MEASURED = figures.Look(figures.BLUE, "")
+GUESS = figures.Look(figures.YELLOW, "//")
 
 
 class Question:
@@ -42,32 +41,28 @@ class Question:
         if self.value is not None:
             learner.keep(learner.Prediction(self.question, self.unit, self.value, measured))
 
-    def compare(self, measured: float, spread: tuple[float, float] | None = None) -> RecordFigure:
+    def compare(self, measured: float, spread: tuple[float, float] | None = None) -> figures.RecordFigure:
         """A figure of the guess and the measurement. `spread` is the lowest and the highest measurement."""
         self._keep(measured)
         rows = [("measured", measured, MEASURED, spread or (measured, measured))]
         if self.value is not None:
             rows.append(("your guess", self.value, GUESS, (self.value, self.value)))
-        question = textwrap.wrap(self.question, 80)
-        # In inches.
-        head = 0.1 + 0.27 * len(question)
-        height = 0.62 + 0.5 * len(rows)
-        figure = RecordFigure(figsize=(9, head + height), facecolor="white")
-        axes = figure.add_axes((0.14, 0.62 / (head + height), 0.64, 0.5 * len(rows) / (head + height)))
-        for at, (_, value, look, (low, high)) in enumerate(rows):
-            bars = [[max(value - low, 0)], [max(high - value, 0)]] if high > low else None
-            axes.barh(at, value, 0.62, color=look.color, hatch=look.hatch, edgecolor="white", xerr=bars, capsize=5)
-            beside = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE}
-            axes.annotate(f"{_number(value)} {self.unit}".strip(), (max(value, high), at), (8, 0), **beside)
         longest = max(self.high, *(max(value, high) for _, value, _, (_, high) in rows))
+        return self._draw(rows, longest)
+
+    @figures.styled
+    def _draw(self, rows: list[tuple], longest: float) -> figures.RecordFigure:
+        caption = "no guess was made" if self.value is None else ""
+        figure, axes = figures.new_figure(self.question, caption, size_inches=(9, 1.3 + 0.5 * len(rows)))
+        for at, (_, value, look, (low, high)) in enumerate(rows):
+            figures.draw_bar(axes, at, 0, value, look, 0.62)
+            if high > low:
+                bars = [[max(value - low, 0)], [max(high - value, 0)]]
+                axes.errorbar(value, at, xerr=bars, fmt="none", ecolor=figures.INK)
+            figures.write_beside(axes, max(value, high), at, f"{_number(value)} {self.unit}".strip())
         axes.set_xlim(min(0, self.low), longest)  # the longest bar ends the axis; its number stands to the right
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=FONT_SIZE)
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(self.unit, fontsize=FONT_SIZE - 1)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        figure.text(0.02, 0.99, "\n".join(question), fontsize=FONT_SIZE, va="top")
-        if self.value is None:
-            figure.text(0.98, 0.03, "no guess was made", fontsize=FONT_SIZE - 2, color=GRAY, ha="right")
+        figures.name_rows(axes, (row[0] for row in rows))
+        axes.set_xlabel(self.unit)
         return figure
 
     def _ipython_display_(self) -> None:

@@ -1,6 +1,6 @@
 """What the processes of a set of ranks send each other: outcomes, errors, records and progress, as plain data.
 
-CallUnderWay is the interface of a call under way, for modules that must not import watch.py.
+CallUnderWay is the interface of a call under way, for modules that must not import call.py.
 """
 
 from collections.abc import Callable
@@ -43,6 +43,18 @@ class ExitRecord(TypedDict):
     returncode: int
     asked: bool
     time: float
+
+
+class Loss(NamedTuple):
+    """What the ranks left behind when one was lost: how each ended, its last stack, and the error that it had raised.
+
+    holder: the host of the process that held the ranks, if that's another host than this one.
+    """
+
+    records: list[ExitRecord]
+    stacks: dict[int, list[Frame]]
+    errors: dict[int, ErrorReport]
+    holder: str = ""
 
 
 class StopNote(TypedDict):
@@ -138,7 +150,7 @@ class Point(NamedTuple):
 
 
 class CallUnderWay(Protocol):
-    """The part of a call under way (watch.Call) that verdict.py and debugger.py use."""
+    """The part of a call under way (call.Call) that verdict.py and debugger.py use."""
 
     team: Any
     ranks: list[int]  # the ranks that run the call
@@ -151,5 +163,6 @@ class CallUnderWay(Protocol):
     def signal(self, number: int) -> None: ...
     def stacks(self) -> dict[int, list[Frame]]: ...
     def stopped(self) -> dict[int, StopNote]: ...
+    def loss(self) -> Loss: ...
     def cpu_s(self) -> dict[int, float]: ...
     def follow_up(self, function: Callable, *args) -> "CallUnderWay": ...

@@ -6,8 +6,17 @@ from signal import SIGINT
 from typing import NoReturn
 
 from . import engine
-from .errors import RankError, is_communicating, is_in_framework, named, positions_text, traceback_text
-from .messages import CallUnderWay, Frame
+from .errors import (
+    RankError,
+    how_it_ended,
+    is_communicating,
+    is_in_framework,
+    named,
+    positions_text,
+    traceback_text,
+    where,
+)
+from .messages import CallUnderWay, Frame, Loss
 
 GRACE_S = 0.7  # from the failure of one rank to the first look at where the others are
 LOOK_AGAIN_S = 0.7
@@ -122,6 +131,37 @@ def _give_up(call: CallUnderWay, trouble: str, text: str, advice: str = "") -> N
     remedy = call.team.remedy
     call.team._give_up(trouble)
     raise RankError(f"{text}{USELESS} {remedy}{advice}")
+
+
+def raise_lost(call: CallUnderWay) -> NoReturn:
+    """Give all ranks up and raise RankError after one has ended: which one, how, and where all of them were."""
+    remedy = call.team.remedy
+    loss = call.loss()
+    what = _what_ended(loss)
+    call.team._give_up(what)
+    raise RankError(f"{what}.{_last_words(loss)}\nMPI ends all ranks when one is lost. {remedy}") from None
+
+
+def _what_ended(loss: Loss) -> str:
+    if loss.records:
+        first = loss.records[0]
+        return f"rank {first['rank']} on {first['host']} {how_it_ended(first)}"
+    if loss.holder:
+        return f"the ranks are gone: the process that held them on {loss.holder}, or its job, has ended"
+    return "the ranks are gone: their mpiexec or controller ended"
+
+
+def _last_words(loss: Loss) -> str:
+    """Where the lost rank was, which errors the others had raised by then, and where the rest were."""
+    if not loss.records:
+        return ""
+    lost = loss.records[0]["rank"]
+    text = f"\n  It was {where(loss.stacks[lost])}" if lost in loss.stacks else ""
+    rows = [f"  rank {rank} {error['what']} {where(error['frames'][::-1])}" for rank, error in loss.errors.items()]
+    rest = {rank: frames for rank, frames in loss.stacks.items() if rank != lost and rank not in loss.errors}
+    if rest:
+        rows.append(positions_text(rest, {}))
+    return "\n".join([text, "Meanwhile:", *rows]) if rows else text
 
 
 def raise_stuck(call: CallUnderWay, stacks: dict[int, list[Frame]]) -> NoReturn:

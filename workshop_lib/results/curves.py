@@ -9,7 +9,7 @@ from rich.table import Table
 from workshop_lib.results import records
 from workshop_lib.results.records import RecordError
 from workshop_lib.results.tables import rich_table
-from workshop_lib.training import KINDS, equivalence
+from workshop_lib.training import KINDS, equivalence, options
 
 SPEEDS = ["first_epoch_s", "first_epoch_samples_per_s", "steady_s", "samples_per_s", "communication_share"]
 OUTCOMES = ["test_accuracy", "seconds_to_99", "ladder_difference", "samples_per_rank", "state_bytes"]
@@ -19,13 +19,7 @@ MORE_COLUMNS = {"state_bytes": "KB of\nstate", "ladder_difference": "param.\ndif
 
 # What the points of a figure must have in common: a curve over two machines or settings means nothing.
 SAME_MACHINE = ["device", "cpu_model", "threads_per_rank", "bind"]
-SAME_TRAINING = ["data_dir", "network", "emulate_workers", "precision", "optimizer", "lr", "lr_scaling"]
-EARLIER = {"label_smoothing": 0.0, "weight_decay": 0.0}  # values for records older than these options
-SAME_RESULT = [*SAME_TRAINING, "train_samples", "epochs", "max_steps", "warmup_epochs", "decay", *EARLIER]
-# In a figure of accuracy against workers, runs may differ in recipe, workers and seed. Runs of one recipe may differ
-# only in workers and seed.
-SAME_ACCURACIES = ["network", "batch_size", "epochs", "train_samples", "max_steps", "data_dir"]
-SAME_RECIPE = ["lr", "momentum", "nesterov", "decay", *EARLIER]  # settings that the name of a recipe does not include
+SAME_RESULT = options.must_be_same(options.RESULT)
 
 # Training accuracy in % by ranks, read off the scaling figure of the Theta hands-on: Horovod's PyTorch MNIST example on
 # 128 nodes, 32 epochs, learning rate 0.01 times the ranks, no warm-up.
@@ -56,21 +50,19 @@ def to_frame(runs: Iterable[dict]) -> pd.DataFrame:
 
 def _row(record: dict, number: int) -> dict:
     records.check(record, f"training record {number}")
-    what = record["what"]
+    what = options.with_defaults(record["what"])
     where = record["where"]
     epochs = record["epochs"]
     first = epochs[0] if epochs else {"seconds": None, "samples_per_s": None}
     return {
         "backend": records.name_of(what),
         **{name: what[name] for name in ("world_size", "batch_size", "global_batch")},
-        **{name: what.get(name) for name in ("threads_per_rank", "binding", *SAME_RESULT)},
-        "data_dir": what.get("data_dir") or "MNIST",
-        "precision": what.get("precision", "fp32"),
-        "network": what.get("network", "workshop"),
-        **{name: what.get(name, earlier) for name, earlier in EARLIER.items()},
+        **{name: what.get(name) for name in ("threads_per_rank", "binding")},
+        **{name: what[name] for name in SAME_RESULT},
+        "data_dir": what["data_dir"] or "MNIST",
         # `binding` names cores, which differ between numbers of ranks. `bind` does not.
         "bind": "none" if what.get("binding", "none") == "none" else "core",
-        "samples_per_rank": what["train_samples"] / what["world_size"] if what.get("train_samples") else None,
+        "samples_per_rank": what["train_samples"] / what["world_size"] if what["train_samples"] else None,
         "oversubscribed": what["oversubscribed"],
         "stopped": bool(record.get("stopped", False)),
         "first_epoch_s": first["seconds"],
@@ -115,7 +107,7 @@ def throughput(frame: pd.DataFrame, same: str = "batch_size", work: str = "train
     runs = _finished(frame)
     if runs.empty:
         raise RecordError(NOTHING)
-    require_same(runs, [*SAME_MACHINE, *SAME_TRAINING, work])
+    require_same(runs, [*SAME_MACHINE, *options.must_be_same(options.SPEED), work])
     groups = runs.groupby(["backend", same, "world_size"], sort=True)
     return groups.agg(
         samples_per_s=("samples_per_s", "median"),
@@ -209,11 +201,12 @@ def accuracies(runs: Iterable[dict]) -> pd.DataFrame:
     ended = [record for record in runs if record.get("kind") == "train" and record["epochs"] and not record["stopped"]]
     if not ended:
         raise RecordError(NOTHING)
-    options = pd.DataFrame([EARLIER | record["what"] for record in ended])
-    require_same(options, SAME_ACCURACIES)
-    for _, of_recipe in options.groupby([recipe(record["what"]) for record in ended]):
-        require_same(of_recipe, SAME_RECIPE)
-    return pd.DataFrame([_accuracy(record["what"], record["epochs"][-1]) for record in ended])
+    whats = [options.with_defaults(record["what"]) for record in ended]
+    chosen = pd.DataFrame(whats)
+    require_same(chosen, options.must_be_same(options.WORKERS))
+    for _, of_recipe in chosen.groupby([recipe(what) for what in whats]):
+        require_same(of_recipe, options.must_be_same(options.RECIPE))
+    return pd.DataFrame([_accuracy(what, record["epochs"][-1]) for what, record in zip(whats, ended, strict=True)])
 
 
 def _accuracy(what: dict, last: dict) -> dict:

@@ -17,31 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from workshop_lib.errors import InputError, cause
 from workshop_lib.paths import replacing, require_writable
 from workshop_lib.training import schedules
-from workshop_lib.training.options import TrainOptions
-
-# A resumed run must have the same values of these. On the same number of ranks it then continues bit for bit, on more
-# or fewer ranks up to rounding.
-MUST_MATCH = (
-    "epochs",
-    "global_batch",
-    "peak_lr",
-    "network",
-    "warmup",
-    "warmup_epochs",
-    "decay",
-    "optimizer",
-    "momentum",
-    "nesterov",
-    "weight_decay",
-    "label_smoothing",
-    "seed",
-    "data_dir",
-    "train_samples",
-    "train_size",
-    "precision",
-    "framework",
-)
-
+from workshop_lib.training.options import RESUME, TrainOptions, must_be_same, with_defaults
 
 if TYPE_CHECKING:
     import torch
@@ -69,14 +45,16 @@ class CheckpointError(InputError):
 
 
 def must_match(options: TrainOptions, world_size: int, train_size: int, framework: str) -> dict[str, Any]:
-    """Return the values of MUST_MATCH for a run with these options on `world_size` ranks."""
-    names = options.as_dict() | {
+    """Return what a run that resumes must have in common with the run that wrote the checkpoint, by name.
+
+    On the same number of ranks, the run then continues bit for bit, and on more or fewer ranks up to rounding.
+    """
+    return {name: getattr(options, name) for name in must_be_same(RESUME)} | {
         "global_batch": options.global_batch(world_size),
         "peak_lr": schedules.scale_lr(options.lr, options.lr_scaling, options.workers(world_size)),
         "train_size": train_size,
         "framework": framework,
     }
-    return {name: names[name] for name in MUST_MATCH}
 
 
 def require_place(path: str | Path) -> None:
@@ -117,7 +95,7 @@ def _seal(content: bytes) -> bytes:
 
 
 def read(path: str | Path, wanted: dict) -> State:
-    """Return the state in `path`, after comparing its options with `wanted`, the values of MUST_MATCH.
+    """Return the state in `path`, after comparing what it was written with to `wanted`, the result of `must_match`.
 
     Raises CheckpointError naming the file and what is wrong with it.
     """
@@ -132,13 +110,13 @@ def read(path: str | Path, wanted: dict) -> State:
 
     try:
         state = torch.load(io.BytesIO(_undamaged(content)), weights_only=True, map_location="cpu")
-        written_with = {"label_smoothing": 0.0, "weight_decay": 0.0} | state["must_match"]  # old files lack them
+        written_with = with_defaults(state["must_match"])
     except Exception as error:  # torch raises many kinds of errors for a damaged file
         raise CheckpointError(
             f"{path}: this is not a checkpoint of this workshop, or it was damaged after it was written; "
             "use a copy of it if you have one, else delete it and start without --resume"
         ) from error
-    different = [name for name in MUST_MATCH if written_with.get(name) != wanted[name]]
+    different = [name for name in wanted if written_with.get(name) != wanted[name]]
     if different:
         listed = ", ".join(f"{name} {written_with.get(name)!r} (now {wanted[name]!r})" for name in different)
         raise CheckpointError(f"{path}: written with {listed}; resume with the same, or start without --resume")

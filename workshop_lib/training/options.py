@@ -1,4 +1,7 @@
-"""The options of a training run, each declared once. The command line is generated from these declarations.
+"""The options of a training run, each declared once.
+
+The command line, the options in a record, what a resumed run must share with its checkpoint, and what runs must share
+in a figure all follow from these declarations.
 
 This file imports neither PyTorch nor NumPy, so that a wrong option is refused before anything slow begins.
 """
@@ -6,7 +9,7 @@ This file imports neither PyTorch nor NumPy, so that a wrong option is refused b
 import math
 import operator
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -27,11 +30,20 @@ DEFAULT_MOMENTUM = 0.9
 BOUNDS = {"at_least": ("of at least", operator.ge), "above": ("above", operator.gt), "below": ("below", operator.lt)}
 
 
+# Why several runs may need the same value of an option.
+RESUME = "a run that resumes needs the same value as the run that wrote the checkpoint"
+SPEED = "runs whose speeds are compared need the same value"
+RESULT = "runs whose accuracies are compared need the same value"
+WORKERS = "runs in a figure of accuracy against workers need the same value"
+RECIPE = "runs of one recipe in such a figure need the same value"
+
+
 class Rule(NamedTuple):
-    """What an option means, and which values of its type it takes."""
+    """What an option means, which values of its type it takes, and why several runs may need the same value."""
 
     help: str
     choices: tuple
+    same_for: tuple[str, ...]  # RESUME, SPEED, RESULT, WORKERS or RECIPE
     bounds: dict[str, float]  # keys are names in BOUNDS
 
     def problem(self, value: Any, kind: type) -> str | None:
@@ -50,9 +62,9 @@ class Rule(NamedTuple):
         return f"use {'a whole number' if kind is int else 'a number'} {within}"
 
 
-def option(default: Any, help: str, choices: tuple = (), **bounds: float) -> Any:
+def option(default: Any, help: str, choices: tuple = (), *, same_for: tuple[str, ...] = (), **bounds: float) -> Any:
     """Return a dataclass field for TrainOptions, with its Rule."""
-    return field(default=default, metadata={"rule": Rule(help, choices, bounds)})
+    return field(default=default, metadata={"rule": Rule(help, choices, same_for, bounds)})
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,9 @@ class TrainOptions:
 
     None means that an option is not given. For momentum and zero_stage, which only some optimizers and backends have,
     the default then replaces None.
+
+    Records and checkpoints that are older than an option lack it (see `with_defaults`). So the default of a new option
+    must be what runs have done without it.
     """
 
     backend: str = option("mpi", "How gradients are averaged", tuple(REGISTRY))
@@ -71,35 +86,68 @@ class TrainOptions:
         ("auto", "mpi"),
     )
     network: str = option(
-        "workshop", "The model; classic has dropout, as in 2017's examples; vit is a transformer", NETWORKS
+        "workshop",
+        "The model; classic has dropout, as in 2017's examples; vit is a transformer",
+        NETWORKS,
+        same_for=(RESUME, SPEED, RESULT, WORKERS),
     )
-    precision: str = option("fp32", "Number format of matrix products and convolutions", ("fp32", "bf16"))
-    epochs: int = option(2, "Passes over the training data", at_least=1)
-    batch_size: int = option(64, "Samples per rank in each step", at_least=1)
-    lr: float = option(0.1, "Peak learning rate, before scaling", above=0)
-    lr_scaling: str = option("none", "Learning-rate scaling with the number of workers", SCALINGS)
-    warmup: str = option("linear", "Learning rate during warm-up: rising from 0, or constant at lr", WARMUPS)
-    warmup_epochs: float = option(0.5, "Epochs until the learning rate is at its peak; may be a fraction", at_least=0)
-    decay: str = option("linear", "How the learning rate falls after warm-up", DECAYS)
-    optimizer: str = option("sgd", "The update rule", OPTIMIZERS)
+    precision: str = option(
+        "fp32", "Number format of matrix products and convolutions", ("fp32", "bf16"), same_for=(RESUME, SPEED, RESULT)
+    )
+    epochs: int = option(2, "Passes over the training data", same_for=(RESUME, RESULT, WORKERS), at_least=1)
+    batch_size: int = option(64, "Samples per rank in each step", same_for=(WORKERS,), at_least=1)
+    lr: float = option(0.1, "Peak learning rate, before scaling", same_for=(SPEED, RESULT, RECIPE), above=0)
+    lr_scaling: str = option(
+        "none", "Learning-rate scaling with the number of workers", SCALINGS, same_for=(SPEED, RESULT, RECIPE)
+    )
+    warmup: str = option(
+        "linear", "Learning rate during warm-up: rising from 0, or constant at lr", WARMUPS, same_for=(RESUME, RECIPE)
+    )
+    warmup_epochs: float = option(
+        0.5,
+        "Epochs until the learning rate is at its peak; may be a fraction",
+        same_for=(RESUME, RESULT, RECIPE),
+        at_least=0,
+    )
+    decay: str = option(
+        "linear", "How the learning rate falls after warm-up", DECAYS, same_for=(RESUME, RESULT, RECIPE)
+    )
+    optimizer: str = option("sgd", "The update rule", OPTIMIZERS, same_for=(RESUME, SPEED, RESULT, RECIPE))
     momentum: float | None = option(
-        None, f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)", at_least=0, below=1
+        None,
+        f"For all optimizers but adam and lamb ({DEFAULT_MOMENTUM} if not given)",
+        same_for=(RESUME, RECIPE),
+        at_least=0,
+        below=1,
     )
     weight_decay: float = option(
-        0.0, "Share of each weight that a step takes away, times the learning rate", at_least=0
+        0.0,
+        "Share of each weight that a step takes away, times the learning rate",
+        same_for=(RESUME, RESULT, RECIPE),
+        at_least=0,
     )
     label_smoothing: float = option(
-        0.0, "Share of each target that is spread evenly over all classes; 0.1 saves epochs", at_least=0, below=1
+        0.0,
+        "Share of each target that is spread evenly over all classes; 0.1 saves epochs",
+        same_for=(RESUME, RESULT, RECIPE),
+        at_least=0,
+        below=1,
     )
-    nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd")
+    nesterov: bool = option(True, "Nesterov's momentum instead of the plain one, in sgd", same_for=(RESUME, RECIPE))
     device: str = option("auto", "Where to compute; cuda takes one GPU per rank", ("auto", "cpu", "cuda"))
-    seed: int = option(1, "One seed for weights, data order and ranks", at_least=0)
-    data_dir: str | None = option(None, "A folder in IDX format instead of MNIST")
+    seed: int = option(1, "One seed for weights, data order and ranks", same_for=(RESUME,), at_least=0)
+    data_dir: str | None = option(
+        None, "A folder in IDX format instead of MNIST", same_for=(RESUME, SPEED, RESULT, WORKERS)
+    )
     checkpoint: str | None = option(None, "File that rank 0 writes after each epoch and when the run is stopped")
     resume: bool = option(False, "Continue from the checkpoint")
-    max_steps: int | None = option(None, "End after this many optimizer steps", at_least=1)
-    train_samples: int | None = option(None, "Use only this many training samples, the first ones", at_least=1)
-    emulate_workers: int | None = option(None, "Do the arithmetic of this many ranks on those there are", at_least=1)
+    max_steps: int | None = option(None, "End after this many optimizer steps", same_for=(RESULT, WORKERS), at_least=1)
+    train_samples: int | None = option(
+        None, "Use only this many training samples, the first ones", same_for=(RESUME, RESULT, WORKERS), at_least=1
+    )
+    emulate_workers: int | None = option(
+        None, "Do the arithmetic of this many ranks on those there are", same_for=(SPEED, RESULT), at_least=1
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -179,6 +227,16 @@ class TrainOptions:
 
     def as_dict(self) -> dict:
         return asdict(self)
+
+
+def must_be_same(reason: str) -> list[str]:
+    """Return the names of the options that need the same value in several runs. The reason is RESUME, SPEED, …"""
+    return [each.name for each in fields(TrainOptions) if reason in each.metadata["rule"].same_for]
+
+
+def with_defaults(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record or a checkpoint holds, and the defaults of the options that it is too old to have."""
+    return {each.name: each.default for each in fields(TrainOptions)} | dict(written)
 
 
 def _listed(names: Iterable) -> str:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -42,35 +42,11 @@ class EpochRow(TypedDict):
     communication_s: float | None  # mean over the ranks; None if communication overlaps with computing
 
 
-class What(TypedDict):
-    """What ran: the fields of TrainOptions, and the values that follow from them on these ranks."""
+class RunSetup(TypedDict):
+    """What a run was on, in addition to its options."""
 
     backend: str
-    epochs: int
-    batch_size: int
-    lr: float
-    lr_scaling: str
-    warmup_epochs: float
-    decay: str
-    optimizer: str
-    device: str
-    seed: int
-    # Records written before these options existed lack them.
-    zero_stage: NotRequired[int | None]
-    comm: NotRequired[str | None]  # gloo, nccl or mpi; None unless PyTorch carries the messages
-    network: NotRequired[str]
-    precision: NotRequired[str]
-    warmup: NotRequired[str]
-    momentum: NotRequired[float | None]
-    nesterov: NotRequired[bool]
-    weight_decay: NotRequired[float]
-    label_smoothing: NotRequired[float]
-    data_dir: NotRequired[str | None]
-    checkpoint: NotRequired[str | None]
-    resume: NotRequired[bool]
-    max_steps: NotRequired[int | None]
-    train_samples: NotRequired[int | None]
-    emulate_workers: NotRequired[int | None]
+    comm: str | None  # what carried the messages: gloo, nccl or mpi; None unless PyTorch did
     world_size: int
     global_batch: int
     threads_per_rank: int
@@ -108,7 +84,7 @@ class RunRecord(TypedDict):
     schema: int
     kind: str
     started: str
-    what: What
+    what: dict[str, Any]  # the options of the run (TrainOptions), and its RunSetup
     where: Where
     epochs: list[EpochRow]
     seconds_to_99: float | None  # training and evaluation time until TARGET_ACCURACY; None if not reached
@@ -157,7 +133,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
     commit = _commit() if backend.world.rank == 0 else None
     started, commit = backend.allgather((started, commit))[0]
     world = backend.world
-    what = options.as_dict() | {
+    setup: RunSetup = {
         "backend": backend.name,
         "comm": backend.transport,
         "world_size": world.world_size,
@@ -184,7 +160,7 @@ def start(options: TrainOptions, backend: Backend) -> RunRecord:
         "schema": SCHEMA,
         "kind": "train",
         "started": started,
-        "what": cast(What, what),
+        "what": options.as_dict() | setup,
         "where": where,
         "epochs": [],
         "seconds_to_99": None,

@@ -62,7 +62,7 @@ def verdicts(team):
     texts = {title: changed(replacements) for title, replacements in RIGHT.items()}
     texts |= {title: changed(replacements) for title, (replacements, _) in WRONG.items()}
     answers = [partial(str, text) for text in texts.values()]
-    seen = observed(script.converted, answers, team)
+    seen = observed(script.converted, answers, lambda: team)
     return {title: verdict_of(script.converted, each) for title, each in zip(texts, seen, strict=True)}
 
 

@@ -10,26 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from lessons.mpi_basics.mpi_programs import PAIRS
+from lessons.mpi_basics.mpi_programs import PROGRAMS
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.mpi_basics.explorer import OrderSearch, explore
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fault_is_found_and_named(name):
-    pair = PAIRS[name]
-    verdict = explore(pair.wrong, pair.ranks)
-    assert (verdict.kind or ("note" if verdict.notes else "")) in pair.kinds, str(verdict)
+    faulty = PROGRAMS[name]
+    verdict = explore(faulty.run_with(wrong=True), faulty.ranks)
+    assert (verdict.kind or ("note" if verdict.notes else "")) in faulty.kinds, str(verdict)
     assert verdict.complete
     assert verdict.picture.lanes
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_without_the_fault_raises_no_alarm(name):
-    pair = PAIRS[name]
-    verdict = explore(pair.right, pair.ranks)
+    faulty = PROGRAMS[name]
+    verdict = explore(faulty.run_with(wrong=False), faulty.ranks)
     assert verdict.complete
     assert (verdict.kind, verdict.notes) == ("", []), str(verdict)
 

@@ -7,12 +7,10 @@ import time
 
 import psutil
 import pytest
-import torch
 from command_line import workshop
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.thousand_ranks import dry_run as dry
-from workshop_lib.lessons.thousand_ranks import pretend
 from workshop_lib.lessons.thousand_ranks.step_report import Collective, Report
 from workshop_lib.paths import ROOT, SCRIPTS
 
@@ -166,21 +164,6 @@ def test_the_command_that_the_book_and_notebook_12_show(monkeypatch):
     shown = workshop(*shlex.split(command)[1:])
     assert shown.exit_code == 0, shown.output
     assert "rank 0 of 1,024, mesh 64x16" in shown.output
-
-
-def test_the_private_parts_of_pytorch_are_where_they_are_looked_for():
-    from torch._C._distributed_c10d import _resolve_process_group  # noqa: F401
-    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-    from torch.distributed._tools import fake_collectives
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    assert FakeStore and fake_collectives.collective_ops
-    with pretend.fake_tensors():
-        made = torch.empty(10**6, 10**6)
-        assert pretend.is_fake(made) and made.nbytes == 4 * 10**12
-        with unset_fake_temporarily():
-            assert not pretend.is_fake(torch.ones(1))
-    assert isinstance(FakeTensorMode(), FakeTensorMode)
 
 
 def test_a_ring_sends_less_than_the_whole():

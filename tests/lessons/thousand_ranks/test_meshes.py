@@ -79,14 +79,6 @@ def test_every_candidate_fills_the_cluster_and_the_batch():
         assert default.peak_bytes <= cluster.memory_bytes and best.step_s * exercise.GAIN < default.step_s
 
 
-def test_parameters_of_published_models_are_those_of_their_layers():
-    for table in published_meshes.TABLES.values():
-        for run in table.runs:
-            layers = 12 * run.model.layers * run.model.width**2
-            # Llama's layers have grouped heads and a wider MLP; all have embeddings besides.
-            assert 0.97 * layers < run.model.parameters < 1.28 * layers or "Llama" in table.name, run
-
-
 def test_forecasts_of_published_runs_are_as_far_off_as_the_notebook_says():
     rows = published_meshes.beside_forecast()
     assert len(rows) >= 20 and rows["table"].nunique() >= 5
@@ -116,9 +108,3 @@ def test_the_drawn_mesh_has_the_rank_its_groups_and_what_it_sends():
     assert {"0", "7", "18", "1023"} <= numbers and "⋮" in numbers
     words = {text.get_text() for text in figure.texts}
     assert {"over tensor: sends 7.00 MB", "  16 × allreduce", "  9 × allgather", "dashed: a node of 8 ranks"} <= words
-
-
-def test_the_title_says_how_far_off_the_forecasts_are():
-    rows = published_meshes.beside_forecast()
-    [title, caption] = [text.get_text() for text in draw.beside_published(rows).texts]
-    assert f"{rows['error'].abs().median():.0%} off" in title and "ZeRO-3 on 1,536 GPUs" in caption

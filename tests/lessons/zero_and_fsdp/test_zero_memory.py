@@ -14,7 +14,6 @@ from workshop_lib.lessons.zero_and_fsdp.zero_memory import (
     GIB,
     RECIPES,
     SHARDED,
-    Transformer,
     activation_bytes,
     offloaded,
     plan,
@@ -23,7 +22,6 @@ from workshop_lib.lessons.zero_and_fsdp.zero_memory import (
 from workshop_lib.models import torch_cnn
 from workshop_lib.training.memory import live_bytes
 
-GPT_3 = Transformer(layers=96, hidden=12288, vocabulary=51200, positions=2048)
 BF16 = RECIPES["bf16, Adam"]
 PSI = 10**9
 
@@ -36,10 +34,6 @@ def test_figure_1_of_the_zero_paper():
     gigabytes = [total(7.5e9, 64, stage) / 1e9 for stage in range(4)]
     assert gigabytes == pytest.approx([120, 31.4, 16.6, 1.9], abs=0.05)
     assert total(10**12, 1024, 3) / 1e9 == pytest.approx(15.6, abs=0.05), "table 1, 1T parameters"
-
-
-def test_the_recipes_cost_what_their_sources_say():
-    assert [sum(RECIPES[name].values()) for name in RECIPES if "Adam" in name] == [16, 16, 18]
 
 
 def test_a_stage_divides_its_states_and_no_others():
@@ -98,20 +92,6 @@ def test_activations_are_those_of_korthikanti_and_checkpointing_keeps_the_inputs
     masks = 48 * 2 * sbh
     in_fp32 = activation_bytes(GPT_2, 512, 2, value_bytes=4)
     assert in_fp32 == 2 * (48 * 34 * sbh - masks) + masks + 9 * sbh + of_logits, "masks stay bytes"
-
-
-def llama(layers, hidden, inner, key_value_share=1):
-    """Its parameters from its shapes: attention, three linear layers, two norms; embedding, head and norm."""
-    layer = (2 + 2 * key_value_share) * hidden**2 + 3 * hidden * inner + 2 * hidden
-    return layers * layer + 2 * 32000 * hidden + hidden
-
-
-def test_parameters_of_the_models():
-    assert GPT_2.parameters == pytest.approx(1_557_611_200, rel=1e-5)  # as counted in the published weights
-    assert GPT_3.parameters == pytest.approx(175e9, rel=0.01)
-    assert MODELS["Llama 7B"][0] == llama(32, 4096, 11008)
-    assert MODELS["Llama 13B"][0] == llama(40, 5120, 13824)
-    assert MODELS["Llama 70B"][0] == llama(80, 8192, 28672, 1 / 8)
 
 
 def test_a_stage_offloads_what_it_divides():
@@ -181,11 +161,6 @@ def test_the_figure_says_what_it_shows():
     assert [sum(widths[at : at + 4]) for at in (4, 8, 12)] == pytest.approx([31.25, 17.5, 3.746], abs=0.01)
     assert sum(widths[:4]) == pytest.approx(figures.LONGEST * 32), "cut"
     assert len({bar.get_hatch() for bar in axes.patches}) == 4, "told apart in a gray print"
-
-
-def test_where_nothing_fits_no_bar_is_shorter_than_it_should_be():
-    figure = draw(plan(70e9, 2, 80 * GIB, BF16))
-    assert sum(bar.get_width() for bar in figure.axes[0].patches[12:]) == pytest.approx(70e9 * 8 / GIB, rel=1e-3)
 
 
 @pytest.mark.parametrize(

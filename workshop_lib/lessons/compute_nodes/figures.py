@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTERED
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.words import plural
 
 ROOM_FOR_NUMBERS = 24  # most cores per host for which each square has room for its core's number

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.ranks.timeline import KINDS, Timeline
 
 BACKWARD = figures.Look(figures.BLUE, "")

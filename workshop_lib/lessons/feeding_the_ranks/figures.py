@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.training.cores import usable_cores
 from workshop_lib.words import plural
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, PercentFormatter
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.forecasting.forecast import ForecastPoint, outgrows_learning, takes_over
 from workshop_lib.lessons.forecasting.report import UNITS_S, answer
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.training.cores import usable_cores
 
 SPEED, LEARNING, BOTH = (figures.Style.number(index) for index in range(3))

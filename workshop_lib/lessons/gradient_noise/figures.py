@@ -8,7 +8,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from workshop_lib.lessons.gradient_noise import critical_batch
 from workshop_lib.lessons.gradient_noise import steps_to_target as measured
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.results.curves import require_same
 from workshop_lib.results.records import RecordError
 

@@ -19,7 +19,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures, profile
+from workshop_lib.notebook import profile
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.paths import BUILD
 from workshop_lib.ranks import scripts
 

@@ -10,7 +10,7 @@ import numpy as np
 from workshop_lib.lessons.gradient_noise.steps_to_target import BestRate
 from workshop_lib.lessons.hyperparameter_search import search as settings
 from workshop_lib.lessons.hyperparameter_search.trials import DoneJob, Search
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.results.records import RecordError
 
 RUNG_LOOKS = (figures.Look(figures.YELLOW, ""), figures.Look(figures.BLUE, "//"), figures.Look(figures.GREEN, "||"))

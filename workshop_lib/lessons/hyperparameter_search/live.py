@@ -9,7 +9,7 @@ import pandas as pd
 from IPython.display import HTML, DisplayHandle
 
 from workshop_lib.lessons.hyperparameter_search import trial, trials
-from workshop_lib.notebook import charts
+from workshop_lib.notebook import charts, palette
 from workshop_lib.paths import BUILD
 
 ROWS = 8  # trials in the table: the running ones, and the best of the others
@@ -107,9 +107,9 @@ def curves(state: trials.Search) -> str:
     best = max(finished, key=lambda result: result["held_out"])["trial"] if finished else None
     parts = [axes.frame(range(0), "images that it has seen")]
     for number in sorted(by_trial, key=lambda number: (number in running, number == best)):
-        color, width = (charts.ORANGE, 3.0) if number == best else (charts.BLUE, 2.0)
+        color, width = (palette.VERMILION, 3.0) if number == best else (palette.BLUE, 2.0)
         if number != best and number not in running:
-            color = charts.LIGHT_BLUE
+            color = palette.LIGHT_BLUE
             width = 1.0
         points = [(images, min(max(loss, low), high)) for images, loss in by_trial[number]]
         parts.append(axes.line(points, color, width, f'data-trial="{number}"'))
@@ -118,9 +118,9 @@ def curves(state: trials.Search) -> str:
 
 def _key(y: float) -> str:
     entries = (
-        (charts.ORANGE, 3.0, "best so far"),
-        (charts.BLUE, 2.0, "under way"),
-        (charts.LIGHT_BLUE, 1.0, "stopped or done"),
+        (palette.VERMILION, 3.0, "best so far"),
+        (palette.BLUE, 2.0, "under way"),
+        (palette.LIGHT_BLUE, 1.0, "stopped or done"),
     )
     return "".join(
         f'<path d="M{60 + 200 * at} {y - 4}h26" stroke="{color}" stroke-width="{width}"/>'

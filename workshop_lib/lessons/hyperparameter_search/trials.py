@@ -19,10 +19,9 @@ from workshop_lib.errors import InputError
 from workshop_lib.lessons.hyperparameter_search import trial
 from workshop_lib.lessons.hyperparameter_search import trial as hyperparameter_search_trial
 from workshop_lib.lessons.hyperparameter_search.trial import Job, TrialResult
-from workshop_lib.ranks import engine, verdict, watch
+from workshop_lib.ranks import verdict
+from workshop_lib.ranks.call import Call
 from workshop_lib.ranks.errors import RankError
-from workshop_lib.ranks.messages import Outcome
-from workshop_lib.ranks.output import Output
 
 VIEW_EVERY_S = 0.25
 READY_LIMIT_S = 120.0  # time limit for loading the images on every rank
@@ -72,23 +71,16 @@ class Search:
         return max((done.result["images"] for done in self.done if done.result["trial"] == number), default=0)
 
 
-class Jobs(watch.Call):
-    """The running jobs, as one call on all ranks. A rank without a job counts as finished."""
+class Jobs(Call):
+    """The running jobs, as one call. A rank without a job isn't running."""
 
     def __init__(self, team):
-        self.team = team
-        self.ranks = list(range(team.n))
-        self.results = {}
-        self.output = Output({})
-        self.outcomes: dict[int, Outcome] = {rank: Outcome(value=None) for rank in self.ranks}
-        self._started = time.monotonic()
-        self.since = dict.fromkeys(self.ranks, 0.0)
+        super().__init__(team)
+        self.since: dict[int, float] = {}  # when each rank's job started, in seconds since the search began
 
     def start(self, ranks: list[int], payload: bytes) -> None:
-        for rank in ranks:
-            self.results[rank] = self.team.client[rank].apply_async(engine.call, payload)
-            self.since[rank] = self.elapsed_s
-            del self.outcomes[rank]
+        self.send(payload, ranks)
+        self.since |= dict.fromkeys(ranks, self.elapsed_s)
 
     def curve(self, rank: int, job: Job) -> list:
         """Return the part of this job's training curve that the rank has published so far."""
@@ -201,5 +193,5 @@ def _raise_failed(jobs: Jobs) -> None:
         verdict.raise_stuck(jobs, jobs.stacks())
     interrupted = [rank for rank in jobs.failed if "KeyboardInterrupt" in jobs.outcomes[rank]["error"]["what"]]
     for rank in interrupted:
-        jobs.outcomes[rank] = Outcome(value=None)
+        jobs.forget(rank)
     verdict.raise_failed(jobs)

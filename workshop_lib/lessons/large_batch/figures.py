@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from workshop_lib.lessons.large_batch import recipes
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.results.curves import recipe
 from workshop_lib.training import GUESS_LOSS, schedules
 

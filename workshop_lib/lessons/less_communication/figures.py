@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 
 from workshop_lib.lessons.less_communication import trainings as less
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.results.curves import require_same
 from workshop_lib.results.records import RecordError
 

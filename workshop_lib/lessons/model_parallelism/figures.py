@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
-from workshop_lib.notebook.figures import FONT_SIZE, GRAY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
+from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, LEVEL, ON_WHITE, Look, RecordFigure, Style, patches
 
 SMALL = {"fontsize": FONT_SIZE - 1, "bbox": ON_WHITE}
 HATCHES = ["", "//", "..", "\\\\", "xx", "--", "++", "oo"]

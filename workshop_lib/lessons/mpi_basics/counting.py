@@ -11,7 +11,6 @@ and FSDP send.
 
 import contextlib
 import functools
-import inspect
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,12 +22,6 @@ from mpi4py import MPI
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.mpi_basics import ring
-
-# The calls that exist, and the MPI calls that they make. All sends are synchronous.
-ARRAYS = {"Send": "Ssend", "Isend": "Issend", "Recv": "Recv", "Irecv": "Irecv", "Sendrecv": "Sendrecv"}
-OBJECTS = {name.lower(): mpi_name.lower() for name, mpi_name in ARRAYS.items()}
-SYNCHRONOUS = {name: name for name in ("Ssend", "Issend", "ssend", "issend")}
-CALLS = ARRAYS | OBJECTS | SYNCHRONOUS
 
 
 @dataclass(frozen=True)
@@ -72,37 +65,90 @@ class CountingComm:
         return self.size
 
     def __getattr__(self, name: str):
-        if name in CALLS:
-            call = functools.partial(self._call, name)
-            setattr(self, name, call)  # makes `comm.Send` the same object each time
-            return call
-        calls = ", ".join([*ARRAYS, *OBJECTS])
+        calls = "Send, Isend, Recv, Irecv, Sendrecv, send, isend, recv, irecv, sendrecv"
         raise AttributeError(f"this communicator has no {name}: build it from {calls}, rank and size")
 
-    def _call(self, name: str, *args, **kwargs):
-        """Make an MPI call and log its ends.
+    def Send(self, buf, dest: int, tag: int = 0) -> None:
+        self._log_send("send", dest, tag, _nbytes(buf))
+        self._comm.Ssend(buf, dest, tag)
 
-        The call's parameters show whether it sends, receives, starts a receive, or does two of these.
-        """
-        method = getattr(self._comm, CALLS[name])
-        given = inspect.signature(method).bind(*args, **kwargs)
-        given.apply_defaults()
-        of = given.arguments
+    def Isend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
+        self._log_send("isend", dest, tag, _nbytes(buf))
+        return self._comm.Issend(buf, dest, tag)
+
+    def Recv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> None:
+        status = status or MPI.Status()
+        self._comm.Recv(buf, source, tag, status)
+        self._log_receive(status)
+
+    def Irecv(self, buf, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         before = len(self.log)
-        if "dest" in of:
-            message = next(iter(of.values()))
-            tag = of["sendtag" if "sendtag" in of else "tag"]
-            nbytes = _nbytes(message) if name[0].isupper() else len(pickle.dumps(message))
-            self.log.append(Event("isend" if name.lower().startswith("i") else "send", of["dest"], tag, nbytes))
-        if "status" in of:
-            of["status"] = of["status"] or MPI.Status()
-        returned = method(*given.args, **given.kwargs)
-        if "status" in of:
-            status = of["status"]
-            self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=int("dest" in of)))
-        elif "source" in of:
-            self._under_way.append(Receive(returned, of["source"], of["tag"], before))
-        return returned
+        request = self._comm.Irecv(buf, source, tag)
+        self._under_way.append(Receive(request, source, tag, before))
+        return request
+
+    def Sendrecv(
+        self,
+        sendbuf,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf=None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        status = status or MPI.Status()
+        self._log_send("send", dest, sendtag, _nbytes(sendbuf))
+        self._comm.Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        self._log_receive(status, since=1)
+
+    def send(self, obj, dest: int, tag: int = 0) -> None:
+        self._log_send("send", dest, tag, len(pickle.dumps(obj)))
+        self._comm.ssend(obj, dest, tag)
+
+    def isend(self, obj, dest: int, tag: int = 0) -> MPI.Request:
+        self._log_send("isend", dest, tag, len(pickle.dumps(obj)))
+        return self._comm.issend(obj, dest, tag)
+
+    def recv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None):
+        status = status or MPI.Status()
+        obj = self._comm.recv(buf, source, tag, status)
+        self._log_receive(status)
+        return obj
+
+    def irecv(self, buf=None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        before = len(self.log)
+        request = self._comm.irecv(buf, source, tag)
+        self._under_way.append(Receive(request, source, tag, before))
+        return request
+
+    def sendrecv(
+        self,
+        sendobj,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf=None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ):
+        status = status or MPI.Status()
+        self._log_send("send", dest, sendtag, len(pickle.dumps(sendobj)))
+        obj = self._comm.sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        self._log_receive(status, since=1)
+        return obj
+
+    # All sends are synchronous anyway.
+    Ssend = Send
+    Issend = Isend
+    ssend = send
+    issend = isend
+
+    def _log_send(self, kind: str, dest: int, tag: int, nbytes: int) -> None:
+        self.log.append(Event(kind, dest, tag, nbytes))
+
+    def _log_receive(self, status: MPI.Status, since: int = 0) -> None:
+        self.log.append(Event("recv", status.Get_source(), status.Get_tag(), since=since))
 
     @property
     def log(self) -> list[Event]:

@@ -4,8 +4,6 @@ It has mpi4py's calls, but passes each of them to a schedule, which decides when
 """
 
 import contextlib
-import functools
-import inspect
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -16,27 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workshop_lib.errors import InputError
-from workshop_lib.lessons.mpi_basics.matching import ROOT_GETS, ROOT_GIVES, Line, Operation
-
-SENDS = ["Send", "Ssend", "Isend", "Issend"]
-MESSAGES = [*SENDS, "Recv", "Irecv", "Sendrecv"]
-COLLECTIVES = ["Bcast", "Reduce", "Allreduce", "Gather", "Allgather", "Scatter", "Alltoall"]
-CALLS = {
-    *MESSAGES,
-    *(name.lower() for name in MESSAGES),
-    "Probe",
-    "probe",
-    *COLLECTIVES,
-    *(name.lower() for name in COLLECTIVES),
-    *(f"I{name.lower()}" for name in [*COLLECTIVES, "Barrier"]),
-    "Barrier",
-    "barrier",
-    "Reduce_scatter_block",
-    "Scan",
-    "scan",
-}
-IN_PLACE = ("allreduce", "reduce", "scan")
-GIVEN = ("buf", "sendbuf", "obj", "sendobj")  # the parameters that hold what a call sends
+from workshop_lib.lessons.mpi_basics.matching import Line, Operation
 
 
 class Caller(Protocol):
@@ -109,7 +87,7 @@ class Request:
 class FakeComm:
     """One rank's communicator. Its calls take the same arguments as in mpi4py.
 
-    Raises InputError for any call that is not in CALLS.
+    Upper-case calls take arrays, lower-case calls any object. Raises InputError for any other call.
     """
 
     def __init__(self, rank: int, size: int, caller: Caller):
@@ -124,27 +102,193 @@ class FakeComm:
     def Get_size(self) -> int:
         return self.size
 
-    def __getattr__(self, name: str) -> Callable:
-        if name not in CALLS:
-            raise InputError(f"the explorer knows no comm.{name}. It knows {', '.join(sorted(CALLS))}.")
-        return functools.partial(self._call, name)
+    def __getattr__(self, name: str):
+        known = sorted(call for call in vars(FakeComm) if not call.startswith(("_", "Get_")))
+        raise InputError(f"the explorer knows no comm.{name}. It knows {', '.join(known)}.")
 
-    def _call(self, name: str, *args, **kwargs):
-        given = inspect.signature(getattr(MPI.Intracomm, name)).bind(self, *args, **kwargs)
-        given.apply_defaults()
-        of = given.arguments
-        operations = [self._send(name, of)] if "dest" in of else []
-        operations += [self._receive(name, of)] if "source" in of else []
-        operations = operations or [self._collective(name, of)]
-        at_once = name[0] in "iI"
-        if at_once:
-            self._remember(operations[0], of)
-        self._caller.issue(name, operations, at_once)
-        if at_once:
-            return Request(self._caller, operations[0])
-        if of.get("status") is not None:
-            of["status"].fill(operations[-1].partner)
-        return True if operations[-1].kind == "probe" else operations[-1].result
+    # Messages.
+
+    def Send(self, buf, dest, tag=0):
+        return self._block(self._send("Send", _array("Send", buf), dest, tag))
+
+    def Ssend(self, buf, dest, tag=0):
+        return self._block(self._send("Ssend", _array("Ssend", buf), dest, tag))
+
+    def Isend(self, buf, dest, tag=0):
+        return self._start(self._send("Isend", _array("Isend", buf), dest, tag), memory("Isend", buf))
+
+    def Issend(self, buf, dest, tag=0):
+        return self._start(self._send("Issend", _array("Issend", buf), dest, tag), memory("Issend", buf))
+
+    def send(self, obj, dest, tag=0):
+        return self._block(self._send("send", pickle.dumps(obj), dest, tag))
+
+    def ssend(self, obj, dest, tag=0):
+        return self._block(self._send("ssend", pickle.dumps(obj), dest, tag))
+
+    def isend(self, obj, dest, tag=0):
+        return self._start(self._send("isend", pickle.dumps(obj), dest, tag))
+
+    def issend(self, obj, dest, tag=0):
+        return self._start(self._send("issend", pickle.dumps(obj), dest, tag))
+
+    def Recv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
+        return self._block(self._receive("Recv", source, tag, _room("Recv", buf)), status=status)
+
+    def Irecv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
+        return self._start(self._receive("Irecv", source, tag, _room("Irecv", buf)))
+
+    def recv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
+        return self._block(self._receive("recv", source, tag), status=status)
+
+    def irecv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
+        return self._start(self._receive("irecv", source, tag))
+
+    def Sendrecv(self, sendbuf, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
+        send = self._send("Sendrecv", _array("Sendrecv", sendbuf), dest, sendtag)
+        return self._block(send, self._receive("Sendrecv", source, recvtag, _room("Sendrecv", recvbuf)), status=status)
+
+    def sendrecv(self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG, status=None):
+        send = self._send("sendrecv", pickle.dumps(sendobj), dest, sendtag)
+        return self._block(send, self._receive("sendrecv", source, recvtag), status=status)
+
+    def Probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
+        self._block(self._receive("Probe", source, tag), status=status)
+        return True
+
+    def probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
+        self._block(self._receive("probe", source, tag), status=status)
+        return True
+
+    # Collectives.
+
+    def Barrier(self):
+        return self._block(self._collective("Barrier"))
+
+    def barrier(self):
+        return self._block(self._collective("barrier"))
+
+    def Ibarrier(self):
+        return self._start(self._collective("Ibarrier"))
+
+    def Bcast(self, buf, root=0):
+        into = None if self.rank == root else _room("Bcast", buf)
+        return self._block(self._collective("Bcast", _array("Bcast", buf), into, root))
+
+    def Ibcast(self, buf, root=0):
+        into = None if self.rank == root else _room("Ibcast", buf)
+        return self._start(self._collective("Ibcast", _array("Ibcast", buf), into, root))
+
+    def bcast(self, obj, root=0):
+        return self._block(self._collective("bcast", pickle.dumps(obj) if self.rank == root else None, root=root))
+
+    def Scatter(self, sendbuf, recvbuf, root=0):
+        return self._block(self._arrays("Scatter", sendbuf, recvbuf, root, gives=self.rank == root))
+
+    def Iscatter(self, sendbuf, recvbuf, root=0):
+        return self._start(self._arrays("Iscatter", sendbuf, recvbuf, root, gives=self.rank == root))
+
+    def scatter(self, sendobj, root=0):
+        return self._block(self._collective("scatter", pickle.dumps(sendobj) if self.rank == root else None, root=root))
+
+    def Gather(self, sendbuf, recvbuf, root=0):
+        return self._block(self._arrays("Gather", sendbuf, recvbuf, root, gets=self.rank == root))
+
+    def Igather(self, sendbuf, recvbuf, root=0):
+        return self._start(self._arrays("Igather", sendbuf, recvbuf, root, gets=self.rank == root))
+
+    def gather(self, sendobj, root=0):
+        return self._block(self._collective("gather", pickle.dumps(sendobj), root=root))
+
+    def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0):
+        return self._block(self._arrays("Reduce", sendbuf, recvbuf, root, op, gets=self.rank == root))
+
+    def Ireduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0):
+        return self._start(self._arrays("Ireduce", sendbuf, recvbuf, root, op, gets=self.rank == root))
+
+    def reduce(self, sendobj, op=MPI.SUM, root=0):
+        return self._block(self._collective("reduce", pickle.dumps(sendobj), root=root, op=op))
+
+    def Allgather(self, sendbuf, recvbuf):
+        return self._block(self._arrays("Allgather", sendbuf, recvbuf))
+
+    def Iallgather(self, sendbuf, recvbuf):
+        return self._start(self._arrays("Iallgather", sendbuf, recvbuf))
+
+    def allgather(self, sendobj):
+        return self._block(self._collective("allgather", pickle.dumps(sendobj)))
+
+    def Alltoall(self, sendbuf, recvbuf):
+        return self._block(self._arrays("Alltoall", sendbuf, recvbuf))
+
+    def Ialltoall(self, sendbuf, recvbuf):
+        return self._start(self._arrays("Ialltoall", sendbuf, recvbuf))
+
+    def alltoall(self, sendobj):
+        return self._block(self._collective("alltoall", pickle.dumps(sendobj)))
+
+    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        return self._block(self._arrays("Allreduce", sendbuf, recvbuf, op=op))
+
+    def Iallreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        return self._start(self._arrays("Iallreduce", sendbuf, recvbuf, op=op))
+
+    def allreduce(self, sendobj, op=MPI.SUM):
+        return self._block(self._collective("allreduce", pickle.dumps(sendobj), op=op))
+
+    def Scan(self, sendbuf, recvbuf, op=MPI.SUM):
+        return self._block(self._arrays("Scan", sendbuf, recvbuf, op=op))
+
+    def scan(self, sendobj, op=MPI.SUM):
+        return self._block(self._collective("scan", pickle.dumps(sendobj), op=op))
+
+    def Reduce_scatter_block(self, sendbuf, recvbuf, op=MPI.SUM):
+        return self._block(self._arrays("Reduce_scatter_block", sendbuf, recvbuf, op=op))
+
+    # The parts that these calls are made of.
+
+    def _block(self, *operations: Operation, status: Status | None = None) -> Any:
+        """Wait for a call's operations, and return the result of the last one."""
+        self._caller.issue(operations[0].name, list(operations), False)
+        if status is not None:
+            status.fill(operations[-1].partner)
+        return operations[-1].result
+
+    def _start(self, operation: Operation, buffer: np.ndarray | None = None) -> Request:
+        """Start a nonblocking call. The buffer must not change until the rank has waited for the request."""
+        operation.buffer = operation.into if buffer is None else buffer
+        if operation.buffer is not None:
+            operation.before = operation.buffer.tobytes()
+        self._caller.issue(operation.name, [operation], True)
+        return Request(self._caller, operation)
+
+    def _send(self, name: str, data: np.ndarray | bytes, dest: int, tag: int) -> Operation:
+        peer = self._rank(name, dest, (MPI.PROC_NULL,))
+        return self._new(name, "send", peer=peer, tag=tag, data=data, synchronous="ss" in name.lower())
+
+    def _receive(self, name: str, source: int, tag: int, into: np.ndarray | None = None) -> Operation:
+        peer = self._rank(name, source, (MPI.ANY_SOURCE, MPI.PROC_NULL))
+        kind = "probe" if name.lower() == "probe" else "recv"
+        return self._new(name, kind, peer=peer, tag=tag, into=into)
+
+    def _arrays(
+        self, name: str, sendbuf, recvbuf, root: int | None = None, op=None, gives: bool = True, gets: bool = True
+    ) -> Operation:
+        """A collective of arrays. gives, gets: whether this rank sends and receives anything in it."""
+        into = _room(name, recvbuf) if gets else None
+        if sendbuf is MPI.IN_PLACE:
+            if op is None or into is None or name == "Reduce_scatter_block":
+                raise InputError(f"the explorer knows no IN_PLACE for {name}: give it an array to send.")
+            sendbuf = into
+        return self._collective(name, _array(name, sendbuf) if gives else None, into, root, op)
+
+    def _collective(
+        self, name: str, data: np.ndarray | bytes | None = None, into: np.ndarray | None = None, root=None, op=None
+    ) -> Operation:
+        if root is not None:
+            self._rank(name, root, ())
+        kind = name.removeprefix("I").lower()
+        return self._new(name, kind, data=data, into=into, root=root, op=op)
 
     def _new(self, name: str, kind: str, **fields) -> Operation:
         self._operations += 1
@@ -155,52 +299,15 @@ class FakeComm:
             raise ValueError(f"{name} names rank {rank}, and there are ranks 0 to {self.size - 1}")
         return rank
 
-    def _send(self, name: str, of: dict) -> Operation:
-        dest = self._rank(name, of["dest"], (MPI.PROC_NULL,))
-        tag = of["sendtag" if "sendtag" in of else "tag"]
-        data = _sent(name, of)
-        return self._new(name, "send", peer=dest, tag=tag, data=data, synchronous="ss" in name.lower())
 
-    def _receive(self, name: str, of: dict) -> Operation:
-        source = self._rank(name, of["source"], (MPI.ANY_SOURCE, MPI.PROC_NULL))
-        kind = "probe" if name.lower() == "probe" else "recv"
-        tag = of["recvtag" if "recvtag" in of else "tag"]
-        into = None
-        if kind == "recv" and name[0].isupper():
-            into = memory(name, of["recvbuf" if "recvbuf" in of else "buf"], written=True)
-        return self._new(name, kind, peer=source, tag=tag, into=into)
-
-    def _collective(self, name: str, of: dict) -> Operation:
-        kind = (name[1:] if name[0] == "I" else name).lower()
-        into = None
-        root = self._rank(name, of["root"], ()) if "root" in of else None
-        if kind in ROOT_GIVES:
-            gets = kind == "scatter" or self.rank != root
-            gives = self.rank == root or "buf" in of
-        else:
-            gets = kind not in ROOT_GETS or self.rank == root
-            gives = kind != "barrier"
-        if name[0].isupper() and kind != "barrier" and gets:
-            into = memory(name, of["recvbuf" if "recvbuf" in of else "buf"], written=True)
-        if of.get("sendbuf") is MPI.IN_PLACE:
-            if kind not in IN_PLACE or into is None:
-                raise InputError(f"the explorer knows no IN_PLACE for {name}: give it an array to send.")
-            of = of | {"sendbuf": into}
-        data = _sent(name, of) if gives else None
-        return self._new(name, kind, data=data, into=into, root=root, op=of.get("op"))
-
-    def _remember(self, operation: Operation, of: dict) -> None:
-        """Remember the memory that must not change until the rank has waited."""
-        operation.buffer = operation.into
-        if operation.kind == "send" and operation.arrays:
-            operation.buffer = memory(operation.name, of["buf"])
-        if operation.buffer is not None:
-            operation.before = operation.buffer.tobytes()
+def _array(name: str, given: Any) -> np.ndarray:
+    """A copy of an array that is sent."""
+    return memory(name, given).copy()
 
 
-def _sent(name: str, of: dict) -> np.ndarray | bytes:
-    given = next(of[each] for each in GIVEN if each in of)
-    return memory(name, given).copy() if name[0].isupper() else pickle.dumps(given)
+def _room(name: str, given: Any) -> np.ndarray:
+    """The memory that an array is received into."""
+    return memory(name, given, written=True)
 
 
 def memory(name: str, given: Any, written: bool = False) -> np.ndarray:

@@ -10,8 +10,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
-from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
 
 GAP = 0.35
 PHASES = "reduce-scatter: add what arrives", "allgather: keep what arrives"

@@ -8,7 +8,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from workshop_lib.lessons.mpi_basics import explorer
 from workshop_lib.lessons.mpi_basics.schedule_report import Box, Picture
-from workshop_lib.notebook.figures import BLUE, FONT_SIZE, GRAY, VERMILION, RecordFigure, answer_figure
+from workshop_lib.notebook.figures.old import BLUE, FONT_SIZE, GRAY, VERMILION, RecordFigure, answer_figure
 
 COLUMNS = 9  # a figure shows at most this many columns, the last ones
 WIDE = 0.84

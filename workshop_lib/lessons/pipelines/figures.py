@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from workshop_lib.lessons.ddp.figures import AT_END, TIMELINE_LOOKS
 from workshop_lib.lessons.pipelines.orders import Span, bubble
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 
 # Forwards are dark and backwards light, with one hue per chunk.
 CHUNK_LOOKS = {

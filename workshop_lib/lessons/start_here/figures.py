@@ -5,7 +5,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
 
 # Okabe and Ito's hues, light enough for black text. A cell's text also names its rank, for prints without color.
 TINTS = ["#9CC9E8", "#F3BE94", "#93D4BC", "#E8C5D8", "#BFE0F6", "#F5D58A", "#CFCFCF", "#F7F1A6"]

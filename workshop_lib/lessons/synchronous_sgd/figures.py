@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 
 
 def step_times(panels: Mapping[str, Sequence[Mapping[str, float]]]) -> figures.RecordFigure:

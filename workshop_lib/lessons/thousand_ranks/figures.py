@@ -8,8 +8,8 @@ from matplotlib.ticker import PercentFormatter
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.start_here.figures import CENTERED, TINTS
 from workshop_lib.lessons.thousand_ranks.step_report import Report, mesh_shape
-from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure
+from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure
 
 # The most that are drawn; a longer dimension shows its first ranks and its last one.
 ROWS = 6

@@ -7,7 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from workshop_lib.lessons.when_training_breaks import checkpoints
 from workshop_lib.lessons.when_training_breaks.fault_injection import FaultScore
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 
 FAILURES_PER_JOB = 30  # the average in a simulated job
 

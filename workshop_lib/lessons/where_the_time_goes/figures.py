@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from workshop_lib.errors import InputError
-from workshop_lib.notebook import figures
+from workshop_lib.notebook.figures import old as figures
 from workshop_lib.training.flops import Layer, Limits
 
 

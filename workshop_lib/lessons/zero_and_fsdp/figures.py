@@ -7,8 +7,8 @@ from matplotlib.patches import Rectangle
 
 from workshop_lib.errors import InputError
 from workshop_lib.lessons.zero_and_fsdp.zero_memory import GIB, MemoryPlan, StageMemory
-from workshop_lib.notebook import figures
-from workshop_lib.notebook.figures import FONT_SIZE, GRAY, RecordFigure, patches
+from workshop_lib.notebook.figures import old as figures
+from workshop_lib.notebook.figures.old import FONT_SIZE, GRAY, RecordFigure, patches
 from workshop_lib.training import KINDS
 
 MEMORY_LOOKS = {

@@ -1,44 +1,68 @@
-"""Figures. This file holds what all of them share: style, caption, legend, bars, saving.
+"""Figures. This file holds what all of them share: one style, title and caption, error bars, ticks, bars, saving.
 
-`scaling` and `accuracy` draw run records; lessons draw their own figures in their `figures` modules. One call
-draws one figure.
+`scaling` and `accuracy` draw run records; lessons draw their own figures in their `figures` modules. One call draws one
+figure. A function that draws is decorated with `styled`. It begins with `new_figure` and gives whatever it draws a
+label; the layout and the legend follow from that.
 
-The first seven colors are Okabe and Ito's (Color Universal Design, 2008). People with any color vision can tell all
-colors apart. Every curve also has its own marker, so that a print in gray is readable.
+Every curve of a plot has its own color, marker and dash, so that a print in gray is readable.
 """
 
+import functools
 import io
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
+import matplotlib as mpl
 import numpy as np
-from matplotlib.artist import Artist
+from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from workshop_lib.errors import InputError
+from workshop_lib.notebook.palette import BLUE, COLORS, GRAY, GREEN, GRID, INK, PAPER, YELLOW
 from workshop_lib.paths import replacing
 
-BLUE = "#0072B2"
-VERMILION = "#D55E00"
-GREEN = "#009E73"
-PURPLE = "#CC79A7"
-LIGHT_BLUE = "#56B4E9"
-YELLOW = "#E69F00"
-BLACK = "#000000"
-COLORS = [BLUE, VERMILION, GREEN, PURPLE, LIGHT_BLUE, YELLOW, BLACK]
-COLORS += ["#882255", "#999933", "#4800F0", "#900000", "#480060"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">", "d"]
-LINES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))]
+DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))] * 2
+CYCLE = cycler(color=COLORS, marker=MARKERS, linestyle=DASHES)
+FONT_SIZE = 13
+SMALL = 11
+STYLE: dict[str, Any] = {
+    "axes.prop_cycle": CYCLE,
+    "font.size": FONT_SIZE,
+    "axes.titlesize": FONT_SIZE,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "xtick.labelsize": FONT_SIZE - 1,
+    "ytick.labelsize": FONT_SIZE - 1,
+    "legend.fontsize": FONT_SIZE - 1,
+    "legend.frameon": False,
+    "legend.handlelength": 3.2,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 2,
+    "lines.markersize": 8,
+    "errorbar.capsize": 5,
+    "hatch.color": PAPER,
+    "grid.color": GRID,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 # The style's number of each name of a run (results.records.name_of). A name keeps its number, whatever else is added.
-# A new name needs a new number, and beyond the last one also a new color and a new marker above.
+# A new name needs a new number, and beyond the last one also a new color, marker and dash above.
 NUMBER_OF_NAME = {
     "mpi": 0,
     "ddp": 1,
@@ -53,14 +77,14 @@ NUMBER_OF_NAME = {
     "ddp-mpi": 10,
     "fsdp-mpi": 11,
 }
-GRAY = "#595959"
-GRID = "#D9D9D9"
-LEVEL = {"color": GRAY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
-PERFECT = {"color": GRAY, "linewidth": 1.5, "linestyle": (0, (1, 1.5)), "zorder": 1}
-FONT_SIZE = 13
-SIZE_INCHES = (12, 6.4)
-ON_WHITE = {"fc": "white", "ec": "none", "pad": 1.5}  # the box behind a number on a colored bar
+LEVEL = {"color": GRAY, "linewidth": 1.2, "linestyle": (0, (2, 2)), "marker": "", "zorder": 1}
+PERFECT = LEVEL | {"linewidth": 1.5, "linestyle": (0, (1, 1.5))}
+OTHERS = {"color": GRID, "linewidth": 1.5, "linestyle": "-", "marker": "", "zorder": 1}
+HOLLOW = "hollow, *: oversubscribed (more ranks than cores)"
+CENTERED = {"ha": "center", "va": "center"}
+ON_PAPER = {"fc": PAPER, "ec": "none", "pad": 1.5}  # the box behind a number on a colored bar
 ROOM = 0.08  # share of the axis: a bar segment narrower than this has no room for its number
+Arguments = ParamSpec("Arguments")
 
 
 class RecordFigure(Figure):
@@ -70,6 +94,10 @@ class RecordFigure(Figure):
 
     def __repr__(self) -> str:
         return self.in_words or super().__repr__()
+
+    def draw(self, renderer) -> None:
+        with mpl.rc_context(STYLE):  # matplotlib makes ticks as late as here
+            super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
@@ -88,38 +116,80 @@ class RecordFigure(Figure):
         return textwrap.shorten(" ".join(ended), 400, placeholder=" …")
 
 
-@dataclass(frozen=True)
-class Style:
-    """How one curve looks."""
+def styled(draw: Callable[Arguments, RecordFigure]) -> Callable[Arguments, RecordFigure]:
+    """A decorator: the function draws in the workshop's style, and its figure gets a legend with each label once."""
 
-    color: str
-    marker: str
-    line: Any
+    @functools.wraps(draw)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> RecordFigure:
+        with mpl.rc_context(STYLE):
+            figure = draw(*args, **kwargs)
+            _add_legend(figure)
+        return figure
 
-    @classmethod
-    def number(cls, index: int) -> "Style":
-        """The style of curve `index`; the first twelve differ in color and marker."""
-        return cls(COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)])
-
-    @classmethod
-    def of(cls, name: str) -> "Style":
-        """The style of a run's name, which is the same in all figures; gray for a name that this version lacks."""
-        return cls.number(NUMBER_OF_NAME[name]) if name in NUMBER_OF_NAME else cls(GRAY, "p", "-")
-
-    @property
-    def curve(self) -> dict[str, Any]:
-        """Arguments for matplotlib that draw the curve's line without markers."""
-        return {"color": self.color, "linestyle": self.line, "linewidth": 2}
+    return call
 
 
-class Look(NamedTuple):
-    """How one kind of bar looks. The hatching tells kinds apart when printed in gray."""
+def _add_legend(figure: RecordFigure) -> None:
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        curves_first = sorted(handles, key=lambda label: not isinstance(handles[label], Container))
+        widest_inches = 0.6 + 0.1 * max(map(len, handles))
+        columns = max(1, min(len(handles), 4, int(figure.get_figwidth() / widest_inches)))
+        order = [handles[label] for label in curves_first]
+        figure.legend(order, curves_first, loc="outside lower center", ncols=columns)
 
-    color: str
-    hatch: str
+
+def new_figure(
+    title: str = "",
+    caption: str = "",
+    rows: int = 1,
+    columns: int = 1,
+    size_inches: tuple[float, float] = (12, 6.4),
+    **subplots: Any,
+) -> tuple[RecordFigure, Any]:
+    """A figure that lays itself out, and its axes: a single one, or an array as matplotlib's `subplots` returns it.
+
+    The title is bold. The caption stands below it in small type: where and how the numbers were measured.
+    """
+    width, height = size_inches
+    title_lines = textwrap.wrap(title, int(7 * width))
+    caption_lines = textwrap.wrap(caption, int(12.2 * width))
+    below_title = 0.1 + 0.28 * len(title_lines)
+    head = below_title + 0.19 * len(caption_lines) if title_lines else 0
+    figure = RecordFigure(size_inches, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.03))
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / height))
+    if title_lines:
+        place = (0.01, 1 - 0.1 / height)
+        figure.text(*place, "\n".join(title_lines), fontsize=FONT_SIZE + 3, weight="bold", va="top", linespacing=1.15)
+    if caption_lines:
+        place = (0.01, 1 - below_title / height)
+        figure.text(*place, "\n".join(caption_lines), fontsize=SMALL, color=GRAY, va="top", linespacing=1.15)
+    return figure, figure.subplots(rows, columns, **subplots)
 
 
-STEP_LOOKS = {"computing": Look(BLUE, ""), "waiting": Look(YELLOW, "//"), "Allreduce": Look(GREEN, "||")}
+def panels(
+    title: str, caption: str, names: Iterable[str], x_label: str, y_label: str, most_columns: int = 5
+) -> tuple[RecordFigure, list[Axes]]:
+    """A figure with a panel for each name, all with the same scales."""
+    titles = list(names)
+    columns = min(most_columns, len(titles))
+    rows = -(-len(titles) // columns)
+    height = 6.4 if rows == 1 else 1.8 + 2.5 * rows
+    figure, grid = new_figure(title, caption, rows, columns, (12, height), sharex=True, sharey=True, squeeze=False)
+    for unused in grid.flat[len(titles) :]:
+        unused.remove()
+    every = list(grid.flat[: len(titles)])
+    for axes, name in zip(every, titles, strict=True):
+        axes.set_title(name)
+    for lowest in every[-columns:]:
+        lowest.set_xlabel(x_label)
+        lowest.tick_params(labelbottom=True)
+    for first in every[::columns]:
+        first.set_ylabel(y_label)
+    return figure, every
 
 
 def save(figure: Figure, path: str | os.PathLike) -> Path:
@@ -129,75 +199,36 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
     return Path(path)
 
 
-def new_figure(title: str, caption: str, height_inches: float = SIZE_INCHES[1]) -> RecordFigure:
-    """An empty figure with a title and, in small type below it, a caption: where and how the numbers were measured."""
-    figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
-    figure.text(0.06, 1 - 0.35 / height_inches, title, fontsize=FONT_SIZE + 4, weight="bold")
-    place = (0.06, 1 - 0.45 / height_inches)
-    figure.text(*place, textwrap.fill(caption, 118), fontsize=FONT_SIZE - 2, color=GRAY, va="top")
-    return figure
+def style(number: int) -> dict[str, Any]:
+    """Color, marker and dash of curve `number`; the first twelve differ in color and marker."""
+    return list(CYCLE)[number % len(CYCLE)]
 
 
-def answer_figure(title: str, conditions: str, height_inches: float = SIZE_INCHES[1]) -> tuple[RecordFigure, float]:
-    """An empty figure with a sentence as its title, and the height (from 0 to 1) at which the conditions below
-    the title end."""
-    figure = RecordFigure(figsize=(SIZE_INCHES[0], height_inches), facecolor="white")
-    lines = textwrap.wrap(title, 88)
-    small = textwrap.wrap(conditions, 125)
-    figure.text(0.03, 1 - 0.15 / height_inches, "\n".join(lines), fontsize=FONT_SIZE + 2, weight="bold", va="top")
-    below = 0.2 + 0.29 * len(lines)
-    place = (0.03, 1 - below / height_inches)
-    figure.text(*place, "\n".join(small), fontsize=FONT_SIZE - 1, color=GRAY, va="top")
-    return figure, 1 - (below + 0.1 + 0.22 * len(small)) / height_inches
+def style_of(name: str) -> dict[str, Any]:
+    """The style of a run's name, which is the same in all figures; gray for a name that this version lacks."""
+    return style(NUMBER_OF_NAME[name]) if name in NUMBER_OF_NAME else {"color": GRAY, "marker": "p", "linestyle": "-"}
 
 
-def spread(middle, low, high) -> np.ndarray:
-    """The lengths [2, n] of error bars from `middle` down to `low` and up to `high`; NaN where `low` is NaN."""
-    return np.where(np.isnan(low), np.nan, [middle - low, high - middle])
+def draw_points(axes: Axes, at, values, hollow: Any = False, across: bool = False, **look: Any) -> None:
+    """Draw points with error bars, joined by a line unless `look` has linestyle="".
 
-
-def draw_points(axes: Axes, x, y, bars, style: Style, hollow: bool, across: bool = False) -> None:
-    """Draw points with error bars, whose lengths `bars` holds in two rows: below and above.
-
-    `across` draws horizontal bars, for a measured x. `hollow` marks runs with more ranks than cores.
+    values: the middle, the lowest and the highest of each point, in a row each; where the lowest is NaN, there is no
+    bar. at: where the points stand on the other axis, which is the y axis if `across`. hollow: which of the points had
+    more ranks than cores. look: color, marker, dash and label.
     """
-    face = "white" if hollow else style.color
-    look = {"fmt": style.marker, "color": style.color, "markersize": 8, "markerfacecolor": face, "markeredgewidth": 2}
-    axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look, capsize=6, zorder=3)
+    at, middle, low, high = (np.atleast_1d(np.asarray(each, float)) for each in (at, *values))
+    bars = np.where(np.isnan(low), np.nan, [middle - low, high - middle])
+    x, y = (middle, at) if across else (at, middle)
+    axes.errorbar(x, y, **{"xerr" if across else "yerr": bars}, **look)
+    hollow = np.broadcast_to(hollow, at.shape)
+    if hollow.any():
+        over = look | {"linestyle": "", "label": HOLLOW, "markerfacecolor": PAPER, "markeredgewidth": 2, "zorder": 3}
+        axes.plot(x[hollow], y[hollow], **over)
 
 
 def over_repeats(repeats, middle: str = "median") -> tuple:
-    """(middle, lowest, highest) per group of a pandas `groupby`, for `draw_curve`; lowest is NaN for one repeat."""
+    """(middle, lowest, highest) per group of a pandas `groupby`, for `draw_points`; lowest is NaN for one repeat."""
     return repeats.agg(middle), repeats.min().where(repeats.count() > 1), repeats.max()
-
-
-def draw_curve(axes: Axes, x, values, style: Style, hollow: bool = False) -> None:
-    """Draw a line through points with error bars; `values` is (middle, low, high)."""
-    axes.plot(x, values[0], **style.curve, zorder=2)
-    draw_points(axes, x, values[0], spread(*values), style, hollow)
-
-
-def entry(label: str, **look) -> Line2D:
-    """The legend entry of a line or marker; `look` holds arguments of Line2D."""
-    return Line2D([], [], **look, label=label)
-
-
-def handle_of(name: str, style: Style, line: bool = True, marker: bool = True) -> Line2D:
-    """The legend entry of a curve, or of its line or marker alone."""
-    look = style.curve if line else style.curve | {"linestyle": ""}
-    return entry(name, **look, marker=style.marker if marker else "", markersize=8)
-
-
-def handles_of(names: Iterable[str], **parts: bool) -> list[Artist]:
-    """The legend entries of the curves 0, 1, … with these names; `parts` as in `handle_of`."""
-    return [handle_of(name, Style.number(index), **parts) for index, name in enumerate(names)]
-
-
-def hollow_note(oversubscribed: bool) -> list[Line2D]:
-    """The legend entry that explains hollow points; no entry if there are none."""
-    look = {"color": GRAY, "marker": "o", "markerfacecolor": "white", "markeredgewidth": 2, "markersize": 8}
-    label = "hollow, *: oversubscribed (more ranks than cores)"
-    return [entry(label, linestyle="", **look)] if oversubscribed else []
 
 
 def ticks_at(axis, values, labels: list[str] | None = None) -> None:
@@ -214,82 +245,66 @@ def log_ticks(axis, form: str = "{x:,g}", subs: tuple = (1, 2, 5)) -> None:
     axis.set_major_formatter(form)
 
 
-def draw_legend(figure: Figure, first: list[Artist], *more: list[Artist]) -> None:
-    """Draw a legend of these columns, leaving out empty ones, and shrink the axes to make room for it below them.
+class Look(NamedTuple):
+    """How one kind of bar looks. The hatching tells kinds apart when printed in gray."""
 
-    If the first column has more than three entries, it is split in two, so that the legend stays low.
-    """
-    half = (len(first) + 1) // 2 if len(first) > 3 else len(first)
-    columns = tuple(filter(None, (first[:half], first[half:], *more)))
-    rows = max(map(len, columns))
-    handles = [handle for column in columns for handle in column + [entry(" ", linestyle="")] * (rows - len(column))]
-    look = {"frameon": False, "fontsize": FONT_SIZE - 1, "handlelength": 3.2, "columnspacing": 1.6}
-    figure.legend(handles=handles, loc="lower center", ncols=len(columns), bbox_to_anchor=(0.5, 0.0), **look)
-    tall = figure.get_figheight()
-    place = {"left": 0.095, "right": 0.98, "top": 1 - 1 / tall, "bottom": (0.77 + 0.29 * rows) / tall}
-    figure.subplots_adjust(**place, wspace=0.23)
-    for axes in figure.axes:
-        axes.tick_params(labelsize=FONT_SIZE - 1)
-        axes.xaxis.label.set_size(FONT_SIZE)
-        axes.yaxis.label.set_size(FONT_SIZE)
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+    color: str
+    hatch: str
 
 
-def patches(looks: Mapping[str, Look]) -> list[Patch]:
-    """Legend entries for these kinds of bars."""
-    return [Patch(fc=color, hatch=hatch, ec="white", label=kind) for kind, (color, hatch) in looks.items()]
+STEP_LOOKS = {"computing": Look(BLUE, ""), "waiting": Look(YELLOW, "//"), "Allreduce": Look(GREEN, "||")}
 
 
-def draw_bar(axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72) -> None:
-    """Draw one segment of a horizontal bar."""
-    axes.barh(row, width, height, left=left, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0)
+def draw_bar(
+    axes: Axes, row: float, left: float, width: float, look: Look, height: float = 0.72, label: str = ""
+) -> None:
+    """Draw one segment of a horizontal bar; `label` is its kind, for the legend."""
+    axes.barh(row, width, height, left=left, color=look.color, hatch=look.hatch, label=label)
 
 
-def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look) -> None:
+def number_bar(axes: Axes, row: float, left: float, width: float, number: str, **look: Any) -> None:
     """Write a number in the middle of a segment of a horizontal bar."""
-    where = {"ha": "center", "va": "center", "fontsize": FONT_SIZE}
-    axes.text(left + width / 2, row, number, **where | {"bbox": ON_WHITE} | look)
+    axes.text(left + width / 2, row, number, **CENTERED | {"bbox": ON_PAPER} | look)
 
 
-def bare(axes: Axes) -> None:
-    """Style axes for horizontal bars: vertical grid lines, and no frame except for the x axis."""
-    axes.tick_params(labelsize=FONT_SIZE - 1)
+def write_beside(axes: Axes, x: float, y: float, text: str, **look: Any) -> None:
+    """Write a text to the right of the end of a horizontal bar."""
+    axes.annotate(text, (x, y), (8, 0), textcoords="offset points", va="center", **look)
+
+
+def name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """Make axes for horizontal bars: each row has its name, the first on top, and only the x axis a line and a grid."""
+    labels = list(names)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
 
 
-def stacked(
-    rows: Mapping[str, float], x_label: str, handles: list, left: float = 0.08, row_inches=0.5, legend_columns=4
-) -> RecordFigure:
-    """A figure with axes for horizontal bars, one below another; `rows` maps each title to its number of bars.
+def stacked(rows: dict[str, float], x_label: str, row_inches: float = 0.5) -> tuple[RecordFigure, list[Axes]]:
+    """A figure with axes for horizontal bars, one below another, with one x axis for all.
 
-    Raises InputError when there is nothing to draw.
+    `rows` maps the title of each to its number of bars. Raises InputError when there is nothing to draw.
     """
     if not rows or not all(rows.values()):
         raise InputError(
             "nothing to draw: give at least one panel, and in each at least one step of at least one rank."
         )
-    legend_rows = -(-len(handles) // legend_columns)
-    tall = 0.75 + 0.25 * legend_rows + sum(0.75 + row_inches * count for count in rows.values())
-    figure = RecordFigure(figsize=(SIZE_INCHES[0], tall), facecolor="white")
-    top = tall + 0.3
-    for title, count in rows.items():
-        top -= 0.75 + row_inches * count
-        axes = figure.add_axes((left, top / tall, 0.98 - left, row_inches * count / tall))
-        axes.set_title(title, loc="left", fontsize=FONT_SIZE, weight="bold")
-        bare(axes)
-    axes.set_xlabel(x_label, fontsize=FONT_SIZE)
-    look = {"frameon": False, "fontsize": FONT_SIZE - 1, "ncols": min(legend_columns, len(handles))}
-    figure.legend(handles=handles, loc="lower center", **look)
-    return figure
+    height = 1.3 + sum(0.5 + row_inches * count for count in rows.values())
+    size = (12, height)
+    ratios = list(rows.values())
+    figure, grid = new_figure("", "", len(rows), 1, size, sharex=True, squeeze=False, height_ratios=ratios)
+    panels = list(grid[:, 0])
+    for axes, title in zip(panels, rows, strict=True):
+        axes.set_title(title)
+    panels[-1].set_xlabel(x_label)
+    return figure, panels
 
 
-def name_rows(axes: Axes, names: Iterable[str]) -> None:
-    """Label a row of bars with each name, the first on top."""
-    labels = list(names)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+def canvas(size_inches: tuple[float, float], columns: int = 1) -> tuple[RecordFigure, Any]:
+    """A figure for drawings, and its axes, which show no scales."""
+    figure, axes = new_figure(columns=columns, size_inches=size_inches)
+    for each in np.atleast_1d(axes):
+        each.axis("off")
+    return figure, axes

@@ -1,0 +1,307 @@
+"""Exercises that are judged by a play: what a function does, beside what the notebook's solution does.
+
+    def play_largest(largest, comm):
+        value = largest(comm, -comm.rank)
+        yield "it is the largest of all values, on every rank", value
+
+A play is a generator that shows a function off. It is played with the learner's function and with the notebook's own
+solution, on every rank. It yields what must hold, the most basic first, each time with the value that shows it, and
+the first value that differs from the solution's on some rank fails the exercise. So a play never says what is right.
+What it does must not depend on what the function returns: it makes the same calls, and yields as often, for a wrong
+function as for the solution. If it communicates, every rank makes as many calls.
+
+A step is a tuple (text, value), or with more to say (text, value, observed, advice):
+
+    observed    a sentence on what this rank observed; or words such as "after round 2", which the value and the
+                solution's complete to a sentence
+    advice      what to do if no known mistake explains the failure; by default, the exercise's `unknown`
+
+Consecutive steps with the same text are one property. All of them are played before it fails, because their values
+together tell known mistakes apart. What comes after a property that fails is not played.
+
+Each result of the function must have the form of the solution's result, and the function leaves its arguments alone
+unless the solution changes them, too. So a play may rely on both.
+"""
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workshop_lib.judge import ROUNDING, Exercise, Mistake, Property, alike, is_number, shown
+from workshop_lib.judge.solutions import Replacement, Solution
+
+Play = Callable[[Callable, Any], Iterator[tuple]]
+
+
+class Step(NamedTuple):
+    """What a play yields."""
+
+    text: str
+    value: Any
+    observed: str = ""
+    advice: str = ""
+
+
+@dataclass
+class Played:
+    """A play on one rank, up to the first property that fails on some rank.
+
+    held: the texts of the properties that hold. failed: the values of the one that fails; None if none does.
+    wrong: the first step of that one which is wrong on this rank, if one is.
+    """
+
+    held: list[str]
+    failed: list | None = None
+    wrong: Step | None = None
+
+
+class Edit:
+    """A known mistake: the solution with texts in it replaced, and the hint for learners who make this mistake."""
+
+    def __init__(self, hint: str, *replacements: Replacement):
+        self.hint = hint
+        self.replacements = replacements
+
+
+def played(
+    name: str,
+    notebook: str,
+    play: Play,
+    edits: Sequence[Edit] = (),
+    *,
+    returns: str = "",
+    in_place: bool = False,
+    rounding: float = ROUNDING,
+    communicates: bool = True,
+    ready: Callable[[], None] | None = None,
+    **options: Any,
+) -> Exercise:
+    """The exercise `name` of a notebook, judged by a play and by edits of the notebook's solution.
+
+    returns: what the function returns, in words that complete "It should `return` an array of 4: …".
+    in_place: whether the function may change its arguments. Those that the solution changes may be changed anyway.
+    rounding: how much values may differ from the solution's, as a fraction of the largest.
+    communicates, ready, and the other options are those of Exercise. `comm` is None if it doesn't communicate.
+    """
+    solution = Solution(notebook, name)
+    observe = Playing(play, solution, communicates, returns, in_place, rounding)
+    must_hold = properties if communicates else properties_of_one
+    mistakes = [Mistake(Solution(notebook, name, edit.replacements), edit.hint) for edit in edits]
+    ready = functools.partial(_get_ready, solution, ready)
+    return Exercise(name, observe, must_hold, mistakes, communicates=communicates, ready=ready, **options)
+
+
+def _get_ready(solution: Solution, ready: Callable[[], None] | None) -> None:
+    """Runs on every rank before the clock of a check starts, since a solution may import PyTorch."""
+    if ready is not None:
+        ready()
+    solution.load()
+
+
+@dataclass(frozen=True)
+class Playing:
+    """Plays a function beside the solution on one rank; this is what such an exercise observes."""
+
+    play: Play
+    solution: Solution
+    communicates: bool
+    returns: str
+    in_place: bool
+    rounding: float
+
+    def __call__(self, comm, function: Callable | Solution) -> Played:
+        if not self.communicates:
+            comm = None
+        if isinstance(function, Solution):
+            function = function.load()
+        calls = Calls(comm, self.solution.load(), self.returns, self.in_place)
+        right = [_step(each) for each in self.play(calls.of_solution, comm)]
+        play = self.play(calls.beside_solution(function), comm)
+        held: list[str] = []
+        try:
+            for text, steps in itertools.groupby(right, key=lambda step: step.text):
+                values = []
+                wrong = None
+                for expected in steps:
+                    step = _step(next(play))
+                    values.append(step.value)
+                    if wrong is None and not alike(step.value, expected.value, self.rounding):
+                        wrong = Step(text, step.value, calls.sentence(step, expected.value), step.advice)
+                if calls.on_some_rank(wrong is not None):
+                    return Played(held, values, wrong)
+                held.append(text)
+        except Unlike as unlike:
+            return Played(held, [unlike.wrong and unlike.wrong.value], unlike.wrong)
+        return Played(held)
+
+
+def _step(yielded: tuple) -> Step:
+    step = Step(*yielded)
+    return step._replace(value=plain(step.value))
+
+
+def properties(observations: list[Played]) -> Iterator[Property]:
+    """Yield the properties that hold on all ranks, and then the one that fails on some rank, if one does."""
+    first = observations[0]
+    yield from (Property(text, True) for text in first.held)
+    if first.failed is not None:
+        wrong = next(each.wrong for each in observations if each.wrong is not None)
+        evidence = (len(first.held), [each.failed for each in observations])
+        yield Property(wrong.text, False, evidence=evidence, observed=wrong.observed, advice=wrong.advice)
+
+
+def properties_of_one(observations: list[Played]) -> Iterator[Property]:
+    """The same for a function that does not communicate, and does the same on every rank."""
+    return properties(observations[:1])
+
+
+class Unlike(Exception):
+    """Ends a play, on all ranks after the same call, because a result or an argument is not like the solution's."""
+
+    def __init__(self, wrong: Step | None):
+        self.wrong = wrong  # what is wrong on this rank
+
+
+class Calls:
+    """The calls that a play makes: first those of the solution, then those of another function beside them."""
+
+    def __init__(self, comm, solution: Callable, returns: str, in_place: bool):
+        self.who = "it" if comm is None else f"rank {comm.rank}"
+        self._agreeing = comm and comm.Dup()  # never gets a message that a function has left unreceived
+        self._solution = solution
+        self._returns = returns
+        self._in_place = in_place
+        self._right: list[tuple[Any, list[str]]] = []  # the result and the changed arguments of each call
+
+    def sentence(self, step: Step, right: Any) -> str:
+        """What a step observed, as a sentence."""
+        if step.observed.endswith((".", ":")):
+            return step.observed
+        beginning = f"{step.observed}, " if step.observed else ""
+        return f"{beginning}{self.who} has {shown(step.value)} where {shown(right)} is right."
+
+    def on_some_rank(self, wrong: bool) -> bool:
+        """Whether something is wrong on some rank. All ranks call this, so that they go on or stop together."""
+        return wrong if self._agreeing is None else any(self._agreeing.allgather(wrong))
+
+    @property
+    def of_solution(self) -> Callable:
+        """The solution, or if that is a function, one that does the same and notes its calls."""
+        if inspect.isclass(self._solution):
+            return self._solution
+
+        @functools.wraps(self._solution)
+        def call(*args, **kwargs):
+            result, changed = self._call(self._solution, args, kwargs)
+            self._right.append((plain(result), changed))
+            return result
+
+        return call
+
+    def beside_solution(self, function: Callable) -> Callable:
+        """The function, which raises Unlike after a call if its result or its arguments are not like the solution's."""
+        if inspect.isclass(self._solution):
+            return function
+        calls = iter(self._right)
+
+        def call(*args, **kwargs):
+            right, may_change = next(calls)
+            result, changed = self._call(function, args, kwargs)
+            wrong = self._wrong(plain(result), right, [name for name in changed if name not in may_change])
+            if self.on_some_rank(wrong is not None):
+                raise Unlike(wrong)
+            return result
+
+        return call
+
+    def _call(self, function: Callable, args: tuple, kwargs: dict) -> tuple[Any, list[str]]:
+        """The result of a call, and the names of the arguments that it changed."""
+        given = inspect.signature(self._solution).bind(*args, **kwargs).arguments
+        before = plain(dict(given))
+        result = function(*args, **kwargs)
+        after = plain(dict(given))
+        return result, [name for name in before if not alike(after[name], before[name], 0)]
+
+    def _wrong(self, result: Any, right: Any, changed: list[str]) -> Step | None:
+        """What is wrong with a result's form or with changed arguments, as a step of the play."""
+        if not fits(result, right):
+            what = described(right) + (f": {self._returns}" if self._returns else "")
+            observed = f"{self.who} returned {described(result)}."
+            return Step(f"it returns {what}", described(result), observed, f"It should `return` {what}.")
+        if changed and not self._in_place:
+            observed = f"it changes `{changed[0]}`, which it was given."
+            advice = "Work on a copy, or make a new one: `a + b` is a new array, and `a += b` changes `a`."
+            return Step("its arguments are left alone", changed[0], observed, advice)
+        return None
+
+
+def plain(value: Any) -> Any:
+    """A value as data that stays as it is: copies of arrays, tensors as arrays, and these in lists and dictionaries."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        return tuple(plain(each) for each in value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value
+
+
+def fits(got: Any, right: Any) -> bool:
+    """Whether a result has the form of the right one. Any result has the form of None."""
+    if right is None:
+        return True
+    if isinstance(right, bool | str):
+        return isinstance(got, type(right))
+    if is_number(right):
+        return is_number(got)
+    if isinstance(right, np.ndarray):
+        return _shape(got) == right.shape
+    if isinstance(right, dict):
+        return isinstance(got, dict) and got.keys() == right.keys() and all(fits(got[key], right[key]) for key in right)
+    if isinstance(right, tuple | list):
+        if not isinstance(got, tuple | list) and not (isinstance(got, np.ndarray) and got.ndim):
+            return False
+        same_length = len(got) == len(right) or isinstance(right, list)
+        return same_length and all(fits(a, b) for a, b in zip(got, right, strict=False))
+    if callable(right):
+        return callable(got)
+    return type(got).__name__ == type(right).__name__ or isinstance(got, type(right))
+
+
+def _shape(value: Any) -> tuple | None:
+    """The shape of an array or of nested lists of numbers; None of anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    return None if array.dtype == object else array.shape
+
+
+def described(value: Any) -> str:
+    """The form of a value in words; a single number or text as it is."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of {len(value)}" if value.ndim == 1 else f"an array of shape {value.shape}"
+    if isinstance(value, tuple) and value:
+        parts = [described(each) for each in value]
+        what = f"each {parts[0]}" if len(set(parts)) == 1 else ", ".join(parts)
+        return f"{len(value)} results ({what})"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"a dictionary with the keys {', '.join(map(repr, value))}"
+    if is_number(value):
+        return "a number"
+    return shown(value)

@@ -1,0 +1,178 @@
+"""One call under way on the ranks: what each rank answered, and the evidence of where each rank is."""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from typing import cast
+
+import cloudpickle
+import psutil
+from ipyparallel import AsyncResult
+from ipyparallel.error import KernelError
+
+from . import engine, folders, verdict
+from .allocation import is_here
+from .errors import parse_stack
+from .messages import ErrorReport, ExitRecord, Frame, Loss, Outcome, Published, StopNote
+
+POLL_S = 0.002
+STACK_LIMIT_S = 1.5
+# Time for the lost rank's exit record, and for the others'.
+RECORD_LIMIT_S = 1.0
+OTHERS_LIMIT_S = 0.5
+
+
+class Call:
+    """One call under way on every rank of a team, or on some. A rank runs from when `send` gives it something to do."""
+
+    def __init__(self, team, ranks: list[int] | None = None):
+        self.team = team
+        self.ranks = list(range(team.n)) if ranks is None else ranks
+        self.results: dict[int, AsyncResult] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self._started = time.monotonic()
+
+    def send(self, payload: bytes, ranks: list[int] | None = None) -> None:
+        """Start a pickled (function, arguments, keyword arguments) on these ranks, or on all ranks of the call."""
+        for rank in self.ranks if ranks is None else ranks:
+            self.results[rank] = self.team.client[rank].apply_async(engine.call, payload)
+            self.outcomes.pop(rank, None)
+
+    def forget(self, rank: int) -> None:
+        """Drop what a rank has answered, as if nothing had been sent to it."""
+        del self.results[rank]
+        del self.outcomes[rank]
+
+    def follow_up(self, function, *args) -> "Call":
+        """Start another call, on every rank of the team."""
+        call = Call(self.team)
+        call.send(cloudpickle.dumps((function, args, {})))
+        return call
+
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank in self.ranks if rank in self.results and rank not in self.outcomes]
+
+    @property
+    def failed(self) -> list[int]:
+        return [rank for rank, outcome in sorted(self.outcomes.items()) if "error" in outcome]
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def published(self) -> list[Published]:
+        """What each rank published last about its progress."""
+        return [self.published_by(rank) for rank in self.ranks]
+
+    def published_by(self, rank: int) -> Published:
+        return cast(Published, self.results[rank].data or {})
+
+    @contextlib.contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """A context manager: the time spent inside it does not count toward the time-out."""
+        began = time.monotonic()
+        yield
+        self._started += time.monotonic() - began
+
+    def collect(self) -> None:
+        """Take the outcomes that have arrived. If a rank has ended, give all ranks up and raise RankError."""
+        if self.team._lost():
+            verdict.raise_lost(self)
+        for rank in self.running:
+            if not self.results[rank].ready():
+                continue
+            try:
+                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+            except KernelError as error:  # the call itself failed, not the learner's function in it
+                kind = getattr(error, "ename", type(error).__name__)
+                if kind == "EngineError":
+                    verdict.raise_lost(self)
+                self.outcomes[rank] = Outcome(error=_without_frames(f"raised {kind}", kind, error))
+            except Exception as error:
+                what = "gave a result that cannot be used in the notebook"
+                self.outcomes[rank] = Outcome(error=_without_frames(what, type(error).__name__, error))
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait until all ranks have ended, at most `limit_s` seconds; return whether they have."""
+        deadline = time.monotonic() + limit_s
+        while self.running and time.monotonic() < deadline:
+            self.collect()
+            time.sleep(POLL_S)
+        return not self.running
+
+    def signal(self, number: int) -> None:
+        """Send the running ranks a signal."""
+        self.team.send_signal(self.running, number)
+
+    def stopped(self) -> dict[int, StopNote]:
+        """The notes of running ranks that are stopped, for instance by SIGSTOP, by rank."""
+        return {rank: note for rank, note in folders.stopped_ranks(self.team.folder).items() if rank in self.running}
+
+    def stacks(self) -> dict[int, list[Frame]]:
+        """Where each running rank is, even if it is blocked inside MPI; no frames for a rank that does not say."""
+        stopped = self.stopped()
+        asked = [rank for rank in self.running if rank not in stopped]
+        self._clear_stacks()
+        self.signal(signal.SIGUSR1)
+        deadline = time.monotonic() + STACK_LIMIT_S
+        stacks: dict[int, list[Frame]] = {}
+        while len(stacks) < len(asked) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            stacks = {rank: frames for rank in asked if (frames := self._written_stack(rank))}
+        self._clear_stacks()  # whatever the files contain later are a rank's last words
+        return dict.fromkeys(self.running, []) | stacks
+
+    def _clear_stacks(self) -> None:
+        for rank in self.running:
+            with contextlib.suppress(OSError):  # the folder disappears with the ranks' holder
+                (self.team.folder / f"stack.{rank}.txt").write_text("")
+
+    def _written_stack(self, rank: int) -> list[Frame]:
+        folder = self.team.folder
+        try:
+            main_thread = json.loads((folder / f"rank.{rank}.json").read_text())["main_thread"]
+            return parse_stack((folder / f"stack.{rank}.txt").read_text("utf8", "replace"), main_thread)
+        except OSError:
+            return []
+
+    def cpu_s(self) -> dict[int, float]:
+        """The CPU seconds that each running rank on this host has used, by rank."""
+        used_s = {}
+        for rank, process in self.team.processes_here(self.running).items():
+            with contextlib.suppress(psutil.Error):
+                used_s[rank] = sum(process.cpu_times()[:2])
+        return used_s
+
+    def loss(self) -> Loss:
+        """What the ranks left behind after one was lost. Waits for their exit records, for at most 1.5 s."""
+        records = self._wait_for_exit_records()
+        stacks = {rank: frames for rank in self.running if (frames := self._written_stack(rank))}
+        errors = self._raised() if records else {}
+        holder = folders.owner_host(self.team.folder) if self.team.attached_only else ""
+        return Loss(records, stacks, errors, "" if is_here(holder) else holder)
+
+    def _wait_for_exit_records(self) -> list[ExitRecord]:
+        deadline = time.monotonic() + RECORD_LIMIT_S
+        while not (records := folders.exit_records(self.team.folder)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        # The first record may be of a rank that MPI killed after the loss. And each rank says where it was as it ends.
+        deadline = time.monotonic() + OTHERS_LIMIT_S
+        while len(records) < self.team.n and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            records = folders.exit_records(self.team.folder) or records
+        return records
+
+    def _raised(self) -> dict[int, ErrorReport]:
+        """The errors of ranks that ended by themselves before MPI killed them, as they do with gloo."""
+        for rank in self.running:
+            with contextlib.suppress(Exception):  # the lost rank has no result
+                self.outcomes[rank] = cloudpickle.loads(self.results[rank].get(0))
+        return {rank: self.outcomes[rank]["error"] for rank in self.failed}
+
+
+def _without_frames(what: str, kind: str, error: Exception) -> ErrorReport:
+    """An error of the transport, in the same form as a rank's own errors (engine.describe)."""
+    return ErrorReport(what=what, text=f"{kind}: {getattr(error, 'evalue', error)}", frames=[])
