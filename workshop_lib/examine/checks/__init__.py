@@ -45,7 +45,7 @@ WITHOUT_GROUP = (ending.ended, ending.joined)  # everything else follows from th
 
 def examine(run: Run) -> list[Finding]:
     """All findings, the worst first."""
-    checks = BEFORE_TRAINING
+    checks: tuple[Callable[[Run], Iterator[Finding]], ...] = BEFORE_TRAINING
     if run.trains:
         checks = CHECKS if run.joined else WITHOUT_GROUP
     findings = [finding for check in checks for finding in check(run)]

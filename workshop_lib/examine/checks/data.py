@@ -19,18 +19,17 @@ def batches(run: Run) -> Iterator[Finding]:
     steps = [step for step in run.common_steps if all(log.samples(step) for log in run.ranks)]
     if run.size == 1 or not run.is_data_parallel or len(steps) < FEWEST_STEPS:
         return
-    same_order = _ranks_with_the_same_order(run)
     for one, other in itertools.combinations(range(run.size), 2):
         same = [step for step in steps if run.ranks[one].samples(step) == run.ranks[other].samples(step)]
-        if len(same) < SAME_SHARE * len(steps) and (one, other) not in same_order:
+        if len(same) < SAME_SHARE * len(steps):
             continue
-        first = same[0] if same else steps[0]
         distinct = {tuple(run.ranks[one].samples(step)) for step in steps}
-        seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(first))} samples in "
-        seen += f"{len(same) or len(steps)} of {len(steps)} steps, from step {first} on"
+        seen = f"ranks {one} and {other} trained on the same {len(run.ranks[one].samples(same[0]))} samples in "
+        seen += f"{len(same)} of {len(steps)} steps, from step {same[0]} on"
         if len(distinct) == 1:
             why = "But every step has this one batch, so the data may be made up for a test."
-            yield Finding("look", "batches", seen, why, "With real data, share it out.", "sampler", (one, other), first)
+            change = "With real data, share it out."
+            yield Finding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
         else:
             yield Finding(
                 "wrong",
@@ -40,7 +39,7 @@ def batches(run: Run) -> Iterator[Finding]:
                 "Give the DataLoader sampler=DistributedSampler(dataset), or take every size-th sample from rank on.",
                 "sampler",
                 (one, other),
-                first,
+                same[0],
             )
         return
     share, one, other = max(
@@ -61,18 +60,6 @@ def batches(run: Run) -> Iterator[Finding]:
     yield Finding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
 
 
-def _ranks_with_the_same_order(run: Run) -> set[tuple[int, int]]:
-    """Pairs of ranks that loaded the same indices in the same order in an epoch of training."""
-    pairs = set()
-    for one, other in itertools.combinations(range(run.size), 2):
-        for key, order in run.ranks[one].orders.items():
-            theirs = run.ranks[other].orders.get(key, [])
-            short = min(len(order), len(theirs))
-            if key[0] in run.ranks[one].training_loaders and short > 1 and order[:short] == theirs[:short]:
-                pairs.add((one, other))
-    return pairs
-
-
 def _why_the_same(run: Run, one: int, other: int) -> str:
     for log in (run.ranks[one], run.ranks[other]):
         for loader in log.training_loaders:
@@ -82,12 +69,30 @@ def _why_the_same(run: Run, one: int, other: int) -> str:
     return ""
 
 
+def _index_one_dataset(run: Run, one: int, other: int) -> bool:
+    """Whether equal indices are the same sample on both ranks. They aren't if each rank has a dataset of its own."""
+    logs = run.ranks[one], run.ranks[other]
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    if settings and all("distributed" in each for each in settings):
+        return True
+    orders = [_first_order(log) for log in logs]
+    if not all(orders):
+        return False
+    if not set(orders[0]) & set(orders[1]):
+        return True
+    seen = [{digest for step in run.common_steps for digest in log.samples(step)} for log in logs]
+    return bool(seen[0] & seen[1])
+
+
+def _first_order(log: Rank) -> list[int]:
+    return next((order for key, order in sorted(log.orders.items()) if key[0] in log.training_loaders), [])
+
+
 def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
     """The share of the samples of a first pass over the data that two ranks have in common."""
     logs = run.ranks[one], run.ranks[other]
-    orders = [[order for key, order in sorted(log.orders.items()) if key[0] in log.training_loaders] for log in logs]
-    if all(orders):
-        seen = [set(each[0]) for each in orders]
+    if _index_one_dataset(run, one, other):
+        seen = [set(_first_order(log)) for log in logs]
     else:
         seen = [set(), set()]
         for step in steps:
@@ -131,7 +136,7 @@ def sampler(run: Run) -> Iterator[Finding]:
         yield Finding(
             "wrong",
             "sampler",
-            f"the DistributedSampler has another seed on each rank: {sorted(max(map(list, seeds.values()), key=len))}",
+            f"the DistributedSampler has another seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
             "Each rank shuffles differently and takes its part of another order, so parts overlap and leave gaps.",
             "Give all ranks the same seed.",
             "sampler",
@@ -148,6 +153,8 @@ def coverage(run: Run) -> Iterator[Finding]:
         orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
         total = epochs[0]["samples"]
         if not total or not orders or not all(orders):
+            continue
+        if not all(_index_one_dataset(run, 0, other) for other in range(1, run.size)):
             continue
         loaded = [index for order in orders for index in order]
         lost = total - len(set(loaded))

@@ -62,8 +62,10 @@ def ended(run: Run) -> Iterator[Finding]:
         yield Finding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if run.how == "ended" and run.trains and len(set(steps)) > 1:
+        ends = [log.first("end").get("weights") for log in run.ranks]
+        agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
         yield Finding(
-            "wrong" if run.is_data_parallel else "look",
+            "wrong" if run.is_data_parallel and not agree else "look",
             "steps",
             f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
             "From the first missing step on, the ranks no longer train the same model.",

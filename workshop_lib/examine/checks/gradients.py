@@ -70,10 +70,11 @@ def unused(run: Run) -> Iterator[Finding]:
         return
     never = set.intersection(*(set(record["without_gradient"]) for record in records))
     if never:
+        names = named_parameters([name for name in records[0]["without_gradient"] if name in never])
         yield Finding(
             "look",
             "unused",
-            f"{named_parameters([name for name in records[0]['without_gradient'] if name in never])} never got a gradient in {plural(len(records), 'step')}",
+            f"{names} never got a gradient in {plural(len(records), 'step')}",
             "The parameter doesn't learn. DDP fails in the second step, or searches for it in every step.",
             "Remove it, freeze it before you wrap the model, or check that the forward pass uses it.",
             "branches",

@@ -16,7 +16,7 @@ def named_parameters(names: list[str]) -> str:
     return ", ".join(short) + more
 
 
-def differing(names: list[str], digests: list[list[int]]) -> list[str]:
+def differing(names: list[str], digests: list) -> list[str]:
     """The names at whose place the ranks' digests differ."""
     rows = zip(names, *digests, strict=False)
     return [row[0] for row in rows if len(set(row[1:])) > 1]
@@ -27,8 +27,8 @@ def equal(run: Run) -> Iterator[Finding]:
         return
     if not run.same_model:
         own = [{name for name, *_ in log.model["parameters"]} for log in run.ranks]
-        odd = set.union(*own) - set.intersection(*own)
-        seen = f"the ranks' models have different parameters: {named_parameters(sorted(odd))}"
+        unshared = set.union(*own) - set.intersection(*own)
+        seen = f"the ranks' models have different parameters: {named_parameters(sorted(unshared))}"
         why = "That's right for pipelines only. Averaged gradients need the same parameters on every rank."
         yield Finding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
         return
