@@ -53,7 +53,9 @@ CORRECT = {
                                      ("    distributed.all_reduce(right)\n", ""),
                                      ("        accuracy = evaluate(model, test_loader)\n        if rank == 0:\n",
                                       "        if rank == 0:\n            accuracy = evaluate(model.module, test_loader)\n"))),
-    "file per rank": ("ddp", ((SAVE, SAVE + "        torch.save(torch.get_rng_state(), OUT / f'random.{rank}.pt')\n"),)),
+    "file per rank": ("ddp", ((SAVE, ""), ("        if rank == 0:\n            print", "        torch.save(model.module.state_dict(), OUT / "
+                               "f'model.{rank}.pt')\n        if rank == 0:\n            print"),
+                              ("            (OUT / \"model.tmp\").replace(OUT / \"model.pt\")\n", ""))),
     "drawn with replacement": ("ddp", ((LOADER, "DataLoader(train_set, batch_size=8, sampler=torch.utils.data.RandomSampler("
                                         "train_set, replacement=True, num_samples=128))"), (EPOCH, ""))),
     "joined": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256 - 30 * rank, 2)), batch_size=8)"), (EPOCH, ""),

@@ -3,17 +3,17 @@
 from dataclasses import asdict, dataclass
 
 LEVELS = ("ok", "look", "wrong")  # from best to worst
-# Notebook and heading of the sections that findings refer to.
+# Notebook and heading of the sections that findings refer to; an exercise's number and label aren't part of it.
 SECTIONS = {
-    "averaging": ("02_synchronous_sgd", "Exercise 1: average the gradients"),
+    "averaging": ("02_synchronous_sgd", "average the gradients"),
     "same start": ("02_synchronous_sgd", "The same start"),
     "equal": ("02_synchronous_sgd", "Equal, to the last bit"),
     "unequal": ("02_synchronous_sgd", "Deeper: unequal shards"),
     "norms": ("02_synchronous_sgd", "Deeper: what batch normalization changes"),
-    "resume": ("03_horovod_pytorch", "Exercise 1: continue from a checkpoint, on all ranks"),
-    "metric": ("03_horovod_pytorch", "Exercise 2: the end of an epoch"),
+    "resume": ("03_horovod_pytorch", "continue from a checkpoint, on all ranks"),
+    "metric": ("03_horovod_pytorch", "the end of an epoch"),
     "processes": ("05_ddp", "How do processes find each other?"),
-    "convert": ("05_ddp", "Exercise 1: the script for many processes"),
+    "convert": ("05_ddp", "the script for many processes"),
     "ddp": ("05_ddp", "What DDP doesn't do"),
     "accumulate": ("05_ddp", "Deeper: accumulating gradients"),
     "sampler": ("05_ddp", "Deeper: who sees which sample"),

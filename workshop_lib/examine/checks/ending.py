@@ -17,7 +17,10 @@ def ended(run: Run) -> Iterator[Finding]:
     if failed:
         rank = min(failed, key=lambda each: failed[each]["time"])
         error = failed[rank]
-        place = next((frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0]), None)
+        place = next(
+            (frame for frame in reversed(error["frames"]) if "site-packages" not in frame[0] and frame[0][0] != "<"),
+            None,
+        )
         at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
         taken = max((record["step"] for record in run.ranks[rank].records), default=0)

@@ -164,7 +164,7 @@ class Recorder:
         if trains and self.now is not None:
             self.now["forwards"].append(forward)
         elif self.evaluation is not None:
-            if not self.evaluation["forwards"]:
+            if "buffers" not in self.evaluation and self.models[id(module)].trained:
                 self.evaluation["buffers"] = digests.of_each(_plain(module.buffers()))
             self.evaluation["forwards"].append(_settled(forward))
         self.spent_s += time.monotonic() - end_s
