@@ -1,6 +1,7 @@
+# ruff: noqa: E501 - tables of replaced text
 """Correct variations of the scripts, in the styles people have. None of them may be called wrong."""
 
-from planted import AVERAGE, BY_HAND, CLIP, EPOCH, LOADER, MODEL, OWN_SEED, SAMPLER, SAVE, SEED, STEP, SYNC, WRAP
+from planted import AVERAGE, BY_HAND, CLIP, EPOCH, LOADER, MODEL, OWN_SEED, SAMPLER, SAVE, SEED, STEP, WRAP
 
 AVERAGE_WEIGHTS = "            if number % 8 == 7:\n                for p in model.parameters():\n                    distributed.all_reduce(p.data)\n                    p.data /= 2\n"
 RESUME = """\
@@ -58,7 +59,7 @@ CORRECT = {
                               ("            (OUT / \"model.tmp\").replace(OUT / \"model.pt\")\n", ""))),
     "drawn with replacement": ("ddp", ((LOADER, "DataLoader(train_set, batch_size=8, sampler=torch.utils.data.RandomSampler("
                                         "train_set, replacement=True, num_samples=128))"), (EPOCH, ""))),
-    "joined": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256 - 30 * rank, 2)), batch_size=8)"), (EPOCH, ""),
+    "joined": ("ddp", ((LOADER, "DataLoader(Subset(train_set, range(rank, 256 - 32 * rank, 2)), batch_size=8)"), (EPOCH, ""),
                        ("        train(model, loader, optimizer)\n", "        with model.join():\n            train(model, loader, "
                         "optimizer)\n"), ("ACCUMULATE = 2", "ACCUMULATE = 1"))),
     "same seed everywhere": ("ddp", ((OWN_SEED, ""),)),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of replaced text
 """Faults planted in scripts by replacing text, and what `workshop examine` must say about each."""
 
 import os
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workshop_lib.examine import checks
-from workshop_lib.examine.findings import Finding
+from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Run
 from workshop_lib.examine.run import observe
 
@@ -49,11 +50,11 @@ def run(script: str, *edits: tuple[str, str], files: dict[str, str] | None = Non
         return observe(2, [str(path)], show=False, **{"seconds": 60.0} | limits)
 
 
-def examined(script: str, *edits: tuple[str, str], **limits) -> list[Finding]:
+def examined(script: str, *edits: tuple[str, str], **limits) -> list[ScriptFinding]:
     return checks.examine(run(script, *edits, **limits))
 
 
-def missing(fault: Planted, findings: list[Finding]) -> str:
+def missing(fault: Planted, findings: list[ScriptFinding]) -> str:
     """What the findings lack; empty if the fault was found, with its rank, step and cause."""
     of_check = [each for each in findings if each.check == fault.check and each.level == fault.level]
     if not of_check:
@@ -84,7 +85,7 @@ OVERFLOW = """\
                 p.grad.nan_to_num_(posinf=0)
 """
 SCALED_STEP = "            scaler.step(optimizer)\n            scaler.update()\n"
-SAVE = "            torch.save({\"model\": model.module.state_dict(), \"epoch\": epoch}, OUT / \"model.tmp\")\n"
+SAVE = '            torch.save({"model": model.module.state_dict(), "epoch": epoch}, OUT / "model.tmp")\n'
 ONLY_0 = "        if rank == 0:\n            print"
 MODEL = "    model = build()\n"
 SHARD = "    fully_shard(model)\n"

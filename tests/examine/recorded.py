@@ -1,6 +1,6 @@
 """Observations of a small, correct run, as two ranks' recorders would have written them, for tests to change."""
 
-from workshop_lib.examine.observations import Rank, Run
+from workshop_lib.examine.observations import RankLog, Run
 
 NAMES = ["first.weight", "last.weight"]
 STEPS = 8
@@ -76,7 +76,7 @@ def evaluation(rank: int) -> dict:
     }
 
 
-def rank(number: int) -> Rank:
+def rank(number: int) -> RankLog:
     parameters = [[name, [2], True, False] for name in NAMES]
     model = {
         "kind": "model",
@@ -107,7 +107,7 @@ def rank(number: int) -> Rank:
     if number == 0:
         records.append({"kind": "save", "step": STEPS, "path": "/tmp/model.pt", "shares": 0, "line": "train.py:30"})
     records.append({"kind": "end", "step": STEPS, "weights": [9, 90], "buffers": [5, 6], "time": 1.0})
-    return Rank(records)
+    return RankLog(records)
 
 
 def run() -> Run:

@@ -7,7 +7,7 @@ import recorded
 
 from workshop_lib.examine import checks, report
 from workshop_lib.examine.checks import machine
-from workshop_lib.examine.findings import LEVELS, SECTIONS, Finding, worst
+from workshop_lib.examine.findings import LEVELS, SECTIONS, ScriptFinding, worst
 from workshop_lib.examine.observations import Run, read_rank
 from workshop_lib.maintain import generate
 
@@ -228,7 +228,9 @@ def one_resumes(run):
     run.ranks[0].records.append({"kind": "load", "what": "optimizer", "step": 0, "line": "train.py:5"})
 
 
-@case("look", "straggler", "in 5 of 5 steps, the ranks waited for rank 1, usually 60 ms, 55 ms of them for loading data")
+@case(
+    "look", "straggler", "in 5 of 5 steps, the ranks waited for rank 1, usually 60 ms, 55 ms of them for loading data"
+)
 def slow_loading(run):
     for step in steps_of(run, 1):
         step["data_s"] += 0.055
@@ -287,7 +289,9 @@ def stuck(run):
 def test_a_correct_run_has_nothing_to_change():
     findings = checks.examine(recorded.run())
     assert [finding for finding in findings if finding.level != "ok"] == []
-    assert {"weights", "batches", "coverage", "order", "clipping", "metric", "files"} <= {each.check for each in findings}
+    assert {"weights", "batches", "coverage", "order", "clipping", "metric", "files"} <= {
+        each.check for each in findings
+    }
 
 
 @pytest.mark.parametrize(("name", "change", "level", "check", "says"), CASES, ids=[case[0] for case in CASES])
@@ -345,8 +349,8 @@ def test_sections_are_in_the_notebooks():
 
 
 def test_a_report_has_why_what_to_change_and_where_to_read():
-    finding = Finding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
-    text = report.as_text([finding, Finding("ok", "weights", "equal")])
+    finding = ScriptFinding("wrong", "batches", "seen", "because", "change this", "sampler", (0, 1), 3)
+    text = report.as_text([finding, ScriptFinding("ok", "weights", "equal")])
     assert text.index("wrong  batches: seen") < text.index("why: because") < text.index("change: change this")
     assert "more: 05_ddp, “Deeper: who sees which sample”" in text and text.endswith("1 wrong, 0 to look at, 1 ok")
     as_json = report.as_json([finding], 2)

@@ -1,7 +1,9 @@
 """The command `workshop examine`."""
 
 import json as as_json
+import shutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +43,10 @@ def examine(
         raise InputError(f"--ranks {ranks}: give a whole number of at least 1.")
     if seconds <= 0 or steps < 0:
         raise InputError("--seconds must be above 0, and --steps at least 0.")
+    if script != "-m" and not Path(script).is_file():
+        raise InputError(f"{script}: there is no such file. Give the script that torchrun would start.")
+    if shutil.which(python) is None:
+        raise InputError(f"--python {python}: there is no such program.")
     command = [script, *context.args]
     one = observe(1, command, ALONE_STEPS, min(seconds, ALONE_S), python, show=False) if alone and ranks > 1 else None
     run = observe(ranks, command, steps, seconds, python)

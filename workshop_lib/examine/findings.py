@@ -32,7 +32,7 @@ SECTIONS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class ScriptFinding:
     """One result of a check. why, change and section are empty where there is nothing to change."""
 
     level: str  # one of LEVELS
@@ -49,5 +49,5 @@ class Finding:
         return {**asdict(self), "section": {"notebook": notebook, "heading": heading} if notebook else None}
 
 
-def worst(findings: list[Finding]) -> str:
+def worst(findings: list[ScriptFinding]) -> str:
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")

@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 @dataclass
-class Rank:
+class RankLog:
     """The records of one rank, in the order in which it wrote them."""
 
     records: list[Record] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Rank:
 class Run:
     """One observed run. how: "ended", "failed", "stuck" (the ranks wait for each other), or "time" (time was up)."""
 
-    ranks: list[Rank]
+    ranks: list[RankLog]
     how: str = "ended"
     stacks: dict[int, list[Frame]] = field(default_factory=dict)
     last_lines: list[str] = field(default_factory=list)
@@ -89,8 +89,9 @@ class Run:
 
     @cached_property
     def common_steps(self) -> list[int]:
-        """The steps that all ranks took."""
-        return sorted(set.intersection(*(set(rank.steps) for rank in self.ranks)))
+        """The steps that all ranks took, up to the optimizer's part."""
+        taken = [{step for step, record in rank.steps.items() if _is_whole(record)} for rank in self.ranks]
+        return sorted(set.intersection(*taken))
 
     @property
     def trains(self) -> bool:
@@ -142,9 +143,13 @@ class Run:
         return not messages and not inside
 
 
-def read_rank(path: Path, most: int | None = None) -> Rank:
+def _is_whole(step: Record) -> bool:
+    return "optimizers" in step or "skipped" in step
+
+
+def read_rank(path: Path, most: int | None = None) -> RankLog:
     """Read the records of one rank, or the first `most`; an unfinished last line is left out."""
-    rank = Rank()
+    rank = RankLog()
     if not path.exists():
         return rank
     with open(path) as file:

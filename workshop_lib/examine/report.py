@@ -3,13 +3,13 @@
 import textwrap
 from typing import Any
 
-from workshop_lib.examine.findings import SECTIONS, Finding, worst
+from workshop_lib.examine.findings import SECTIONS, ScriptFinding, worst
 
 WIDTH = 100
 MARGIN = " " * 7
 
 
-def as_text(findings: list[Finding]) -> str:
+def as_text(findings: list[ScriptFinding]) -> str:
     """The findings, one paragraph for each that needs attention and one line for each that doesn't."""
     parts = [_paragraph(finding) for finding in findings if finding.level != "ok"]
     parts += ["\n".join(_line("ok", f"{each.check}: {each.seen}") for each in findings if each.level == "ok")]
@@ -18,11 +18,11 @@ def as_text(findings: list[Finding]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def as_json(findings: list[Finding], ranks: int) -> dict[str, Any]:
+def as_json(findings: list[ScriptFinding], ranks: int) -> dict[str, Any]:
     return {"ranks": ranks, "worst": worst(findings), "findings": [each.as_json() for each in findings]}
 
 
-def _paragraph(finding: Finding) -> str:
+def _paragraph(finding: ScriptFinding) -> str:
     seen, *more = finding.seen.splitlines()
     lines = [_line(finding.level, f"{finding.check}: {seen}"), *(f"{MARGIN}  {line.strip()}" for line in more)]
     if finding.why:

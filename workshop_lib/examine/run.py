@@ -41,7 +41,17 @@ def observe(
     It ends with the script, after `steps` optimizer steps (0: all), after `seconds`, or when the ranks are stuck.
     """
     with tempfile.TemporaryDirectory(prefix="workshop-examine-") as folder:
-        words = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+        words = [
+            python,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr",
+            "127.0.0.1",
+            "--nproc-per-node",
+            str(ranks),
+            "-m",
+        ]
         words += ["workshop_lib.examine.on_ranks", folder, str(steps), *command]
         own = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
         with scripts.started(words, uuid.uuid4().hex[:12], **own) as process:

@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import Finding
-from workshop_lib.examine.observations import Rank, Run
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.ranks.errors import named
 from workshop_lib.words import plural
 
@@ -14,7 +14,7 @@ FEWEST_STEPS = 2
 FIRST = 3  # batches of an epoch that are compared with those of the epoch before, at least
 
 
-def batches(run: Run) -> Iterator[Finding]:
+def batches(run: Run) -> Iterator[ScriptFinding]:
     """Do ranks train on the same samples?"""
     steps = [step for step in run.common_steps if all(log.samples(step) for log in run.ranks)]
     if run.size == 1 or not run.is_data_parallel or len(steps) < FEWEST_STEPS:
@@ -29,9 +29,9 @@ def batches(run: Run) -> Iterator[Finding]:
         if len(distinct) == 1:
             why = "But every step has this one batch, so the data may be made up for a test."
             change = "With real data, share it out."
-            yield Finding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
+            yield ScriptFinding("look", "batches", seen, why, change, "sampler", (one, other), same[0])
         else:
-            yield Finding(
+            yield ScriptFinding(
                 "wrong",
                 "batches",
                 f"{seen}{_why_the_same(run, one, other)}",
@@ -46,7 +46,7 @@ def batches(run: Run) -> Iterator[Finding]:
         (_overlap(run, one, other, steps), one, other) for one, other in itertools.combinations(range(run.size), 2)
     )
     if share > OVERLAP_SHARE:
-        yield Finding(
+        yield ScriptFinding(
             "look",
             "batches",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
@@ -57,7 +57,7 @@ def batches(run: Run) -> Iterator[Finding]:
             steps[0],
         )
         return
-    yield Finding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
+    yield ScriptFinding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
 
 
 def _why_the_same(run: Run, one: int, other: int) -> str:
@@ -84,7 +84,7 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     return bool(seen[0] & seen[1])
 
 
-def _first_order(log: Rank) -> list[int]:
+def _first_order(log: RankLog) -> list[int]:
     return next((order for key, order in sorted(log.orders.items()) if key[0] in log.training_loaders), [])
 
 
@@ -104,12 +104,12 @@ def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
     return len(seen[0] & seen[1]) / smaller if smaller else 0.0
 
 
-def _trained_with(log: Rank) -> Iterator[tuple[int, list[dict]]]:
+def _trained_with(log: RankLog) -> Iterator[tuple[int, list[dict]]]:
     for loader in sorted(log.training_loaders):
         yield loader, log.loaders[loader]
 
 
-def sampler(run: Run) -> Iterator[Finding]:
+def sampler(run: Run) -> Iterator[ScriptFinding]:
     """Are the settings of every DistributedSampler those of this process group?"""
     if not run.is_data_parallel or run.size == 1:
         return
@@ -121,7 +121,7 @@ def sampler(run: Run) -> Iterator[Finding]:
                 continue
             seeds.setdefault(loader, set()).add(settings["seed"])
             if settings["num_replicas"] != run.size or settings["rank"] != rank:
-                yield Finding(
+                yield ScriptFinding(
                     "wrong",
                     "sampler",
                     f"on rank {rank} of {run.size}, the DistributedSampler is rank {settings['rank']} of "
@@ -133,7 +133,7 @@ def sampler(run: Run) -> Iterator[Finding]:
                     1,
                 )
     if any(len(each) > 1 for each in seeds.values()):
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "sampler",
             f"the DistributedSampler has another seed on each rank: {max(map(sorted, seeds.values()), key=len)}",
@@ -144,7 +144,7 @@ def sampler(run: Run) -> Iterator[Finding]:
         )
 
 
-def coverage(run: Run) -> Iterator[Finding]:
+def coverage(run: Run) -> Iterator[ScriptFinding]:
     """Does an epoch hold every sample once?"""
     if not run.is_data_parallel:
         return
@@ -161,7 +161,7 @@ def coverage(run: Run) -> Iterator[Finding]:
         twice = len(loaded) - len(set(loaded))
         global_batch = (epochs[0]["batch"] or 1) * run.size
         if lost >= max(global_batch, 1) or twice > max(run.size, global_batch):
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "coverage",
                 f"the first epoch left out {lost:,} of {total:,} samples, and loaded {twice:,} again",
@@ -171,10 +171,10 @@ def coverage(run: Run) -> Iterator[Finding]:
             )
         else:
             seen = f"an epoch loaded {len(set(loaded)):,} of {total:,} samples, {twice:,} of them twice"
-            yield Finding("ok", "coverage", seen)
+            yield ScriptFinding("ok", "coverage", seen)
 
 
-def order(run: Run) -> Iterator[Finding]:
+def order(run: Run) -> Iterator[ScriptFinding]:
     """Does the order change from epoch to epoch?"""
     for rank, log in enumerate(run.ranks):
         compared = False
@@ -192,7 +192,7 @@ def order(run: Run) -> Iterator[Finding]:
                 seen = f"on {named((rank,))}, epoch {after['epoch']} loads the samples in the order of epoch "
                 seen += str(before["epoch"])
                 why = "A DistributedSampler shuffles anew only when it's told the epoch." if shuffles else ""
-                yield Finding(
+                yield ScriptFinding(
                     "wrong" if shuffles else "look",
                     "order",
                     seen,
@@ -204,12 +204,12 @@ def order(run: Run) -> Iterator[Finding]:
                 )
                 return
         if compared and rank == run.size - 1:
-            yield Finding("ok", "order", "each epoch has an order of its own")
+            yield ScriptFinding("ok", "order", "each epoch has an order of its own")
     if not any(log.training_loaders for log in run.ranks):
         yield from _order_of_batches(run)
 
 
-def _order_of_batches(run: Run) -> Iterator[Finding]:
+def _order_of_batches(run: Run) -> Iterator[ScriptFinding]:
     """The same for scripts without a DataLoader, judged by the batches themselves."""
     log = run.ranks[0]
     rows = [tuple(log.samples(step)) for step in sorted(log.steps)]
@@ -220,10 +220,12 @@ def _order_of_batches(run: Run) -> Iterator[Finding]:
     if period >= FIRST and len(repeats) >= FIRST and all(repeats):
         seen = f"from step {period + 1} on, rank 0's batches repeat those from step 1 on"
         why = "Every epoch has the same batches in the same order."
-        yield Finding("look", "order", seen, why, "Shuffle anew in each epoch, equally on all ranks.", "sampler", (0,))
+        yield ScriptFinding(
+            "look", "order", seen, why, "Shuffle anew in each epoch, equally on all ranks.", "sampler", (0,)
+        )
 
 
-def unequal_parts(run: Run) -> Iterator[Finding]:
+def unequal_parts(run: Run) -> Iterator[ScriptFinding]:
     """Does an average of averages weigh samples differently?"""
     if not run.is_data_parallel:
         return
@@ -233,7 +235,7 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     for step, each in sizes.items():
         sums = [sum(parts) for parts in each]
         if len(set(sums)) > 1:
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "parts",
                 f"in step {step}, the ranks had {_numbers(sums)} samples",
@@ -248,14 +250,14 @@ def unequal_parts(run: Run) -> Iterator[Finding]:
     yield from _unequal_tokens(run)
 
 
-def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Finding]:
+def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[ScriptFinding]:
     parts = {step: each[0] for step, each in sizes.items()}
     if not any(len(each) > 1 for each in parts.values()):
         return
     usual = max(len(each) for each in parts.values())
     for step, each in parts.items():
         if len(set(each)) > 1 or len(each) < usual:
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "parts",
                 f"in step {step}, the micro-batches have {_numbers(each)} samples, and other steps accumulate {usual}",
@@ -267,14 +269,14 @@ def _unequal_micro_batches(sizes: dict[int, list[list[int]]]) -> Iterator[Findin
             return
 
 
-def _unequal_tokens(run: Run) -> Iterator[Finding]:
+def _unequal_tokens(run: Run) -> Iterator[ScriptFinding]:
     for step in run.common_steps:
         counts = [[forward.get("tokens") for forward in log.forwards(step)] for log in run.ranks]
         if any(count is None for each in counts for count in each):
             return
         sums = [sum(count or 0 for count in each) for each in counts]
         if len(set(sums)) > 1:
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "tokens",
                 f"in step {step}, the ranks' losses are means over {_numbers(sums)} tokens",

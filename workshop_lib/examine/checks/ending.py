@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import Finding
+from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Run
 from workshop_lib.ranks.errors import named, where
 from workshop_lib.words import plural
@@ -10,7 +10,7 @@ from workshop_lib.words import plural
 TEXT_SHOWN = 200
 
 
-def ended(run: Run) -> Iterator[Finding]:
+def ended(run: Run) -> Iterator[ScriptFinding]:
     failed = {rank: record for rank, log in enumerate(run.ranks) if (record := log.first("error"))}
     positions = [_position(run, rank) for rank in range(run.size)]
     done = [rank for rank, log in enumerate(run.ranks) if log.first("end")]
@@ -24,7 +24,7 @@ def ended(run: Run) -> Iterator[Finding]:
         at = f" at {place[0]}, line {place[1]}" if place and "examine/on_ranks" not in place[0] else ""
         others = [_position(run, other) for other in range(run.size) if other != rank]
         taken = max((record["step"] for record in run.ranks[rank].records), default=0)
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "ended",
             "\n".join([f"rank {rank} failed in step {taken}{at}: {shortened(error['text'])}", *others]),
@@ -35,16 +35,16 @@ def ended(run: Run) -> Iterator[Finding]:
             taken,
         )
     elif run.how == "failed" and len(done) == run.size and run.trains:
-        yield Finding(
+        yield ScriptFinding(
             "ok", "ended", f"all ranks took {plural(len(run.common_steps), 'step')}; one aborted while it ended"
         )
     elif run.how == "failed":
         tail = "\n".join(run.last_lines[-8:])
-        yield Finding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
+        yield ScriptFinding("wrong", "ended", f"the script ended with an error:\n{tail}", section="stuck")
     elif run.how == "stuck":
         steps = [max(log.steps, default=0) for log in run.ranks]
         waiting = tuple(run.stacks)
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "ended",
             "\n".join([f"{named(waiting)} waited for ranks that didn't come:", *positions]),
@@ -58,16 +58,16 @@ def ended(run: Run) -> Iterator[Finding]:
         seen = "no step of an optimizer was seen on every rank"
         seen += " before the time was up" if run.how == "time" else ""
         change = "Give --seconds more, or start the script so that it trains in the process that torchrun starts."
-        yield Finding("look", "ended", "\n".join([seen, *positions]), "", change)
+        yield ScriptFinding("look", "ended", "\n".join([seen, *positions]), "", change)
     else:
         took = plural(len(run.common_steps), "step")
         stopped = " until the time was up" if run.how == "time" else ""
-        yield Finding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
+        yield ScriptFinding("ok", "ended", f"{run.size} ranks took {took}{stopped}, and no rank failed")
     steps = [len(log.steps) for log in run.ranks]
     if run.how == "ended" and run.trains and len(set(steps)) > 1:
         ends = [log.first("end").get("weights") for log in run.ranks]
         agree = all(ends) and all(end == ends[0] for end in ends)  # as after DDP's Join
-        yield Finding(
+        yield ScriptFinding(
             "wrong" if run.is_data_parallel and not agree else "look",
             "steps",
             f"the ranks took different numbers of steps: {_list(steps)} on ranks 0 to {run.size - 1}",
@@ -109,11 +109,11 @@ def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def joined(run: Run) -> Iterator[Finding]:
+def joined(run: Run) -> Iterator[ScriptFinding]:
     if run.size == 1 or not any(log.steps for log in run.ranks):
         return
     if not any(log.first("group") for log in run.ranks):
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "joined",
             f"the script never called init_process_group: it's {run.size} trainings that know nothing of each other",
@@ -124,6 +124,6 @@ def joined(run: Run) -> Iterator[Finding]:
     elif not run.joined:
         sizes = [log.first("group").get("size", 1) for log in run.ranks]
         seen = f"the ranks' process groups have {_list(sizes)} ranks, not {run.size}"
-        yield Finding(
+        yield ScriptFinding(
             "wrong", "joined", seen, "", "Call init_process_group() without rank and world_size.", "processes"
         )

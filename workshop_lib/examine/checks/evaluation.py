@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from workshop_lib.examine.checks.weights import differing
-from workshop_lib.examine.findings import Finding
+from workshop_lib.examine.findings import ScriptFinding
 from workshop_lib.examine.observations import Record, Run
 
 JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")
@@ -25,7 +25,7 @@ def _is_shared_out(evaluations: list[Record]) -> bool:
     return all(samples) and any(len(each - samples[0]) > len(each) / 2 for each in samples[1:])
 
 
-def combined(run: Run) -> Iterator[Finding]:
+def combined(run: Run) -> Iterator[ScriptFinding]:
     """Do ranks that evaluate a part each put their results together?"""
     seen_parts = False
     for evaluations in _together(run):
@@ -36,7 +36,7 @@ def combined(run: Run) -> Iterator[Finding]:
             sum(count for name, (count, *_) in each["collectives"].items() if _joins(name)) for each in evaluations
         ]
         if not any(calls):
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "metric",
                 f"after step {evaluations[0]['step']}, each rank evaluated other samples "
@@ -48,9 +48,9 @@ def combined(run: Run) -> Iterator[Finding]:
             )
             return
     if seen_parts:
-        yield Finding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
+        yield ScriptFinding("ok", "metric", "each rank evaluated a part, and a collective put the results together")
     elif any(True for _ in _together(run)):
-        yield Finding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
+        yield ScriptFinding("ok", "metric", "every rank evaluated the same samples, so one rank's number is everyone's")
 
 
 def _joins(name: str) -> bool:
@@ -58,7 +58,7 @@ def _joins(name: str) -> bool:
     return kind in JOIN and phase == "between"
 
 
-def padding(run: Run) -> Iterator[Finding]:
+def padding(run: Run) -> Iterator[ScriptFinding]:
     """Does a sampler repeat samples to give all ranks equally many?"""
     if run.size == 1:
         return
@@ -72,7 +72,7 @@ def padding(run: Run) -> Iterator[Finding]:
             loaded = [index for order in orders for index in order]
             twice = len(loaded) - len(set(loaded))
             if settings.get("distributed") and 0 < twice < run.size:
-                yield Finding(
+                yield ScriptFinding(
                     "look",
                     "padding",
                     f"the evaluation's sampler loads {twice} of {settings['samples']:,} samples twice, "
@@ -85,7 +85,7 @@ def padding(run: Run) -> Iterator[Finding]:
                 return
 
 
-def buffers(run: Run) -> Iterator[Finding]:
+def buffers(run: Run) -> Iterator[ScriptFinding]:
     """Do all ranks evaluate with the same buffers, such as the statistics of batch normalization?"""
     names = run.ranks[0].model["buffers"]
     for evaluations in _together(run):
@@ -94,15 +94,17 @@ def buffers(run: Run) -> Iterator[Finding]:
             continue
         odd = differing(names, digests)
         if odd:
-            yield Finding("look", "buffers", f"ranks evaluate with different buffers: {_some(odd)}", *_ADVICE)
+            yield ScriptFinding("look", "buffers", f"ranks evaluate with different buffers: {_some(odd)}", *_ADVICE)
             return
-        yield Finding("ok", "buffers", "all ranks evaluated with the same buffers")
+        yield ScriptFinding("ok", "buffers", "all ranks evaluated with the same buffers")
         return
     ends = [log.first("end").get("buffers") for log in run.ranks]
     if run.is_data_parallel and all(ends) and run.ranks[0].first("ddp").get("broadcast_buffers") is False:
         odd = differing(names, ends)
         if odd:
-            yield Finding("look", "buffers", f"at the end, buffers differ between the ranks: {_some(odd)}", *_ADVICE)
+            yield ScriptFinding(
+                "look", "buffers", f"at the end, buffers differ between the ranks: {_some(odd)}", *_ADVICE
+            )
 
 
 _ADVICE = (

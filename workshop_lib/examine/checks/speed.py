@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from statistics import median
 
-from workshop_lib.examine.findings import Finding
-from workshop_lib.examine.observations import Rank, Run
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
 WARM_UP = 2  # first steps, which allocate and compile
@@ -20,7 +20,7 @@ def measured(run: Run) -> list[int]:
     return [step for step in steps if all(log.steps[step]["backwards"] for log in run.ranks)]
 
 
-def step_s(log: Rank, step: int) -> float:
+def step_s(log: RankLog, step: int) -> float:
     """Seconds from the start of a step's loading to the end of its optimizer."""
     record = log.steps[step]
     return record.get("end_s", record["time"]) - record["time"] + record["data_s"]
@@ -32,7 +32,7 @@ def waits_s(run: Run, step: int) -> list[float]:
     return [max(begins_s) - each for each in begins_s]
 
 
-def stragglers(run: Run) -> Iterator[Finding]:
+def stragglers(run: Run) -> Iterator[ScriptFinding]:
     steps = measured(run)
     if run.size == 1 or len(steps) < FEWEST_STEPS:
         return
@@ -43,7 +43,7 @@ def stragglers(run: Run) -> Iterator[Finding]:
     lost_s = median(max(each) for each in waits.values())
     if last.count(late) < USUALLY * len(last) or lost_s < max(LATE_SHARE * typical_s, LATE_S):
         seen = f"the ranks wait {lost_s / typical_s:.0%} of a step for each other"
-        yield Finding("ok", "straggler", seen)
+        yield ScriptFinding("ok", "straggler", seen)
         return
     parts = {
         "loading data": [_median(log, steps, "data_s") for log in run.ranks],
@@ -56,7 +56,7 @@ def stragglers(run: Run) -> Iterator[Finding]:
     reason = max(more_s, key=lambda what: more_s[what])
     known = more_s[reason] > lost_s / 3
     because = f", {more_s[reason] * 1e3:.0f} ms of them for {reason}" if known else ", in code around the model"
-    yield Finding(
+    yield ScriptFinding(
         "look",
         "straggler",
         f"in {last.count(late)} of {len(steps)} steps, the ranks waited for rank {late}, usually {lost_s * 1e3:.0f} ms"
@@ -69,11 +69,11 @@ def stragglers(run: Run) -> Iterator[Finding]:
     )
 
 
-def _median(log: Rank, steps: list[int], name: str) -> float:
+def _median(log: RankLog, steps: list[int], name: str) -> float:
     return median(log.steps[step][name] for step in steps)
 
 
-def reads(run: Run) -> Iterator[Finding]:
+def reads(run: Run) -> Iterator[ScriptFinding]:
     """Does the script read values from the device in every step?"""
     steps = measured(run)
     if not steps:
@@ -81,7 +81,7 @@ def reads(run: Run) -> Iterator[Finding]:
     counts = [median(log.steps[step]["items"] for step in steps) for log in run.ranks]
     if min(counts) >= 1:
         on_cpu = run.ranks[0].model["device"] == "cpu"
-        yield Finding(
+        yield ScriptFinding(
             "ok" if on_cpu else "look",
             "reads",
             f"a step reads {max(counts):g} values from tensors (.item() and the like)"
@@ -92,7 +92,7 @@ def reads(run: Run) -> Iterator[Finding]:
         )
 
 
-def facts(run: Run) -> Iterator[Finding]:
+def facts(run: Run) -> Iterator[ScriptFinding]:
     """The batch, the learning rate, and the speed."""
     log = run.ranks[0]
     steps = measured(run) or run.common_steps
@@ -104,7 +104,7 @@ def facts(run: Run) -> Iterator[Finding]:
         accumulated = f" x {micro} micro-batches" if micro > 1 else ""
         seen = f"{per_rank:g} samples per rank{accumulated} x {plural(run.size, 'rank')}"
         rate = f"{min(rates):.3g}" if min(rates) == max(rates) else f"{min(rates):.3g} to {max(rates):.3g}"
-        yield Finding(
+        yield ScriptFinding(
             "ok", "batch", f"{seen}: a global batch of {median(batch):g}, learning rate {rate}", section="rate"
         )
     if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
@@ -123,7 +123,7 @@ def facts(run: Run) -> Iterator[Finding]:
             one = facts_speed(alone)
             efficiency = speed / run.size / one
             listed += f"; one rank alone does {one:,.0f} samples/s, so the efficiency is {efficiency:.0%}"
-        yield Finding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
+        yield ScriptFinding("ok", "speed", f"{speed:,.0f} samples/s; of a step: {listed}", section="inside")
 
 
 def facts_speed(run: Run) -> float:
@@ -134,5 +134,5 @@ def facts_speed(run: Run) -> float:
     return sizes / median(step_s(log, step) for step in steps)
 
 
-def _called_s(log: Rank, step: int) -> float:
+def _called_s(log: RankLog, step: int) -> float:
     return sum(seconds for _, _, seconds in log.steps[step]["collectives"].values())

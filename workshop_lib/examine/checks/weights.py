@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from workshop_lib.examine.findings import Finding
-from workshop_lib.examine.observations import Rank, Run
+from workshop_lib.examine.findings import ScriptFinding
+from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
@@ -22,7 +22,7 @@ def differing(names: list[str], digests: list) -> list[str]:
     return [row[0] for row in rows if len(set(row[1:])) > 1]
 
 
-def equal(run: Run) -> Iterator[Finding]:
+def equal(run: Run) -> Iterator[ScriptFinding]:
     if run.size == 1:
         return
     if not run.same_model:
@@ -30,7 +30,7 @@ def equal(run: Run) -> Iterator[Finding]:
         unshared = set.union(*own) - set.intersection(*own)
         seen = f"the ranks' models have different parameters: {named_parameters(sorted(unshared))}"
         why = "That's right for pipelines only. Averaged gradients need the same parameters on every rank."
-        yield Finding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
+        yield ScriptFinding("look", "weights", seen, why, "Build the same model on every rank.", "same start")
         return
     shared_out = [each[3] for each in run.ranks[0].model["parameters"]]
     if not run.is_data_parallel or all(shared_out):
@@ -42,10 +42,10 @@ def equal(run: Run) -> Iterator[Finding]:
     if not different:
         if all(end is not None for end in ends) and any(end != ends[0] for end in ends):
             seen = f"the final weights differ between the ranks, in {named_parameters(differing(names, ends))}"
-            yield Finding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
+            yield ScriptFinding("wrong", "weights", seen, "The ranks no longer have one model.", "", "equal")
             return
         seen = f"bit-identical on {run.size} ranks in {plural(len(_compared(run)), 'step')}"
-        yield Finding("ok", "weights", f"the weights are {seen}")
+        yield ScriptFinding("ok", "weights", f"the weights are {seen}")
         return
     first = min(different)
     again = [step for step in _compared(run) if step > first and step not in different]
@@ -54,10 +54,10 @@ def equal(run: Run) -> Iterator[Finding]:
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
     if again:
         why = f"They're equal again before step {again[0]}, as they are in local SGD, so this may be on purpose."
-        yield Finding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
+        yield ScriptFinding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
         return
     why = "Each rank trains a model of its own from there on. Nothing in the loss tells you."
-    yield Finding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
+    yield ScriptFinding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
 
 
 def _compared(run: Run) -> list[int]:
@@ -148,14 +148,14 @@ def _not_averaged(run: Run, step: int, gradients: list, names: list[str]) -> tup
     return cause, "Wrap the model in torch.nn.parallel.DistributedDataParallel, or use fully_shard.", "averaging"
 
 
-def shards_from_one_model(run: Run) -> Iterator[Finding]:
+def shards_from_one_model(run: Run) -> Iterator[ScriptFinding]:
     shards = [log.of_kind("shard") for log in run.ranks]
     if not all(shards) or run.size == 1:
         return
     for each in zip(*shards, strict=False):
         odd = differing(each[0]["names"], [one["before"] for one in each])
         if odd:
-            yield Finding(
+            yield ScriptFinding(
                 "look",
                 "shards",
                 f"the ranks' weights differed when fully_shard shared them out, in {named_parameters(odd)}",
@@ -164,16 +164,16 @@ def shards_from_one_model(run: Run) -> Iterator[Finding]:
                 "fsdp",
             )
             return
-    yield Finding("ok", "shards", "all ranks had the same weights when fully_shard shared them out")
+    yield ScriptFinding("ok", "shards", "all ranks had the same weights when fully_shard shared them out")
 
 
-def trainable(run: Run) -> Iterator[Finding]:
+def trainable(run: Run) -> Iterator[ScriptFinding]:
     if not run.same_model or not run.is_data_parallel:
         return
     rows = zip(*(log.model["parameters"] for log in run.ranks), strict=True)
     odd = [row[0][0] for row in rows if len({each[2] for each in row}) > 1]
     if odd:
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "frozen",
             f"{named_parameters(odd)} is trained on some ranks and frozen on others",
@@ -183,8 +183,8 @@ def trainable(run: Run) -> Iterator[Finding]:
         )
 
 
-def in_the_optimizer(run: Run) -> Iterator[Finding]:
-    log: Rank = run.ranks[0]
+def in_the_optimizer(run: Run) -> Iterator[ScriptFinding]:
+    log: RankLog = run.ranks[0]
     records = [record for record in log.steps.values() if "stepped_names" in record]
     if not records or len(log.of_kind("model")) > 1:
         return
@@ -192,7 +192,7 @@ def in_the_optimizer(run: Run) -> Iterator[Finding]:
     trained = [name for name, _, trains, _ in log.model["parameters"] if trains]
     left_out = [name for name in trained if name not in stepped]
     if trained and len(left_out) == len(trained):
-        yield Finding(
+        yield ScriptFinding(
             "wrong",
             "optimizer",
             "the optimizer holds none of the model's parameters",
@@ -204,4 +204,4 @@ def in_the_optimizer(run: Run) -> Iterator[Finding]:
     elif left_out:
         seen = f"no optimizer updates {named_parameters(left_out)}, although it requires gradients"
         change = "Give it to the optimizer, or freeze it before you wrap the model."
-        yield Finding("look", "optimizer", seen, "Its gradient is computed and sent for nothing.", change, "ddp")
+        yield ScriptFinding("look", "optimizer", seen, "Its gradient is computed and sent for nothing.", change, "ddp")

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 from workshop_lib.examine.on_ranks import hooks
-from workshop_lib.examine.on_ranks.recorder import Recorder
+from workshop_lib.examine.on_ranks.recorder import RankRecorder
 
 OTHERS_S = 0.5  # after an error, how long this rank stays, so that the others can be asked where they are
 
 
 def main() -> None:
     folder, steps, script, *arguments = sys.argv[1:]
-    recorder = Recorder(Path(folder), int(os.environ["RANK"]), int(steps), os.path.dirname(os.path.abspath(script)))
+    recorder = RankRecorder(Path(folder), int(os.environ["RANK"]), int(steps), os.path.dirname(os.path.abspath(script)))
     hooks.install(recorder)
     try:
         if script == "-m":

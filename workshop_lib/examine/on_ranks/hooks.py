@@ -17,7 +17,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, DistributedSampler
 
 from workshop_lib.examine.on_ranks import digests
-from workshop_lib.examine.on_ranks.recorder import Recorder, _is_shared_out, _plain
+from workshop_lib.examine.on_ranks.recorder import RankRecorder, _is_shared_out, _plain
 
 JOIN = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "all_gather_object", "gather_object")
 OTHER = (
@@ -30,7 +30,7 @@ READ_BY_CPU = ("item", "tolist", "__float__", "cpu")
 NOT_FILES = ("/dev/", "/proc/", "/sys/", "/.cache/", "__pycache__", "site-packages", "torchinductor", ".lock")
 
 
-def install(recorder: Recorder) -> None:
+def install(recorder: RankRecorder) -> None:
     """Install all hooks in this process."""
     _forward(recorder)
     _backward(recorder)
@@ -50,7 +50,7 @@ def _replace(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Non
         setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-def _noting(recorder: Recorder, note: Callable[..., None]) -> Callable[[Callable], Callable]:
+def _noting(recorder: RankRecorder, note: Callable[..., None]) -> Callable[[Callable], Callable]:
     """Make functions that call `note` with the original's arguments first. Compiled code does without the note."""
 
     def make(original: Callable) -> Callable:
@@ -64,7 +64,7 @@ def _noting(recorder: Recorder, note: Callable[..., None]) -> Callable[[Callable
     return make
 
 
-def _forward(recorder: Recorder) -> None:
+def _forward(recorder: RankRecorder) -> None:
     stack: list[dict[str, Any] | None] = []  # the record of each module that is running; only the outermost has one
 
     def before(module, args):
@@ -86,7 +86,7 @@ def _forward(recorder: Recorder) -> None:
     modules.register_module_forward_hook(after, with_kwargs=True, always_call=True)
 
 
-def _backward(recorder: Recorder) -> None:
+def _backward(recorder: RankRecorder) -> None:
     def make(original):
         def backward(*args, **kwargs):
             if torch.compiler.is_compiling() or recorder.in_backward:
@@ -104,7 +104,7 @@ def _backward(recorder: Recorder) -> None:
     _replace(torch.autograd, "backward", make)
 
 
-def _optimizers(recorder: Recorder) -> None:
+def _optimizers(recorder: RankRecorder) -> None:
     optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: recorder.optimizer_stepped(optimizer))
 
     def make(original):
@@ -120,7 +120,7 @@ def _optimizers(recorder: Recorder) -> None:
     _replace(torch.amp.GradScaler, "step", make)
 
 
-def _loaders(recorder: Recorder) -> None:
+def _loaders(recorder: RankRecorder) -> None:
     numbers: dict[int, int] = {}  # by the id of a loader
     epochs: dict[int, int] = {}  # by a loader's number
     batches_of: dict[int, tuple[int, int]] = {}  # loader and epoch, by the id of the object that chooses batches
@@ -223,7 +223,7 @@ def _description(loader: DataLoader) -> dict[str, Any]:
     return description
 
 
-def _collectives(recorder: Recorder) -> None:
+def _collectives(recorder: RankRecorder) -> None:
     def make(original):
         name = original.__name__
 
@@ -246,7 +246,7 @@ def _collectives(recorder: Recorder) -> None:
         _replace(distributed, name, make)
 
 
-def _wrappers(recorder: Recorder) -> None:
+def _wrappers(recorder: RankRecorder) -> None:
     def make_init(original):
         def init(self, module, *args, **kwargs):
             names = [name for name, _ in module.named_parameters()]
@@ -282,7 +282,7 @@ def _wrappers(recorder: Recorder) -> None:
     _replace(fsdp.FSDPModule, "set_requires_gradient_sync", _noting(recorder, sync))
 
 
-def _gradients(recorder: Recorder) -> None:
+def _gradients(recorder: RankRecorder) -> None:
     def make(original):
         def clip(parameters, *args, **kwargs):
             norm = original(parameters, *args, **kwargs)
@@ -311,7 +311,7 @@ def _gradients(recorder: Recorder) -> None:
         _replace(Tensor, name, make_read)
 
 
-def _files(recorder: Recorder) -> None:
+def _files(recorder: RankRecorder) -> None:
     def opened(event: str, args: tuple) -> None:
         if event not in ("open", "os.rename") or not recorder.is_on():
             return
@@ -340,7 +340,7 @@ def _files(recorder: Recorder) -> None:
     _replace(torch.optim.Optimizer, "load_state_dict", _noting(recorder, loading("optimizer")))
 
 
-def _devices(recorder: Recorder) -> None:
+def _devices(recorder: RankRecorder) -> None:
     chosen: list[int] = []
 
     def choose(device, *args, **kwargs):

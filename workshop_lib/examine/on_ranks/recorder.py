@@ -24,7 +24,7 @@ MOST_WHOLE = 500_000_000  # elements of a model; the last weights of a larger on
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-class Model:
+class TrackedModel:
     """A module that the script calls from outside of any other module, under the number by which records name it."""
 
     def __init__(self, number: int, module: nn.Module):
@@ -33,7 +33,7 @@ class Model:
         self.trained = False
 
 
-class Recorder:
+class RankRecorder:
     """The state of one rank's observation. All times are seconds of a clock that the ranks of one host share."""
 
     def __init__(self, folder: Path, rank: int, most_steps: int, folder_of_script: str):
@@ -46,7 +46,7 @@ class Recorder:
         self.stacks = open(folder / f"stack.{rank}.txt", "w")  # noqa: SIM115 - faulthandler writes to it at any time
         faulthandler.register(signal.SIGUSR1, self.stacks)
         os.register_at_fork(after_in_child=self._leave)
-        self.models: dict[int, Model] = {}  # by the id of a module, or of its first parameter
+        self.models: dict[int, TrackedModel] = {}  # by the id of a module, or of its first parameter
         self.wrapped: dict[int, nn.Module] = {}  # the DDP wrapper of a module, by the module's id
         self.step = 0
         self.now: dict[str, Any] | None = None  # the record of this step
@@ -102,7 +102,7 @@ class Recorder:
 
     # ---- forward passes
 
-    def model_of(self, module: nn.Module) -> Model | None:
+    def model_of(self, module: nn.Module) -> TrackedModel | None:
         """The model that this module is; None for modules without parameters, such as losses and transforms."""
         if id(module) in self.models:
             return self.models[id(module)]
@@ -111,7 +111,7 @@ class Recorder:
             return None
         inner = module.module if isinstance(module, DistributedDataParallel) else module
         same = self.models.get(id(inner)) or self.models.get(id(first))
-        model = same or Model(len({each.number for each in self.models.values()}), module)
+        model = same or TrackedModel(len({each.number for each in self.models.values()}), module)
         for key in (id(module), id(inner), id(first)):
             self.models.setdefault(key, model)
         return model
@@ -201,7 +201,7 @@ class Recorder:
         self.now = {"time": time_s, "forwards": [], "backwards": [], **self.between}
         self.between = self._empty()
 
-    def _look_at_weights(self, model: Model) -> None:
+    def _look_at_weights(self, model: TrackedModel) -> None:
         now = self.now
         assert now is not None
         if "weights" in now or now["forwards"]:
@@ -290,7 +290,7 @@ class Recorder:
 
     # ---- what the script is made of
 
-    def _describe(self, model: Model, module: nn.Module) -> None:
+    def _describe(self, model: TrackedModel, module: nn.Module) -> None:
         named = list(module.named_parameters())
         ddp = isinstance(module, DistributedDataParallel)
         sharded = [each for _, each in named if isinstance(each, DTensor)]
