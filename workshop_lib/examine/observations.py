@@ -60,6 +60,12 @@ class RankLog:
             loaders.setdefault(record["loader"], []).append(record)
         return loaders
 
+    def passes(self, loader: int) -> list[Record]:
+        """The epochs of a loader that the script trained on to the end, without peeks at a batch and evaluations."""
+        ends = {each["epoch"]: each["step"] for each in self.of_kind("epoch_end") if each["loader"] == loader}
+        epochs = self.loaders[loader]
+        return [each for each in epochs if ends.get(each["epoch"], 0) > each["step"]]
+
     @cached_property
     def training_loaders(self) -> set[int]:
         forwards = [forward for step in self.steps for forward in self.forwards(step)]

@@ -85,7 +85,11 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
 
 
 def _first_order(log: RankLog) -> list[int]:
-    return next((order for key, order in sorted(log.orders.items()) if key[0] in log.training_loaders), [])
+    for loader in sorted(log.training_loaders):
+        for epoch in (*log.passes(loader), *log.loaders[loader]):
+            if order := log.orders.get((loader, epoch["epoch"])):
+                return order
+    return []
 
 
 def _overlap(run: Run, one: int, other: int, steps: list[int]) -> float:
@@ -149,7 +153,7 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
     if not run.is_data_parallel:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        whole = [each["epoch"] for each in run.ranks[0].of_kind("epoch_end") if each["loader"] == loader]
+        whole = [each["epoch"] for each in run.ranks[0].passes(loader)]
         orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
         total = epochs[0]["samples"]
         if not total or not orders or not all(orders):
@@ -178,8 +182,8 @@ def order(run: Run) -> Iterator[ScriptFinding]:
     """Does the order change from epoch to epoch?"""
     for rank, log in enumerate(run.ranks):
         compared = False
-        for loader, epochs in _trained_with(log):
-            for before, after in itertools.pairwise(epochs):
+        for loader in sorted(log.training_loaders):
+            for number, (before, after) in enumerate(itertools.pairwise(log.passes(loader)), 2):
                 old = log.orders.get((loader, before["epoch"]), [])
                 new = log.orders.get((loader, after["epoch"]), [])
                 short = min(len(old), len(new))
@@ -189,8 +193,7 @@ def order(run: Run) -> Iterator[ScriptFinding]:
                 if old[:short] != new[:short]:
                     continue
                 shuffles = after.get("distributed", {}).get("shuffle", False)
-                seen = f"on {named((rank,))}, epoch {after['epoch']} loads the samples in the order of epoch "
-                seen += str(before["epoch"])
+                seen = f"on {named((rank,))}, epoch {number} loads the samples in the order of epoch {number - 1}"
                 why = "A DistributedSampler shuffles anew only when it's told the epoch." if shuffles else ""
                 yield ScriptFinding(
                     "wrong" if shuffles else "look",

@@ -1,5 +1,6 @@
 """Are the ranks' weights equal, before and after each step, and if not, since when, where and why?"""
 
+import math
 from collections.abc import Iterator
 
 from workshop_lib.examine.findings import ScriptFinding
@@ -48,16 +49,26 @@ def equal(run: Run) -> Iterator[ScriptFinding]:
         yield ScriptFinding("ok", "weights", f"the weights are {seen}")
         return
     first = min(different)
-    again = [step for step in _compared(run) if step > first and step not in different]
+    again = [f"before step {step}" for step in _compared(run) if step > first and step not in different]
+    again += ["at the end"] if all(ends) and all(end == ends[0] for end in ends) else []
     cause, change, section = _cause(run, first, names)
     when = "before the first step" if first == 1 else f"after step {first - 1}"
     seen = f"{when}, the ranks' weights differ in {named_parameters(different[first])}: {cause}"
-    if again:
-        why = f"They're equal again before step {again[0]}, as they are in local SGD, so this may be on purpose."
+    if again or _averages_now_and_then(run):
+        equal_again = f"They're equal again {again[0]}" if again else "Some steps send as much as the whole model"
+        why = f"{equal_again}, as in local SGD, so this may be on purpose."
         yield ScriptFinding("look", "weights", seen, why, change, section, _odd_ranks(run, first), first - 1)
         return
     why = "Each rank trains a model of its own from there on. Nothing in the loss tells you."
     yield ScriptFinding("wrong", "weights", seen, why, change, section, _odd_ranks(run, first), max(first - 1, 0))
+
+
+def _averages_now_and_then(run: Run) -> bool:
+    """Whether the script sends as much as the whole model in some of its steps, but not in most."""
+    log = run.ranks[0]
+    elements = sum(math.prod(shape) for _, shape, *_ in log.model["parameters"])
+    sends = [sum(size for _, size, _ in record["collectives"].values()) >= elements for record in log.steps.values()]
+    return 0 < sum(sends) < len(sends) / 2
 
 
 def _compared(run: Run) -> list[int]:
@@ -192,6 +203,10 @@ def in_the_optimizer(run: Run) -> Iterator[ScriptFinding]:
     trained = [name for name, _, trains, _ in log.model["parameters"] if trains]
     left_out = [name for name in trained if name not in stepped]
     if trained and len(left_out) == len(trained):
+        own = [record.get("own") or record.get("weights") for record in log.steps.values()]
+        known = [each for each in own if each]
+        if len(known) < 2 or any(each != known[0] for each in known):
+            return  # something else updates them, such as DeepSpeed's flat optimizer
         yield ScriptFinding(
             "wrong",
             "optimizer",

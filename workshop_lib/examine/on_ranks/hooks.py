@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import fsdp
+from torch.distributed import distributed_c10d, fsdp
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
@@ -243,7 +243,10 @@ def _collectives(recorder: RankRecorder) -> None:
         return collective
 
     for name in (*JOIN, *OTHER):
-        _replace(distributed, name, make)
+        _replace(distributed_c10d, name, make)
+        # The same function under both names, because PyTorch compares isend and irecv with its own.
+        if hasattr(distributed_c10d, name):
+            setattr(distributed, name, getattr(distributed_c10d, name))
 
 
 def _wrappers(recorder: RankRecorder) -> None:

@@ -207,11 +207,15 @@ class RankRecorder:
         if "weights" in now or now["forwards"]:
             return
         elapsed_s = time.monotonic() - self.first_step_s
-        if self.step > 10 and self.spent_s > BUDGET * elapsed_s and self.step % self.every == 0:
+        if self.step > 10 and self.spent_s > BUDGET * elapsed_s and (self.step - 1) % self.every == 0:
             self.every *= 2
-        if self.step % self.every == 0 or self.step == 1:
-            now["weights"] = digests.of_each(_plain(model.module.parameters()))
+        if (self.step - 1) % self.every == 0:  # ranks that average every 2^n steps are equal again before these steps
+            parameters = list(model.module.parameters())
+            now["weights"] = digests.of_each(_plain(parameters))
             now["weights_model"] = model.number
+            if any(_is_shared_out(each) for each in parameters):
+                own = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
+                now["own"] = digests.of_each(own) if any(each.numel() for each in own) else None
 
     def current(self) -> dict[str, Any]:
         """The record that counts, items and the like belong to at this moment."""
