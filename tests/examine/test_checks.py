@@ -39,12 +39,14 @@ def for_both(run: Run, kind: str, **values):
 
 @case("wrong", "weights", "before the first step, the ranks' weights differ in last.weight: they were equal when DDP")
 def changed_after_wrapping(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
     for step in steps_of(run, 1):
         step["weights"] = [step["weights"][0], -1]
 
 
 @case("wrong", "weights", "after step 3, the ranks' weights differ in first.weight, last.weight: the learning rates")
 def other_rate(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
     for number, step in run.ranks[1].steps.items():
         step["optimizers"] = [{"lr": [0.2]}] if number == 3 else step["optimizers"]
         step["weights"] = [-number, -number] if number > 3 else step["weights"]
@@ -52,6 +54,7 @@ def other_rate(run):
 
 @case("wrong", "weights", "DDP doesn't average the gradients of last.weight")
 def a_gradient_left_out(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
     for number, step in run.ranks[1].steps.items():
         step["gradients"] = [number + 100, -1]
         step["weights"] = [number, -1] if number > 1 else step["weights"]
@@ -59,6 +62,7 @@ def a_gradient_left_out(run):
 
 @case("wrong", "weights", "last.weight got a gradient on some ranks only")
 def a_gradient_missing(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
     run.ranks[1].steps[1]["gradients_of"] = ["first.weight"]
     for number, step in run.ranks[1].steps.items():
         step["weights"] = [number, -1] if number > 1 else step["weights"]
@@ -66,6 +70,7 @@ def a_gradient_missing(run):
 
 @case("wrong", "weights", "rank 1 skipped the step because its own gradients overflowed")
 def skipped(run):
+    records_of(run, "end", 1)[0]["weights"] = [-1, -1]
     run.ranks[1].steps[2]["skipped"] = True
     for number, step in run.ranks[1].steps.items():
         step["weights"] = [-1, -1] if number > 2 else step["weights"]
@@ -97,6 +102,20 @@ def frozen(run):
 def left_out(run):
     for step in steps_of(run):
         step["stepped_names"] = ["first.weight"]
+
+
+@case("wrong", "optimizer", "the optimizer holds none of the model's parameters")
+def all_left_out(run):
+    for step in steps_of(run):
+        step["stepped_names"] = []
+        step["weights"] = [7, 8]
+
+
+@case("look", "weights", "after step 1, ")
+def equal_at_the_end(run):
+    for step in steps_of(run, 1):
+        if step["step"] > 1:
+            step["weights"] = [-1, -1]
 
 
 @case("wrong", "batches", "ranks 0 and 1 trained on the same 2 samples in 8 of 8 steps, from step 1 on")

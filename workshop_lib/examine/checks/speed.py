@@ -20,6 +20,15 @@ def measured(run: Run) -> list[int]:
     return [step for step in steps if all(log.steps[step]["backwards"] for log in run.ranks)]
 
 
+def meets(run: Run, steps: list[int]) -> bool:
+    """Whether the ranks wait for each other in each of these steps."""
+    for log in run.ranks:
+        wrapped = log.model["ddp"] or log.model["fsdp"]
+        if not wrapped and not all(log.steps[step]["collectives"] for step in steps):
+            return False
+    return run.size > 1
+
+
 def step_s(log: RankLog, step: int) -> float:
     """Seconds from the start of a step's loading to the end of its optimizer."""
     record = log.steps[step]
@@ -34,7 +43,7 @@ def waits_s(run: Run, step: int) -> list[float]:
 
 def stragglers(run: Run) -> Iterator[ScriptFinding]:
     steps = measured(run)
-    if run.size == 1 or len(steps) < FEWEST_STEPS:
+    if len(steps) < FEWEST_STEPS or not meets(run, steps):
         return
     waits = {step: waits_s(run, step) for step in steps}
     typical_s = median(step_s(log, step) for log in run.ranks for step in steps)
@@ -110,13 +119,13 @@ def facts(run: Run) -> Iterator[ScriptFinding]:
     if len(steps) >= FEWEST_STEPS and run.is_data_parallel:
         took_s = median(step_s(each, step) for each in run.ranks for step in steps)
         speed = median(batch) / took_s
+        called_s = median(_called_s(each, step) for each in run.ranks for step in steps)
         shares = {
             "loading": median(_median(each, steps, "data_s") for each in run.ranks),
-            "waiting for the last rank": median(median(waits_s(run, step)) for step in steps),
-            "in collectives that the script calls": median(
-                _called_s(each, step) for each in run.ranks for step in steps
-            ),
+            "in collectives that the script calls": called_s,
         }
+        if meets(run, steps):
+            shares["waiting for the last rank"] = median(median(waits_s(run, step)) for step in steps)
         listed = ", ".join(f"{seconds / took_s:.0%} {what}" for what, seconds in shares.items())
         alone = run.alone
         if alone is not None and len(measured(alone)) >= FEWEST_STEPS:
