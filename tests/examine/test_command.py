@@ -9,13 +9,11 @@ from command_line import workshop
 
 from workshop_lib.ranks import processes
 
-HANGS = """
-import time
+EACH_WAITS_FOR_THE_OTHER = """
+import torch
 from torch import distributed
 distributed.init_process_group("gloo")
-if distributed.get_rank() == 0:
-    distributed.barrier()
-time.sleep(600)
+distributed.recv(torch.zeros(1), src=1 - distributed.get_rank())
 """
 
 
@@ -49,9 +47,11 @@ def test_the_report_as_json(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_script_that_hangs_ends_at_its_time(tmp_path):
-    """16 s. A rank that sleeps isn't waiting for anybody, so only the time ends it; the report says where both are."""
-    path = tmp_path / "hangs.py"
-    path.write_text(HANGS)
-    ran = workshop("examine", "--seconds", 15, "--", path)
-    assert ran.exit_code == 2 and "line 6, in <module>" in ran.stdout and "line 7, in <module>" in ran.stdout
+def test_ranks_that_wait_for_each_other_are_ended(tmp_path):
+    """15 s, for ten of which nothing happens."""
+    path = tmp_path / "waits.py"
+    path.write_text(EACH_WAITS_FOR_THE_OTHER)
+    ran = workshop("examine", "--", path)
+    assert ran.exit_code == 3 and "ranks 0, 1 waited for ranks that didn't come" in ran.stdout
+    assert ran.stdout.count("line 5, in <module>") == 2
+    assert not processes.strays()

@@ -60,10 +60,15 @@ class RankLog:
             loaders.setdefault(record["loader"], []).append(record)
         return loaders
 
-    def passes(self, loader: int) -> list[Record]:
-        """The epochs of a loader that the script trained on to the end, without peeks at a batch and evaluations."""
+    def passes(self, loader: int, whole: bool = False) -> list[Record]:
+        """The epochs of a loader that the script trained on, without peeks at a batch and evaluations.
+
+        whole: leave out the last one if it was cut off.
+        """
         ends = {each["epoch"]: each["step"] for each in self.of_kind("epoch_end") if each["loader"] == loader}
         epochs = self.loaders[loader]
+        if not whole:
+            ends.setdefault(len(epochs), max(self.steps, default=0))
         return [each for each in epochs if ends.get(each["epoch"], 0) > each["step"]]
 
     @cached_property

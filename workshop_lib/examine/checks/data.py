@@ -153,7 +153,7 @@ def coverage(run: Run) -> Iterator[ScriptFinding]:
     if not run.is_data_parallel:
         return
     for loader, epochs in _trained_with(run.ranks[0]):
-        whole = [each["epoch"] for each in run.ranks[0].passes(loader)]
+        whole = [each["epoch"] for each in run.ranks[0].passes(loader, whole=True)]
         orders = [log.orders.get((loader, whole[0]), []) for log in run.ranks] if whole else []
         total = epochs[0]["samples"]
         if not total or not orders or not all(orders):
