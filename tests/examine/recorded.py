@@ -54,7 +54,9 @@ def epoch(rank: int, number: int) -> dict:
         "step": 4 * (number - 1),
         "loader": 0,
         "epoch": number,
+        "dataset": "Points",
         "samples": 16,
+        "batches": 4,
         "batch": 2,
         "workers": 0,
         "sampler": "DistributedSampler",
@@ -102,7 +104,6 @@ def rank(number: int) -> RankLog:
         order = [(index * (2 * which + 1) + number) % 16 for index in range(0, 16, 2)]
         records += [epoch(number, which), {"kind": "indices", "step": 0, "loader": 0, "epoch": which, "values": order}]
         records += [step(number, 4 * (which - 1) + each) for each in range(1, 5)]
-        records.append({"kind": "epoch_end", "step": 4 * which, "loader": 0, "epoch": which})
     records.append(evaluation(number))
     if number == 0:
         records.append({"kind": "save", "step": STEPS, "path": "/tmp/model.pt", "shares": 0, "line": "train.py:30"})

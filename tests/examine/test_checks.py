@@ -124,6 +124,16 @@ def same_batches(run):
         step["forwards"][0]["samples"] = run.ranks[0].samples(number)
 
 
+@case("look", "batches", "ranks 0 and 1 load the same indices in the same order")
+def same_indices_with_noise(run):
+    for record in records_of(run, "epoch"):
+        del record["distributed"]
+    for first, second in zip(records_of(run, "indices", 0), records_of(run, "indices", 1), strict=True):
+        second["values"] = first["values"]
+    for step in steps_of(run):
+        step["drew_data"] = ["torch"]
+
+
 @case("look", "batches", "ranks 0 and 1 trained on the same 2 samples")
 def one_batch_made_up(run):
     for step in steps_of(run):

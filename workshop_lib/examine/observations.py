@@ -63,13 +63,16 @@ class RankLog:
     def passes(self, loader: int, whole: bool = False) -> list[Record]:
         """The epochs of a loader that the script trained on, without peeks at a batch and evaluations.
 
-        whole: leave out the last one if it was cut off.
+        whole: leave out those that were cut off.
         """
-        ends = {each["epoch"]: each["step"] for each in self.of_kind("epoch_end") if each["loader"] == loader}
         epochs = self.loaders[loader]
-        if not whole:
-            ends.setdefault(len(epochs), max(self.steps, default=0))
-        return [each for each in epochs if ends.get(each["epoch"], 0) > each["step"]]
+        next_steps = [each["step"] for each in epochs[1:]] + [max(self.steps, default=0)]
+        passes = [each for each, next_step in zip(epochs, next_steps, strict=True) if next_step > each["step"]]
+        return [each for each in passes if not whole or self._is_whole(each)]
+
+    def _is_whole(self, epoch: Record) -> bool:
+        order = self.orders.get((epoch["loader"], epoch["epoch"]), [])
+        return bool(epoch["batches"] and len(order) > (epoch["batches"] - 1) * (epoch["batch"] or 1))
 
     @cached_property
     def training_loaders(self) -> set[int]:

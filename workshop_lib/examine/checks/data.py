@@ -57,6 +57,18 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
             steps[0],
         )
         return
+    if pair := _same_indices(run):
+        yield ScriptFinding(
+            "look",
+            "batches",
+            f"ranks {pair[0]} and {pair[1]} load the same indices in the same order, and change the samples randomly",
+            "If both have the same dataset, they train on the same samples, each with noise of its own.",
+            "Give the DataLoader sampler=DistributedSampler(dataset), unless each rank has a dataset of its own.",
+            "sampler",
+            pair,
+            steps[0],
+        )
+        return
     yield ScriptFinding("ok", "batches", f"the ranks trained on different samples in all {plural(len(steps), 'step')}")
 
 
@@ -67,6 +79,18 @@ def _why_the_same(run: Run, one: int, other: int) -> str:
             if "distributed" not in settings:
                 return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
     return ""
+
+
+def _same_indices(run: Run) -> tuple[int, int] | None:
+    """Two ranks that load the same order of indices from whole datasets, with random changes that hide it."""
+    for one, other in itertools.combinations(range(run.size), 2):
+        logs = run.ranks[one], run.ranks[other]
+        first, second = map(_first_order, logs)
+        random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
+        settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+        if first and first == second and random and not any(each["dataset"] == "Subset" for each in settings):
+            return one, other
+    return None
 
 
 def _index_one_dataset(run: Run, one: int, other: int) -> bool:

@@ -8,6 +8,8 @@ from workshop_lib.examine.observations import RankLog, Run
 from workshop_lib.words import plural
 
 NAMES_SHOWN = 3
+AVERAGE = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor")
+SMALLEST_TYPE = 2  # bytes of a parameter
 
 
 def named_parameters(names: list[str]) -> str:
@@ -67,7 +69,10 @@ def _averages_now_and_then(run: Run) -> bool:
     """Whether the script sends as much as the whole model in some of its steps, but not in most."""
     log = run.ranks[0]
     elements = sum(math.prod(shape) for _, shape, *_ in log.model["parameters"])
-    sends = [sum(size for _, size, _ in record["collectives"].values()) >= elements for record in log.steps.values()]
+    sends = []
+    for record in log.steps.values():
+        sizes = [size for name, (_, size, _) in record["collectives"].items() if name.split()[0] in AVERAGE]
+        sends.append(sum(sizes) >= SMALLEST_TYPE * elements)
     return 0 < sum(sends) < len(sends) / 2
 
 

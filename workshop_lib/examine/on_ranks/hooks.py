@@ -79,7 +79,7 @@ def _forward(recorder: RankRecorder) -> None:
             return
         forward = stack.pop()
         recorder.in_forward = bool(stack)
-        if forward is not None and output is not None:
+        if forward is not None:
             recorder.forward_ends(module, forward, (*args, kwargs))
 
     modules.register_module_forward_pre_hook(before)
@@ -148,10 +148,6 @@ def _loaders(recorder: RankRecorder) -> None:
             begin_s = time.monotonic()
             try:
                 result = original(iterator)
-            except StopIteration:
-                recorder.flush_indices()
-                recorder.write("epoch_end", loader=number, epoch=epochs[number])
-                raise
             finally:
                 record = recorder.current()
                 record["data_s"] += time.monotonic() - begin_s
@@ -210,8 +206,10 @@ def _description(loader: DataLoader) -> dict[str, Any]:
     sampler: Any = loader.sampler
     transform = repr(getattr(dataset, "transform", ""))
     description: dict[str, Any] = {
+        "dataset": type(dataset).__name__,
         "samples": len(dataset) if hasattr(dataset, "__len__") else None,
         "batch": loader.batch_size,
+        "batches": len(loader) if hasattr(dataset, "__len__") else None,
         "drop_last": bool(loader.drop_last),
         "workers": loader.num_workers,
         "sampler": type(sampler).__name__,
