@@ -86,9 +86,7 @@ def _same_indices(run: Run) -> tuple[int, int] | None:
     for one, other in itertools.combinations(range(run.size), 2):
         logs = run.ranks[one], run.ranks[other]
         first, second = map(_first_order, logs)
-        random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
-        settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
-        if first and first == second and random and not any(each["dataset"] == "Subset" for each in settings):
+        if first and first == second and _noise_hides_samples(logs):
             return one, other
     return None
 
@@ -105,7 +103,14 @@ def _index_one_dataset(run: Run, one: int, other: int) -> bool:
     if not set(orders[0]) & set(orders[1]):
         return True
     seen = [{digest for step in run.common_steps for digest in log.samples(step)} for log in logs]
-    return bool(seen[0] & seen[1])
+    return bool(seen[0] & seen[1]) or _noise_hides_samples(logs)
+
+
+def _noise_hides_samples(logs: tuple[RankLog, RankLog]) -> bool:
+    """Whether loading changes samples randomly, so that they differ even if the ranks load the same ones."""
+    settings = [log.loaders[loader][0] for log in logs for loader in log.training_loaders]
+    random = all(any(step["drew_data"] for step in log.steps.values()) for log in logs)
+    return random and not any(each["dataset"] == "Subset" for each in settings)
 
 
 def _first_order(log: RankLog) -> list[int]:
