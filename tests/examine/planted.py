@@ -97,7 +97,7 @@ DDP = (
             "ranks 0 and 1 trained on the same 16 samples in 32 of 32 steps, from step 1 on: the DataLoader has a "
             "SequentialSampler", (0, 1), 1),
     Planted("ddp", "no sampler but noise", ((LOADER, "DataLoader(train_set, batch_size=8)"), (EPOCH, "")), "look", "batches",
-            "load the same indices in the same order", (0, 1)),
+            "100% of the samples that rank 0 saw in one pass", (0, 1)),
     Planted("ddp", "shuffled without sampler", ((LOADER, "DataLoader(train_set, batch_size=8, shuffle=True)"),
             (EPOCH, ""), (OWN_SEED, "")), "wrong", "batches", "RandomSampler", (0, 1), 1),
     Planted("ddp", "own shuffle", ((LOADER, "DataLoader(train_set, batch_size=8, shuffle=True)"), (EPOCH, "")),

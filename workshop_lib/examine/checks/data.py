@@ -50,22 +50,10 @@ def batches(run: Run) -> Iterator[ScriptFinding]:
             "look",
             "batches",
             f"{share:.0%} of the samples that rank {one} saw in one pass, rank {other} saw too",
-            "The ranks choose their samples independently, so an epoch repeats some samples and leaves others out.",
+            "The ranks don't share the samples out, so an epoch repeats some samples, and may leave others out.",
             "Shuffle with the same seed on all ranks, then give each rank its own part: DistributedSampler does that.",
             "sampler",
             (one, other),
-            steps[0],
-        )
-        return
-    if pair := _same_indices(run):
-        yield ScriptFinding(
-            "look",
-            "batches",
-            f"ranks {pair[0]} and {pair[1]} load the same indices in the same order, and change the samples randomly",
-            "If both have the same dataset, they train on the same samples, each with noise of its own.",
-            "Give the DataLoader sampler=DistributedSampler(dataset), unless each rank has a dataset of its own.",
-            "sampler",
-            pair,
             steps[0],
         )
         return
@@ -79,16 +67,6 @@ def _why_the_same(run: Run, one: int, other: int) -> str:
             if "distributed" not in settings:
                 return f": the DataLoader has a {settings['sampler']}, which knows nothing of ranks"
     return ""
-
-
-def _same_indices(run: Run) -> tuple[int, int] | None:
-    """Two ranks that load the same order of indices from whole datasets, with random changes that hide it."""
-    for one, other in itertools.combinations(range(run.size), 2):
-        logs = run.ranks[one], run.ranks[other]
-        first, second = map(_first_order, logs)
-        if first and first == second and _noise_hides_samples(logs):
-            return one, other
-    return None
 
 
 def _index_one_dataset(run: Run, one: int, other: int) -> bool:
